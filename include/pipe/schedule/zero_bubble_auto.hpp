@@ -15,16 +15,36 @@
 namespace pipelining::inline v0_3 {
 namespace detail {
 
-//! What the search for a zero-bubble order knows: one stage per device, times by stage.
+//! What the search for a zero-bubble order knows: one stage per device, times by stage and
+//! microbatch.
 struct zero_bubble_problem {
   int devices;
   int microbatches;
   double limit; //!< microbatches that a device may hold
   double kept;  //!< share of an activation that is held between the two halves of the backward
   double latency;
-  double const* forward; //!< [P]
-  double const* input;   //!< [P]
-  double const* weight;  //!< [P]
+  double const* times; //!< [3][P][M] forward, backward_input, backward_weight
+
+  [[nodiscard]] constexpr double forward(int d, int microbatch) const noexcept {
+    return times[d * microbatches + microbatch];
+  }
+  [[nodiscard]] constexpr double input(int d, int microbatch) const noexcept {
+    return times[(devices + d) * microbatches + microbatch];
+  }
+  [[nodiscard]] constexpr double weight(int d, int microbatch) const noexcept {
+    return times[(2 * devices + d) * microbatches + microbatch];
+  }
+  //! The time of the first `count` passes of a kind on a device.
+  [[nodiscard]] constexpr double first(int kind, int d, int count) const noexcept {
+    double sum = 0;
+    for (int i = 0; i < count; ++i)
+      sum += times[(kind * devices + d) * microbatches + i];
+    return sum;
+  }
+  //! All passes of a device.
+  [[nodiscard]] constexpr double busy(int d) const noexcept {
+    return first(0, d, microbatches) + first(1, d, microbatches) + first(2, d, microbatches);
+  }
 };
 
 struct zero_bubble_figures {
@@ -45,7 +65,13 @@ struct zero_bubble_policy {
   bool forward_first; //!< when a forward and a backward_input could both start
   double least_wait;  //!< a wait longer than this share of a backward_weight is worth one
   bool spare_worst;   //!< so is a wait that would make this device the one that waited longest
+  //! Passes in the turn of ZB-H1, as far as the limit lets forward passes run ahead, and nothing
+  //! else while the next one waits.
+  bool in_turn = false;
 };
+
+//! The schedule that no other may be slower than.
+inline constexpr zero_bubble_policy plain_zero_bubble{2, 0, true, 1, false, true};
 
 //! Found by greedy selection: each is the one that shortens the spans of 2000 pipelines with random
 //! times and limits, and of the reference's own examples, most, given those before it. On the
@@ -61,7 +87,7 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
   {0, 0, true, 0, false},
 };
 
-//! A bound that no order goes below.
+//! A bound that no order goes below in which a device takes the microbatches one after the other.
 //!
 //! When device j starts its last forward, all but `limit` of its gradients of weights are behind
 //! it. From there the last gradient of an input climbs to any device e <= j, which still has one
@@ -70,31 +96,33 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
 //! @source own derivation, see docs/explanation/zero_bubble_auto.md.
 [[nodiscard]] constexpr zero_bubble_figures zero_bubble_bound(zero_bubble_problem const& p) {
   zero_bubble_figures bound{0, 0};
+  int const last = p.microbatches - 1;
   double head = 0;  // until device j can begin
   double down = 0;  // from the start of a device to device j and back to its last gradient
   double up = 0;    // the way back alone
   double below = 0; // from device j to the last one and back
   for (int e = 1; e < p.devices; ++e)
-    below += p.forward[e] + p.input[e] + 2 * p.latency;
+    below += p.forward(e, 0) + p.input(e, 0) + 2 * p.latency;
   for (int j = 0; j < p.devices; ++j) {
-    double const busy = p.microbatches * (p.forward[j] + p.input[j] + p.weight[j]);
+    double const both = p.first(0, j, p.microbatches) + p.first(1, j, p.microbatches);
+    double const busy = both + p.first(2, j, p.microbatches);
     double const freed_by_input = (1 - p.kept) * (p.microbatches - 1);
     double const to_free = p.microbatches - p.limit - freed_by_input;
     int weights = 0;
     while (weights + 1 < p.microbatches && p.kept * weights < to_free - 1e-6)
       ++weights;
-    double const last_input = p.microbatches * (p.forward[j] + p.input[j]) + weights * p.weight[j];
-    down = std::max(down, p.weight[j]);
-    up = std::max(up, p.weight[j]);
-    double const filled = std::min(static_cast<double>(p.microbatches), p.limit) * p.forward[j];
-    double const wait = std::max(0.0, p.forward[j] + below - filled);
+    double const last_input = both + p.first(2, j, weights);
+    down = std::max(down, p.weight(j, last));
+    up = std::max(up, p.weight(j, last));
+    int const held = static_cast<int>(std::min<double>(p.microbatches, p.limit));
+    double const wait = std::max(0.0, p.forward(j, 0) + below - p.first(0, j, held));
     bound.span = std::max({bound.span, last_input + down, busy + wait});
     bound.makespan = std::max({bound.makespan, head + last_input + up, head + busy + wait});
-    head += p.forward[j] + p.latency;
-    down += p.forward[j] + p.input[j] + 2 * p.latency;
-    up += p.input[j] + p.latency;
+    head += p.forward(j, 0) + p.latency;
+    down += p.forward(j, 0) + p.input(j, last) + 2 * p.latency;
+    up += p.input(j, last) + p.latency;
     if (j + 1 < p.devices)
-      below -= p.forward[j + 1] + p.input[j + 1] + 2 * p.latency;
+      below -= p.forward(j + 1, 0) + p.input(j + 1, 0) + 2 * p.latency;
   }
   return bound;
 }
@@ -124,7 +152,7 @@ public:
     }
     zero_bubble_figures result{0, 0};
     for (int d = 0; d < p_.devices; ++d) {
-      double const began = forward_ends_.of[index(d, 0)] - p_.forward[d];
+      double const began = forward_ends_.of[index(d, 0)] - p_.forward(d, 0);
       result.span = std::max(result.span, at_.of[d].now - began);
       result.makespan = std::max(result.makespan, at_.of[d].now);
     }
@@ -141,6 +169,7 @@ private:
     int inputs;
     int weights;
     int reach;
+    double busy; //!< with all its passes
   };
 
   [[nodiscard]] static constexpr int leaves(int devices) noexcept {
@@ -165,9 +194,12 @@ private:
       int const behind = p_.devices - 1 - d;
       double reach = 1 + (policy.reach * behind + 1) / 2 + (behind > 0 ? policy.extra : 0);
       if (policy.reach == 0)
-        reach = p_.forward[d] > 0 ? 1 + round_trip / p_.forward[d] + 1e-9 : p_.microbatches;
-      at_.of[d] = {0, 0, 0, 0, 0, static_cast<int>(std::min<double>(reach, p_.microbatches))};
-      round_trip += p_.forward[d] + p_.input[d] + 2 * p_.latency;
+        reach = 1 + ahead_of_first_gradient(d, round_trip);
+      if (policy.in_turn)
+        reach = std::min<double>(reach, static_cast<int>(p_.limit + 1e-6));
+      at_.of[d] = {
+        0, 0, 0, 0, 0, static_cast<int>(std::min<double>(reach, p_.microbatches)), p_.busy(d)};
+      round_trip += p_.forward(d, 0) + p_.input(d, 0) + 2 * p_.latency;
     }
     for (int leaf = 0; leaf < leaves_; ++leaf) {
       wake_.of[leaf] = leaf < p_.devices ? 0 : never_again;
@@ -177,9 +209,36 @@ private:
       first_.of[node] = earlier(node);
   }
 
+  //! Forward passes of a device after its first one that fit into a time.
+  [[nodiscard]] constexpr int ahead_of_first_gradient(int d, double time) const noexcept {
+    int count = 0;
+    double sum = 0;
+    while (count + 1 < p_.microbatches &&
+           (sum += p_.forward(d, count)) <= time + 1e-9 * p_.forward(d, count))
+      ++count;
+    return count;
+  }
+
+  //! The next pass in the turn of ZB-H1, where a gradient of weights comes as late as the limit
+  //! allows, at most d microbatches late; returns as `decide` does.
+  constexpr double decide_in_turn(int d, double time) {
+    device const& own = at_.of[d];
+    int const lag = std::min(d, static_cast<int>(p_.limit + 1e-6) - own.reach);
+    bool const forwards_left = own.forwards < p_.microbatches;
+    if (own.inputs - own.weights > (own.inputs < p_.microbatches ? lag : 0))
+      return weight(d, time);
+    bool const forward_next = forwards_left && own.forwards - own.inputs < own.reach;
+    double const ready = forward_next ? forward_arrival(d) : input_arrival(d);
+    if (ready > time)
+      return ready;
+    return forward_next ? forward(d, time) : input(d, time);
+  }
+
   //! The next thing that a device does at a time when it is free; returns when it is free again,
   //! or has something new to decide.
   constexpr double decide(zero_bubble_policy const& policy, int d, double time) {
+    if (policy.in_turn)
+      return decide_in_turn(d, time);
     device const& own = at_.of[d];
     bool const pending = own.weights < own.inputs;
     bool const room =
@@ -197,7 +256,8 @@ private:
     if (!pending)
       return next;
     double const wait = next - time;
-    bool const worth_one = wait >= p_.weight[d] || wait > policy.least_wait * p_.weight[d] ||
+    double const next_weight = p_.weight(d, own.weights);
+    bool const worth_one = wait >= next_weight || wait > policy.least_wait * next_weight ||
                            (policy.spare_worst && own.waited + wait > longest_wait_ * (1 + 1e-12));
     return worth_one ? weight(d, time) : next;
   }
@@ -222,7 +282,7 @@ private:
 
   constexpr double forward(int d, double time) {
     int const microbatch = at_.of[d].forwards++;
-    double const end = spend(d, time, p_.forward[d], pass_kind::forward, microbatch);
+    double const end = spend(d, time, p_.forward(d, microbatch), pass_kind::forward, microbatch);
     forward_ends_.of[index(d, microbatch)] = end;
     if (d + 1 < p_.devices)
       wake(d + 1, end + p_.latency);
@@ -230,7 +290,8 @@ private:
   }
   constexpr double input(int d, double time) {
     int const microbatch = at_.of[d].inputs++;
-    double const end = spend(d, time, p_.input[d], pass_kind::backward_input, microbatch);
+    double const end =
+      spend(d, time, p_.input(d, microbatch), pass_kind::backward_input, microbatch);
     input_ends_.of[index(d, microbatch)] = end;
     if (d > 0)
       wake(d - 1, end + p_.latency);
@@ -238,7 +299,7 @@ private:
   }
   constexpr double weight(int d, double time) {
     int const microbatch = at_.of[d].weights++;
-    return spend(d, time, p_.weight[d], pass_kind::backward_weight, microbatch);
+    return spend(d, time, p_.weight(d, microbatch), pass_kind::backward_weight, microbatch);
   }
   constexpr double spend(int d, double time, double duration, pass_kind kind, int microbatch) {
     if (rows_ != nullptr)
@@ -247,8 +308,7 @@ private:
     if (time > own.now && own.forwards + own.inputs > 1) {
       own.waited += time - own.now;
       longest_wait_ = std::max(longest_wait_, own.waited);
-      double const busy = p_.microbatches * (p_.forward[d] + p_.input[d] + p_.weight[d]);
-      hopeless_ = hopeless_ || busy + own.waited > longest_;
+      hopeless_ = hopeless_ || own.busy + own.waited > longest_;
     }
     own.now = time + duration;
     return own.now;
@@ -287,38 +347,63 @@ private:
   owned<int> first_;           //!< a tournament of devices: the earliest is at 1
 };
 
-//! A span that no schedule reaches.
-inline constexpr double no_limit_on_span = std::numeric_limits<double>::infinity();
-
-//! The times of the stages, those of microbatch 0: [3][P].
+//! The times of the stages: [3][P][M].
 template <cost_model Cost>
-constexpr void read_times(owned<double> const& times, int devices, Cost const& cost) {
+constexpr void
+read_times(owned<double> const& times, int devices, int microbatches, Cost const& cost) {
   constexpr pass_kind kinds[] = {
     pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
   for (int i = 0; i < 3 * devices; ++i)
-    times.of[i] = checked_duration(cost, row_writer::make(kinds[i / devices], i % devices, 0));
+    for (int microbatch = 0; microbatch < microbatches; ++microbatch)
+      times.of[i * microbatches + microbatch] =
+        checked_duration(cost, row_writer::make(kinds[i / devices], i % devices, microbatch));
 }
 
-//! The best list schedule so far.
-struct zero_bubble_choice {
-  static constexpr int policies = sizeof zero_bubble_policies / sizeof *zero_bubble_policies;
-
-  int best = 0;
-  zero_bubble_figures figures;
-
-  //! Tries a policy, unless what is there already is proven to be the best.
-  constexpr void consider(zero_bubble_problem const& problem, int policy) {
-    zero_bubble_figures const bound = zero_bubble_bound(problem);
-    if (figures.span <= bound.span * (1 + 1e-12) &&
-        figures.makespan <= bound.makespan * (1 + 1e-12))
+//! The best list schedule.
+class zero_bubble_choice {
+public:
+  constexpr explicit zero_bubble_choice(zero_bubble_problem const& problem)
+      : problem_(problem), bound_(zero_bubble_bound(problem)) {
+    for (zero_bubble_policy const& policy : zero_bubble_policies)
+      consider(policy);
+    if (proven())
       return;
+    // None is worse than the plain schedule, whose span may be longer and makespan shorter.
     zero_bubble_run run(problem);
-    zero_bubble_figures const here = run(zero_bubble_policies[policy], figures.span, nullptr);
-    if (!here.better_than(figures))
+    zero_bubble_figures const plain =
+      run(plain_zero_bubble, std::numeric_limits<double>::infinity(), nullptr);
+    most_ = plain.makespan * (1 + 1e-12);
+    if (figures_.makespan <= most_)
       return;
-    figures = here;
-    best = policy;
+    best_ = plain_zero_bubble;
+    figures_ = plain;
+    for (zero_bubble_policy const& policy : zero_bubble_policies)
+      consider(policy);
   }
+  [[nodiscard]] constexpr zero_bubble_policy const& best() const noexcept { return best_; }
+
+private:
+  [[nodiscard]] constexpr bool proven() const noexcept {
+    return figures_.span <= bound_.span * (1 + 1e-12) &&
+           figures_.makespan <= bound_.makespan * (1 + 1e-12);
+  }
+  //! Tries a policy, unless what is there already is proven to be the best.
+  constexpr void consider(zero_bubble_policy const& policy) {
+    if (proven())
+      return;
+    zero_bubble_run run(problem_);
+    zero_bubble_figures const here = run(policy, figures_.span, nullptr);
+    if (here.makespan > most_ || !here.better_than(figures_))
+      return;
+    figures_ = here;
+    best_ = policy;
+  }
+
+  zero_bubble_problem problem_;
+  zero_bubble_figures bound_;
+  zero_bubble_policy best_ = plain_zero_bubble;
+  zero_bubble_figures figures_;
+  double most_ = std::numeric_limits<double>::infinity();
 };
 
 } // namespace detail
@@ -332,9 +417,10 @@ struct zero_bubble_choice {
 //! makespan; stops early where a lower bound proves the best found to be the best there is. Any P
 //! >= 1, M >= 1.
 //!
-//! Looks at the times of microbatch 0. With equal stages, limit P and no latency, the bubble is
-//! that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit L <= M it is at least (P - 1)(F + I +
-//! 2c) - (L - 1) W on the span.
+//! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1, whose
+//! forward passes run ahead as far as the limit allows. With equal stages, limit P and no latency,
+//! the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit L <= M it is at least (P
+//! - 1)(F + I + 2c) - (L - 1) W on the span.
 //!
 //! @tparam TimesDevices the limit in multiples of P, or `dynamic` for `memory_limit`.
 //! @complexity O(log P) per pass.
@@ -365,36 +451,21 @@ struct ZeroBubbleAuto {
   //! @param rows [P]
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
-    detail::owned<double> const times(3 * static_cast<std::size_t>(extents.devices));
-    detail::zero_bubble_problem const problem = problem_on(times, extents, cost);
-    detail::zero_bubble_choice choice;
-    for (int policy = 0; policy < detail::zero_bubble_choice::policies; ++policy)
-      choice.consider(problem, policy);
-    detail::zero_bubble_run run(problem);
-    run(detail::zero_bubble_policies[choice.best], detail::no_limit_on_span, rows);
-  }
-
-private:
-  template <cost_model Cost>
-  [[nodiscard]] constexpr detail::zero_bubble_problem
-  problem_on(detail::owned<double> const& times, shape const& extents, Cost const& cost) const {
     int const devices = extents.devices;
+    int const microbatches = extents.microbatches;
+    detail::owned<double> const times(3 * static_cast<std::size_t>(devices) *
+                                      static_cast<std::size_t>(microbatches));
     double const latency = detail::checked_latency(cost);
-    detail::read_times(times, devices, cost);
+    detail::read_times(times, devices, microbatches, cost);
     double total = 2.0 * devices * latency;
-    for (int i = 0; i < 3 * devices; ++i)
-      total += extents.microbatches * times.of[i];
+    for (int i = 0; i < 3 * devices * microbatches; ++i)
+      total += times.of[i];
     detail::check_total(total);
     double const limit = 1.0 * memory_limit * (TimesDevices == dynamic ? 1 : devices);
-    double const* const of = times.of;
-    return {devices,
-            extents.microbatches,
-            limit,
-            kept_for_weight,
-            latency,
-            of,
-            of + devices,
-            of + 2 * devices};
+    detail::zero_bubble_problem const problem{
+      devices, microbatches, limit, kept_for_weight, latency, times.of};
+    detail::zero_bubble_run run(problem);
+    run(detail::zero_bubble_choice(problem).best(), std::numeric_limits<double>::infinity(), rows);
   }
 };
 

@@ -26,7 +26,7 @@ namespace detail {
 [[nodiscard]] inline grid_times on_grid(timeline const& line, int steps) {
   std::int64_t longest[3] = {1, 1, 1};
   std::int64_t measure = line.problem.latency;
-  int const entries = line.stages * line.chunks; // of a kind
+  int const entries = line.stages * line.times; // of a kind
   for (int i = 0; i < 3 * entries; ++i)
     longest[i / entries] = std::max(longest[i / entries], line.durations[i]);
   for (std::int64_t const time : longest)

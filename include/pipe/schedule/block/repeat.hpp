@@ -42,15 +42,33 @@ namespace detail {
     kind, stage, number / line.chunks, forward ? chunk : line.chunks - 1 - chunk);
 }
 
+//! Whether some microbatch takes other times than the first.
+template <cost_model Cost>
+[[nodiscard]] constexpr bool
+has_unlike_microbatches(shape const& extents, bool fused, Cost const& cost) {
+  constexpr pass_kind kinds[] = {
+    pass_kind::forward, pass_kind::backward, pass_kind::backward_input, pass_kind::backward_weight};
+  for (int at = 0; at < 4; ++at)
+    for (int stage = 0; (at == 0 || fused == (at == 1)) && stage < stages(extents); ++stage)
+      for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+        double const first = cost.duration(row_writer::make(kinds[at], stage, 0, chunk));
+        for (int i = 1; i < extents.microbatches; ++i)
+          if (cost.duration(row_writer::make(kinds[at], stage, i, chunk)) != first)
+            return true;
+      }
+  return false;
+}
+
 //! Enters the costs, in ticks so fine that integers and short binary fractions stay exact.
+//! @param as_first all microbatches take the times of the first
 //! @throws std::invalid_argument for a time that is not finite or negative.
 template <cost_model Cost>
-constexpr void enter(timeline& line, Cost const& cost) {
+constexpr void enter(timeline& line, Cost const& cost, bool as_first = false) {
   double const latency = checked_latency(cost);
   double total = latency * 2 * line.stages;
   for (int at = 0; at < line.lines; ++at)
-    for (int chunk = 0; chunk < line.chunks; ++chunk)
-      total += checked_duration(cost, pass_of(line, at, chunk));
+    for (int i = 0; i < line.times; ++i)
+      total += checked_duration(cost, pass_of(line, at, i));
   total *= line.units;
   check_total(total);
   // In two factors, since one alone is infinite where all times are tiny.
@@ -63,9 +81,9 @@ constexpr void enter(timeline& line, Cost const& cost) {
   while (total * fine * finer > 4e15)
     fine /= 2;
   for (int at = 0; at < line.lines; ++at)
-    for (int chunk = 0; chunk < line.chunks; ++chunk)
-      line.durations[at * line.chunks + chunk] =
-        static_cast<std::int64_t>(cost.duration(pass_of(line, at, chunk)) * fine * finer + 0.5);
+    for (int i = 0; i < line.times; ++i)
+      line.durations[at * line.times + i] = static_cast<std::int64_t>(
+        cost.duration(pass_of(line, at, as_first ? i % line.chunks : i)) * fine * finer + 0.5);
   line.problem.latency = static_cast<std::int64_t>(latency * fine * finer + 0.5);
 }
 
@@ -74,8 +92,8 @@ constexpr void enter(timeline& line, Cost const& cost) {
 [[nodiscard]] constexpr bool unit_costs(timeline const& line) noexcept {
   std::int64_t const unit = line.durations[0];
   bool same = line.problem.latency == 0;
-  for (int i = 0; i < line.lines * line.chunks; ++i) {
-    bool const twice = line.problem.fused && i >= line.stages * line.chunks;
+  for (int i = 0; i < line.lines * line.times; ++i) {
+    bool const twice = line.problem.fused && i >= line.stages * line.times;
     same = same && line.durations[i] == (twice ? 2 * unit : unit);
   }
   return same;
@@ -113,13 +131,34 @@ holder_by([[maybe_unused]] Schedule const& plan, shape const& extents, int stage
   return line.problem.extents.where == placement::custom ? line.device : nullptr;
 }
 
-//! Orders the passes: start, reorder, and the search where the schedule is one that searches.
+//! Searches for a better order, where the schedule is one that does at these costs.
+//! @param like false: microbatches take unlike times, and no makespan may be longer than that of
+//! the rows
+template <repeated_schedule Schedule>
+constexpr void search_repeated(timeline& line, building_block& block, bool like) {
+  if constexpr (Schedule::how == effort::search) {
+    bool const unit = unit_costs(line);
+    if (unit && !Schedule::searches_unit_costs)
+      return;
+    if (std::is_constant_evaluated())
+      throw std::invalid_argument(
+        "this schedule searches for its order at these costs, which takes a program; the "
+        "compiler makes the one of the same name with effort::sweeps");
+    v_search(line, weights_for(line.problem)).run(block, !unit, !like);
+  }
+}
+
+//! Orders the passes: start, reorder, and the search where the schedule is one that searches. Where
+//! microbatches take unlike times, the order for those of the first is improved for all.
 template <repeated_schedule Schedule, cost_model Cost>
 constexpr void generate_repeated(Schedule const& schedule,
                                  shape const& extents,
                                  Cost const& cost,
                                  row_writer* rows) {
-  timeline_problem const problem{.extents = extents, .fused = schedule.fused()};
+  timeline_problem const problem{.extents = extents,
+                                 .fused = schedule.fused(),
+                                 .unlike =
+                                   has_unlike_microbatches(extents, schedule.fused(), cost)};
   auto const all = static_cast<std::size_t>(stages(extents));
   owned<std::int64_t> const wide(wide_numbers(problem));
   owned<int> const narrow(narrow_numbers(problem) + 3 * all);
@@ -128,19 +167,18 @@ constexpr void generate_repeated(Schedule const& schedule,
   begin(line, problem, holder, wide.of, narrow.of);
   building_block block{
     .extents = extents, .slots = narrow.of + narrow_numbers(problem), .holders = table_of(line)};
-  enter(line, cost);
+  enter(line, cost, true);
   schedule.start(line, block);
   int sweep = -1;
   advance_reorder(line, sweep, 0x7fffffff);
-  if constexpr (Schedule::how == effort::search) {
-    bool const unit = unit_costs(line);
-    if (!unit || Schedule::searches_unit_costs) {
-      if (std::is_constant_evaluated())
-        throw std::invalid_argument(
-          "this schedule searches for its order at these costs, which takes a program; the "
-          "compiler makes the one of the same name with effort::sweeps");
-      v_search(line, weights_for(line.problem)).run(block, !unit);
-    }
+  search_repeated<Schedule>(line, block, true);
+  if (problem.unlike) {
+    enter(line, cost);
+    sweep = -1;
+    if constexpr (Schedule::how == effort::search)
+      search_repeated<Schedule>(line, block, false);
+    else
+      advance_reorder(line, sweep, 0x7fffffff);
   }
   for (int device = 0; device < extents.devices; ++device)
     write(line, device, rows[device]);

@@ -18,12 +18,17 @@ namespace detail {
 struct timeline_problem {
   shape extents;
   bool fused = false;       //!< no lines for gradients of weights
+  bool unlike = false;      //!< microbatches take unlike times
   int limit = 0;            //!< activations that a device may hold, in units
   std::int64_t latency = 0; //!< ticks of a message between two devices
 
   [[nodiscard]] constexpr int devices() const noexcept { return extents.devices; }
   [[nodiscard]] constexpr int lines() const noexcept { return (fused ? 2 : 3) * stages(extents); }
   [[nodiscard]] constexpr int passes() const noexcept { return lines() * units(extents); }
+  //! Times of a line: of the chunks of a sequence, which repeat, or of all units.
+  [[nodiscard]] constexpr int times() const noexcept {
+    return unlike ? units(extents) : extents.chunks;
+  }
 };
 
 //! The timetable of a repeated block in the making, on arrays of the caller.
@@ -42,11 +47,12 @@ struct timeline {
   int stages = 1;                    //!< S
   int units = 1;                     //!< of the whole batch
   int chunks = 1;                    //!< of one sequence
+  int times = 1;                     //!< of a line, which repeat
   int lines = 3;                     //!< 2 S or 3 S
   int shift = 0;                     //!< bits of a line in a code
   int* device = nullptr;             //!< [S] that holds a stage
   int* first = nullptr;              //!< [P + 1] where the row of a device begins
-  std::int64_t* durations = nullptr; //!< [lines][C] in ticks, by number on the line
+  std::int64_t* durations = nullptr; //!< [lines][times] in ticks, by number on the line
   int* codes = nullptr;              //!< [passes] number << shift | line, in order
   std::int64_t* begins = nullptr;    //!< [passes], in the time of the sweep
   std::int64_t* ends = nullptr;      //!< [passes]
@@ -77,7 +83,7 @@ struct timeline {
 
 //! The numbers that the arrays of a timeline hold.
 [[nodiscard]] constexpr std::size_t wide_numbers(timeline_problem const& problem) noexcept {
-  return static_cast<std::size_t>(3 * problem.passes() + problem.lines() * problem.extents.chunks +
+  return static_cast<std::size_t>(3 * problem.passes() + problem.lines() * problem.times() +
                                   problem.devices());
 }
 [[nodiscard]] constexpr std::size_t narrow_numbers(timeline_problem const& problem) noexcept {
@@ -100,7 +106,7 @@ constexpr void begin(timeline& line,
     from += number;
     return here;
   };
-  line.durations = take(wide, problem.lines() * extents.chunks);
+  line.durations = take(wide, problem.lines() * problem.times());
   line.begins = take(wide, problem.passes());
   line.ends = take(wide, problem.passes());
   line.arrivals = take(wide, problem.passes());
@@ -117,6 +123,7 @@ constexpr void begin(timeline& line,
   line.stages = pipelining::stages(extents);
   line.units = units(extents);
   line.chunks = extents.chunks;
+  line.times = problem.times();
   line.lines = problem.lines();
   while (line.lines >> line.shift != 0)
     ++line.shift;
@@ -226,9 +233,9 @@ uses_of(timeline const& line, int at, int number, std::int64_t& ready) {
 
 //! The ticks of a pass, with noise where the search asks for it.
 [[nodiscard]] constexpr std::int64_t ticks_of(timeline& line, int at, int number) noexcept {
-  int const chunks = line.chunks;
+  int const times = line.times;
   std::int64_t ticks =
-    chunks == 1 ? line.durations[at] : line.durations[at * chunks + number % chunks];
+    times == 1 ? line.durations[at] : line.durations[at * times + number % times];
   if (line.noise > 0 && number >= line.noise_first && number < line.noise_last) {
     line.random ^= line.random << 13;
     line.random ^= line.random >> 7;

@@ -192,9 +192,9 @@ public:
         layouts_left_(search_effort / (6 * line.stages)) {
     std::vector<std::int64_t> busy(static_cast<std::size_t>(line.problem.devices()));
     for (int at = 0; at < line.lines; ++at)
-      for (int chunk = 0; chunk < line.chunks; ++chunk)
+      for (int i = 0; i < line.times; ++i)
         busy[static_cast<std::size_t>(line.device[at % line.stages])] +=
-          line.durations[at * line.chunks + chunk] * (line.units / line.chunks);
+          line.durations[at * line.times + i] * (line.units / line.times);
     std::vector<bool> seen(busy.size());
     std::int64_t before = 0;
     for (int stage = 0; stage < line.stages; ++stage) {
@@ -204,7 +204,7 @@ public:
         least_makespan_ = std::max(least_makespan_, busy[device] + before);
       }
       seen[device] = true;
-      before += line.durations[stage * line.chunks];
+      before += line.durations[stage * line.times];
       if (stage + 1 < line.stages && line.device[stage] != line.device[stage + 1])
         before += line.problem.latency;
     }
@@ -213,8 +213,13 @@ public:
   //! Leaves the best order found in the timeline, timed. The rows that it has now are one start.
   //! @param block scratch for other starts
   //! @param shakes false: only the starts, as unit costs need no more once a block fits the limit
-  void run(building_block& block, bool shakes) {
+  //! @param no_longer accepts nothing whose makespan is longer than that of the rows
+  void run(building_block& block, bool shakes, bool no_longer = false) {
     codes_ const rows = copy();
+    if (no_longer) {
+      forwards();
+      most_makespan_ = line_.makespan;
+    }
     start_by_hand();
     restore(rows);
     start_here();
@@ -250,6 +255,8 @@ private:
     for (int device = 0; device < problem.devices(); ++device)
       write_zero_bubble_v(line_, device);
     forwards();
+    if (line_.makespan > most_makespan_)
+      return;
     most_span_ = line_.span;
     most_makespan_ = line_.makespan;
     keep_if_best();
