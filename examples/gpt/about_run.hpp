@@ -118,7 +118,7 @@ about_run(std::string_view program, options const& o, text_to_learn const& text)
                lengths] = o; // follow from the schedule
   run_lines lines;
   lines.add("program", program);
-  lines.add("schedule", examples::in_adapter(schedule, adapted));
+  lines.add("schedule", registry::in_adapter(schedule, adapted));
   lines.add("tensor", tensor);
   lines.add("microbatches", microbatches);
   lines.add("chunks", chunks);

@@ -6,6 +6,7 @@
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -19,7 +20,6 @@
 #include "report.hpp"
 #include "system.hpp"
 #include "tools/support/exchange_on_one_device.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace gpt {
 
@@ -28,9 +28,9 @@ struct exchange_system {
   static constexpr char const* one_device_has = " that splits attention alike";
 
   //! A stage is a layer.
-  static examples::schedule_choice choice(options const& o) {
+  static registry::schedule_choice choice(options const& o) {
     auto result = choice_of(o, name_of(o));
-    (void)examples::arrange(result); // refuses other schedules than slimpipe
+    (void)registry::arrange(result); // refuses other schedules than slimpipe
     if (!result.stages_per_device) {
       result.stages_per_device =
         static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
@@ -44,7 +44,7 @@ struct exchange_system {
   //! @throws std::invalid_argument where layers are no stages, or an option does not go with it
   static pp::dynamic_timetable plan(options const& o) {
     check_system(o, "the exchange of attention");
-    auto table = examples::make_named_timetable(choice(o), unit_costs);
+    auto table = registry::make_named_timetable(choice(o), unit_costs);
     auto const layers = pp::stages(schedule(o).inside(table.over.extents));
     if (layers != o.size.layers) {
       throw std::invalid_argument("the exchange of attention has a layer in every stage, " +

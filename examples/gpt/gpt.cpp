@@ -9,6 +9,7 @@
 //! this file.
 
 #include <pipe/flow/shape.hpp>
+#include <pipe/planner/registry/costs.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/view/timetable_caption.hpp>
 
@@ -47,9 +48,9 @@ using namespace gpt;
 template <class System>
 int run_system(options o, text_to_learn const& text) {
   auto const table = System::plan(o);
-  bool const travels = examples::find_schedule(o.schedule).traits.weights_travel;
+  bool const travels = registry::find_schedule(o.schedule).traits.weights_travel;
   auto const shown = [travels](pp::dynamic_timetable of) {
-    return travels ? examples::by_groups(std::move(of)) : of;
+    return travels ? registry::by_groups(std::move(of)) : of;
   };
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   auto&& model = System::pipeline(o, table);
@@ -68,19 +69,19 @@ int run(options o) {
   if (has_shards_of_stages(o)) {
     return run_system<tensor_system>(std::move(o), text);
   }
-  if (examples::has_shards(o.adapted)) {
+  if (registry::has_shards(o.adapted)) {
     return run_system<vocabulary_system>(std::move(o), text);
   }
-  if (o.adapted == examples::adapter::attention_exchange) {
+  if (o.adapted == registry::adapter::attention_exchange) {
     return run_system<exchange_system>(std::move(o), text);
   }
-  auto const& named = examples::find_schedule(o.schedule);
+  auto const& named = registry::find_schedule(o.schedule);
   if (named.traits.weights_travel) {
     return run_system<travelling_system>(std::move(o), text);
   }
   if (named.traits.stages_go_one_way) {
-    if (o.adapted == examples::adapter::none) {
-      o.adapted = examples::adapter::sharded_weights; // which lie on the host
+    if (o.adapted == registry::adapter::none) {
+      o.adapted = registry::adapter::sharded_weights; // which lie on the host
     }
     return run_system<round_system>(std::move(o), text);
   }

@@ -7,6 +7,7 @@
 
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
@@ -16,7 +17,6 @@
 #include "report.hpp"
 #include "single_device.hpp"
 #include "system.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace gpt {
 
@@ -43,7 +43,7 @@ struct round_system {
     auto const stages = list(o);
     choice.forward_stages = static_cast<int>(stages.forward.size());
     choice.backward_stages = static_cast<int>(stages.backward.size());
-    return examples::make_named_timetable(choice, unit_costs);
+    return registry::make_named_timetable(choice, unit_costs);
   }
   static round_model pipeline(options const& o, pp::timetable_view table) {
     return {o.size, list(o), table, seed_of(o)};

@@ -4,6 +4,7 @@
 //! @file
 //! @brief The command line of the example.
 
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/view/append.hpp>
 
 #include <algorithm>
@@ -19,9 +20,10 @@
 #include <vector>
 
 #include "model.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace gpt {
+
+namespace registry = pipelining::registry;
 
 //! Everything that can be chosen. The defaults make the run that `scripts/demo` shows.
 struct options {
@@ -41,7 +43,7 @@ struct options {
   std::int64_t memory_limit = 0;    //!< in microbatches of one stage; 0: none given
   bool eager = false;
   bool unfused = false;
-  examples::adapter adapted = examples::adapter::none; //!< what the chosen schedule is wrapped in
+  registry::adapter adapted = registry::adapter::none; //!< what the chosen schedule is wrapped in
   double clip = 0; //!< largest norm of all gradients together; 0: any
   bool post_validation = false;
   std::int64_t tensor = 0; //!< shards of every stage; 0: those that the schedule has by itself
@@ -59,7 +61,7 @@ struct options {
 
 //! The chosen schedule, as reports name it: "1f1b", or "1f1b with offload".
 [[nodiscard]] inline std::string name_of(options const& o) {
-  return examples::in_adapter(o.schedule, o.adapted);
+  return registry::in_adapter(o.schedule, o.adapted);
 }
 
 //! Whether stages are cut into shards, and into how many.
@@ -172,8 +174,8 @@ namespace detail {
 }
 
 //! @throws std::invalid_argument with one line that names the option
-[[nodiscard]] inline examples::adapter adapter_of(std::string_view option, std::string_view word) {
-  using enum examples::adapter;
+[[nodiscard]] inline registry::adapter adapter_of(std::string_view option, std::string_view word) {
+  using enum registry::adapter;
   std::string names;
   for (auto const which : {recompute,
                            offload,
@@ -184,7 +186,7 @@ namespace detail {
                            vocabulary_2,
                            vocabulary_interlaced,
                            attention_exchange}) {
-    for (examples::named_adapter const& each : examples::named_adapters) {
+    for (registry::named_adapter const& each : registry::named_adapters) {
       if (each.which == which && each.name == word) {
         return which;
       }

@@ -8,6 +8,7 @@
 #include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/measured.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/html.hpp>
@@ -35,7 +36,6 @@
 #include "plot.hpp"
 #include "prediction.hpp"
 #include "single_device.hpp"
-#include "tools/support/named_schedules.hpp"
 #include "training.hpp"
 
 namespace gpt {
@@ -50,8 +50,8 @@ inline constexpr pp::uniform_cost unit_costs{
 
 //! A schedule as the library's tools choose it.
 //! @param name of a schedule; `name_of(o)` for the chosen one with its options
-inline examples::schedule_choice choice_of(options const& o, std::string const& name) {
-  examples::schedule_choice choice;
+inline registry::schedule_choice choice_of(options const& o, std::string const& name) {
+  registry::schedule_choice choice;
   bool const chosen = name == name_of(o);
   choice.name = chosen ? o.schedule : name;
   choice.devices = static_cast<int>(o.devices);
@@ -62,7 +62,7 @@ inline examples::schedule_choice choice_of(options const& o, std::string const& 
     };
     choice.chunks = given(o.chunks);
     choice.stages_per_device = given(o.stages_per_device);
-    if (!choice.stages_per_device && examples::find_schedule(o.schedule).traits.cuts_layers) {
+    if (!choice.stages_per_device && registry::find_schedule(o.schedule).traits.cuts_layers) {
       choice.stages_per_device =
         2 * static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
     }
@@ -88,12 +88,12 @@ inline examples::schedule_choice choice_of(options const& o, std::string const& 
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   auto const choice = choice_of(o, name);
-  if (examples::find_schedule(choice.name).traits.stages_go_one_way ||
-      choice.adapted == examples::adapter::attention_exchange) {
+  if (registry::find_schedule(choice.name).traits.stages_go_one_way ||
+      choice.adapted == registry::adapter::attention_exchange) {
     throw std::invalid_argument(name + " is run by gpt alone: its stages are not layers that go "
                                        "forward and back on one device");
   }
-  auto table = examples::make_named_timetable(choice, unit_costs);
+  auto table = registry::make_named_timetable(choice, unit_costs);
   check_order(table, name);
   (void)cut_model(o.size, table.over.extents); // refuses other layers than the schedule is for
   // Refuses more chunks than tokens; the lengths follow from the chosen schedule.
@@ -247,8 +247,8 @@ void print_kilobytes(std::span<byte_row<Bytes> const> rows, std::vector<Bytes> c
 //! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
 //! beside measured.
 inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
-  bool const moves = o.adapted == examples::adapter::offload;
-  if (!moves && !examples::gathers_weights(o.adapted)) {
+  bool const moves = o.adapted == registry::adapter::offload;
+  if (!moves && !registry::gathers_weights(o.adapted)) {
     return;
   }
   std::printf(
@@ -275,7 +275,7 @@ inline void
 report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t> const& measured) {
   bool const all = table.over.extents.where == pp::placement::custom ||
                    table.over.extents.where == pp::placement::bidirectional;
-  if (!all || o.adapted != examples::adapter::none) {
+  if (!all || o.adapted != registry::adapter::none) {
     return;
   }
   std::printf("\nActivations kept between passes (%s), planned and measured\n  kB        ",

@@ -6,6 +6,7 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
@@ -20,7 +21,6 @@
 #include "system.hpp"
 #include "tensor_device.hpp"
 #include "tensor_parallel.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace gpt {
 
@@ -58,7 +58,7 @@ struct tensor_system {
     auto const refuse = [](std::string const& why) {
       throw std::invalid_argument("stages in shards (--tensor) " + why);
     };
-    if (o.adapted != examples::adapter::none) {
+    if (o.adapted != registry::adapter::none) {
       refuse("go into no adapter; leave --with out");
     }
     auto const shards = shards_of_stages(o);
@@ -66,8 +66,8 @@ struct tensor_system {
       refuse("want the heads of keys and values, " + std::to_string(o.size.key_heads) +
              ", to be a multiple of the " + std::to_string(shards) + " shards");
     }
-    auto table = examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
-    auto const& named = examples::find_schedule(o.schedule);
+    auto table = registry::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
+    auto const& named = registry::find_schedule(o.schedule);
     pp::pipeline_view const over = table.over;
     if (named.traits.weights_travel || over.extents.chunks > 1 || over.first_units != nullptr ||
         over.holders != nullptr || pp::routes(over.extents) > 1) {

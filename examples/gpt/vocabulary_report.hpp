@@ -5,6 +5,7 @@
 //! @brief A run with the vocabulary in shards: what it refuses, and bytes, planned and measured.
 
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -13,15 +14,14 @@
 #include "options.hpp"
 #include "report.hpp"
 #include "system.hpp"
-#include "tools/support/named_schedules.hpp"
 #include "vocabulary.hpp"
 
 namespace gpt {
 
 //! Of the chosen adapter, as with_vocabulary has them.
 [[nodiscard]] inline int barriers_of(options const& o) {
-  return o.adapted == examples::adapter::vocabulary_1   ? 1
-         : o.adapted == examples::adapter::vocabulary_2 ? 2
+  return o.adapted == registry::adapter::vocabulary_1   ? 1
+         : o.adapted == registry::adapter::vocabulary_2 ? 2
                                                         : pp::interlaced;
 }
 
@@ -32,7 +32,7 @@ struct vocabulary_system {
   //! @throws std::invalid_argument where there are none, or an option does not go with these
   static pp::dynamic_timetable plan(options const& o) {
     check_system(o, "the vocabulary in shards (--with vocabulary-...)");
-    auto table = examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
+    auto table = registry::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
     if (table.view().over.first_units != nullptr || adds_from_last(table)) {
       throw std::invalid_argument("the vocabulary in shards wants sequences of equal length, whose "
                                   "gradients add up from the first microbatch on, as those of " +

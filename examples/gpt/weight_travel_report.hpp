@@ -4,6 +4,7 @@
 //! @file
 //! @brief A run with weights that travel: bytes planned and measured.
 
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
@@ -14,7 +15,6 @@
 #include "report.hpp"
 #include "single_device.hpp"
 #include "system.hpp"
-#include "tools/support/named_schedules.hpp"
 #include "weight_travel.hpp"
 
 namespace gpt {
@@ -41,7 +41,7 @@ struct travelling_system {
   //! @throws std::invalid_argument for options that it does not have
   static pp::dynamic_timetable plan(options const& o) {
     check_system(o, o.schedule);
-    return examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
+    return registry::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
   }
   static travelling_model pipeline(options const& o, pp::timetable_view) {
     return {o.size, static_cast<int>(o.devices), static_cast<int>(o.microbatches), seed_of(o)};

@@ -23,9 +23,8 @@ FILES = {
     "examples/01_first_pipeline.cpp": "// pp::line\nint a = pp::used() + sizeof(pp::Ring);\n",
     "examples/02_long.cpp": "int a;\n" * 201,
     "examples/gpt/main.cpp": "int main() {\n}\n",
-    "tools/support/named_schedules.cpp": 'named("ring", 1);\nnamed(\n  "v-ring");\n',
     "tools/timetable/main.cpp": 'bool is = name == "ring"; // effort\nauto said = "a ring";\nint main() {\n' + "\n" * 60 + "}\n",
-    "include/pipe/planner/registry.hpp": "namespace pipelining {\nint rows = many();\n}\n",
+    "include/pipe/planner/registry/rows.hpp": 'namespace pipelining {\nint rows = many(named("ring", 1), named(\n  "v-ring"));\n}\n',
     "include/pipe/planner/many.hpp": "namespace pipelining {\nint many();\nint draw(int);\n}\n",
     "tests/some.test.cpp": 'test("v-ring");\n',
     "tests/some_test.py": 'run("ring")\nname == "ring"\n',
@@ -33,18 +32,18 @@ FILES = {
     "README.md": "In prose, guess.\n\n```cpp\npp::draw();\n```\n",
 }
 EXPECTED = {
-    "lines of code of include/pipe": 1 + 7 + 602 + 5 + 5 + 10, "lines of code of flow/": 7 + 602, "lines of code of planner/": 10,
+    "lines of code of include/pipe": 1 + 7 + 602 + 5 + 5 + 11, "lines of code of flow/": 7 + 602, "lines of code of planner/": 11,
     "lines of code of schedule/": 5, "lines of code of the doors": 1, "lines of code of view/": 5,
     "headers of the spine": 2, "lines of code of the spine": 7 + 5, "headers that pipe.hpp opens": 2,
     "public names of pipe.hpp besides schedules": 3, "public names of planner/": 4, "public names of schedules": 2,
     "public names of view/": 1, "public names that nobody uses": 5, "functions over 60 lines in include/pipe": 1,
     "functions over 60 lines in tools and examples": 1, "headers under 80 lines with one includer": 5,
-    "headers over 600 lines": 1, "lessons over 200 lines": 1, "lines of examples/gpt/": 2, "lines of tools/": 3 + 64,
+    "headers over 600 lines": 1, "lessons over 200 lines": 1, "lines of examples/gpt/": 2, "lines of tools/": 64,
     "includes that the layers forbid": 1, "paragraphs of documentation that stand twice": 1,
     "names of schedules in quotes in include, tools, examples": 1, "names of schedules in quotes in tests, benchmarks": 2,
 }
 # What the sentences name.
-NAMED = ["of_nobody (flow/lone.hpp)", "planner::guess", "rows (planner/registry.hpp)", "line (flow/part.hpp)", "effort (schedule/ring.hpp)",
+NAMED = ["of_nobody (flow/lone.hpp)", "planner::guess", "rows (planner/registry/rows.hpp)", "line (flow/part.hpp)", "effort (schedule/ring.hpp)",
          "include/pipe/view/draw.hpp:3 draw (62 lines)", "tools/timetable/main.cpp:3 main (62 lines)", "include/pipe/flow/part.hpp (605 lines)",
          "examples/02_long.cpp (201 lines)", "view/draw.hpp includes planner/guess.hpp", 'tools/timetable/main.cpp:1 "ring"',
          'tests/some.test.cpp:1 "v-ring"', 'tests/some_test.py:2 "ring"',

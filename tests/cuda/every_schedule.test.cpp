@@ -2,6 +2,7 @@
 // Every schedule that has a name, on the executors for NCCL and for streams, under every policy and
 // on every machine. By default every schedule meets every value of every setting;
 // PIPELINING_TEST_EVERYTHING in the environment: the product.
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
@@ -20,7 +21,6 @@
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
 #include <tests/cuda/streams.hpp>
-#include <tools/support/named_schedules.hpp>
 #include <vector>
 
 namespace {
@@ -29,14 +29,15 @@ bool everything() {
   return std::getenv("PIPELINING_TEST_EVERYTHING") != nullptr;
 }
 
-std::vector<named_plan> plans_of(examples::schedule_choice const& choice) {
+std::vector<named_plan> plans_of(pipelining::registry::schedule_choice const& choice) {
   std::vector<named_plan> plans;
   std::string name = choice.name;
   if (choice.chunks)
     name += ", " + std::to_string(*choice.chunks) + " chunks";
   add_plans(plans,
             name,
-            examples::make_named_timetable(choice, examples::any_cost(pipelining::uniform_cost{})));
+            pipelining::registry::make_named_timetable(
+              choice, pipelining::registry::any_cost(pipelining::uniform_cost{})));
   return plans;
 }
 
@@ -44,26 +45,27 @@ std::vector<named_plan> plans_of(examples::schedule_choice const& choice) {
 //! three plans each.
 std::vector<std::vector<named_plan>> all_plans() {
   std::vector<std::vector<named_plan>> all;
-  for (examples::named_schedule const& schedule : examples::named_schedules()) {
+  for (pipelining::registry::named_schedule const& schedule :
+       pipelining::registry::named_schedules()) {
     if (schedule.traits.stages_go_one_way)
       continue; // its stages are of other layers for backward passes than for forward passes
     std::size_t const before = all.size();
     for (int const devices : {2, 3})
       for (bool const chunked : {false, true}) {
-        using examples::option;
-        if (chunked && !examples::has(schedule.takes, option::chunks))
+        using pipelining::registry::option;
+        if (chunked && !pipelining::registry::has(schedule.takes, option::chunks))
           continue;
-        examples::schedule_choice choice;
+        pipelining::registry::schedule_choice choice;
         choice.name = schedule.name;
         choice.devices = devices;
         choice.microbatches = schedule.name == "stp" ? 3 * devices : 4;
-        if (chunked || examples::has(schedule.needs, option::chunks))
+        if (chunked || pipelining::registry::has(schedule.needs, option::chunks))
           choice.chunks = 2;
-        if (examples::has(schedule.needs, option::stages_per_device))
+        if (pipelining::registry::has(schedule.needs, option::stages_per_device))
           choice.stages_per_device = 2;
-        if (examples::has(schedule.needs, option::group))
+        if (pipelining::registry::has(schedule.needs, option::group))
           choice.group = 2;
-        if (examples::has(schedule.needs, option::memory_limit))
+        if (pipelining::registry::has(schedule.needs, option::memory_limit))
           choice.memory_limit = devices;
         try {
           all.push_back(plans_of(choice));
@@ -156,7 +158,7 @@ TEST_CASE("every schedule computes what one device computes, on NCCL and on stre
     }
   std::printf("%zu timetables of %zu schedules: %d runs on NCCL, %d on streams\n",
               all.size(),
-              examples::named_schedules().size(),
+              pipelining::registry::named_schedules().size(),
               on_ranks,
               on_streams);
 }

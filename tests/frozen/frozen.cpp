@@ -78,7 +78,7 @@ std::optional<pp::plan> lowered_or_none(pp::timetable_view const& table, std::si
 
 //! One schedule in one adapter: a section of the file.
 struct section {
-  examples::named_schedule const* schedule;
+  pipelining::registry::named_schedule const* schedule;
   wrapping in;
 
   [[nodiscard]] std::string name() const {
@@ -94,14 +94,14 @@ struct section {
 };
 
 //! Orders of one schedule at one size, for all of its adapters.
-using order_cache = std::map<std::pair<std::string_view, int>, examples::made_orders>;
+using order_cache = std::map<std::pair<std::string_view, int>, pipelining::registry::made_orders>;
 
 std::optional<pp::dynamic_timetable> table_of(section const& of, int number, order_cache& made) {
   size const& at = sizes[static_cast<std::size_t>(number) - 1];
   try {
     return make(choice_of(*of.schedule, of.in.named, at),
                 of.in,
-                examples::any_cost(cost(at)),
+                pipelining::registry::any_cost(cost(at)),
                 made[{of.schedule->name, number}]);
   } catch (std::invalid_argument const&) {
     return std::nullopt;
@@ -155,7 +155,8 @@ std::string line_of(section const& of, pp::dynamic_timetable const& table) {
 //! @param only of this schedule; empty: of all
 std::vector<section> sections(std::string const& only = "") {
   std::vector<section> all;
-  for (examples::named_schedule const& schedule : examples::named_schedules())
+  for (pipelining::registry::named_schedule const& schedule :
+       pipelining::registry::named_schedules())
     for (wrapping const& in : wrappings())
       if (only.empty() || only == schedule.name)
         all.push_back({&schedule, in});
@@ -271,7 +272,7 @@ int check(std::string const& path, std::string const& only) {
     lines const& known = frozen[of.name()];
     ++sections_seen;
     // Of thirty sizes six, in adapters three of these: orders that are searched for are made once.
-    int const turn = static_cast<int>(of.schedule - examples::named_schedules().data());
+    int const turn = static_cast<int>(of.schedule - pipelining::registry::named_schedules().data());
     int const step = of.in.name.empty() ? 5 : 10;
     for (auto const& [at, now] :
          lines_of(of, made, [&](int each) { return everything || each % step == turn % step; })) {

@@ -4,18 +4,16 @@
 //! @file
 //! @brief Everything that is frozen: each schedule that has a name, in each adapter.
 
+#include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
-#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tools/support/made_orders.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace frozen {
 
@@ -24,7 +22,7 @@ namespace pp = pipelining;
 //! What a schedule is frozen in: an adapter that has a name, or one of those below.
 struct wrapping {
   std::string name; //!< empty: in none
-  examples::adapter named = examples::adapter::none;
+  pp::registry::adapter named = pp::registry::adapter::none;
   enum class own {
     none,
     one_offloaded_stage, //!< offload of the first stage of every device alone
@@ -42,25 +40,25 @@ struct wrapping {
 [[nodiscard]] inline std::vector<wrapping> wrappings() {
   using own = wrapping::own;
   std::vector<wrapping> all{{""}};
-  for (examples::named_adapter const& each : examples::named_adapters)
+  for (pp::registry::named_adapter const& each : pp::registry::named_adapters)
     all.push_back({std::string(each.name), each.which});
-  all.push_back({"offload-one-stage", examples::adapter::offload, own::one_offloaded_stage});
-  all.push_back({"scatter-once", examples::adapter::sharded_weights, own::scatter_once});
-  all.push_back({"recompute-all-but-last", examples::adapter::none, own::all_but_last});
-  all.push_back({"stage-graph", examples::adapter::none, own::graph});
-  all.push_back({"recompute of stage-graph", examples::adapter::none, own::recompute_of_graph});
-  all.push_back({"stage-graph of recompute", examples::adapter::none, own::graph_of_recompute});
-  all.push_back({"offload of stage-graph", examples::adapter::none, own::offload_of_graph});
-  all.push_back({"offload of recompute", examples::adapter::none, own::offload_of_recompute});
+  all.push_back({"offload-one-stage", pp::registry::adapter::offload, own::one_offloaded_stage});
+  all.push_back({"scatter-once", pp::registry::adapter::sharded_weights, own::scatter_once});
+  all.push_back({"recompute-all-but-last", pp::registry::adapter::none, own::all_but_last});
+  all.push_back({"stage-graph", pp::registry::adapter::none, own::graph});
+  all.push_back({"recompute of stage-graph", pp::registry::adapter::none, own::recompute_of_graph});
+  all.push_back({"stage-graph of recompute", pp::registry::adapter::none, own::graph_of_recompute});
+  all.push_back({"offload of stage-graph", pp::registry::adapter::none, own::offload_of_graph});
+  all.push_back({"offload of recompute", pp::registry::adapter::none, own::offload_of_recompute});
   return all;
 }
 
 //! A schedule of any name as one type.
 struct schedule_of_name {
-  examples::schedule_choice const* choice = nullptr;
-  examples::made_orders* made = nullptr;
+  pp::registry::schedule_choice const* choice = nullptr;
+  pp::registry::made_orders* made = nullptr;
 
-  [[nodiscard]] pp::shape arrange(int, int) const { return examples::arrange(*choice); }
+  [[nodiscard]] pp::shape arrange(int, int) const { return pp::registry::arrange(*choice); }
   template <pp::cost_model Cost>
   void generate(pp::shape const&, Cost const& cost, pp::row_writer* rows) const {
     pp::device_orders const& orders = made->get(*choice, cost);
@@ -84,20 +82,21 @@ struct schedule_of_name {
 
 //! The timetable of a choice in a wrapping.
 //! @throws std::invalid_argument where they do not go together
-[[nodiscard]] inline pp::dynamic_timetable make(examples::schedule_choice choice,
+[[nodiscard]] inline pp::dynamic_timetable make(pp::registry::schedule_choice choice,
                                                 wrapping const& in,
-                                                examples::any_cost const& cost,
-                                                examples::made_orders& made) {
+                                                pp::registry::any_cost const& cost,
+                                                pp::registry::made_orders& made) {
   using own = wrapping::own;
   choice.offloaded_stages = in.also == own::one_offloaded_stage ? 1 : 0;
   choice.scatter_once = in.also == own::scatter_once;
   if (in.also <= own::scatter_once)
-    return examples::make_named_timetable(choice, cost, &made);
-  if (examples::find_schedule(choice.name).device_of != nullptr || choice.keep.has_value() ||
-      !choice.chunk_counts.empty() || choice.name == "chunkflow")
+    return pp::registry::make_named_timetable(choice, cost, &made);
+  pp::registry::named_schedule const& schedule = pp::registry::find_schedule(choice.name);
+  if (schedule.traits.places_stages || !choice.chunk_counts.empty() ||
+      has(schedule.takes, pp::registry::option::keep))
     throw std::invalid_argument("frozen: a schedule with a placement or chunks of its own");
   schedule_of_name const named{&choice, &made};
-  std::vector<pp::stage_edge> const edges = edges_of(pp::stages(examples::arrange(choice)));
+  std::vector<pp::stage_edge> const edges = edges_of(pp::stages(pp::registry::arrange(choice)));
   pp::pipeline_size const size{choice.devices, choice.microbatches};
   using graph = pp::with_stage_graph<schedule_of_name>;
   using recomputed = pp::with_recompute<schedule_of_name>;

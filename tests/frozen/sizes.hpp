@@ -10,6 +10,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
 #include <array>
@@ -18,8 +19,6 @@
 #include <span>
 #include <tests/support/canonical_text.hpp>
 #include <vector>
-
-#include "tools/support/named_schedules.hpp"
 
 namespace frozen {
 
@@ -80,10 +79,12 @@ inline constexpr std::array<size, 30> sizes{{
 }};
 
 //! The choice of a schedule at a size.
-[[nodiscard]] inline examples::schedule_choice
-choice_of(examples::named_schedule const& schedule, examples::adapter adapted, size const& at) {
-  using examples::option;
-  examples::schedule_choice one;
+[[nodiscard]] inline pipelining::registry::schedule_choice
+choice_of(pipelining::registry::named_schedule const& schedule,
+          pipelining::registry::adapter adapted,
+          size const& at) {
+  using pipelining::registry::option;
+  pipelining::registry::schedule_choice one;
   one.name = schedule.name;
   one.devices = at.devices;
   one.microbatches = at.microbatches;

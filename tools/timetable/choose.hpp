@@ -10,6 +10,7 @@
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/frontier.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -26,8 +27,6 @@
 #include <vector>
 
 #include "options.hpp"
-#include "tools/support/made_orders.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace examples {
 

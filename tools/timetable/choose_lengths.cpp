@@ -4,6 +4,7 @@
 #include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/registry/words.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>

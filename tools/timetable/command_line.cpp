@@ -2,6 +2,7 @@
 #include "command_line.hpp"
 
 #include <pipe/flow/limits.hpp>
+#include <pipe/planner/registry/words.hpp>
 
 #include <algorithm>
 #include <charconv>

@@ -6,6 +6,7 @@
 
 #include <pipe/plan/sizes.hpp>
 #include <pipe/planner/model/cost_file.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/order_search.hpp>
 #include <pipe/timetable/cost.hpp>
 
@@ -15,7 +16,6 @@
 #include <string>
 
 #include "options.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace examples {
 

@@ -11,6 +11,7 @@
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/predict.hpp>
+#include <pipe/planner/registry/costs.hpp>
 #include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/timetable/metrics.hpp>
 

@@ -2,6 +2,8 @@
 #include "files.hpp"
 
 #include <pipe/flow/pass.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/planner/registry/words.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cerrno>
@@ -12,7 +14,6 @@
 #include <stdexcept>
 
 #include "options.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "gaps.hpp"
 
+#include <pipe/planner/registry/costs.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/exact.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -17,7 +19,6 @@
 #include "command_line.hpp"
 #include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Timetables as the command line asks for them.
 
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -16,7 +17,6 @@
 #include <vector>
 
 #include "command_line.hpp"
-#include "tools/support/named_schedules.hpp"
 
 namespace examples {
 

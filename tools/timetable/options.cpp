@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "options.hpp"
 
+#include <pipe/planner/registry/words.hpp>
+
 #include <iterator>
 
 namespace examples {

@@ -5,6 +5,8 @@
 //! @brief Options of the verbs of the timetable tool: one list says how they are read, which verbs
 //! have them, and what --help says of them.
 
+#include <pipe/planner/registry/named_schedules.hpp>
+
 #include <algorithm>
 #include <span>
 #include <stdexcept>
@@ -12,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/support/named_schedules.hpp"
-
 namespace examples {
+
+using namespace pipelining::registry; // schedules by name, of which all verbs speak
 
 //! Verbs as bits.
 enum class verbs : unsigned {

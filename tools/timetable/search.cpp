@@ -96,7 +96,7 @@ void add_start(std::vector<group>& groups,
     mean = mean_of(costs, extents);
     cost = costs;
   }
-  pp::device_orders orders = schedule.orders(choice, cost);
+  pp::device_orders orders = plain_orders(choice, cost);
   if (orders.over.declared != pp::training)
     return;
   bool const halves =

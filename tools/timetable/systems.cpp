@@ -39,8 +39,7 @@ namespace {
 bool stands_with(choose_command const& asked, schedule_choice const& call, adapter which) {
   if (shards_weights(which) && which != adapter::weights_on_host && asked.setup.data == 1)
     return false; // nobody to share them with
-  std::vector<adapter> const& shown = find_schedule(call.name).traits.shown_with;
-  if (std::count(shown.begin(), shown.end(), which) == 0)
+  if (!has(find_schedule(call.name).traits.shown_with, which))
     return false;
   pp::shape const extents = arrange(call);
   return !(which == adapter::recompute_first && extents.stages_per_device == 1) &&

@@ -5,6 +5,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -45,7 +46,6 @@
 #include "reproduce.hpp"
 #include "search.hpp"
 #include "systems.hpp"
-#include "tools/support/named_schedules.hpp"
 #include "tools/support/termination.hpp"
 
 namespace pp = pipelining;
@@ -191,12 +191,12 @@ void write_list() {
     pp::append(out, name, std::string(column - std::min(name.size(), column - 1), ' '), parts...);
     pp::append(out, "\n");
   };
-  for (examples::named_schedule const& each : examples::named_schedules()) {
-    std::string const options = examples::option_names(each.takes);
+  for (pp::registry::named_schedule const& each : pp::registry::named_schedules()) {
+    std::string const options = pp::registry::option_names(each.takes);
     write_line(each.name, each.line, options.empty() ? "" : " (" + options + ")");
   }
   pp::append(out, "\nAdapters of a schedule, or of a FILE (--with NAME):\n\n");
-  for (examples::named_adapter const& each : examples::named_adapters)
+  for (pp::registry::named_adapter const& each : pp::registry::named_adapters)
     write_line(each.name, each.line);
 }
 
@@ -340,7 +340,7 @@ std::string help_about(std::span<char const* const> words) {
     throw examples::usage_error("help wants one word, a verb or the name of a schedule");
   if (verb const* const one = find_verb(words[0]))
     return help_of(*one);
-  (void)examples::find_schedule(words[0]);
+  (void)pp::registry::find_schedule(words[0]);
   return help_of(all_verbs[0]);
 }
 

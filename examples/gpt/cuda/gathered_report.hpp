@@ -18,14 +18,14 @@ namespace gpt {
 
 //! Where the weights lie that are gathered, if any are.
 [[nodiscard]] inline weights_home home_of(options const& o) {
-  return o.adapted == examples::adapter::weights_on_host ? weights_home::host
+  return o.adapted == registry::adapter::weights_on_host ? weights_home::host
                                                          : weights_home::shards;
 }
 
 //! @param replicas of the pipeline
 //! @throws std::invalid_argument for what gathered weights do not go with
 inline void check_gathered(options const& o, pp::timetable_view table, int replicas) {
-  if (!examples::gathers_weights(o.adapted)) {
+  if (!registry::gathers_weights(o.adapted)) {
     return;
   }
   bool const on_host = home_of(o) == weights_home::host;
@@ -50,7 +50,7 @@ template <class Plan>
 void report_gathered(options const& o, Plan const& made, pp::timetable_view ran) {
   static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
                                          {"gradients", pp::slot_class::full_gradients}};
-  if (examples::gathers_weights(o.adapted)) {
+  if (registry::gathers_weights(o.adapted)) {
     report_pools(o, "Whole weights and gradients in slots", *made.first, ran, made.sizes, pools);
   }
 }

@@ -81,7 +81,7 @@ struct gpu_options {
     throw std::invalid_argument("with --post-validation the host decides in the middle of an "
                                 "iteration, which a graph does not let it; leave out --graph");
   }
-  auto const& named = examples::find_schedule(chosen.common.schedule);
+  auto const& named = registry::find_schedule(chosen.common.schedule);
   if (named.traits.weights_travel || named.traits.stages_go_one_way) {
     throw std::invalid_argument("on GPUs every stage has a device, where it goes forward and back; "
                                 "--backend threads has " +
@@ -92,12 +92,12 @@ struct gpu_options {
 
 //! Those of with_vocabulary, where the vocabulary is in shards.
 [[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
-  return examples::has_shards(o.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
+  return registry::has_shards(o.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
 }
 
 //! The schedule whose devices take over attention of each other, where that is chosen.
 [[nodiscard]] inline std::optional<exchange_schedule> exchange_in(options const& o) {
-  return o.adapted == examples::adapter::attention_exchange
+  return o.adapted == registry::adapter::attention_exchange
            ? std::optional(exchange_system::schedule(o))
            : std::nullopt;
 }

@@ -303,7 +303,7 @@ exit_status train_stages(rank_run& run) {
                 model.plans().made(),
                 model.plans().reused());
   }
-  if (o.adapted == examples::adapter::offload && run.first < o.steps) {
+  if (o.adapted == registry::adapter::offload && run.first < o.steps) {
     auto const slots = model.slots();
     if (leads) {
       report_slots(o, slots);
@@ -454,10 +454,10 @@ exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyo
   if (has_shards_of_stages(run.o)) {
     return train_tensor(run);
   }
-  if (examples::has_shards(run.o.adapted)) {
+  if (registry::has_shards(run.o.adapted)) {
     return train_vocabulary(run);
   }
-  if (examples::find_schedule(run.o.schedule).traits.weights_travel) {
+  if (registry::find_schedule(run.o.schedule).traits.weights_travel) {
     return train_travelling(run);
   }
   return run.o.clip == 0 ? train_stages<rank_model>(run) : train_stages<clipped_rank_model>(run);

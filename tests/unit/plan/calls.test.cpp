@@ -3,6 +3,7 @@
 // table.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/view/policy_cost.hpp>
 
@@ -13,8 +14,6 @@
 #include <map>
 #include <sstream>
 #include <string>
-
-#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 
@@ -36,9 +35,9 @@ std::map<std::string, int> published() {
 }
 
 template <class Policy>
-void gate(std::map<std::string, int>& table, examples::schedule_choice const& choice) {
+void gate(std::map<std::string, int>& table, pp::registry::schedule_choice const& choice) {
   pp::plan const work =
-    pp::lower<Policy>(examples::make_named_timetable(choice, pp::uniform_cost{}));
+    pp::lower<Policy>(pp::registry::make_named_timetable(choice, pp::uniform_cost{}));
   std::string const key = choice.name + " " + Policy::name + " " + std::to_string(choice.devices) +
                           " " + std::to_string(choice.microbatches);
   int const calls = pp::count_calls(work).total();
@@ -57,13 +56,13 @@ void gate(std::map<std::string, int>& table, examples::schedule_choice const& ch
 
 TEST_CASE("no schedule takes more calls than published") {
   std::map<std::string, int> table = published();
-  for (examples::named_schedule const& schedule : examples::named_schedules())
+  for (pp::registry::named_schedule const& schedule : pp::registry::named_schedules())
     for (int const devices : {4, 8}) {
-      examples::schedule_choice choice;
+      pp::registry::schedule_choice choice;
       choice.name = schedule.name;
       choice.devices = devices;
       choice.microbatches = 4 * devices;
-      if (has(schedule.needs, examples::option::memory_limit))
+      if (has(schedule.needs, pp::registry::option::memory_limit))
         choice.memory_limit = 2 * devices;
       gate<pp::one_communicator>(table, choice);
       gate<pp::communicator_per_pair>(table, choice);

@@ -3,6 +3,7 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <doctest/doctest.h>
@@ -11,21 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "tools/support/named_schedules.hpp"
-
 namespace pp = pipelining;
 
 namespace {
 
 //! The choices of a schedule's options for a size.
-std::vector<examples::schedule_choice>
-choices(examples::named_schedule const& schedule, int devices, int microbatches) {
-  std::vector<examples::schedule_choice> all;
-  bool const chunked = has(schedule.takes, examples::option::chunks);
-  bool const stacked = has(schedule.takes, examples::option::stages_per_device);
+std::vector<pp::registry::schedule_choice>
+choices(pp::registry::named_schedule const& schedule, int devices, int microbatches) {
+  std::vector<pp::registry::schedule_choice> all;
+  bool const chunked = has(schedule.takes, pp::registry::option::chunks);
+  bool const stacked = has(schedule.takes, pp::registry::option::stages_per_device);
   for (int chunks = 1; chunks <= (chunked ? 3 : 1); ++chunks)
     for (int stages = 1; stages <= (stacked ? 3 : 1); ++stages) {
-      examples::schedule_choice one;
+      pp::registry::schedule_choice one;
       one.name = schedule.name;
       one.devices = devices;
       one.microbatches = microbatches;
@@ -33,7 +32,7 @@ choices(examples::named_schedule const& schedule, int devices, int microbatches)
         one.chunks = chunks;
       if (stacked)
         one.stages_per_device = stages;
-      if (has(schedule.needs, examples::option::memory_limit))
+      if (has(schedule.needs, pp::registry::option::memory_limit))
         one.memory_limit = 2 * devices;
       all.push_back(one);
     }
@@ -43,14 +42,14 @@ choices(examples::named_schedule const& schedule, int devices, int microbatches)
 } // namespace
 
 TEST_CASE("every schedule is proven under every policy") {
-  for (examples::named_schedule const& schedule : examples::named_schedules()) {
+  for (pp::registry::named_schedule const& schedule : pp::registry::named_schedules()) {
     int proven = 0;
     for (int devices = 1; devices <= 10; ++devices)
       for (int microbatches = 1; microbatches <= 24; ++microbatches)
-        for (examples::schedule_choice const& one : choices(schedule, devices, microbatches)) {
+        for (pp::registry::schedule_choice const& one : choices(schedule, devices, microbatches)) {
           pp::dynamic_timetable table;
           try {
-            table = examples::make_named_timetable(one, pp::uniform_cost{});
+            table = pp::registry::make_named_timetable(one, pp::uniform_cost{});
           } catch (std::invalid_argument const&) {
             continue; // a precondition of the schedule
           }

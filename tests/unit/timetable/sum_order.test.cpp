@@ -2,6 +2,7 @@
 // Which schedules add gradients up in the order of a plain loop, by their timetables, by the list
 // of schedules, and by sums of floats that rounding tells apart.
 #include <pipe/plan/lower.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
@@ -27,8 +28,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 
@@ -124,17 +123,17 @@ gradient sum_of_loop(int microbatches, int chunks) {
 }
 
 std::optional<pp::dynamic_timetable>
-made(examples::named_schedule const& schedule, int devices, int microbatches, int chunks) {
-  examples::schedule_choice one;
+made(pp::registry::named_schedule const& schedule, int devices, int microbatches, int chunks) {
+  pp::registry::schedule_choice one;
   one.name = schedule.name;
   one.devices = devices;
   one.microbatches = microbatches;
-  if (has(schedule.takes, examples::option::chunks))
+  if (has(schedule.takes, pp::registry::option::chunks))
     one.chunks = chunks;
-  if (has(schedule.needs, examples::option::memory_limit))
+  if (has(schedule.needs, pp::registry::option::memory_limit))
     one.memory_limit = 2 * devices;
   try {
-    return examples::make_named_timetable(one, pp::uniform_cost{});
+    return pp::registry::make_named_timetable(one, pp::uniform_cost{});
   } catch (std::invalid_argument const&) {
     return std::nullopt; // a precondition of the schedule
   }
@@ -144,14 +143,14 @@ made(examples::named_schedule const& schedule, int devices, int microbatches, in
 
 TEST_CASE("gradients have the bits of a plain loop where timetables say so, and only there") {
   std::set<std::string> others;
-  for (examples::named_schedule const& schedule : examples::named_schedules()) {
+  for (pp::registry::named_schedule const& schedule : pp::registry::named_schedules()) {
     CAPTURE(std::string(schedule.name));
     int looked_at = 0;
     bool always = true;
     for (int const devices : {2, 4})
       for (int const microbatches : {1, 2, devices, 8, 12})
         for (int const chunks : {1, 3}) {
-          if (chunks > 1 && !has(schedule.takes, examples::option::chunks))
+          if (chunks > 1 && !has(schedule.takes, pp::registry::option::chunks))
             continue;
           auto const table = made(schedule, devices, microbatches, chunks);
           if (!table)

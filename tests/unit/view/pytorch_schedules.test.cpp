@@ -2,6 +2,7 @@
 // Every schedule that has a name is written as a file of PyTorch's and read back, or the format has
 // no words for it.
 #include <pipe/flow/pass.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
 
@@ -11,8 +12,6 @@
 #include <stdexcept>
 #include <string>
 #include <tests/unit/view/round_trip.hpp>
-
-#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 
@@ -34,24 +33,24 @@ bool can_be_written(pp::dynamic_timetable const& table) {
 TEST_CASE("every schedule that PyTorch's format can carry comes back") {
   std::set<std::string> refused;
   std::set<std::string> read;
-  for (examples::named_schedule const& schedule : examples::named_schedules())
+  for (pp::registry::named_schedule const& schedule : pp::registry::named_schedules())
     for (int devices : {1, 2, 4})
       for (int microbatches : {1, 3, 4, 8})
         for (int stages : {0, 2, 3}) {
-          bool const stacked = has(schedule.takes, examples::option::stages_per_device);
+          bool const stacked = has(schedule.takes, pp::registry::option::stages_per_device);
           if (stacked != (stages > 0))
             continue;
-          examples::schedule_choice one;
+          pp::registry::schedule_choice one;
           one.name = schedule.name;
           one.devices = devices;
           one.microbatches = microbatches;
           if (stacked)
             one.stages_per_device = stages;
-          if (has(schedule.needs, examples::option::memory_limit))
+          if (has(schedule.needs, pp::registry::option::memory_limit))
             one.memory_limit = 2 * devices;
           pp::dynamic_timetable table;
           try {
-            table = examples::make_named_timetable(one, io_tests::times);
+            table = pp::registry::make_named_timetable(one, io_tests::times);
           } catch (std::invalid_argument const&) {
             continue; // a precondition of the schedule
           }
@@ -66,12 +65,11 @@ TEST_CASE("every schedule that PyTorch's format can carry comes back") {
   CHECK(read.size() >= 20);
   for (std::string const& name : refused) {
     CAPTURE(name);
-    examples::named_schedule const& schedule = examples::find_schedule(name);
-    examples::schedule_traits const& traits = schedule.traits;
-    bool const places_stages = schedule.device_of != nullptr;
+    pp::registry::named_schedule const& schedule = pp::registry::find_schedule(name);
+    pp::registry::schedule_traits const& traits = schedule.traits;
     bool const has_words = !traits.over_chunks && !traits.exchanges_attention &&
                            !traits.two_copies && !traits.any_pairs && !traits.weights_travel &&
-                           !places_stages;
+                           !traits.places_stages;
     CHECK_FALSE(has_words);
   }
 }

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Orders that are made once are those that would be made again.
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <doctest/doctest.h>
 
-#include <tools/support/made_orders.hpp>
-#include <tools/support/named_schedules.hpp>
-
 namespace pp = pipelining;
 
 namespace {
 
-examples::schedule_choice choice_of(char const* name, examples::adapter which) {
-  examples::schedule_choice choice;
+pp::registry::schedule_choice choice_of(char const* name, pp::registry::adapter which) {
+  pp::registry::schedule_choice choice;
   choice.name = name;
   choice.devices = 2;
   choice.microbatches = 5;
@@ -25,22 +23,22 @@ examples::schedule_choice choice_of(char const* name, examples::adapter which) {
 
 TEST_CASE("adapters have the orders that they have when each schedule is made for them alone") {
   for (char const* const name : {"1f1b", "v-half"}) {
-    examples::made_orders made;
+    pp::registry::made_orders made;
     for (double const forward : {4.0, 5.0})
-      for (examples::named_adapter const& each : examples::named_adapters) {
-        if (each.which == examples::adapter::attention_exchange)
+      for (pp::registry::named_adapter const& each : pp::registry::named_adapters) {
+        if (each.which == pp::registry::adapter::attention_exchange)
           continue; // of slimpipe alone
         CAPTURE(name);
         CAPTURE(each.name);
-        examples::any_cost const cost(pp::uniform_cost{.forward = forward,
-                                                       .backward_input = 5,
-                                                       .backward_weight = 3,
-                                                       .communication = 0.5,
-                                                       .copy_out = 0.25,
-                                                       .copy_in = 0.25});
+        pp::registry::any_cost const cost(pp::uniform_cost{.forward = forward,
+                                                           .backward_input = 5,
+                                                           .backward_weight = 3,
+                                                           .communication = 0.5,
+                                                           .copy_out = 0.25,
+                                                           .copy_in = 0.25});
         auto const choice = choice_of(name, each.which);
-        auto const again = examples::make_named_timetable(choice, cost, &made);
-        auto const alone = examples::make_named_timetable(choice, cost);
+        auto const again = pp::registry::make_named_timetable(choice, cost, &made);
+        auto const alone = pp::registry::make_named_timetable(choice, cost);
         CHECK(again.passes == alone.passes);
         CHECK(again.starts == alone.starts);
       }
@@ -48,16 +46,16 @@ TEST_CASE("adapters have the orders that they have when each schedule is made fo
 }
 
 TEST_CASE("a schedule is made once for the times that it can ask for") {
-  examples::made_orders made;
-  auto const plain = choice_of("v-half", examples::adapter::none);
+  pp::registry::made_orders made;
+  auto const plain = choice_of("v-half", pp::registry::adapter::none);
   pp::uniform_cost cost{.forward = 4, .backward_input = 5, .backward_weight = 3};
   auto const* const first = &made.get(plain, cost);
-  CHECK(&made.get(choice_of("v-half", examples::adapter::offload), cost) == first);
+  CHECK(&made.get(choice_of("v-half", pp::registry::adapter::offload), cost) == first);
   cost.copy_out = 7; // of which it knows nothing
   CHECK(&made.get(plain, cost) == first);
   cost.communication = 1;
   CHECK(&made.get(plain, cost) != first);
-  examples::schedule_choice longer = plain;
+  pp::registry::schedule_choice longer = plain;
   longer.microbatches = 7;
   CHECK(&made.get(longer, cost) != first);
   CHECK(made.get(longer, cost).over.extents.microbatches == 7);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Traits of the registry of schedules hold in every size that a schedule can have.
 #include <pipe/flow/shape.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 
 #include <doctest/doctest.h>
 
@@ -8,28 +9,27 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <tools/support/named_schedules.hpp>
 
 namespace pp = pipelining;
 
 namespace {
 
 //! The extents of a choice; none where the schedule cannot have that size.
-std::optional<pp::shape> extents_of(examples::schedule_choice const& choice) {
+std::optional<pp::shape> extents_of(pp::registry::schedule_choice const& choice) {
   try {
-    return examples::arrange(choice);
+    return pp::registry::arrange(choice);
   } catch (std::invalid_argument const&) {
     return std::nullopt;
   }
 }
 
-examples::schedule_choice
-choice_of(examples::named_schedule const& schedule, int devices, int microbatches) {
-  examples::schedule_choice one;
+pp::registry::schedule_choice
+choice_of(pp::registry::named_schedule const& schedule, int devices, int microbatches) {
+  pp::registry::schedule_choice one;
   one.name = schedule.name;
   one.devices = devices;
   one.microbatches = microbatches;
-  if (has(schedule.needs, examples::option::memory_limit))
+  if (has(schedule.needs, pp::registry::option::memory_limit))
     one.memory_limit = 2 * devices;
   return one;
 }
@@ -37,19 +37,20 @@ choice_of(examples::named_schedule const& schedule, int devices, int microbatche
 } // namespace
 
 TEST_CASE("traits of schedules hold in every size") {
-  for (examples::named_schedule const& schedule : examples::named_schedules()) {
+  for (pp::registry::named_schedule const& schedule : pp::registry::named_schedules()) {
     CAPTURE(std::string(schedule.name));
-    examples::schedule_traits const& traits = schedule.traits;
+    pp::registry::schedule_traits const& traits = schedule.traits;
     int looked_at = 0;
     bool chunks_always = true;
     for (int devices = 1; devices <= 8; ++devices)
       for (int microbatches = 1; microbatches <= 12; ++microbatches) {
         CAPTURE(devices);
         CAPTURE(microbatches);
-        examples::schedule_choice const choice = choice_of(schedule, devices, microbatches);
+        pp::registry::schedule_choice const choice = choice_of(schedule, devices, microbatches);
         auto const extents = extents_of(choice);
         std::string type;
-        CHECK_NOTHROW(type = examples::written_type(choice)); // of sizes that are refused as well
+        CHECK_NOTHROW(type =
+                        pp::registry::written_type(choice)); // of sizes that are refused as well
         if (!extents)
           continue;
         if (traits.type.find("{chunks}") != std::string_view::npos)
@@ -61,20 +62,21 @@ TEST_CASE("traits of schedules hold in every size") {
           CHECK(traits.stages_per_device == extents->stages_per_device);
       }
     CHECK(looked_at > 0);
-    if (!has(schedule.takes, examples::option::keep)) // which is told the chunks of each microbatch
+    if (!has(schedule.takes,
+             pp::registry::option::keep)) // which is told the chunks of each microbatch
       CHECK(traits.over_chunks == chunks_always);
   }
 }
 
 TEST_CASE("a schedule has a type to write down unless it is predicted apart") {
-  for (examples::named_schedule const& schedule : examples::named_schedules()) {
+  for (pp::registry::named_schedule const& schedule : pp::registry::named_schedules()) {
     CAPTURE(std::string(schedule.name));
-    examples::schedule_traits const& traits = schedule.traits;
+    pp::registry::schedule_traits const& traits = schedule.traits;
     bool const apart = traits.cuts_layers || traits.weights_travel || traits.stages_go_one_way;
-    examples::schedule_choice choice = choice_of(schedule, 2, 8);
-    if (has(schedule.takes, examples::option::keep))
+    pp::registry::schedule_choice choice = choice_of(schedule, 2, 8);
+    if (has(schedule.takes, pp::registry::option::keep))
       choice.chunk_counts = {1, 2}; // a type is for sequences of unequal length alone
-    std::string const type = examples::written_type(choice);
+    std::string const type = pp::registry::written_type(choice);
     CAPTURE(type);
     CHECK(type.empty() == apart);
     CHECK(type.find('{') == std::string::npos);

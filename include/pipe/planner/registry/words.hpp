@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Words of the user, quoted and compared.
+#pragma once
+
+//! @file
+//! @brief Words of the user, quoted and compared.
+
+#include <pipe/flow/sort_stably.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -8,13 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "named_schedules.hpp"
-
-namespace examples {
-namespace {
+namespace pipelining::inline v0_3::registry {
+namespace detail {
 
 //! Insertions, deletions, replacements and swaps of neighbours that make one text the other.
-std::size_t edits(std::string_view a, std::string_view b) {
+inline std::size_t edits(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
     for (std::size_t j = 0; j <= b.size(); ++j) {
@@ -31,16 +35,19 @@ std::size_t edits(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-} // namespace
+} // namespace detail
 
-std::string quoted(std::string_view word) {
+//! A word of the user in quotes for one line of a message: cut short, without control characters.
+[[nodiscard]] inline std::string quoted(std::string_view word) {
   std::string text = "'" + std::string(word.substr(0, 60)) + (word.size() > 60 ? "...'" : "'");
   std::replace_if(
     text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
   return text;
 }
 
-std::string near_names(std::string_view name, std::span<std::string_view const> all) {
+//! Names that look like `name`, nearest first, at most three.
+[[nodiscard]] inline std::string near_names(std::string_view name,
+                                            std::span<std::string_view const> all) {
   std::vector<std::pair<std::size_t, std::string_view>> found;
   if (name.size() > 64)
     return {};
@@ -51,12 +58,12 @@ std::string near_names(std::string_view name, std::span<std::string_view const> 
   for (std::string_view const other : all) {
     std::size_t const shorter = std::min(name.size(), other.size());
     bool const begins_alike = shorter >= 3 && name.substr(0, shorter) == other.substr(0, shorter);
-    std::size_t const distance = edits(name, other);
+    std::size_t const distance = detail::edits(name, other);
     if (begins_alike || (distance < shorter && distance <= std::max<std::size_t>(2, shorter / 3)))
       found.emplace_back(distance, other);
   }
-  std::stable_sort(
-    found.begin(), found.end(), [](auto const& a, auto const& b) { return a.first < b.first; });
+  pipelining::detail::sort_stably(found,
+                                  [](auto const& a, auto const& b) { return a.first < b.first; });
   std::string text;
   for (std::size_t i = 0; i < found.size() && i < 3; ++i)
     text += (i == 0                                            ? ""
@@ -66,4 +73,4 @@ std::string near_names(std::string_view name, std::span<std::string_view const> 
   return text;
 }
 
-} // namespace examples
+} // namespace pipelining::inline v0_3::registry

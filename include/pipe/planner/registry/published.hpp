@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Rows of the registry: the schedules of the library by name.
+//!
+//! A schedule is added here, after its header:
+//!
+//!   named("interleaved", "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
+//!         option::stages_per_device | option::group,
+//!         [](schedule_choice const& c) {
+//!           return Interleaved<dynamic>{.stages_per_device = c.stages_per_device.value_or(2),
+//!                                       .group = c.group.value_or(0)};
+//!         },
+//!         {.type = "Interleaved<{stages}>"}),
+//!
+//! The function returns the schedule, which may be any type with the concept `schedule`, or a
+//! variant of them. Defaults of options are the `value_or` in it and belong into the line of text.
+//! After the function stand the traits that no other part of the row tells, and then the options
+//! without which the schedule cannot be made. All else follows from the row: the command line,
+//! --list, --help, errors, the tests over all names. Programs ask for a trait where they mean one,
+//! and not for a name.
+
+#include <pipe/planner/registry/choice.hpp>
+#include <pipe/planner/registry/costs.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/planner/search/v_auto.hpp>
+#include <pipe/planner/search/v_continuous.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/schedule/breadth_first.hpp>
+#include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/grouped.hpp>
+#include <pipe/schedule/hanayo.hpp>
+#include <pipe/schedule/helix_pipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/round_pipe.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
+#include <pipe/schedule/stp.hpp>
+#include <pipe/schedule/svpp.hpp>
+#include <pipe/schedule/v_one_f_one_b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
+#include <pipe/schedule/zero_bubble_interleaved.hpp>
+#include <pipe/schedule/zero_bubble_v.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+namespace pipelining::inline v0_3::registry {
+namespace detail {
+
+//! The chunks of the microbatches in turn, from the first again where the list is shorter.
+struct repeated_chunks {
+  std::vector<int> of;
+
+  [[nodiscard]] int operator()(int microbatch) const {
+    return of[static_cast<std::size_t>(microbatch) % of.size()];
+  }
+};
+
+//! The adapters that the table of systems shows of one schedule of each kind: all but those that
+//! need a schedule of their own, or have nothing there to hide loads behind.
+inline constexpr adapter usual_adapters =
+  adapter::recompute | adapter::recompute_first | adapter::offload | adapter::offload_half |
+  adapter::offload_chunks | adapter::vocabulary_1 | adapter::vocabulary_2 |
+  adapter::vocabulary_interlaced | adapter::sharded_weights | adapter::gathered_once;
+
+inline SlimPipe<dynamic, dynamic> slim_pipe_of(schedule_choice const& c) {
+  return {.chunks = c.chunks.value_or(c.devices),
+          .stages_per_device = c.stages_per_device.value_or(2)};
+}
+
+//! One of two types, for schedules that have an option in their type.
+template <class Yes, class No>
+std::variant<Yes, No> either(bool condition) {
+  if (condition)
+    return Yes{};
+  return No{};
+}
+
+} // namespace detail
+
+//! A row of a registry: what is said of a schedule, and how it is made.
+template <class Make>
+struct named_row {
+  named_schedule about; //!< traits that only the whole row tells are found later
+  Make make;            //!< from a choice to a schedule, or to a variant of schedules
+};
+
+//! Makes a row: see the top of the file.
+template <class Make>
+[[nodiscard]] constexpr named_row<Make> named(std::string_view name,
+                                              std::string_view line,
+                                              option takes,
+                                              Make make,
+                                              schedule_traits traits = {},
+                                              option needs = option::none) {
+  using made = std::invoke_result_t<Make const&, schedule_choice const&>;
+  traits.weights_travel = std::is_same_v<made, WeiPipe>;
+  traits.stages_go_one_way = std::is_same_v<made, RoundPipe<>>;
+  traits.places_stages = pipelining::places_stages<made>;
+  return {{name, line, takes, needs, traits}, make};
+}
+
+//! Schedules of the library.
+struct published_schedules {
+  //! Their rows, in the order in which people should read about them.
+  static constexpr std::tuple rows{
+    named("gpipe",
+          "GPipe: all forward passes, then all backward passes; over chunks TeraPipe",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return GPipeChunked<dynamic>{.chunks = c.chunks.value_or(1)};
+          },
+          {.type = "GPipe", .type_asked = "GPipeChunked<{chunks}>"}),
+    named("1f1b",
+          "one forward, one backward in turn (PipeDream-Flush)",
+          option::none,
+          [](schedule_choice const&) { return OneFOneB{}; },
+          {.type = "OneFOneB", .shown_with = detail::usual_adapters}),
+    named("eager-1f1b",
+          "1F1B with twice the warm-up, which hides messages",
+          option::none,
+          [](schedule_choice const&) { return EagerOneFOneB{}; },
+          {.type = "EagerOneFOneB"}),
+    named("kfkb",
+          "kFkB of Ada-Grouper: K forward, K backward in turn; groups of 2",
+          option::group,
+          [](schedule_choice const& c) { return Grouped<dynamic>{.group = c.group.value_or(2)}; },
+          {.type = "Grouped<{group}>"}),
+    named(
+      "interleaved",
+      "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
+      option::stages_per_device | option::group,
+      [](schedule_choice const& c) {
+        return Interleaved<dynamic>{.stages_per_device = c.stages_per_device.value_or(2),
+                                    .group = c.group.value_or(0)};
+      },
+      {.type = "Interleaved<{stages}>", .shown_with = adapter::offload | adapter::offload_half}),
+    named("chronos",
+          "ChronosPipe: two looped stages per device, three quarters of the activations of 1F1B",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return ChronosPipeChunked<dynamic>{.chunks = c.chunks.value_or(1)};
+          },
+          {.type = "ChronosPipeChunked<{chunks}>",
+           .shown_with = adapter::recompute_first | adapter::weights_on_host}),
+    named("hanayo",
+          "Hanayo: down the devices and up again, two stages per device for each wave; 4 of them",
+          option::stages_per_device,
+          [](schedule_choice const& c) {
+            int const held = c.stages_per_device.value_or(4);
+            if (held % 2 != 0)
+              throw std::invalid_argument("hanayo: a device has two stages for each wave, so "
+                                          "--stages-per-device must be even, not " +
+                                          std::to_string(held));
+            return Hanayo<>{.waves = held / 2};
+          },
+          {.type = "Hanayo<{waves}>"}),
+    named("breadth-first",
+          "all microbatches stage by stage, then back in reverse; 2 stages per device",
+          option::stages_per_device,
+          [](schedule_choice const& c) {
+            return BreadthFirst<dynamic>{.stages_per_device = c.stages_per_device.value_or(2)};
+          },
+          {.type = "BreadthFirst<{stages}>",
+           .sums_in_order = false,
+           .shown_with = adapter::sharded_weights | adapter::gathered_once}),
+    named("helix",
+          "HelixPipe: attention on other devices than its layer; 2 stages per device, groups of 1",
+          option::stages_per_device | option::group,
+          [](schedule_choice const& c) {
+            int const held = c.stages_per_device.value_or(2);
+            if (held % 2 != 0)
+              throw std::invalid_argument("helix: a device has two stages for each layer, so "
+                                          "--stages-per-device must be even, not " +
+                                          std::to_string(held));
+            return HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
+          },
+          {.sums_in_order = false, .cuts_layers = true}),
+    named("wei-pipe",
+          "WeiPipe: microbatches stay on their device, weights and their gradients travel; M a "
+          "multiple of P",
+          option::none,
+          [](schedule_choice const&) { return WeiPipe{}; }),
+    named("round-pipe",
+          "RoundPipe: devices take stages in turn, weights lie on the host; P forward, 3 P back",
+          option::forward_stages | option::backward_stages,
+          [](schedule_choice const& c) { return detail::round_pipe_of(c); }),
+    named("seq1f1b",
+          "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
+          option::chunks | option::eager,
+          [](schedule_choice const& c) -> std::variant<Seq1F1B<>, EagerSeq1F1B<>> {
+            int const chunks = c.chunks.value_or(4);
+            if (c.eager)
+              return EagerSeq1F1B<>{.chunks = chunks};
+            return Seq1F1B<>{.chunks = chunks};
+          },
+          {.type = "Seq1F1B<{chunks}>",
+           .type_asked = "EagerSeq1F1B<{chunks}>",
+           .shown_with = detail::usual_adapters}),
+    named("seq1f1b-interleaved",
+          "interleaved 1F1B over chunks of sequences; 4 chunks, 2 stages per device",
+          option::chunks | option::stages_per_device | option::group,
+          [](schedule_choice const& c) {
+            return Seq1F1BInterleaved<>{.stages_per_device = c.stages_per_device.value_or(2),
+                                        .chunks = c.chunks.value_or(4),
+                                        .group = c.group.value_or(0)};
+          },
+          {.type = "Seq1F1BInterleaved<{stages}, {chunks}>"}),
+    named("seq1f1b-zb-interleaved",
+          "Seq1F1B with the split backward of ZB-H1 on interleaved stages; 4 chunks, 2 stages per "
+          "device",
+          option::chunks | option::stages_per_device,
+          [](schedule_choice const& c) {
+            return Seq1F1BZeroBubbleInterleaved<>{
+              .stages_per_device = c.stages_per_device.value_or(2), .chunks = c.chunks.value_or(4)};
+          },
+          {.type = "Seq1F1BZeroBubbleInterleaved<{stages}, {chunks}>"}),
+    named("seq1f1b-zb-h1",
+          "Seq1F1B with the split backward of ZB-H1, the activations of Seq1F1B; 4 chunks",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return Seq1F1BZeroBubbleH1<>{.chunks = c.chunks.value_or(4)};
+          },
+          {.type = "Seq1F1BZeroBubbleH1<{chunks}>"}),
+    named("seq1f1b-zb-h2",
+          "Seq1F1B with the split backward of ZB-H2, no bubble on the span; 4 chunks",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return Seq1F1BZeroBubbleH2<>{.chunks = c.chunks.value_or(4)};
+          },
+          {.type = "Seq1F1BZeroBubbleH2<{chunks}>"}),
+    named("svpp",
+          "SVPP of MEPipe: chunks and split backward; 4 chunks, 2 stages per device",
+          option::chunks | option::stages_per_device | option::forwards,
+          [](schedule_choice const& c) {
+            return SVPP<>{.stages_per_device = c.stages_per_device.value_or(2),
+                          .chunks = c.chunks.value_or(4),
+                          .forwards = c.forwards.value_or(0)};
+          },
+          {.type = "SVPP<{stages}, {chunks}>"}),
+    named("slice-v",
+          "SliceV: two stages per device in a V over chunks, no bubble on the span; 4 chunks",
+          option::chunks | option::chunk_counts,
+          [](schedule_choice const& c)
+            -> std::variant<SliceV<>, RaggedSliceV<detail::repeated_chunks>> {
+            if (!c.chunk_counts.empty())
+              return RaggedSliceV<detail::repeated_chunks>{{c.chunk_counts}};
+            return SliceV<>{{c.chunks.value_or(4)}};
+          },
+          {.type = "SliceV<{chunks}>", .type_asked = "RaggedSliceV<pipelining::listed_chunks>"}),
+    named("slimpipe",
+          "SlimPipe: little more than one microbatch on a device; P chunks, 2 stages per device",
+          option::chunks | option::stages_per_device,
+          [](schedule_choice const& c) { return detail::slim_pipe_of(c); },
+          {.type = "SlimPipe<{chunks}, {stages}>", .exchanges_attention = true}),
+    named("chunkflow",
+          "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
+          option::chunks | option::chunk_counts | option::keep,
+          [](schedule_choice const& c)
+            -> std::variant<ChunkFlow<equal_chunks<>>, ChunkFlow<detail::repeated_chunks>> {
+            int const chunks = c.chunks.value_or(4);
+            if (!c.chunk_counts.empty())
+              return ChunkFlow<detail::repeated_chunks>{
+                .counts = {c.chunk_counts},
+                .keep = c.keep.value_or(std::numeric_limits<std::uint16_t>::max())};
+            return ChunkFlow<equal_chunks<>>{.counts = {chunks}, .keep = c.keep.value_or(chunks)};
+          },
+          {.type_asked = "ChunkFlow<>"}),
+    named("zb-h1",
+          "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
+          option::none,
+          [](schedule_choice const&) { return ZeroBubbleH1{}; },
+          {.type = "ZeroBubbleH1", .shown_with = adapter::vocabulary_1 | adapter::vocabulary_2}),
+    named("zb-h2",
+          "ZB-H2: split backward, about twice of both, no bubble on the span",
+          option::none,
+          [](schedule_choice const&) { return ZeroBubbleH2{}; },
+          {.type = "ZeroBubbleH2"}),
+    named("zb-interleaved",
+          "ZB-H1 over interleaved stages; 2 stages per device",
+          option::stages_per_device,
+          [](schedule_choice const& c) {
+            return ZeroBubbleInterleaved<dynamic>{.stages_per_device =
+                                                    c.stages_per_device.value_or(2)};
+          },
+          {.type = "ZeroBubbleInterleaved<{stages}>"}),
+    named("zb-auto",
+          "split backward, ordered for the costs under a memory limit; P microbatches (ZB-1P)",
+          option::memory_limit,
+          [](schedule_choice const& c) {
+            return ZeroBubbleAuto<dynamic>{.memory_limit =
+                                             static_cast<int>(c.memory_limit.value_or(c.devices))};
+          },
+          {.type = "ZeroBubbleAuto<>"}),
+    named(
+      "v-min",
+      "two stages per device in a V, a third of the activations of 1F1B",
+      option::chunks,
+      [](schedule_choice const& c) { return VMinChunked<dynamic>{.chunks = c.chunks.value_or(1)}; },
+      {.type = "VShape<pipelining::v_min_offsets, {chunks}>"}),
+    named("v-half",
+          "two stages per device in a V, half the activations of 1F1B",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return VShape<v_half_offsets, dynamic>{.chunks = c.chunks.value_or(1)};
+          },
+          {.type = "VShape<pipelining::v_half_offsets, {chunks}>",
+           .shown_with = detail::usual_adapters}),
+    named("v-zb",
+          "two stages per device in a V, the activations of 1F1B, no bubble on the span",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return VShape<v_zero_bubble_offsets, dynamic>{.chunks = c.chunks.value_or(1)};
+          },
+          {.type = "VShape<pipelining::v_zero_bubble_offsets, {chunks}>"}),
+    named("v-1f1b",
+          "1F1B on a V, backward in one piece, two thirds of the activations of 1F1B",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return OneFOneBVChunked<dynamic>{.chunks = c.chunks.value_or(1)};
+          },
+          {.type = "OneFOneBVChunked<{chunks}>"}),
+    named(
+      "v-auto",
+      "the shortest V shape whose devices hold at most X activations of a stage",
+      option::chunks | option::memory_limit,
+      [](schedule_choice const& c) {
+        return VAuto<dynamic, dynamic>{.memory_limit = c.memory_limit.value_or(0),
+                                       .chunks = c.chunks.value_or(1)};
+      },
+      {.type = "VAuto<{limit}, {chunks}>"},
+      option::memory_limit),
+    named(
+      "v-continuous",
+      "v-auto with a start from a block in real times, for tight limits; takes longer",
+      option::chunks | option::memory_limit,
+      [](schedule_choice const& c) {
+        return VContinuous{.memory_limit = c.memory_limit.value_or(0),
+                           .chunks = c.chunks.value_or(1)};
+      },
+      {.type = "VContinuous"},
+      option::memory_limit),
+    named("zb-v",
+          "ZB-V: the hand-made zero-bubble order on a V, improved for the costs",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return ZeroBubbleVChunked<dynamic>{.chunks = c.chunks.value_or(1)};
+          },
+          {.type = "ZeroBubbleVChunked<{chunks}>"}),
+    named(
+      "chimera",
+      "Chimera: microbatches from both ends, each way in the other's bubble; 1 stage per device",
+      option::stages_per_device,
+      [](schedule_choice const& c) {
+        return ChimeraWaves<>{.stages_per_device = c.stages_per_device.value_or(1)};
+      },
+      {.type = "ChimeraWaves<{stages}>", .sums_in_order = false}),
+    named("bitpipe",
+          "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
+          option::none,
+          [](schedule_choice const&) { return BitPipe{}; },
+          {.type = "BitPipe", .sums_in_order = false}),
+    named("dualpipe",
+          "DualPipe: microbatches from both ends, forward beside backward",
+          option::unfused | option::pair_cost,
+          [](schedule_choice const& c) {
+            return detail::either<DualPipe<pairs::in_turn>, DualPipe<pairs::overlapped>>(c.unfused);
+          },
+          {.type = "DualPipe<>", .sums_in_order = false}),
+    named("dualpipe-v",
+          "DualPipe folded into a V, weights held once",
+          option::unfused | option::pair_cost,
+          [](schedule_choice const& c) {
+            return detail::either<DualPipeV<pairs::in_turn>, DualPipeV<pairs::overlapped>>(
+              c.unfused);
+          },
+          {.type = "DualPipeV<>"}),
+    named("stp",
+          "STP: a V of braids that hide all-reduces; at least 3 P - 1 microbatches",
+          option::unfused,
+          [](schedule_choice const& c) {
+            return detail::either<STP<pairs::in_turn>, STP<pairs::overlapped>>(c.unfused);
+          },
+          {.type = "STP<>", .sums_in_order = false})};
+};
+
+} // namespace pipelining::inline v0_3::registry
