@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 
+#include "matrix.hpp"
 #include "parameter.hpp"
 
 namespace gpt {
@@ -42,15 +42,24 @@ struct adamw {
     auto const square_share =
       static_cast<Number>(1 / (1 - std::pow(square_decay, double(step + 1))));
     auto const keep = static_cast<Number>(1 - rate(step) * (p.decays ? weight_decay : 0.0));
-    for (std::size_t i = 0; i < p.value.size(); ++i) {
-      Number const g = p.gradient[i];
-      p.mean[i] = b1 * p.mean[i] + (1 - b1) * g;
-      p.square[i] = b2 * p.square[i] + (1 - b2) * g * g;
-      Number const move =
-        p.mean[i] * mean_share / (std::sqrt(p.square[i] * square_share) + Number(1e-8));
-      p.value[i] = keep * p.value[i] - r * move;
-      p.gradient[i] = 0;
-    }
+    auto const update_all = [=,
+                             count = static_cast<std::int64_t>(p.value.size()),
+                             value = p.value.data(),
+                             gradient = p.gradient.data(),
+                             mean = p.mean.data(),
+                             square = p.square.data()](auto) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        Number const g = gradient[i];
+        Number const m = b1 * mean[i] + (1 - b1) * g;
+        Number const s = b2 * square[i] + (1 - b2) * g * g;
+        Number const move = m * mean_share / (std::sqrt(s * square_share) + Number(1e-8));
+        mean[i] = m;
+        square[i] = s;
+        value[i] = keep * value[i] - r * move;
+        gradient[i] = 0;
+      }
+    };
+    vectors().run(update_all);
   }
 };
 

@@ -53,11 +53,7 @@ public:
       across_.resize(static_cast<std::size_t>(numbers()));
     }
     Number* const to = across_elsewhere_ == nullptr ? across_.data() : across_elsewhere_;
-    for (std::int64_t i = 0; i < inputs_; ++i) {
-      for (std::int64_t o = 0; o < outputs_; ++o) {
-        to[o * inputs_ + i] = weight.values()[i * outputs_ + o];
-      }
-    }
+    transpose(weight.values(), to, inputs_, outputs_);
   }
 
   //! Of the weight, and of its transpose.
@@ -77,6 +73,30 @@ private:
   Number* across_elsewhere_ = nullptr;
 };
 
+namespace detail {
+//! value(0) + value(1) + ... in sixteen chains, for sums that wait for no other one.
+template <class Value>
+[[gnu::always_inline]] inline auto sum(std::int64_t count, Value const& value) {
+  constexpr std::int64_t lanes = 16;
+  decltype(value(0)) part[lanes] = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      part[lane] += value(i + lane);
+    }
+  }
+  for (; i < count; ++i) {
+    part[i % lanes] += value(i);
+  }
+  for (std::int64_t half = lanes / 2; half > 0; half /= 2) {
+    for (std::int64_t lane = 0; lane < half; ++lane) {
+      part[lane] += part[lane + half];
+    }
+  }
+  return part[0];
+}
+} // namespace detail
+
 //! y = gain * (x - mean(x)) / sqrt(variance(x) + epsilon), token by token.
 template <class Number>
 class layer_norm {
@@ -85,32 +105,29 @@ public:
 
   //! Writes the normalised x and one number per token: all that backward needs.
   void normalise(Number const* x, Number* normal, Number* inverse, std::int64_t tokens) const {
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      Number const* const from = x + t * width_;
-      Number mean = 0;
-      for (std::int64_t d = 0; d < width_; ++d) {
-        mean += from[d];
+    vectors().run([=, width = width_](auto) {
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        Number const* const from = x + t * width;
+        auto const mean =
+          detail::sum(width, [=](std::int64_t d) { return from[d]; }) / Number(width);
+        auto const square = [=](std::int64_t d) { return (from[d] - mean) * (from[d] - mean); };
+        inverse[t] = 1 / std::sqrt(detail::sum(width, square) / Number(width) + Number(1e-5));
+        for (std::int64_t d = 0; d < width; ++d) {
+          normal[t * width + d] = (from[d] - mean) * inverse[t];
+        }
       }
-      mean /= static_cast<Number>(width_);
-      Number variance = 0;
-      for (std::int64_t d = 0; d < width_; ++d) {
-        variance += (from[d] - mean) * (from[d] - mean);
-      }
-      variance /= static_cast<Number>(width_);
-      inverse[t] = Number{1} / std::sqrt(variance + Number(1e-5));
-      for (std::int64_t d = 0; d < width_; ++d) {
-        normal[t * width_ + d] = (from[d] - mean) * inverse[t];
-      }
-    }
+    });
   }
 
   //! y = gain * normal
   void apply_gain(Number const* normal, Number* y, std::int64_t tokens) const {
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      for (std::int64_t d = 0; d < width_; ++d) {
-        y[t * width_ + d] = gain.values()[d] * normal[t * width_ + d];
+    vectors().run([=, width = width_, g = gain.values()](auto) {
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        for (std::int64_t d = 0; d < width; ++d) {
+          y[t * width + d] = g[d] * normal[t * width + d];
+        }
       }
-    }
+    });
   }
 
   //! dx += what dy gives; the gain's gradient grows too, last token first.
@@ -119,24 +136,22 @@ public:
                     Number const* inverse,
                     Number* dx,
                     std::int64_t tokens) {
-    Number const* const g = gain.values();
-    Number* const of_gain = gain.gradients();
-    for (std::int64_t t = tokens - 1; t >= 0; --t) {
-      Number const* const dy_t = dy + t * width_;
-      Number const* const n = normal + t * width_;
-      Number sum = 0;
-      Number along = 0;
-      for (std::int64_t d = 0; d < width_; ++d) {
-        of_gain[d] += dy_t[d] * n[d];
-        sum += g[d] * dy_t[d];
-        along += g[d] * dy_t[d] * n[d];
+    vectors().run([=, width = width_, g = gain.values(), of_gain = gain.gradients()](auto) {
+      for (std::int64_t t = tokens - 1; t >= 0; --t) {
+        Number const* const dy_t = dy + t * width;
+        Number const* const n = normal + t * width;
+        for (std::int64_t d = 0; d < width; ++d) {
+          of_gain[d] += dy_t[d] * n[d];
+        }
+        auto const of_normal = [=](std::int64_t d) { return g[d] * dy_t[d]; };
+        auto const on_normal = [=](std::int64_t d) { return g[d] * dy_t[d] * n[d]; };
+        auto const mean = detail::sum(width, of_normal) / Number(width);
+        auto const along = detail::sum(width, on_normal) / Number(width);
+        for (std::int64_t d = 0; d < width; ++d) {
+          dx[t * width + d] += inverse[t] * (g[d] * dy_t[d] - mean - n[d] * along);
+        }
       }
-      sum /= static_cast<Number>(width_);
-      along /= static_cast<Number>(width_);
-      for (std::int64_t d = 0; d < width_; ++d) {
-        dx[t * width_ + d] += inverse[t] * (g[d] * dy_t[d] - sum - n[d] * along);
-      }
-    }
+    });
   }
 
   parameter<Number> gain;
@@ -148,7 +163,7 @@ private:
 //! 1 / (1 + exp(-x)). For float a short polynomial to about seven digits that compilers turn into
 //! vector code: comparisons are made on bits, because those of floats are branches where they trap.
 template <class Number>
-[[nodiscard]] inline Number sigmoid(Number x) {
+[[nodiscard, gnu::always_inline]] inline Number sigmoid(Number x) {
   if constexpr (std::is_same_v<Number, float>) {
     constexpr auto least = std::bit_cast<std::uint32_t>(-87.0f);
     constexpr float rounder = 12582912; // 1.5 * 2^23 leaves the nearest integer in the low bits
@@ -173,22 +188,26 @@ inline constexpr double gelu_cubic = 0.044715;
 //! y = GELU(x), in the form with tanh, which is x * sigmoid(2 u).
 //! @source Hendrycks and Gimpel 2016, section 2
 template <class Number>
-void gelu(Number const* __restrict x, Number* __restrict y, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    Number const u = Number(gelu_inner) * (x[i] + Number(gelu_cubic) * x[i] * x[i] * x[i]);
-    y[i] = x[i] * sigmoid(u);
-  }
+void gelu(Number const* x, Number* y, std::int64_t count) {
+  vectors().run([=](auto) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      Number const u = Number(gelu_inner) * (x[i] + Number(gelu_cubic) * x[i] * x[i] * x[i]);
+      y[i] = x[i] * sigmoid(u);
+    }
+  });
 }
 
 //! x becomes dx = GELU'(x) dy.
 template <class Number>
-void gelu_backward(Number* __restrict x, Number const* __restrict dy, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    Number const square = x[i] * x[i];
-    Number const s = sigmoid(Number(gelu_inner) * (x[i] + Number(gelu_cubic) * square * x[i]));
-    Number const slope = Number(gelu_inner) * (1 + 3 * Number(gelu_cubic) * square);
-    x[i] = dy[i] * (s + x[i] * s * (1 - s) * slope);
-  }
+void gelu_backward(Number* x, Number const* dy, std::int64_t count) {
+  vectors().run([=](auto) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      Number const square = x[i] * x[i];
+      Number const s = sigmoid(Number(gelu_inner) * (x[i] + Number(gelu_cubic) * square * x[i]));
+      Number const slope = Number(gelu_inner) * (1 + 3 * Number(gelu_cubic) * square);
+      x[i] = dy[i] * (s + x[i] * s * (1 - s) * slope);
+    }
+  });
 }
 
 } // namespace gpt

@@ -124,7 +124,8 @@ inline constexpr char const* usage =
   "  --output FOLDER    where timeline.html, timetable.svg, loss.svg and trace.json go (gpt-demo)\n"
   "  --costs FILE       writes the measured times of passes and messages there, for\n"
   "                     `timetable ... --cost FILE`; give every device a core of its own\n"
-  "  --help             this text\n";
+  "  --help             this text\n\n"
+  "PIPELINING_VECTORS=plain, x86-64-v3 or x86-64-v4 in the environment chooses the vector loops\n";
 
 namespace detail {
 

@@ -18,6 +18,7 @@
 #include <string>
 #include <system_error>
 
+#include "matrix.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "single_device.hpp"
@@ -42,13 +43,15 @@ inline void make_folder(std::string const& path) {
 
 inline void print_model(options const& o, text_to_learn const& text) {
   std::printf("GPT of %zu parameters (%lld layers, width %lld, %lld heads, sequences of %lld "
-              "bytes) on %lld devices\ntext: %s, %zu bytes, unigram entropy %.3f nats per byte\n\n",
+              "bytes) on %lld devices, vector loops: %s\ntext: %s, %zu bytes, unigram entropy %.3f "
+              "nats per byte\n\n",
               parameter_count(o.size),
               static_cast<long long>(o.size.layers),
               static_cast<long long>(o.size.width),
               static_cast<long long>(o.size.heads),
               static_cast<long long>(o.size.sequence),
               static_cast<long long>(o.devices),
+              vectors().name(),
               text.path.c_str(),
               text.bytes.size(),
               unigram_entropy(text.bytes));

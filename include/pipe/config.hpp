@@ -31,6 +31,18 @@
 #define PIPELINING_RELAX() static_cast<void>(0)
 #endif
 
+//! Marks functions of which compilers make versions for other x86-64 processors than the build's.
+//! What they call goes into them, whole. Only where a compiler can do so.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__CUDACC__)
+#define PIPELINING_X86_64_V3                                                                       \
+  [[gnu::noinline, gnu::flatten, gnu::target("avx2,bmi,bmi2,f16c,fma,lzcnt,movbe")]]
+#define PIPELINING_X86_64_V4                                                                       \
+  [[gnu::noinline,                                                                                 \
+    gnu::flatten,                                                                                  \
+    gnu::target(                                                                                   \
+      "avx2,bmi,bmi2,f16c,fma,lzcnt,movbe,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]]
+#endif
+
 //! Whether NVTX's headers are there; toolkits may come without them. Asked by headers for CUDA
 //! only.
 #if __has_include(<nvtx3/nvToolsExt.h>)

@@ -38,6 +38,27 @@ def pools(output):
             re.findall(r"^    ([a-z, ]+?) +((?: +[\d.]+){4})$", output, re.MULTILINE)}
 
 
+def check_versions():
+    """Each version of the vector loops that this processor has, and a sentence for the others; a schedule keeps the bits of each."""
+    losses = {}
+    for version in ("plain", "x86-64-v3", "x86-64-v4", None):
+        environment = {name: value for name, value in os.environ.items() if name != "PIPELINING_VECTORS"}
+        if version:
+            environment["PIPELINING_VECTORS"] = version
+        result = subprocess.run([PROGRAM, *SMALL, "--width", "40", "--steps", "4"], capture_output=True, text=True, timeout=120,
+                                env=environment)
+        if version in losses or result.returncode != 2:
+            assert result.returncode == 0, result
+            used = re.match(r"GPT of [^\n]* devices, vector loops: ([a-z0-9-]+)\n", result.stdout)[1]
+            assert used == (version or list(losses)[-1]), result.stdout  # the highest, where none is named
+            assert all(values[-1] == 0 for values in rows(result.stdout).values()) and rows(result.stdout), result.stdout
+            losses[used] = [float(loss) for loss in re.findall(r"loss ([\d.]+)   \d+ tokens/s", result.stdout)]
+        else:
+            assert version != "plain" and re.fullmatch(
+                rf"gpt: vector_version: this processor has no version '{version}' of the vector loops; choose plain[^\n]*\n", result.stderr), result
+    assert all(abs(one - other) < 2e-3 for each in losses.values() for one, other in zip(each, losses["plain"], strict=True)), losses
+
+
 def check_run(schedule, chunks, passes, most, text):
     with tempfile.TemporaryDirectory() as folder:
         result = run(*SMALL, "--schedule", schedule, "--steps", "12", "--text", text, "--output", folder)
@@ -404,6 +425,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_sizes(str(text))
     check_interrupted(str(text))
     check_full_disk(str(text))
+check_versions()
 check_refusal(1, "cannot read any text from /no/such/file: No such file or directory", "--text", "/no/such/file")
 check_refusal(1, "cannot read any text from /: it is a folder", "--text", "/")
 check_refusal(1, "cannot read any text from /dev/null: it is empty", "--text", "/dev/null")

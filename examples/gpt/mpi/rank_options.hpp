@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "../about_run.hpp"
+#include "../matrix.hpp"
 #include "../options.hpp"
 #include "../text.hpp"
 
@@ -114,7 +115,10 @@ struct rank_options {
 
 //! What a checkpoint is of.
 [[nodiscard]] inline std::string about(rank_options const& chosen, text_to_learn const& text) {
-  return about_run("gpt_mpi", chosen.training, text);
+  // Versions of the loops round differently; who reads the difference sees what would make them the
+  // same.
+  return about_run("gpt_mpi", chosen.training, text) + "PIPELINING_VECTORS=" + vectors().name() +
+         "\n";
 }
 
 //! All that must be the same on all ranks.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <examples/gpt/stage.hpp>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <vector>
@@ -245,6 +246,66 @@ TEST_CASE("the unigram entropy of known texts") {
     all.push_back(static_cast<std::uint8_t>(byte));
   }
   CHECK(unigram_entropy(all) == doctest::Approx(std::log(256.0)));
+}
+
+TEST_CASE("loops over all tokens give the bits of loops over some, whatever the tail") {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  constexpr std::int64_t width = 37;
+  constexpr std::int64_t tokens = 11;
+  std::vector<float> x(width * tokens);
+  std::vector<float> dy(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = normal(random);
+    dy[i] = normal(random);
+  }
+  layer_norm<float> whole_norm(width);
+  auto cut_norm = whole_norm;
+  struct results {
+    std::vector<float> normal, inverse, scaled, dx, outer, slope;
+    bool operator==(results const&) const = default;
+  };
+  auto const compute = [&](layer_norm<float>& norm, std::vector<std::int64_t> const& ends) {
+    std::vector<float> const zeros(x.size());
+    results r{zeros, std::vector<float>(tokens), zeros, zeros, zeros, x};
+    for (std::size_t i = ends.size() - 1; i > 0; --i) { // the last tokens first, as in backward
+      auto const begin = ends[i - 1];
+      auto const count = ends[i] - begin;
+      auto const at = begin * width;
+      norm.normalise(x.data() + at, r.normal.data() + at, r.inverse.data() + begin, count);
+      norm.apply_gain(r.normal.data() + at, r.scaled.data() + at, count);
+      norm.add_backward(
+        dy.data() + at, r.normal.data() + at, r.inverse.data() + begin, r.dx.data() + at, count);
+      gelu(x.data() + at, r.outer.data() + at, count * width);
+      gelu_backward(r.slope.data() + at, dy.data() + at, count * width);
+    }
+    return r;
+  };
+  auto const whole = compute(whole_norm, {0, tokens});
+  CHECK(compute(cut_norm, {0, 1, 2, 6, tokens}) == whole);
+  CHECK(cut_norm.gain.gradient == whole_norm.gain.gradient);
+  for (std::size_t t = 0; t < tokens; ++t) {
+    double mean = 0;
+    double square = 0;
+    for (std::size_t d = 0; d < width; ++d) {
+      mean += double(whole.normal[t * width + d]) / width;
+      square += double(whole.normal[t * width + d]) * whole.normal[t * width + d] / width;
+    }
+    CHECK(std::abs(mean) < 1e-6);
+    CHECK(std::abs(square - 1) < 1e-4);
+  }
+}
+
+TEST_CASE("a transpose of sides that no block divides") {
+  std::vector<int> from(19 * 37);
+  std::iota(from.begin(), from.end(), 0);
+  std::vector<int> to(from.size(), -1);
+  transpose(from.data(), to.data(), 19, 37);
+  for (std::size_t r = 0; r < 19; ++r) {
+    for (std::size_t c = 0; c < 37; ++c) {
+      CHECK(to[c * 19 + r] == from[r * 37 + c]);
+    }
+  }
 }
 
 TEST_CASE("a sigmoid of about seven digits") {
