@@ -70,7 +70,9 @@ class Systems(unittest.TestCase):
             self.assertAlmostEqual(busy[label], busy["1f1b"], delta=0.002 * busy["1f1b"], msg=label)
         # RoundPipe runs the forward passes of nearly all layers twice.
         again = next(value for label, value in busy.items() if label.startswith("round-pipe"))
-        self.assertTrue(0.97 * busy["1f1b with recompute"] < again < busy["1f1b with recompute"], busy)
+        # So does recomputation, but for the last chunk of the last stage, whose backward pass follows at once.
+        self.assertTrue(0.97 * again < busy["seq1f1b --chunks 4 with recompute"] < again, busy)
+        self.assertLess(busy["1f1b with recompute"], 0.97 * again)
 
     def test_messages_of_parts_of_layers(self):
         # Queries, keys, values and residual, 4 widths; output and residual, 2; back as much. One in P is local.

@@ -102,7 +102,8 @@ std::string type_of(schedule_choice const& c) {
   if (plain.empty() || c.adapted == adapter::none)
     return plain;
   switch (c.adapted) {
-  case adapter::recompute: return "pipelining::with_recompute<" + plain + ">";
+  case adapter::recompute:
+    return "pipelining::with_recompute<" + plain + ", pipelining::recompute_where_it_frees>";
   case adapter::offload: return "pipelining::with_offload<" + plain + ">";
   case adapter::sharded_weights: return "pipelining::with_sharded_weights<" + plain + ">";
   case adapter::weights_on_host:
@@ -320,7 +321,12 @@ void measure(choose_command const& asked,
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
   if (one.choice.adapted == adapter::recompute &&
       !find_schedule(one.choice.name).traits.cuts_layers)
-    options.relief = pp::memory_relief::recompute_all;
+    options.relief =
+      std::any_of(table.passes.begin(),
+                  table.passes.end(),
+                  [](pp::pass const& what) { return what.kind == pp::pass_kind::forward; })
+        ? pp::memory_relief::recompute
+        : pp::memory_relief::recompute_all;
   if (one.choice.adapted == adapter::offload)
     options.relief = pp::memory_relief::copy;
   // What waits for exchanges in one order hides them in another.
@@ -602,6 +608,13 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   std::erase_if(calls, [](schedule_choice const& c) {
     return c.adapted == adapter::weights_on_host && !is_looped(c);
   });
+  if (schedule.traits.sees_recomputation) // next to nothing is held before it
+    for (int const limit : {1, 2}) {
+      base.memory_limit = limit;
+      base.adapted = adapter::recompute;
+      if (limit < asked.devices)
+        calls.push_back(base);
+    }
   calls.insert(calls.end(), others.begin(), others.end());
   return calls;
 }

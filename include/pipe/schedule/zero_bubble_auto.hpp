@@ -24,6 +24,9 @@ struct zero_bubble_problem {
   double kept;  //!< share of an activation that is held between the two halves of the backward
   double latency;
   double const* times; //!< [3][P][M] forward, backward_input, backward_weight
+  //! [P][M] time of the recomputation that makes the activation again, right before
+  //! backward_input; negative where the activation is kept. Null: all are.
+  double const* again = nullptr;
 
   [[nodiscard]] constexpr double forward(int d, int microbatch) const noexcept {
     return times[d * microbatches + microbatch];
@@ -34,6 +37,10 @@ struct zero_bubble_problem {
   [[nodiscard]] constexpr double weight(int d, int microbatch) const noexcept {
     return times[(2 * devices + d) * microbatches + microbatch];
   }
+  //! Negative: the activation is kept.
+  [[nodiscard]] constexpr double recompute(int d, int microbatch) const noexcept {
+    return again == nullptr ? -1 : again[d * microbatches + microbatch];
+  }
   //! The time of the first `count` passes of a kind on a device.
   [[nodiscard]] constexpr double first(int kind, int d, int count) const noexcept {
     double sum = 0;
@@ -43,7 +50,10 @@ struct zero_bubble_problem {
   }
   //! All passes of a device.
   [[nodiscard]] constexpr double busy(int d) const noexcept {
-    return first(0, d, microbatches) + first(1, d, microbatches) + first(2, d, microbatches);
+    double sum = first(0, d, microbatches) + first(1, d, microbatches) + first(2, d, microbatches);
+    for (int i = 0; again != nullptr && i < microbatches; ++i)
+      sum += std::max(recompute(d, i), 0.0);
+    return sum;
   }
 };
 
@@ -94,8 +104,11 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
 //! gradient of weights to do. On the other side, a device waits for its first gradient, and has at
 //! most `limit` forward passes to fill that time with.
 //! @source own derivation, see docs/explanation/zero_bubble_auto.md.
+//! Nothing is known where activations are recomputed.
 [[nodiscard]] constexpr zero_bubble_figures zero_bubble_bound(zero_bubble_problem const& p) {
   zero_bubble_figures bound{0, 0};
+  if (p.again != nullptr)
+    return bound;
   int const last = p.microbatches - 1;
   double head = 0;  // until device j can begin
   double down = 0;  // from the start of a device to device j and back to its last gradient
@@ -152,6 +165,8 @@ public:
     }
     zero_bubble_figures result{0, 0};
     for (int d = 0; d < p_.devices; ++d) {
+      if (at_.of[d].weights < p_.microbatches)
+        return {}; // in turn, where a device waits for what another one has no room for
       double const began = forward_ends_.of[index(d, 0)] - p_.forward(d, 0);
       result.span = std::max(result.span, at_.of[d].now - began);
       result.makespan = std::max(result.makespan, at_.of[d].now);
@@ -170,6 +185,8 @@ private:
     int weights;
     int reach;
     double busy; //!< with all its passes
+    double held; //!< activations, after its last pass
+    bool recomputes;
   };
 
   [[nodiscard]] static constexpr int leaves(int devices) noexcept {
@@ -195,10 +212,17 @@ private:
       double reach = 1 + (policy.reach * behind + 1) / 2 + (behind > 0 ? policy.extra : 0);
       if (policy.reach == 0)
         reach = 1 + ahead_of_first_gradient(d, round_trip);
-      if (policy.in_turn)
+      if (policy.in_turn && p_.again == nullptr)
         reach = std::min<double>(reach, static_cast<int>(p_.limit + 1e-6));
-      at_.of[d] = {
-        0, 0, 0, 0, 0, static_cast<int>(std::min<double>(reach, p_.microbatches)), p_.busy(d)};
+      at_.of[d] = {0,
+                   0,
+                   0,
+                   0,
+                   0,
+                   static_cast<int>(std::min<double>(reach, p_.microbatches)),
+                   p_.busy(d),
+                   0,
+                   recomputes(d)};
       round_trip += p_.forward(d, 0) + p_.input(d, 0) + 2 * p_.latency;
     }
     for (int leaf = 0; leaf < leaves_; ++leaf) {
@@ -219,16 +243,40 @@ private:
     return count;
   }
 
+  [[nodiscard]] constexpr bool recomputes(int d) const noexcept {
+    for (int i = 0; p_.again != nullptr && i < p_.microbatches; ++i)
+      if (p_.recompute(d, i) >= 0)
+        return true;
+    return false;
+  }
+  //! Whether one more activation fits, if only while the pass runs. Where some are recomputed and
+  //! some are not, there is room left for one that is, unless nothing is under way.
+  [[nodiscard]] constexpr bool has_room_for_forward(int d) const noexcept {
+    device const& own = at_.of[d];
+    if (own.forwards == p_.microbatches)
+      return true;
+    bool const stays = p_.recompute(d, own.forwards) < 0;
+    bool const spare = stays && own.recomputes && own.forwards > own.inputs;
+    return own.held + (spare ? 2 : 1) <= p_.limit + 1e-6;
+  }
+  [[nodiscard]] constexpr bool has_room_for_input(int d) const noexcept {
+    device const& own = at_.of[d];
+    return own.inputs == p_.microbatches || p_.recompute(d, own.inputs) < 0 ||
+           own.held + 1 <= p_.limit + 1e-6;
+  }
+
   //! The next pass in the turn of ZB-H1, where a gradient of weights comes as late as the limit
   //! allows, at most d microbatches late; returns as `decide` does.
   constexpr double decide_in_turn(int d, double time) {
     device const& own = at_.of[d];
-    int const lag = std::min(d, static_cast<int>(p_.limit + 1e-6) - own.reach);
+    int const lag =
+      p_.again == nullptr ? std::min(d, static_cast<int>(p_.limit + 1e-6) - own.reach) : d;
     bool const forwards_left = own.forwards < p_.microbatches;
-    if (own.inputs - own.weights > (own.inputs < p_.microbatches ? lag : 0))
-      return weight(d, time);
     bool const forward_next = forwards_left && own.forwards - own.inputs < own.reach;
-    double const ready = forward_next ? forward_arrival(d) : input_arrival(d);
+    bool const room = forward_next ? has_room_for_forward(d) : has_room_for_input(d);
+    if (own.inputs - own.weights > (own.inputs < p_.microbatches && room ? lag : 0))
+      return weight(d, time);
+    double const ready = !room ? never_again : forward_next ? forward_arrival(d) : input_arrival(d);
     if (ready > time)
       return ready;
     return forward_next ? forward(d, time) : input(d, time);
@@ -241,8 +289,7 @@ private:
       return decide_in_turn(d, time);
     device const& own = at_.of[d];
     bool const pending = own.weights < own.inputs;
-    bool const room =
-      own.forwards - own.inputs + p_.kept * (own.inputs - own.weights) + 1 <= p_.limit + 1e-6;
+    bool const room = has_room_for_forward(d);
     bool const may_forward =
       own.forwards < p_.microbatches && own.forwards - own.inputs < own.reach && (room || pending);
     double const forward_ready = may_forward ? forward_arrival(d) : never_again;
@@ -251,7 +298,7 @@ private:
     if (forward_now && (policy.forward_first || input_ready > time))
       return room ? forward(d, time) : weight(d, time);
     if (input_ready <= time)
-      return input(d, time);
+      return has_room_for_input(d) ? input(d, time) : weight(d, time);
     double const next = std::min(forward_ready, input_ready);
     if (!pending)
       return next;
@@ -274,15 +321,20 @@ private:
     int const microbatch = at_.of[d].inputs;
     if (microbatch == at_.of[d].forwards)
       return never_again;
+    double const forward_end = forward_ends_.of[index(d, microbatch)];
     if (d + 1 == p_.devices)
-      return forward_ends_.of[index(d, microbatch)];
-    return microbatch < at_.of[d + 1].inputs ? input_ends_.of[index(d + 1, microbatch)] + p_.latency
-                                             : never_again;
+      return forward_end;
+    if (microbatch >= at_.of[d + 1].inputs)
+      return never_again;
+    // A recomputation runs while the gradient is on its way.
+    double const arrival = input_ends_.of[index(d + 1, microbatch)] + p_.latency;
+    return std::max(forward_end, arrival - std::max(p_.recompute(d, microbatch), 0.0));
   }
 
   constexpr double forward(int d, double time) {
     int const microbatch = at_.of[d].forwards++;
     double const end = spend(d, time, p_.forward(d, microbatch), pass_kind::forward, microbatch);
+    at_.of[d].held += p_.recompute(d, microbatch) < 0 ? 1 : 0;
     forward_ends_.of[index(d, microbatch)] = end;
     if (d + 1 < p_.devices)
       wake(d + 1, end + p_.latency);
@@ -290,15 +342,18 @@ private:
   }
   constexpr double input(int d, double time) {
     int const microbatch = at_.of[d].inputs++;
+    double const again = std::max(p_.recompute(d, microbatch), 0.0);
     double const end =
-      spend(d, time, p_.input(d, microbatch), pass_kind::backward_input, microbatch);
+      spend(d, time, again + p_.input(d, microbatch), pass_kind::backward_input, microbatch);
+    at_.of[d].held += p_.kept - (p_.recompute(d, microbatch) < 0 ? 1 : 0);
     input_ends_.of[index(d, microbatch)] = end;
     if (d > 0)
-      wake(d - 1, end + p_.latency);
+      wake(d - 1, p_.again == nullptr ? end + p_.latency : input_arrival(d - 1));
     return end;
   }
   constexpr double weight(int d, double time) {
     int const microbatch = at_.of[d].weights++;
+    at_.of[d].held -= p_.kept;
     return spend(d, time, p_.weight(d, microbatch), pass_kind::backward_weight, microbatch);
   }
   constexpr double spend(int d, double time, double duration, pass_kind kind, int microbatch) {
@@ -451,6 +506,18 @@ struct ZeroBubbleAuto {
   //! @param rows [P]
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+    generate_recomputed(
+      extents, cost, [](pass const&) { return false; }, rows);
+  }
+  //! @brief The same where some activations are recomputed right before backward_input, and held
+  //! from there on alone; `with_recompute` adds the recomputations.
+  //! @param recomputed `recomputed(forward)`; on the last device none is, whose backward_input
+  //! follows at once
+  template <cost_model Cost, class Recomputed>
+  constexpr void generate_recomputed(shape const& extents,
+                                     Cost const& cost,
+                                     Recomputed const& recomputed,
+                                     row_writer* rows) const {
     int const devices = extents.devices;
     int const microbatches = extents.microbatches;
     detail::owned<double> const times(3 * static_cast<std::size_t>(devices) *
@@ -462,8 +529,20 @@ struct ZeroBubbleAuto {
       total += times.of[i];
     detail::check_total(total);
     double const limit = 1.0 * memory_limit * (TimesDevices == dynamic ? 1 : devices);
+    detail::owned<double> const again(static_cast<std::size_t>(devices) *
+                                      static_cast<std::size_t>(microbatches));
+    bool any = false;
+    for (int i = 0; i < devices * microbatches; ++i) {
+      pass what = row_writer::make(pass_kind::forward, i / microbatches, i % microbatches);
+      again.of[i] = -1;
+      if (what.stage + 1 == devices || !recomputed(what))
+        continue;
+      what.kind = pass_kind::recompute;
+      again.of[i] = detail::checked_duration(cost, what);
+      any = true;
+    }
     detail::zero_bubble_problem const problem{
-      devices, microbatches, limit, kept_for_weight, latency, times.of};
+      devices, microbatches, limit, kept_for_weight, latency, times.of, any ? again.of : nullptr};
     detail::zero_bubble_run run(problem);
     run(detail::zero_bubble_choice(problem).best(), std::numeric_limits<double>::infinity(), rows);
   }

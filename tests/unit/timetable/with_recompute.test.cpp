@@ -4,6 +4,7 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -259,4 +260,91 @@ TEST_CASE(
     gone.kind = pp::pass_kind::copy_request;
     CHECK_FALSE(pp::verify(table));
   }
+}
+
+TEST_CASE("a forward pass right before its own backward keeps its activation") {
+  // The last stage is the slowest, and recomputation frees nothing there.
+  double const times[] = {3, 2, 2, 2, 2, 3, 3, 8.4};
+  pp::pipeline_size const size{8, 32};
+  pp::cost_table cost({.devices = 8, .microbatches = 32}, {});
+  for (int stage = 0; stage < 8; ++stage)
+    for (pp::pass_kind const kind : {pp::pass_kind::forward,
+                                     pp::pass_kind::backward_input,
+                                     pp::pass_kind::backward_weight,
+                                     pp::pass_kind::recompute})
+      cost.set(kind, stage, 0, times[stage]);
+  auto const plain = pp::make_timetable<pp::OneFOneB>(size, cost);
+  auto const everywhere = pp::make_timetable<pp::with_recompute<pp::OneFOneB>>(size, cost);
+  auto const where_it_frees =
+    pp::make_timetable<pp::with_recompute<pp::OneFOneB, pp::recompute_where_it_frees>>(size, cost);
+  CHECK(pp::verify(where_it_frees));
+  CHECK(pp::makespan(where_it_frees) == pp::makespan(plain));
+  CHECK(pp::makespan(everywhere) > 1126);
+  for (int device = 0; device < 8; ++device)
+    CHECK(pp::peak_activations(where_it_frees, device) == pp::peak_activations(everywhere, device));
+  // Next to another pass of the device it is free as well, wherever the stage is.
+  auto const looped =
+    pp::make_timetable<pp::with_recompute<pp::Interleaved<2>, pp::recompute_where_it_frees>>(
+      {2, 4});
+  CHECK(pp::verify(looped));
+  for (int device = 0; device < 2; ++device) {
+    auto const row = pp::timetable_view(looped).row(device);
+    for (std::size_t i = 1; i < row.size(); ++i) {
+      CHECK_FALSE((row[i - 1].kind == pp::pass_kind::checkpointed_forward &&
+                   row[i].kind == pp::pass_kind::recompute && row[i - 1].stage == row[i].stage &&
+                   row[i - 1].microbatch == row[i].microbatch));
+      CHECK((
+        row[i].kind != pp::pass_kind::backward || row[i - 1].kind == pp::pass_kind::recompute ||
+        (row[i - 1].kind == pp::pass_kind::forward && row[i - 1].microbatch == row[i].microbatch)));
+    }
+  }
+}
+
+TEST_CASE("orders that are made for recomputation keep their limit and are no longer than 1F1B") {
+  using pp::recompute_where_it_frees;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    auto const between = [&](unsigned least, unsigned most) {
+      return static_cast<int>(least + random() % (most - least + 1));
+    };
+    pp::pipeline_size const size{between(1, 8), between(1, 24)};
+    pp::cost_table cost({.devices = size.devices, .microbatches = size.microbatches},
+                        {1, 1, 1, random() % 2 == 0 ? 0 : 0.25});
+    for (int stage = 0; seed > 20 && stage < size.devices; ++stage)
+      for (pp::pass_kind const kind : {pp::pass_kind::forward,
+                                       pp::pass_kind::backward_input,
+                                       pp::pass_kind::backward_weight,
+                                       pp::pass_kind::recompute})
+        cost.set(kind, stage, 0, between(4, 8) / 8.0);
+    auto const whole =
+      pp::make_timetable<pp::with_recompute<pp::OneFOneB, recompute_where_it_frees>>(size, cost);
+    for (int const limit : {1, 2, 3, size.devices, 2 * size.devices}) {
+      CAPTURE(limit);
+      auto const table = pp::make_timetable(
+        pp::with_recompute<pp::ZeroBubbleAuto<>, recompute_where_it_frees>{{limit}}, size, cost);
+      CHECK(pp::verify(table, limit));
+      CHECK(pp::peak_activations(table) <= pp::ratio{limit, 1});
+      CHECK(pp::makespan(table) <= pp::makespan(whole) * (1 + 1e-9));
+    }
+    // Some activations are recomputed and some are not.
+    struct every_other {
+      bool operator()(pp::shape const&, pp::pass const& forward) const {
+        return (forward.microbatch + forward.stage) % 2 == 0;
+      }
+    };
+    for (int const limit : {1, 2, size.devices}) {
+      auto const mixed = pp::make_timetable(
+        pp::with_recompute<pp::ZeroBubbleAuto<>, every_other>{{limit}, {}}, size, cost);
+      CHECK(pp::verify(mixed, limit));
+    }
+  }
+  auto const at = [](int limit) {
+    return pp::makespan(pp::make_timetable(
+      pp::with_recompute<pp::ZeroBubbleAuto<>, recompute_where_it_frees>{{limit}}, {8, 24}));
+  };
+  CHECK(at(1) == 108);
+  CHECK(at(2) == 107);
+  CHECK(at(4) == 105);
+  CHECK(at(8) == 102);
 }

@@ -79,7 +79,7 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   case adapter::recompute:
     if (named.cuts_layers) // as in the paper
       return use(with_recompute<Named, recompute_around_attention>{named, {}});
-    return use(with_recompute<Named>{named, {}});
+    return use(with_recompute<Named, recompute_where_it_frees>{named, {}});
   case adapter::recompute_first:
     return use(with_recompute<Named, recompute_first_stages>{named, {}});
   case adapter::offload_chunks: return use(with_offload<Named, offload_chunks>{named, {}});

@@ -102,6 +102,8 @@ struct schedule_traits {
   bool limit_in_value = false;
   //! Any two passes may run side by side, and not only a forward with a backward pass.
   bool any_pairs = false;
+  //! It has another order where activations are recomputed.
+  bool sees_recomputation = false;
 };
 
 //! One schedule with a name.
@@ -173,7 +175,8 @@ inline std::vector<double> times_of(shape const& extents, any_cost const& cost) 
   for (pass_kind const kind : {pass_kind::forward,
                                pass_kind::backward,
                                pass_kind::backward_input,
-                               pass_kind::backward_weight})
+                               pass_kind::backward_weight,
+                               pass_kind::recompute})
     for (int stage = 0; stage < stages(extents); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
         times.push_back(cost.duration(row_writer::make(kind, stage, 0, chunk)));
@@ -186,12 +189,14 @@ inline std::vector<double> times_of(shape const& extents, any_cost const& cost) 
 //! schedules take seconds, and most adapters leave them the times that they have alone.
 class made_orders {
 public:
-  //! The orders of a choice, as if it were in no adapter.
+  //! The orders of a choice without the passes of its adapter.
   //! @pre the times of passes are the same for all microbatches
   //! @throws as `make_named_timetable` does
   template <class Rows = published_schedules>
   [[nodiscard]] device_orders const& get(schedule_choice choice, any_cost const& cost) {
-    choice.adapted = adapter::none;
+    if (choice.adapted != adapter::recompute ||
+        !find_schedule<Rows>(choice.name).traits.sees_recomputation)
+      choice.adapted = adapter::none;
     std::vector<double> times = detail::times_of(arrange<Rows>(choice), cost);
     auto const found = std::find_if(all_.begin(), all_.end(), [&](made const& each) {
       return each.choice == choice && each.times == times;

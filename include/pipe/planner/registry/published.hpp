@@ -53,6 +53,7 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -118,6 +119,7 @@ template <class Make>
   traits.weights_travel = std::is_same_v<made, WeiPipe>;
   traits.stages_go_one_way = std::is_same_v<made, RoundPipe<>>;
   traits.places_stages = pipelining::places_stages<made>;
+  traits.sees_recomputation = orders_for_recomputation<made>;
   return {{name, line, takes, needs, traits}, make};
 }
 

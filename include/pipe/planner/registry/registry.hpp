@@ -119,8 +119,12 @@ shape shown_extents(schedule_choice const& choice) {
 
 template <class Rows>
 device_orders plain_orders(schedule_choice const& choice, any_cost const& cost) {
-  return with_schedule<Rows>(choice, [&](auto const& schedule) -> device_orders {
-    return make_orders(schedule, {choice.devices, choice.microbatches}, cost);
+  return with_schedule<Rows>(choice, [&]<class Schedule>(Schedule const& made) -> device_orders {
+    pipeline_size const size{choice.devices, choice.microbatches};
+    if constexpr (orders_for_recomputation<Schedule>)
+      if (choice.adapted == adapter::recompute)
+        return make_orders(order_for_recomputation<Schedule>{made}, size, cost);
+    return make_orders(made, size, cost);
   });
 }
 

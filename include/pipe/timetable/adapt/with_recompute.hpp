@@ -26,6 +26,12 @@ struct recompute_all {
   [[nodiscard]] constexpr bool operator()(shape const&, pass const&) const noexcept { return true; }
 };
 
+//! @brief Every activation, but where that frees nothing: a forward pass right before its own
+//! backward, such as those of the last stage of 1F1B, keeps it.
+struct recompute_where_it_frees : recompute_all {
+  static constexpr bool only_where_it_frees = true; //!< asks for this of any rule that has it
+};
+
 //! @brief Every activation but those of the last stage, whose backward follows its forward at once.
 struct recompute_all_but_last {
   [[nodiscard]] constexpr bool operator()(shape const& extents,
@@ -80,28 +86,42 @@ constexpr void add_recomputes(shape const& extents, Rule rule, row_writer& row) 
   auto const reads_activation = [](pass const& what) {
     return what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
   };
+  // Whether pass i is the backward pass of the forward pass right before it.
+  auto const follows_at_once = [&](int i) {
+    if constexpr (!requires { Rule::only_where_it_frees; })
+      return false;
+    if (i <= 0 || i >= row.count || row.passes[i].overlapped || row.passes[i - 1].overlapped)
+      return false;
+    pass const& before = row.passes[i - 1];
+    return reads_activation(row.passes[i]) && before.kind == pass_kind::forward &&
+           before.stage == row.passes[i].stage && before.microbatch == row.passes[i].microbatch &&
+           before.chunk == row.passes[i].chunk;
+  };
   int const count = row.count;
   int added = 0;
   for (int i = 0; i < count; ++i)
-    added += reads_activation(row.passes[i]) && recomputed(row.passes[i]) ? 1 : 0;
+    added += reads_activation(row.passes[i]) && recomputed(row.passes[i]) && !follows_at_once(i);
   (void)row.append(added);
   // From the back on, so that nothing is overwritten before it has been moved. What starts together
   // stays together: its recomputes come before both.
   int to = row.count;
+  bool next_follows = false; // what has been moved before
   for (int end = count; end > 0;) {
     int first = end - 1;
     while (first > 0 && row.passes[first].overlapped)
       --first;
     pass group[2]{row.passes[first], row.passes[end - 1]};
     int const size = end - first;
+    bool const kept = next_follows;
+    next_follows = follows_at_once(end - 1);
     for (int k = size - 1; k >= 0; --k) {
-      bool const plain = group[k].kind == pass_kind::forward && recomputed(group[k]);
+      bool const plain = group[k].kind == pass_kind::forward && recomputed(group[k]) && !kept;
       row.passes[--to] = group[k];
       if (plain)
         row.passes[to].kind = pass_kind::checkpointed_forward;
     }
     for (int k = size - 1; k >= 0; --k)
-      if (reads_activation(group[k]) && recomputed(group[k])) {
+      if (reads_activation(group[k]) && recomputed(group[k]) && !follows_at_once(end - 1)) {
         row.passes[--to] = group[k];
         row.passes[to].kind = pass_kind::recompute;
         row.passes[to].overlapped = false;
@@ -111,6 +131,36 @@ constexpr void add_recomputes(shape const& extents, Rule rule, row_writer& row) 
 }
 
 } // namespace detail
+
+//! @brief A schedule, such as ZeroBubbleAuto, that has another order where activations are
+//! recomputed, since little is held before that.
+template <class Schedule>
+concept orders_for_recomputation = requires(Schedule const& plan,
+                                            shape const& extents,
+                                            bool (*recomputed)(pass const&),
+                                            row_writer* rows) {
+  plan.generate_recomputed(extents, detail::no_cost{}, recomputed, rows);
+};
+
+//! @brief A schedule in the order that it takes where activations are recomputed, without the
+//! recomputations.
+template <class Schedule, recompute_rule Rule = recompute_all>
+struct order_for_recomputation {
+  Schedule of{}; //!< the schedule
+  Rule rule{};   //!< which activations are recomputed
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return of.arrange(devices, microbatches);
+  }
+  template <cost_model Cost>
+  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+    auto const recomputed = [&](pass const& forward) -> bool { return rule(extents, forward); };
+    if constexpr (orders_for_recomputation<Schedule>)
+      of.generate_recomputed(extents, cost, recomputed, rows);
+    else
+      of.generate(extents, cost, rows);
+  }
+};
 
 //! @brief A schedule whose forward passes keep their input alone; `recompute`, right before the
 //! backward, brings the activation back. It waits for nothing but its turn, so it runs while the
@@ -150,7 +200,7 @@ struct with_recompute {
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
     requires(!closed_form_schedule<Schedule>) {
-    of.generate(extents, cost, rows);
+    order_for_recomputation<Schedule, Rule>{of, rule}.generate(extents, cost, rows);
     for (int device = 0; device < extents.devices; ++device)
       detail::add_recomputes(extents, rule, rows[device]);
   }
