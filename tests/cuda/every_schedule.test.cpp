@@ -58,7 +58,6 @@ std::vector<std::vector<named_plan>> all_plans() {
         pipelining::registry::schedule_choice choice;
         choice.name = schedule.name;
         choice.devices = devices;
-        choice.microbatches = schedule.name == "stp" ? 3 * devices : 4;
         if (chunked || pipelining::registry::has(schedule.needs, option::chunks))
           choice.chunks = 2;
         if (pipelining::registry::has(schedule.needs, option::stages_per_device))
@@ -67,6 +66,8 @@ std::vector<std::vector<named_plan>> all_plans() {
           choice.group = 2;
         if (pipelining::registry::has(schedule.needs, option::memory_limit))
           choice.memory_limit = devices;
+        choice.microbatches =
+          std::max(4, pipelining::registry::least_microbatches(choice).value_or(4));
         try {
           all.push_back(plans_of(choice));
         } catch (std::invalid_argument const&) { // not with so many devices

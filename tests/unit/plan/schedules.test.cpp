@@ -13,43 +13,51 @@
 #include <vector>
 
 namespace pp = pipelining;
+namespace registry = pipelining::registry;
 
 namespace {
 
 //! The choices of a schedule's options for a size.
-std::vector<pp::registry::schedule_choice>
-choices(pp::registry::named_schedule const& schedule, int devices, int microbatches) {
-  std::vector<pp::registry::schedule_choice> all;
-  bool const chunked = has(schedule.takes, pp::registry::option::chunks);
-  bool const stacked = has(schedule.takes, pp::registry::option::stages_per_device);
+std::vector<registry::schedule_choice>
+choices(registry::named_schedule const& schedule, int devices, int microbatches) {
+  std::vector<registry::schedule_choice> all;
+  bool const chunked = has(schedule.takes, registry::option::chunks);
+  bool const stacked = has(schedule.takes, registry::option::stages_per_device);
+  // Where a device has two stages for each layer or wave.
+  int const step = stacked && schedule.traits.even_stages ? 2 : 1;
   for (int chunks = 1; chunks <= (chunked ? 3 : 1); ++chunks)
-    for (int stages = 1; stages <= (stacked ? 3 : 1); ++stages) {
-      pp::registry::schedule_choice one;
-      one.name = schedule.name;
-      one.devices = devices;
-      one.microbatches = microbatches;
-      if (chunked)
-        one.chunks = chunks;
-      if (stacked)
-        one.stages_per_device = stages;
-      if (has(schedule.needs, pp::registry::option::memory_limit))
-        one.memory_limit = 2 * devices;
-      all.push_back(one);
-    }
+    for (int stages = 1; stages <= (stacked ? 3 : 1); ++stages)
+      for (bool const other : {false, true}) {
+        registry::schedule_choice one;
+        one.name = schedule.name;
+        one.devices = devices;
+        one.microbatches = microbatches;
+        if (chunked)
+          one.chunks = chunks;
+        if (stacked)
+          one.stages_per_device = step * stages;
+        if (has(schedule.needs, registry::option::memory_limit))
+          one.memory_limit = 2 * devices;
+        if (other && !has(schedule.takes, registry::option::eager | registry::option::unfused))
+          continue;
+        one.eager = other && has(schedule.takes, registry::option::eager);
+        one.unfused = other && has(schedule.takes, registry::option::unfused);
+        all.push_back(one);
+      }
   return all;
 }
 
 } // namespace
 
 TEST_CASE("every schedule is proven under every policy") {
-  for (pp::registry::named_schedule const& schedule : pp::registry::named_schedules()) {
+  for (registry::named_schedule const& schedule : registry::named_schedules()) {
     int proven = 0;
     for (int devices = 1; devices <= 10; ++devices)
       for (int microbatches = 1; microbatches <= 24; ++microbatches)
-        for (pp::registry::schedule_choice const& one : choices(schedule, devices, microbatches)) {
+        for (registry::schedule_choice const& one : choices(schedule, devices, microbatches)) {
           pp::dynamic_timetable table;
           try {
-            table = pp::registry::make_named_timetable(one, pp::uniform_cost{});
+            table = registry::make_named_timetable(one, pp::uniform_cost{});
           } catch (std::invalid_argument const&) {
             continue; // a precondition of the schedule
           }

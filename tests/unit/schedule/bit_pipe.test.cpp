@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/policy.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 
@@ -60,8 +57,7 @@ TEST_CASE("BitPipe's bubble and peaks follow their laws at random costs") {
         CAPTURE(half);
         int const outer = devices / 2 - 1;
         int const waits = outer * (outer + 4) / 4;
-        double const bubble =
-          outer * 4 * half + (blocks - 1) * 2 * waits * (forward + 2 * half);
+        double const bubble = outer * 4 * half + (blocks - 1) * 2 * waits * (forward + 2 * half);
         for (int device = 0; device < devices; ++device) {
           CHECK(pp::makespan(table) - pp::busy(table, device) == bubble);
           CHECK(pp::peak_activation_chunks(table, device) ==
@@ -70,22 +66,8 @@ TEST_CASE("BitPipe's bubble and peaks follow their laws at random costs") {
       }
 }
 
-TEST_CASE("BitPipe runs any number of microbatches, and refuses an odd number of devices") {
-  for (int devices = 2; devices <= 12; devices += 2)
-    for (int microbatches = 1; microbatches <= 30; ++microbatches)
-      CHECK(pp::verify(pp::make_timetable<pp::BitPipe>({devices, microbatches}, {2, 3, 1, 0.5})));
+TEST_CASE("BitPipe refuses an odd number of devices") {
   CHECK_THROWS_AS((void)pp::make_timetable<pp::BitPipe>({3, 8}), std::invalid_argument);
-}
-
-TEST_CASE("BitPipe's plans are proven under every policy") {
-  for (int devices = 2; devices <= 8; devices += 2)
-    for (int microbatches = 1; microbatches <= 2 * devices + 1; ++microbatches) {
-      auto const table = pp::make_timetable<pp::BitPipe>({devices, microbatches});
-      // lower throws when the proof fails.
-      (void)pp::lower<pp::one_communicator>(table);
-      (void)pp::lower<pp::communicator_per_pair>(table);
-      (void)pp::lower<pp::communicator_per_edge>(table);
-    }
 }
 
 TEST_CASE("a microbatch that takes the other V, and a backward before its forward, are found") {
@@ -93,9 +75,8 @@ TEST_CASE("a microbatch that takes the other V, and a backward before its forwar
   REQUIRE(pp::verify(table));
   SUBCASE("the other V") { // device 0 holds stages 3 and 4 for the second half alone
     auto broken = table;
-    auto const pass = std::find_if(broken.passes.begin(), broken.passes.end(), [](pp::pass what) {
-      return what.stage == 3;
-    });
+    auto const pass = std::find_if(
+      broken.passes.begin(), broken.passes.end(), [](pp::pass what) { return what.stage == 3; });
     pass->microbatch = static_cast<std::uint16_t>(pass->microbatch - 4);
     CHECK(pp::verify(broken).broken == pp::rule::wrong_device);
   }
@@ -107,11 +88,4 @@ TEST_CASE("a microbatch that takes the other V, and a backward before its forwar
     std::swap(pass[0], pass[-1]);
     CHECK(pp::verify(broken).broken == pp::rule::before_dependency);
   }
-}
-
-TEST_CASE("the compiler makes the same timetable") {
-  constexpr auto table = pp::timetable<pp::BitPipe, 4, 8>;
-  static_assert(pp::verify<8>(table));
-  static_assert(pp::makespan(table) == 58);
-  CHECK(pp::makespan(pp::make_timetable<pp::BitPipe>({4, 8})) == 58);
 }

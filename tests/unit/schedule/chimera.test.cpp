@@ -2,7 +2,6 @@
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 
@@ -65,10 +64,7 @@ TEST_CASE("Chimera's bubble and peaks follow their laws at random costs") {
       }
 }
 
-TEST_CASE("Chimera runs any number of microbatches, and refuses an odd number of devices") {
-  for (int devices = 2; devices <= 12; devices += 2)
-    for (int microbatches = 1; microbatches <= 30; ++microbatches)
-      CHECK(pp::verify(pp::make_timetable<pp::Chimera>({devices, microbatches}, {2, 3, 1, 0.5})));
+TEST_CASE("Chimera refuses an odd number of devices") {
   CHECK_THROWS_WITH(pp::make_timetable<pp::Chimera>({3, 8}),
                     "Chimera, BitPipe: the number of devices must be even, because device d and "
                     "device P - 1 - d hold the same stages");
@@ -100,11 +96,4 @@ TEST_CASE("Chimera with several stages per device follows the same laws") {
         CHECK(pp::verify(
           pp::make_timetable(pp::ChimeraWaves<>{held}, {devices, microbatches}, {2, 3, 1, 0.5})));
     }
-}
-
-TEST_CASE("the compiler makes the same timetable") {
-  constexpr auto table = pp::timetable<pp::Chimera, 4, 8>;
-  static_assert(pp::verify<4>(table));
-  static_assert(pp::makespan(table) == 30);
-  CHECK(pp::makespan(pp::make_timetable<pp::Chimera>({4, 8})) == 30);
 }

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/lower.hpp>
-#include <pipe/plan/policy.hpp>
 #include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
 
@@ -154,17 +152,4 @@ TEST_CASE("recomputing the first stages alone leaves ChronosPipe the activations
       CHECK((what.kind == pp::pass_kind::checkpointed_forward) ==
             (what.stage < devices && !is_backward(what) && what.kind != pp::pass_kind::recompute));
   }
-}
-
-TEST_CASE("ChronosPipe's plans are proven under every policy, with chunks too") {
-  for (int devices = 1; devices <= 6; ++devices)
-    for (int chunks = 1; chunks <= 3; ++chunks)
-      for (int microbatches = 1; microbatches <= 2 * devices + 1; ++microbatches) {
-        auto const table = pp::make_timetable(pp::ChronosPipeChunked<pp::dynamic>{.chunks = chunks},
-                                              {devices, microbatches});
-        // lower throws when the proof fails.
-        (void)pp::lower<pp::one_communicator>(table);
-        (void)pp::lower<pp::communicator_per_pair>(table);
-        (void)pp::lower<pp::communicator_per_edge>(table);
-      }
 }

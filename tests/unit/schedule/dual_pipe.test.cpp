@@ -2,7 +2,6 @@
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 
@@ -103,12 +102,4 @@ TEST_CASE("DualPipe refuses an odd number of devices") {
   CHECK_THROWS_WITH(pp::make_timetable<pp::DualPipe<>>({3, 8}),
                     "DualPipe: the number of devices must be even, because device d and device P - "
                     "1 - d hold the same two stages; DualPipeV takes any number");
-}
-
-TEST_CASE("the compiler makes the same timetables") {
-  constexpr auto dual = pp::timetable<pp::DualPipe<>, 4, 10>;
-  constexpr auto folded = pp::timetable<pp::DualPipeV<pp::pairs::in_turn>, 3, 7>;
-  static_assert(pp::verify<5>(dual) && pp::verify<7>(folded));
-  static_assert(pp::makespan(dual) == 32 && pp::makespan(folded) == 44);
-  CHECK(pp::makespan(pp::make_timetable<pp::DualPipe<>>({4, 10})) == 32);
 }

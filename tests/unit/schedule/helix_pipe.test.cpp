@@ -171,12 +171,7 @@ TEST_CASE("every device keeps what its layers keep of all microbatches") {
       }
 }
 
-TEST_CASE("HelixPipe runs any number of microbatches") {
-  for (int devices = 1; devices <= 8; ++devices)
-    for (int microbatches = 1; microbatches <= 20; ++microbatches)
-      for (int folds = 1; folds <= 3; ++folds)
-        CHECK(pp::verify(pp::make_timetable(
-          pp::HelixPipe<>{1 + folds % 2, folds}, {devices, microbatches}, {2, 3, 1, 0.5})));
+TEST_CASE("HelixPipe refuses to have no layers") {
   CHECK_THROWS_WITH(
     (void)pp::make_timetable(pp::HelixPipe<>{0, 1}, {2, 2}),
     "HelixPipe: a device holds 1 to 32767 layers, and there are 1 to 65535 / P folds");

@@ -3,7 +3,6 @@
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 
@@ -113,13 +112,4 @@ TEST_CASE("the published bubble rates come out to four decimals") {
     ++rows;
   }
   CHECK(rows == 12);
-}
-
-TEST_CASE("the compiler makes the same timetables") {
-  constexpr auto table = pp::timetable<pp::ZeroBubbleH2, 4, 9>;
-  static_assert(pp::verify<7>(table));
-  static_assert(pp::peak_activations(table) == pp::ratio{7, 1});
-  static_assert(pp::span_of(table) == 27);
-  static_assert(pp::span_of(pp::timetable<pp::ZeroBubbleH1, 4, 9>) == 30);
-  CHECK(pp::span_of(pp::make_timetable<pp::ZeroBubbleH2>({4, 9})) == pp::span_of(table));
 }

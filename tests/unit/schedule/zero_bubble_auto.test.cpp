@@ -82,6 +82,8 @@ TEST_CASE("the automatic scheduler keeps every rule, its memory limit and the lo
         pp::pipeline_size const size{devices, microbatches};
         auto const table = pp::make_timetable(plan, size, cost);
         CHECK(pp::verify(table, plan.memory_limit));
+        CHECK(
+          pp::verify(pp::make_timetable(pp::ZeroBubbleAuto<>{plan.memory_limit, 0.5}, size, cost)));
         auto const bound = bound_of(size, plan, cost);
         CHECK(pp::span_of(table) >= bound.span);
         CHECK(pp::makespan(table) >= bound.makespan);

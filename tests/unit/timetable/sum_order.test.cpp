@@ -24,7 +24,6 @@
 #include <iterator>
 #include <optional>
 #include <random>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -142,7 +141,6 @@ made(pp::registry::named_schedule const& schedule, int devices, int microbatches
 } // namespace
 
 TEST_CASE("gradients have the bits of a plain loop where timetables say so, and only there") {
-  std::set<std::string> others;
   for (pp::registry::named_schedule const& schedule : pp::registry::named_schedules()) {
     CAPTURE(std::string(schedule.name));
     int looked_at = 0;
@@ -172,12 +170,7 @@ TEST_CASE("gradients have the bits of a plain loop where timetables say so, and 
         }
     CHECK(looked_at > 0);
     CHECK(always == schedule.traits.sums_in_order);
-    if (!always)
-      others.insert(std::string(schedule.name));
   }
-  // As README.md and docs/ name them.
-  CHECK(others ==
-        std::set<std::string>{"bitpipe", "breadth-first", "chimera", "dualpipe", "helix", "stp"});
 }
 
 namespace {

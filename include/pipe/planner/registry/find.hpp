@@ -4,14 +4,19 @@
 //! @file
 //! @brief Schedules of a registry, found by name, and what their rows tell.
 
+#include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/choice.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/registry/published.hpp>
 #include <pipe/planner/registry/words.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -43,17 +48,47 @@ auto with_row(Rows const& rows, schedule_choice const& choice, Use use) {
   return with_made(row.make(choice), use);
 }
 
+//! The smallest number of microbatches that a choice can have, up to four times its devices.
+//! @param arrange throws std::invalid_argument for sizes that it refuses
+template <class Arrange>
+std::optional<int> least_of(schedule_choice& choice, Arrange arrange) {
+  for (choice.microbatches = 1; choice.microbatches <= 4 * choice.devices; ++choice.microbatches)
+    try {
+      (void)arrange();
+      return choice.microbatches;
+    } catch (std::invalid_argument const&) { // more, then
+    }
+  return std::nullopt;
+}
+
+//! Finds the traits that the passes of a schedule show.
+inline void look_at(device_orders const& orders, schedule_traits& traits) {
+  for (pass const& each : orders.passes) {
+    traits.splits_backward = traits.splits_backward || each.kind == pass_kind::backward_input;
+    traits.overlaps_pairs = traits.overlaps_pairs || each.overlapped;
+  }
+}
+
 //! What is said of a row, with the traits that the whole row tells.
 template <class Make>
 named_schedule with_traits(named_row<Make> const& row) {
   named_schedule about = row.about;
   schedule_traits& traits = about.traits;
   schedule_choice one;
+  one.memory_limit = has(about.takes, option::memory_limit) ? std::optional(4.0) : std::nullopt;
   auto const extents_of = [&] {
     return with_made(row.make(one), [&](auto const& made) -> shape {
       return made.arrange(one.devices, one.microbatches);
     });
   };
+  one.devices = 3;
+  traits.even_devices = !least_of(one, extents_of);
+  one.stages_per_device = 1;
+  one.devices = 2;
+  traits.even_stages = !least_of(one, extents_of);
+  one.stages_per_device.reset();
+  one.devices = 1;
+  one.microbatches = 1;
   traits.over_chunks =
     has(about.takes, option::chunks) && about.needs == option::none && extents_of().chunks > 1;
   one.devices = 2; // a size that every schedule can have
@@ -65,6 +100,10 @@ named_schedule with_traits(named_row<Make> const& row) {
   traits.limit_in_value =
     has(about.takes, option::memory_limit) && traits.type.find("{limit}") == std::string_view::npos;
   traits.any_pairs = has(about.takes, option::unfused) && !has(about.takes, option::pair_cost);
+  with_made(row.make(one), [&]<class Schedule>(Schedule const& made) {
+    traits.searched = !closed_form_schedule<Schedule>;
+    look_at(make_orders(made, {one.devices, one.microbatches}, uniform_cost{}), traits);
+  });
   return about;
 }
 
@@ -112,6 +151,11 @@ std::span<named_schedule const> named_schedules() {
     [](auto const&... row) { return std::vector<named_schedule>{detail::with_traits(row)...}; },
     Rows::rows);
   return all;
+}
+
+template <class Rows>
+std::optional<int> least_microbatches(schedule_choice choice) {
+  return detail::least_of(choice, [&choice] { return arrange<Rows>(choice); });
 }
 
 template <class Rows>

@@ -21,6 +21,7 @@
 #include <concepts>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -100,6 +101,17 @@ struct schedule_traits {
   int chunks = 1;
   //! Its limit of memory is a member, and no part of its type.
   bool limit_in_value = false;
+  //! A device has an even number of its stages: two for each layer or wave.
+  bool even_stages = false;
+  //! It runs on even numbers of devices only.
+  bool even_devices = false;
+  //! Some of its backward passes are two halves, on two devices and with three microbatches or
+  //! more.
+  bool splits_backward = false;
+  //! Its order is searched for the costs: other costs, other orders.
+  bool searched = false;
+  //! Some passes run side by side, a forward with a backward pass.
+  bool overlaps_pairs = false;
   //! Any two passes may run side by side, and not only a forward with a backward pass.
   bool any_pairs = false;
   //! It has another order where activations are recomputed.
@@ -141,6 +153,11 @@ template <class Rows = published_schedules>
 //!         lacks, or extents that it cannot have.
 template <class Rows = published_schedules>
 [[nodiscard]] shape arrange(schedule_choice const& choice);
+
+//! The smallest number of microbatches that a choice can have, with its devices and options; none
+//! where no number up to four times the devices will do.
+template <class Rows = published_schedules>
+[[nodiscard]] std::optional<int> least_microbatches(schedule_choice choice);
 
 //! The extents that costs are given for: where weights travel, groups of layers are stages; where
 //! stages go one way, layers are.

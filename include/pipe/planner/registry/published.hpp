@@ -320,7 +320,7 @@ struct published_schedules {
       "two stages per device in a V, a third of the activations of 1F1B",
       option::chunks,
       [](schedule_choice const& c) { return VMinChunked<dynamic>{.chunks = c.chunks.value_or(1)}; },
-      {.type = "VShape<pipelining::v_min_offsets, {chunks}>"}),
+      {.type = "VMinChunked<{chunks}>"}),
     named("v-half",
           "two stages per device in a V, half the activations of 1F1B",
           option::chunks,
