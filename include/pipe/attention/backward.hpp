@@ -13,6 +13,7 @@
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -34,14 +35,15 @@ struct backward_scratch {
   Real* weight;          // [tile_rows, tile_keys], logits first
   Real* lse;             // [tile_rows]
   Real* mean;            // [tile_rows], dO . O
-  Real* along;           // [tile_keys], dO . V of one row
+  Real* along;           // [tile_rows, tile_keys], dO . V
   Real* slope;           // [tile_keys], derivatives of the score in one row
+  vector_version version = vector_version::of_process();
 
   backward_scratch(workspace<Real>& space, std::int64_t dim) {
     auto const rows = tile_rows * dim;
     auto const keys = tile_keys * dim;
     auto const tile = tile_rows * tile_keys;
-    query = space.reserve(3 * rows + 3 * keys + 2 * tile + 2 * (tile_rows + tile_keys));
+    query = space.reserve(3 * rows + 3 * keys + 3 * tile + 2 * tile_rows + tile_keys);
     output_gradient = query + rows;
     query_gradient = output_gradient + rows;
     key = query_gradient + rows;
@@ -52,7 +54,7 @@ struct backward_scratch {
     lse = weight + tile;
     mean = lse + tile_rows;
     along = mean + tile_rows;
-    slope = along + tile_keys;
+    slope = along + tile;
   }
 };
 
@@ -89,33 +91,34 @@ void gradients_of_row(parameters const& p,
                       tile_cover covered,
                       std::int64_t local,
                       backward_scratch<Real> const& s) {
-  auto const dim = p.head_dim;
   Real* const product = s.product + local * tile_keys;
   Real* const weight = s.weight + local * tile_keys;
-  Real* const along = s.along;
+  Real const* const along = s.along + local * tile_keys;
   Real* const slope = s.slope;
-  for (std::int64_t j = 0; j < tile_keys; ++j) {
-    product[j] = 0;
-    along[j] = 0;
-    slope[j] = 1;
-  }
-  add_rows(product, s.query + local * dim, 1, s.key_across, tile_keys, dim, tile_keys);
-  add_rows(along, s.output_gradient + local * dim, 1, s.value_across, tile_keys, dim, tile_keys);
-  auto at = first_pair(p, rows, rows.end - 1 - local, keys);
-  logits_of_row(m, f, covered, at, keys, product, weight);
-  if constexpr (!std::is_same_v<Score, plain>) { // products are still those of forward here
-    auto const first = at.key;
-    for (std::int64_t j = 0; j < keys.count(); ++j) {
-      at.key = first + static_cast<std::int32_t>(j);
-      if (weight[j] != no_logit<Real>) {
-        slope[j] = f.derivative(product[j], weight[j], at);
+  Real const* logit = product;
+  if (!products_are_logits<Score>(covered, keys)) {
+    auto at = first_pair(p, rows, rows.end - 1 - local, keys);
+    logits_of_row(m, f, covered, at, keys, product, weight);
+    logit = weight;
+    if constexpr (!std::is_same_v<Score, plain>) { // products are still those of forward here
+      auto const first = at.key;
+      for (std::int64_t j = 0; j < tile_keys; ++j) {
+        at.key = first + static_cast<std::int32_t>(j);
+        slope[j] = weight[j] == no_logit<Real> ? Real{1} : f.derivative(product[j], weight[j], at);
       }
     }
   }
-  for (std::int64_t j = 0; j < tile_keys; ++j) {
-    weight[j] = weight_of(weight[j], s.lse[local]);
-    product[j] = weight[j] * (along[j] - s.mean[local]) * slope[j];
-  }
+  s.version.run([=, lse = s.lse[local], mean = s.mean[local]](auto) {
+    for (std::int64_t j = 0; j < tile_keys; ++j) {
+      Real const w = weight_of(logit[j], lse);
+      weight[j] = w;
+      if constexpr (std::is_same_v<Score, plain>) {
+        product[j] = w * (along[j] - mean);
+      } else {
+        product[j] = w * (along[j] - mean) * slope[j];
+      }
+    }
+  });
 }
 
 //! All that one tile of keys gives to the rows of a block and gets from them.
@@ -132,22 +135,35 @@ void backward_tile(parameters const& p,
   pack_keys(p, t.key, rows, keys, s.key);
   pack_keys_across(p, t.key, rows, keys, s.key_across);
   pack_keys_across(p, t.value, rows, keys, s.value_across);
-  for (std::int64_t local = 0; local < rows.count(); ++local) {
+  auto const count = rows.count();
+  std::fill_n(s.product, count * tile_keys, Real{0});
+  std::fill_n(s.along, count * tile_keys, Real{0});
+  auto const add_to_keys = [&](Real* to, Real const* from, Real const* across) {
+    add_product(s.version, to, tile_keys, from, dim, 1, across, tile_keys, count, dim, tile_keys);
+  };
+  add_to_keys(s.product, s.query, s.key_across);
+  add_to_keys(s.along, s.output_gradient, s.value_across);
+  for (std::int64_t local = 0; local < count; ++local) {
     gradients_of_row(p, m, f, rows, keys, covered, local, s);
-    add_rows(s.query_gradient + local * dim,
-             s.product + local * tile_keys,
-             1,
-             s.key,
-             dim,
-             keys.count(),
-             dim);
   }
-  for (std::int64_t j = 0; j < keys.count(); ++j) {
-    auto* const key_gradient = t.key_gradient.row(rows.batch, keys.begin + j, rows.key_head);
-    auto* const value_gradient = t.value_gradient.row(rows.batch, keys.begin + j, rows.key_head);
-    add_rows(key_gradient, s.product + j, tile_keys, s.query, dim, rows.count(), dim);
-    add_rows(value_gradient, s.weight + j, tile_keys, s.output_gradient, dim, rows.count(), dim);
-  }
+  add_product(s.version,
+              s.query_gradient,
+              dim,
+              s.product,
+              tile_keys,
+              1,
+              s.key,
+              dim,
+              count,
+              keys.count(),
+              dim);
+  auto const add_to_gradient = [&](auto const& gradient, Real const* from, Real const* other) {
+    auto* const to = gradient.row(rows.batch, keys.begin, rows.key_head);
+    add_across(
+      s.version, to, gradient.length_stride, from, tile_keys, other, keys.count(), count, dim);
+  };
+  add_to_gradient(t.key_gradient, s.product, s.query);
+  add_to_gradient(t.value_gradient, s.weight, s.output_gradient);
 }
 
 //! Writes dQ of the rows of a block, or adds to it.

@@ -12,6 +12,7 @@
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -29,6 +30,7 @@ struct forward_scratch {
   Real* logit;      // [tile_rows, tile_keys]
   Real* most;       // [tile_rows]
   Real* sum;        // [tile_rows]
+  vector_version version = vector_version::of_process();
 
   forward_scratch(workspace<Real>& space, std::int64_t dim) {
     auto const rows = tile_rows * dim;
@@ -70,7 +72,8 @@ void start_rows(parameters const& p,
 
 //! Turns one row of logits into weights relative to the row's new maximum; rescales what is there.
 template <class Real>
-void soften_row(Real* logit, Real& most, Real& sum, Real* output, std::int64_t dim) {
+[[gnu::always_inline]] inline void
+soften_row(Real* logit, Real& most, Real& sum, Real* output, std::int64_t dim) {
   Real const top = largest_of_keys(logit, most);
   if (top == no_logit<Real>) { // nothing seen so far
     for (std::int64_t j = 0; j < tile_keys; ++j) {
@@ -105,17 +108,33 @@ void forward_tile(parameters const& p,
   auto const dim = p.head_dim;
   pack_keys_across(p, t.key, rows, keys, s.key_across);
   pack_keys(p, t.value, rows, keys, s.value);
-  for (std::int64_t local = 0; local < rows.count(); ++local) {
-    Real* const logit = s.logit + local * tile_keys;
-    Real* const output = s.output + local * dim;
-    for (std::int64_t j = 0; j < tile_keys; ++j) {
-      logit[j] = 0;
+  std::fill_n(s.logit, rows.count() * tile_keys, Real{0});
+  add_product(s.version,
+              s.logit,
+              tile_keys,
+              s.query,
+              dim,
+              1,
+              s.key_across,
+              tile_keys,
+              rows.count(),
+              dim,
+              tile_keys);
+  if (!products_are_logits<Score>(covered, keys)) {
+    for (std::int64_t local = 0; local < rows.count(); ++local) {
+      Real* const logit = s.logit + local * tile_keys;
+      auto const at = first_pair(p, rows, rows.begin + local, keys);
+      logits_of_row(m, f, covered, at, keys, logit, logit);
     }
-    add_rows(logit, s.query + local * dim, 1, s.key_across, tile_keys, dim, tile_keys);
-    logits_of_row(m, f, covered, first_pair(p, rows, rows.begin + local, keys), keys, logit, logit);
-    soften_row(logit, s.most[local], s.sum[local], output, dim);
-    add_rows(output, logit, 1, s.value, dim, keys.count(), dim);
   }
+  s.version.run([=, count = rows.count()](auto) {
+    for (std::int64_t local = 0; local < count; ++local) {
+      soften_row(
+        s.logit + local * tile_keys, s.most[local], s.sum[local], s.output + local * dim, dim);
+    }
+  });
+  add_product(
+    s.version, s.output, dim, s.logit, tile_keys, 1, s.value, dim, rows.count(), keys.count(), dim);
 }
 
 //! Divides by the sums and writes O and the log-sum-exp.

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
+#include <cstdint>
 #include <random>
 
 #include "problem.hpp"
@@ -167,4 +169,81 @@ TEST_CASE("running dK and dV may be wider than the tensors") {
   at::backward(p.chunk(0, 50, 50), wide);
   CHECK(distance(p.key_gradient.elements(), key_gradient.elements()) < 2e-6);
   CHECK(distance(p.value_gradient.elements(), value_gradient.elements()) < 2e-6);
+}
+
+namespace {
+
+//! The upper half of a float, rounded to nearest even.
+struct short_float {
+  std::uint16_t bits = 0;
+
+  short_float() = default;
+  short_float(float x) { // NOLINT(google-explicit-constructor)
+    auto const all = std::bit_cast<std::uint32_t>(x);
+    bits = static_cast<std::uint16_t>((all + 0x7fffu + (all >> 16 & 1u)) >> 16);
+  }
+  operator float() const { // NOLINT(google-explicit-constructor)
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+};
+
+} // namespace
+
+TEST_CASE("elements of 16 bits: chunks leave no trace, and gradients are those of the reference") {
+  std::mt19937 random(12);
+  sizes s{.batch = 1, .queries = 77, .keys = 77, .heads = 4, .key_heads = 2, .dim = 19};
+  problem<short_float> first(s);
+  first.fill(random);
+  problem<float> exact(first);
+  auto const run = [&](std::vector<std::int64_t> const& ends) {
+    problem<short_float> made(first);
+    tensor<float> key_gradient(s.batch, s.keys, s.key_heads, s.dim);
+    auto value_gradient = key_gradient;
+    std::vector<float> lse(static_cast<std::size_t>(s.heads * s.queries));
+    auto const statistics = [&](std::int64_t begin, std::int64_t count) {
+      return at::row_view<float>{
+        lse.data() + begin, s.batch, s.heads, count, s.heads * s.queries, s.queries};
+    };
+    for (std::size_t i = 1; i < ends.size(); ++i) {
+      auto const begin = ends[i - 1];
+      auto const count = ends[i] - begin;
+      at::forward(made.chunk(begin, count, ends[i]),
+                  at::forward_tensors<short_float>{made.query.view(begin, count),
+                                                   made.key.view(0, ends[i]),
+                                                   made.value.view(0, ends[i]),
+                                                   made.output.view(begin, count),
+                                                   statistics(begin, count)});
+    }
+    for (std::size_t i = ends.size() - 1; i > 0; --i) {
+      auto const begin = ends[i - 1];
+      auto const count = ends[i] - begin;
+      at::backward(made.chunk(begin, count, ends[i]),
+                   at::backward_tensors<short_float>{made.query.view(begin, count),
+                                                     made.key.view(0, ends[i]),
+                                                     made.value.view(0, ends[i]),
+                                                     made.output.view(begin, count),
+                                                     statistics(begin, count),
+                                                     made.output_gradient.view(begin, count),
+                                                     made.query_gradient.view(begin, count),
+                                                     key_gradient.view(0, ends[i]),
+                                                     value_gradient.view(0, ends[i])});
+    }
+    std::vector<float> all;
+    for (auto const& each : {made.output.elements(), made.query_gradient.elements()})
+      all.insert(all.end(), each.begin(), each.end());
+    for (auto const& each : {key_gradient.elements(), value_gradient.elements()})
+      all.insert(all.end(), each.begin(), each.end());
+    return all;
+  };
+  auto const whole = run({0, 77});
+  CHECK(different_bits(run({0, 1, 33, 70, 77}), whole) == 0);
+  at::forward(exact.chunk(0, 77, 77), exact.forward_views(0, 77, 77));
+  at::backward(exact.chunk(0, 77, 77), exact.backward_views(0, 77, 77));
+  std::vector<float> expected;
+  for (auto const& each : {exact.output.elements(),
+                           exact.query_gradient.elements(),
+                           exact.key_gradient.elements(),
+                           exact.value_gradient.elements()})
+    expected.insert(expected.end(), each.begin(), each.end());
+  CHECK(distance(whole, expected) < 1e-2); // of outputs rounded to 8 bits
 }

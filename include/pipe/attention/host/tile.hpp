@@ -10,6 +10,7 @@
 //! key tiles start at multiples of tile_keys and are padded with zeros to full width; dK and dV
 //! receive one query after the other, the last query first.
 
+#include <pipe/attention/host/vectors.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
@@ -43,7 +44,7 @@ private:
 
 namespace detail {
 
-inline constexpr std::int64_t tile_rows = 32; //!< (query, head) rows of a tile
+inline constexpr std::int64_t tile_rows = 64; //!< (query, head) rows of a tile
 inline constexpr std::int64_t tile_keys = 64; //!< keys of a tile
 
 template <class Real>
@@ -53,7 +54,7 @@ inline constexpr Real no_logit = -std::numeric_limits<Real>::infinity();
 //! float a short polynomial to about seven digits that compilers turn into vector code: comparisons
 //! are made on bits, because those of floats are branches where they may trap. NaN stays NaN.
 template <class Real>
-[[nodiscard]] inline Real weight_of(Real logit, Real most) {
+[[nodiscard, gnu::always_inline]] inline Real weight_of(Real logit, Real most) {
   if constexpr (std::is_same_v<Real, float>) {
     constexpr std::uint32_t lowest =
       std::bit_cast<std::uint32_t>(-87.0f); // exp of less is no number
@@ -98,67 +99,55 @@ struct key_block {
   return {begin, end < p.key_length ? end : p.key_length};
 }
 
-//! sum[x] += coefficient[i] * rows[i][x] for i = 0, 1, ...: one addition after the other for each
-//! x, so that cutting the range of i anywhere changes nothing. Four rows at a time save loads and
-//! stores.
+//! to [rows, columns] += transposed(from [inner, rows]) other [inner, columns]; sums of a wider
+//! type than the factors take the plain loop.
 template <class Sum, class Real>
-void add_rows(Sum* __restrict sum,
-              Real const* coefficient,
-              std::int64_t coefficient_stride,
-              Real const* __restrict rows,
-              std::int64_t row_stride,
-              std::int64_t count,
-              std::int64_t width) {
-  std::int64_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    Sum const a = coefficient[i * coefficient_stride];
-    Sum const b = coefficient[(i + 1) * coefficient_stride];
-    Sum const c = coefficient[(i + 2) * coefficient_stride];
-    Sum const d = coefficient[(i + 3) * coefficient_stride];
-    Real const* __restrict const first = rows + i * row_stride;
-    Real const* __restrict const second = first + row_stride;
-    Real const* __restrict const third = second + row_stride;
-    Real const* __restrict const fourth = third + row_stride;
-    for (std::int64_t x = 0; x < width; ++x) {
-      sum[x] = (((sum[x] + a * first[x]) + b * second[x]) + c * third[x]) + d * fourth[x];
-    }
-  }
-  for (; i < count; ++i) {
-    Sum const a = coefficient[i * coefficient_stride];
-    Real const* __restrict const first = rows + i * row_stride;
-    for (std::int64_t x = 0; x < width; ++x) {
-      sum[x] = sum[x] + a * first[x];
+void add_across(vector_version version,
+                Sum* to,
+                std::int64_t to_stride,
+                Real const* from,
+                std::int64_t from_stride,
+                Real const* other,
+                std::int64_t rows,
+                std::int64_t inner,
+                std::int64_t columns) {
+  if constexpr (std::is_same_v<Sum, Real>) {
+    add_product(version, to, to_stride, from, 1, from_stride, other, columns, rows, inner, columns);
+  } else {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i < inner; ++i) {
+        Sum const factor = from[i * from_stride + r];
+        for (std::int64_t x = 0; x < columns; ++x) {
+          to[r * to_stride + x] += factor * other[i * columns + x];
+        }
+      }
     }
   }
 }
 
+//! Eight numbers of a row, in every version: the order of a sum shall be the same in all.
+template <class Real>
+using eight_keys = typename vector_register<Real, 8 * sizeof(Real)>::type;
+
 //! Sum of a full row of a tile, in one fixed order.
 template <class Real>
-[[nodiscard]] Real sum_of_keys(Real const* row) {
-  constexpr std::int64_t lanes = 8;
-  Real part[lanes] = {};
-  for (std::int64_t j = 0; j < tile_keys; j += lanes) {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      part[lane] += row[j + lane];
-    }
+[[nodiscard, gnu::always_inline]] inline Real sum_of_keys(Real const* row) {
+  eight_keys<Real> part = {};
+  for (std::int64_t j = 0; j < tile_keys; j += 8) {
+    part += *reinterpret_cast<eight_keys<Real> const*>(row + j);
   }
   return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
 }
 
 //! Largest of a full row of a tile and of one more number; eight chains, since each step must wait.
 template <class Real>
-[[nodiscard]] Real largest_of_keys(Real const* row, Real more) {
-  constexpr std::int64_t lanes = 8;
-  Real most[lanes];
-  for (std::int64_t lane = 0; lane < lanes; ++lane) {
-    most[lane] = more;
+[[nodiscard, gnu::always_inline]] inline Real largest_of_keys(Real const* row, Real more) {
+  eight_keys<Real> most = eight_keys<Real>{} + more;
+  for (std::int64_t j = 0; j < tile_keys; j += 8) {
+    auto const next = *reinterpret_cast<eight_keys<Real> const*>(row + j);
+    most = next > most ? next : most;
   }
-  for (std::int64_t j = 0; j < tile_keys; j += lanes) {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      most[lane] = row[j + lane] > most[lane] ? row[j + lane] : most[lane];
-    }
-  }
-  for (std::int64_t lane = 0; lane < lanes; ++lane) {
+  for (int lane = 0; lane < 8; ++lane) {
     more = most[lane] > more ? most[lane] : more;
   }
   return more;
@@ -197,19 +186,27 @@ void pack_keys(parameters const& p,
   }
 }
 
-//! Copies the keys of a tile to [dim, tile_keys], with zeros where the tile has no key.
+//! Copies the keys of a tile to [dim, tile_keys], with zeros where the tile has no key. Some dims
+//! of all keys at a time, so that what is written stays in the cache.
 template <class Element, class Real>
 void pack_keys_across(parameters const& p,
                       tensor_view<Element const> const& from,
                       row_block const& rows,
                       key_block const& keys,
                       Real* to) {
-  for (std::int64_t j = 0; j < tile_keys; ++j) {
-    bool const there = j < keys.count();
-    Element const* const source =
-      from.row(rows.batch, there ? keys.begin + j : keys.begin, rows.key_head);
-    for (std::int64_t d = 0; d < p.head_dim; ++d) {
-      to[d * tile_keys + j] = there ? static_cast<Real>(source[d]) : Real{0};
+  constexpr std::int64_t dims = 8;
+  for (std::int64_t begin = 0; begin < p.head_dim; begin += dims) {
+    auto const end = begin + dims < p.head_dim ? begin + dims : p.head_dim;
+    for (std::int64_t j = 0; j < keys.count(); ++j) {
+      Element const* const source = from.row(rows.batch, keys.begin + j, rows.key_head);
+      for (std::int64_t d = begin; d < end; ++d) {
+        to[d * tile_keys + j] = static_cast<Real>(source[d]);
+      }
+    }
+    for (std::int64_t d = begin; d < end; ++d) {
+      for (std::int64_t j = keys.count(); j < tile_keys; ++j) {
+        to[d * tile_keys + j] = 0;
+      }
     }
   }
 }
@@ -261,6 +258,12 @@ void logits_of_row(Mask const& m,
   for (std::int64_t j = keys.count(); j < tile_keys; ++j) {
     logit[j] = no_logit<Real>;
   }
+}
+
+//! Whether logits_of_row would change nothing.
+template <score Score>
+[[nodiscard]] bool products_are_logits(tile_cover covered, key_block const& keys) {
+  return std::is_same_v<Score, plain> && covered == tile_cover::full && keys.count() == tile_keys;
 }
 
 } // namespace detail
