@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Checks that a folder has headers only, that none is over 600 lines, and that none calls what newer compilers warn of in
-an older standard library, which would be an error in the programs of some users.
+an older standard library, which would be an error in the programs of some users. Every family of schedules is in pipe.hpp;
+`--write` adds those that are missing.
 
-usage: check_headers.py include/pipe
+usage: check_headers.py include/pipe [--write]
 """
 import pathlib
 import re
@@ -14,7 +15,26 @@ MAXIMUM_LINES = 600
 WITH_BUFFERS = re.compile(r"std::(stable_sort|stable_partition|inplace_merge)\(")
 
 
+NO_FAMILIES = {"attention_exchange.hpp", "requirements.hpp"}  # which schedules include
+
+
+def lacking(folder):
+    """Headers of schedules that the door does not include."""
+    door = (folder / "pipe.hpp").read_text(encoding="utf-8")
+    return [line for line in (f"#include <pipe/schedule/{path.name}>\n" for path in sorted((folder / "schedule").glob("*.hpp"))
+                              if path.name not in NO_FAMILIES) if line not in door]
+
+
+def write(folder):
+    door = (folder / "pipe.hpp").read_text(encoding="utf-8").splitlines(keepends=True)
+    includes = [i for i, line in enumerate(door) if line.startswith("#include <pipe/") and "config" not in line]
+    door[includes[0]:includes[-1] + 1] = sorted(door[includes[0]:includes[-1] + 1] + lacking(folder))
+    (folder / "pipe.hpp").write_text("".join(door), encoding="utf-8")
+
+
 def problems(folder):
+    for line in lacking(folder):
+        yield f"pipe.hpp lacks {line.strip()}; run this check with --write"
     present = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     for name in sorted(name for name in present if not name.endswith((".hpp", ".cuh", "README.md"))):
         yield f"{folder}/{name} is no header, so it is not installed"
@@ -30,6 +50,8 @@ def problems(folder):
 
 
 if __name__ == "__main__":
+    if "--write" in sys.argv:
+        write(pathlib.Path(sys.argv[1]))
     found = list(problems(pathlib.Path(sys.argv[1])))
     print(*found, sep="\n")
     sys.exit(1 if found else 0)
