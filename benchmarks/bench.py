@@ -77,11 +77,16 @@ def reality(programs, python):
             "torch": lines_of(python, ROOT / "benchmarks/torch_peers.py", "reality") if has_torch(python) else []}
 
 
+def arithmetic(programs, python):
+    return {"machine": {**machine(), "load": round(os.getloadavg()[0], 1)}, "ours": lines_of(f"{programs}/host_arithmetic"),
+            "torch": lines_of(python, ROOT / "benchmarks/torch_peers.py", "arithmetic") if has_torch(python) else []}
+
+
 def compile_time(_programs, _python):
     return lines_of(str(ROOT / "benchmarks/compile_time"), "--compilers", "g++,clang++", "--json")
 
 
-PARTS = {part.__name__: part for part in (making, scale, overhead, reality, compile_time)}
+PARTS = {part.__name__: part for part in (making, scale, overhead, reality, arithmetic, compile_time)}
 
 
 def named(rows, key="schedule"):
@@ -114,6 +119,33 @@ def making_ratios(found):
                 sys.exit(f"bench: {peer['schedule']} at {size}: {own['passes']} passes here, {peer['passes']} in torch")
             ratios.append((size, peer["schedule"], own["seconds"], peer["seconds"]))
     return ratios
+
+
+def render_arithmetic(found):
+    core = next(row for row in found["ours"] if row["what"] == "core")
+    adamw = next(row for row in found["ours"] if row["what"] == "adamw")
+    peers = {(row["what"], row["shape"]): row for row in found["torch"]}
+    about = found["machine"]
+    text = f"""## Arithmetic of one core
+
+Float numbers on one thread (`host_arithmetic`, {about['date']}, {about['processor']}, vector loops `{core['version']}`), GFLOP/s of
+processor time, the best of several runs, while the load of the {about['cores']} cores was {about['load']}. The core's peak in the same run
+was {core['peak']:.0f} GFLOP/s. Attention is causal, and half of the square is counted. "Backward" of a product is the gradient of its matrix.{" PyTorch " + found["torch"][0]["torch"] + " has one thread, too." if found["torch"] else ""}
+
+"""
+    rows = []
+    for row in found["ours"]:
+        if "shape" in row:
+            cells = [f"{row['what']} {row['shape']}"]
+            for key in ("forward", "backward"):
+                peer = peers.get((row["what"], row["shape"]))
+                cells += [f"{row[key]:.0f}", f"{100 * row[key] / core['peak']:.0f} %", f"{row[key] / peer[key]:.2f}" if peer else ""]
+            rows.append(cells)
+    text += table(["", "forward", "of peak", "to PyTorch", "backward", "of peak", "to PyTorch"], rows)
+    return text + f"""
+AdamW moves {adamw['rate']:.1f} GB/s, {100 * adamw['rate'] / adamw['memory']:.0f} % of a loop that only adds one to the same four arrays.
+
+"""
 
 
 def render_page(found):
@@ -182,6 +214,7 @@ Stages that wait for the time of a pass (20 ms of a device's share of the model)
                   [[row["schedule"], seconds_text(row["planned"]), seconds_text(row["measured"]), f"{row['ratio']:.3f}",
                     f"{peers[row['schedule']]['ratio']:.3f}" if row["schedule"] in peers else ""]
                    for row in found["reality"]["ours"]]) + "\n"
+    text += render_arithmetic(found["arithmetic"])
     text += """## Timetables of the compiler
 
 Processor time of a file that makes and verifies one timetable as a constant (`benchmarks/compile_time`).
@@ -256,7 +289,8 @@ def main():
         if wrong or not options.programs:
             sys.exit(f"bench: there is no part {', '.join(wrong)}; parts are {', '.join(PARTS)}" if wrong else __doc__)
         found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-        found["machine"] = machine()
+        if options.only != "arithmetic":
+            found["machine"] = machine()
         for part in options.only.split(","):
             found[part] = PARTS[part](options.programs, options.python)
         RESULTS.parent.mkdir(exist_ok=True)

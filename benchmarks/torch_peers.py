@@ -5,6 +5,7 @@ with their sends and receives (processor time; nothing is verified or proven), h
 beside their plan, and what a pass costs where stages do nothing.
 
 usage: torch_peers.py making DEVICES MICROBATCHES
+       torch_peers.py arithmetic    products and attention on one thread, in GFLOP/s of processor time
        torch_peers.py reality
        torch_peers.py overhead DEVICES MICROBATCHES
 """
@@ -156,9 +157,40 @@ def overhead_of(rank, folder, devices, microbatches):
     torch.distributed.destroy_process_group()
 
 
+def best_seconds(runs, work):
+    seconds = []
+    for _ in range(runs):
+        start = time.process_time()
+        work()
+        seconds.append(time.process_time() - start)
+    return min(seconds)
+
+
+def arithmetic():
+    torch.set_num_threads(1)
+    for tokens, inner, columns in ((128, 64, 256), (128, 256, 256), (128, 256, 1024), (256, 512, 2048), (256, 2048, 512)):
+        x, w, y = torch.randn(tokens, inner), torch.randn(inner, columns), torch.randn(tokens, columns)
+        gradient, work = torch.zeros(inner, columns), 2e-9 * tokens * inner * columns
+        print(json.dumps({"what": "product", "shape": f"{tokens} x {inner} x {columns}", "torch": torch.__version__,
+                          "forward": work / best_seconds(15, lambda: y.addmm_(x, w)),
+                          "backward": work / best_seconds(15, lambda: gradient.addmm_(x.T, y))}), flush=True)
+    for dim in (64, 128):
+        for length in (512, 1024, 2048, 4096):
+            query, key, value = (torch.randn(1, 2, length, dim).requires_grad_() for _ in range(3))
+            attend = lambda: torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            forward = best_seconds(3, attend)
+            outputs = [attend() for _ in range(3)]
+            backward = best_seconds(3, lambda: outputs.pop().backward(query.detach()))
+            work = 2e-9 * length * length * dim
+            print(json.dumps({"what": "attention", "shape": f"D {dim}, T {length}", "torch": torch.__version__,
+                              "forward": 2 * work / forward, "backward": 5 * work / backward}), flush=True)
+
+
 def main(words):
     if len(words) == 3 and words[0] == "making":
         making(int(words[1]), int(words[2]))
+    elif words == ["arithmetic"]:
+        arithmetic()
     elif words == ["reality"]:
         with tempfile.TemporaryDirectory() as folder:
             torch.multiprocessing.spawn(reality_of, (folder,), nprocs=DEVICES)
