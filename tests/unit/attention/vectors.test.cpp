@@ -159,6 +159,33 @@ TEST_CASE("tiles of every size have the bits of one addition after the other") {
   }
 }
 
+TEST_CASE(
+  "tiles of registers that this processor may lack have the same bits, made of smaller ones") {
+  std::mt19937 random(5);
+  kinds_seen seen;
+  for (std::int64_t rows = 1; rows <= 13; ++rows)
+    for (std::int64_t const columns : {1, 15, 16, 17, 33, 63, 64, 65, 131}) {
+      CAPTURE(rows);
+      CAPTURE(columns);
+      product_case<float> each(
+        rows, 1 + rows * 11, columns, columns % 3, rows % 2 != 0, false, random);
+      pipelining::attention::detail::add_product_in<64>(
+        each.to.data(),
+        each.to_stride,
+        pipelining::attention::detail::factor_view<float>{
+          each.from.data(), each.from_row, each.from_term},
+        each.other.data(),
+        each.other_stride,
+        each.rows,
+        each.inner,
+        each.columns);
+      int const before = seen.others;
+      seen.count(each);
+      REQUIRE(seen.others == before);
+    }
+  seen.check();
+}
+
 TEST_CASE("any cut of rows, columns and terms gives the same bits") {
   std::mt19937 random(3);
   for (auto const version : versions_here()) {
