@@ -292,6 +292,7 @@ private:
   //! timeline, timed.
   void finish(bool shakes) {
     keep_least(pool_, 4, [](auto const& one) { return one.value; });
+    shaking_ = true;
     for (std::uint64_t round = 0; shakes && !pool_.empty() && !done(); ++round)
       shake(pool_[static_cast<std::size_t>(round % pool_.size())], round);
     restore(best_.codes);
@@ -323,6 +324,12 @@ private:
     if (value() < best_.value) {
       best_.value = value();
       best_.codes = copy();
+      // Where something has been found, more may be near.
+      std::int64_t const more = std::min(total_ / 2 - left_, spare_);
+      if (shaking_ && more > 0) {
+        left_ += more;
+        spare_ -= more;
+      }
     }
   }
   void forwards() {
@@ -431,6 +438,9 @@ private:
   std::int64_t most_makespan_ = std::numeric_limits<std::int64_t>::max();
   std::uint64_t random_ = 1;
   result best_;
+  std::int64_t total_ = left_;
+  std::int64_t spare_ = 2 * left_;
+  bool shaking_ = false;
   std::vector<result> pool_;
 };
 
