@@ -6,9 +6,12 @@
 
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -111,61 +114,56 @@ inline declaration nonsense(dice& chance) {
   return result;
 }
 
-//! A train of kinds: each makes something that the next one reads, some move a slot on an engine
-//! of their own, some read or make what travels between stages.
+//! A train of kinds on all engines: each makes something that later ones read, and reads and frees
+//! what others have made. Some copy, some read or make what travels between stages.
 inline declaration sensible(dice& chance) {
   declaration result;
-  // Of each of these pools a pass uses one slot; and it reads one and fills one of all others.
-  std::vector<pp::slot_class> const pools{pp::slot_class::activation,
+  std::vector<pp::slot_class> const stays{pp::slot_class::activation,
                                           pp::slot_class::weight_input,
                                           pp::slot_class::sequence,
                                           pp::slot_class::sequence_gradient};
-  std::vector<pp::slot_class> const others{
-    pp::slot_class::weights, pp::slot_class::full_gradients, pp::slot_class::statistics};
+  std::vector<pp::slot_class> const pools{pp::slot_class::activation,
+                                          pp::slot_class::weight_input,
+                                          pp::slot_class::sequence,
+                                          pp::slot_class::sequence_gradient,
+                                          pp::slot_class::output,
+                                          pp::slot_class::logits,
+                                          pp::slot_class::weights,
+                                          pp::slot_class::full_gradients,
+                                          pp::slot_class::statistics};
   auto const declared = [&result](pp::datum of) {
     of.word = pp::flow_word::of((std::string("d") + std::to_string(result.data.size())).c_str());
     result.data.push_back(of);
     return static_cast<std::uint8_t>(result.data.size() - 1);
   };
-  int const count = chance.below(8) + 1;
+  int const count = chance.below(10) + 1;
   std::vector<std::uint8_t> open; // made, and not freed yet
   std::vector<std::uint8_t> marks;
-  for (int i = 0; i < count; ++i) {
+  std::vector<pp::effect> travels; // reads of other stages
+  for (int i = 0; i < count && result.data.size() + 8 < pp::most_data; ++i) {
     pp::kind_of_pass kind;
     kind.letter = static_cast<char>('a' + i);
     kind.word = pp::flow_word::of(("k" + std::to_string(i)).c_str());
-    bool const moves = !open.empty() && chance.one_in(4);
-    if (moves) {
+    if (chance.one_in(2))
       kind.on = static_cast<pp::engine>(1 + chance.below(3));
-      kind.calls = chance.one_in(2) ? pp::stage_call::copy : pp::stage_call::perform;
-    }
-    std::vector<pp::slot_class> kept = pools;
-    bool reads_own = false;
-    bool in = false;
-    bool out = false;
-    auto const take = [&] {
-      auto const at = kept.begin() + chance.below(static_cast<int>(kept.size()));
-      pp::slot_class const pool = *at;
-      kept.erase(at);
-      return pool;
-    };
-    if (!open.empty() && (moves || chance.below(4) != 0)) {
-      auto const at = open.begin() + chance.below(static_cast<int>(open.size()));
-      bool const frees = moves || chance.below(3) != 0;
+    bool const copies = kind.on != pp::engine::compute && !open.empty() && chance.one_in(4);
+    if (copies)
+      kind.calls = pp::stage_call::copy;
+    std::vector<std::uint8_t> unread = open;
+    for (int reads = copies ? 1 : chance.below(4); reads > 0 && !unread.empty(); --reads) {
+      auto const at = unread.begin() + chance.below(static_cast<int>(unread.size()));
+      bool const frees = copies || chance.one_in(2);
       add(kind, {frees ? pp::does::frees : pp::does::reads, *at});
-      auto const own =
-        std::find(kept.begin(), kept.end(), static_cast<pp::slot_class>(result.data[*at].pool));
-      in = own == kept.end();
-      if (!in)
-        kept.erase(own);
       if (frees)
-        open.erase(at);
-      reads_own = true;
+        open.erase(std::find(open.begin(), open.end(), *at));
+      unread.erase(at);
     }
-    if (!marks.empty() && (!reads_own || chance.one_in(3)))
-      add(kind, {pp::does::reads, marks.back()});
-    if (!moves && !in && chance.one_in(2)) { // something that travels
-      out = true;
+    if (!marks.empty() && chance.one_in(3))
+      add(kind, {chance.one_in(2) ? pp::does::reads : pp::does::follows, chance.pick(marks)});
+    if (!copies && !travels.empty() && chance.one_in(4)) { // what another kind reads, too
+      pp::effect const& read = chance.pick(travels);
+      add(kind, read);
+    } else if (!copies && chance.one_in(3)) { // something that travels
       bool const forward = chance.one_in(2);
       pp::datum sent =
         datum_of("", forward ? pp::slot_class::output : pp::slot_class::input_gradient);
@@ -174,11 +172,13 @@ inline declaration sensible(dice& chance) {
       sent.wanted = true;
       sent.instance = chance.one_in(4) ? pp::per::reader : pp::per::unit;
       std::uint8_t const of = declared(sent);
-      add(kind, {pp::does::reads, of, forward ? pp::of_stage::before : pp::of_stage::after});
+      travels.push_back(
+        {pp::does::reads, of, forward ? pp::of_stage::before : pp::of_stage::after});
+      add(kind, travels.back());
       add(kind, {pp::does::makes, of});
     }
-    if (!moves && chance.one_in(4)) { // a sum over the chunks
-      pp::datum sum = datum_of("", take());
+    if (!copies && chance.one_in(4)) { // a sum over the chunks
+      pp::datum sum = datum_of("", chance.pick(stays));
       sum.instance = pp::per::microbatch;
       sum.only_chunked = chance.one_in(2);
       add(kind,
@@ -186,15 +186,14 @@ inline declaration sensible(dice& chance) {
       if (chance.one_in(2))
         add(kind, {pp::does::frees, static_cast<std::uint8_t>(result.data.size() - 1)});
     }
-    if (chance.one_in(5) && !moves) { // memory to work in
-      std::uint8_t const of = declared(datum_of("", take()));
+    if (!copies && chance.one_in(5)) { // memory to work in
+      std::uint8_t const of = declared(datum_of("", chance.pick(pools)));
       add(kind, {pp::does::makes, of});
       add(kind, {pp::does::frees, of});
     }
-    if (moves || (chance.below(3) != 0 && !(out && kept.empty()))) {
-      bool const stays = out || (!kept.empty() && chance.one_in(2));
-      pp::datum made = datum_of("", stays ? take() : chance.pick(others));
-      if (!stays && chance.one_in(3)) {
+    for (int makes = copies ? 1 : chance.below(3); makes > 0; --makes) {
+      pp::datum made = datum_of("", chance.pick(pools));
+      if (chance.one_in(5)) {
         made = datum_of("", pp::slot_class::host_activation);
         made.lives = pp::residence::host;
       }
@@ -204,14 +203,14 @@ inline declaration sensible(dice& chance) {
     }
     pp::datum mark;
     mark.lives = pp::residence::nowhere;
-    mark.wanted = chance.one_in(2);
+    mark.wanted = !chance.one_in(3);
     marks.push_back(declared(mark));
     add(kind, {pp::does::makes, marks.back()});
     result.kinds.push_back({static_cast<pp::pass_kind>(i), kind});
     if (chance.one_in(6) && i + 1 < count &&
         result.kinds.size() < 20) { // another way to do the same
       kind.letter = static_cast<char>('A' + i);
-      kind.on = moves || chance.one_in(2) ? kind.on : pp::engine::compute;
+      kind.on = copies || chance.one_in(2) ? kind.on : chance.any<pp::engine>(4);
       result.kinds.push_back({static_cast<pp::pass_kind>(20 - i), kind});
     }
   }
@@ -392,5 +391,62 @@ inline void fill_rows(dice& chance,
     left.erase(ready);
   }
 }
+
+//! @brief Slots of one number each.
+struct eight_bytes {
+  [[nodiscard]] static std::int64_t bytes(pipelining::slot_class, pipelining::pass const&) {
+    return 8;
+  }
+};
+
+//! @brief A flow by chance on a pipeline by chance. One at a time.
+class random_pipeline {
+public:
+  //! @param devices of it; 0: one to three, by chance
+  //! @throws std::invalid_argument where `declare` refuses the flow
+  explicit random_pipeline(dice& chance, int devices = 0) {
+    namespace pp = pipelining;
+    static std::vector<pp::flow> const known{
+      pp::training, pp::frugal_training, pp::vocabulary_training<1>, pp::vocabulary_training<2>};
+    given_orders::declared = random_declaration(chance, known).flow();
+    given_.extents = {.devices = devices > 0 ? devices : 1 + chance.below(3),
+                      .microbatches = 1 + chance.below(3),
+                      .chunks = 1 + chance.below(2),
+                      .stages_per_device = 1 + chance.below(2),
+                      .where = pp::placement::custom};
+    if (chance.one_in(4)) // fewer or more stages than those of all devices
+      given_.extents.extra_stages =
+        chance.below(stages(given_.extents) + 2) - stages(given_.extents) + 1;
+    int const count = stages(given_.extents);
+    for (int stage = 0; stage < count; ++stage)
+      given_.holders.push_back(chance.below(given_.extents.devices));
+    is_chain_ = !chance.one_in(3);
+    for (int to = 1; to < count && !is_chain_; ++to)
+      for (int from = 0; from < to; ++from)
+        if (chance.one_in(2))
+          given_.edges.push_back({from, to});
+    if (!is_chain_ && chance.one_in(3))
+      given_.groups.push_back({0, std::min(count, given_.extents.devices)});
+  }
+
+  //! @brief Orders by chance, with times. @throws std::invalid_argument for those that cannot run
+  [[nodiscard]] pipelining::dynamic_timetable timetable(dice& chance) const {
+    return is_chain_ ? timetable_of(chance, given_orders(given_)) : timetable_of(chance, given_);
+  }
+
+private:
+  template <class Schedule>
+  [[nodiscard]] static pipelining::dynamic_timetable timetable_of(dice& chance, Schedule plan) {
+    pipelining::pipeline over = pipelining::detail::pipeline_of(plan, plan.extents);
+    over.declared = given_orders::declared;
+    plan.rows.assign(static_cast<std::size_t>(row_count(over)), {});
+    fill_rows(chance, over, plan.rows);
+    return pipelining::make_timetable(
+      plan, {plan.extents.devices, plan.extents.microbatches}, pipelining::uniform_cost{});
+  }
+
+  given_graph given_{};
+  bool is_chain_ = true;
+};
 
 } // namespace support

@@ -155,7 +155,7 @@ private:
 
   [[nodiscard]] std::string named(item const& step) const {
     return (step.about == subject::pass ? "what comes of the " : "the ") +
-           describe_subject(step, work_.over.extents.chunks > 1);
+           describe_subject(step, work_.over);
   }
   //! The message of that number between the same two devices, if there is one.
   [[nodiscard]] std::string sent_as(item const& expected, std::uint64_t sequence) const {

@@ -145,8 +145,8 @@ private:
         continue;
       item const& step =
         slots_.work.program_of(slots_.device)[static_cast<std::size_t>(each.item_index)];
-      throw guard_error("the " + describe_subject(step, slots_.work.over.extents.chunks > 1) +
-                        " on device " + std::to_string(slots_.device) + " has left the last " +
+      throw guard_error("the " + describe_subject(step, slots_.work.over) + " on device " +
+                        std::to_string(slots_.device) + " has left the last " +
                         std::to_string(kept(each)) + " bytes of its output of " +
                         std::to_string(each.bytes) +
                         " bytes unwritten, all of which the next stage reads");
@@ -229,8 +229,7 @@ private:
             has = has || each == which;
           });
       if (has && ++named <= 4)
-        text += (named == 1 ? " the " : ", the ") +
-                describe_subject(step, slots_.work.over.extents.chunks > 1);
+        text += (named == 1 ? " the " : ", the ") + describe_subject(step, slots_.work.over);
     }
     return text + (named > 4 ? " and " + std::to_string(named - 4) + " more" : "");
   }

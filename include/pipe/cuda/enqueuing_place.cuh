@@ -44,9 +44,9 @@ struct enqueuing_place {
       return "a call of CUDA between two items";
     auto const items = work.program_of(of);
     item_type const& step = items[static_cast<std::size_t>(at)];
-    bool const with_chunk = work.over.extents.chunks > 1;
-    return (step.what == operation::run ? "the " + describe_subject(step, with_chunk)
-                                        : "a call to " + describe(step, with_chunk)) +
+    pipeline_view const& over = work.over;
+    return (step.what == operation::run ? "the " + describe_subject(step, over)
+                                        : "a call to " + describe(step, over)) +
            " (item " + std::to_string(at) + " of " + std::to_string(items.size()) + ")";
   }
 

@@ -138,8 +138,7 @@ struct nccl_plan {
   //! @brief " item 3 of 40: " and what it does.
   [[nodiscard]] std::string item_in_words(int at) const {
     return " item " + std::to_string(at) + " of " + std::to_string(items()) + ": " +
-           describe(view.program_of(rank)[static_cast<std::size_t>(at)],
-                    view.over.extents.chunks > 1);
+           describe(view.program_of(rank)[static_cast<std::size_t>(at)], view.over);
   }
 };
 

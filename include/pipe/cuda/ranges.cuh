@@ -26,7 +26,7 @@ namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief The name of an item in a profile: "F s3 m7 c1", "send F s3 m7 c1 to 2", "optimizer s3".
-[[nodiscard]] inline std::string range_name(item const& step, bool with_chunk) {
+[[nodiscard]] inline std::string range_name(item const& step, pipeline_view const& over) {
   auto const number = [](char const* letter, int value) {
     return std::string(letter) + std::to_string(value);
   };
@@ -34,8 +34,8 @@ namespace cuda {
   std::string name;
   switch (step.about) {
   case subject::pass:
-    name = letter(step.work.kind) + stage + number(" m", step.work.microbatch);
-    name += with_chunk ? number(" c", step.work.chunk) : "";
+    name = letter(*over.declared, step.work.kind) + stage + number(" m", step.work.microbatch);
+    name += over.extents.chunks > 1 ? number(" c", step.work.chunk) : "";
     break;
   case subject::tied_gradient: name = "tied" + stage; break;
   case subject::add_tied: name = "add tied" + stage; break;
@@ -111,8 +111,7 @@ public:
       int const end = head.what == operation::run ? first + 1 : end_of_group(steps, first);
       std::string name;
       for (int i = first; i < end; ++i)
-        name += (i > first ? ", " : "") +
-                range_name(steps[static_cast<std::size_t>(i)], work.over.extents.chunks > 1);
+        name += (i > first ? ", " : "") + range_name(steps[static_cast<std::size_t>(i)], work.over);
       ranges_[static_cast<std::size_t>(first)] = attributes(name, range_colour(work, device, head));
       first = end;
     }

@@ -160,8 +160,7 @@ struct stream_plan {
   }
   //! @brief What an item does.
   [[nodiscard]] std::string in_words(int device, int item_index) const {
-    return describe(view.program_of(device)[static_cast<std::size_t>(item_index)],
-                    view.over.extents.chunks > 1);
+    return describe(view.program_of(device)[static_cast<std::size_t>(item_index)], view.over);
   }
 };
 

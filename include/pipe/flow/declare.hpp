@@ -8,6 +8,7 @@
 #include <pipe/flow/flow_rules.hpp>
 #include <pipe/flow/pass.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -22,18 +23,6 @@ struct numbered_kind {
 };
 
 namespace detail {
-
-//! The step from a pass's own stage to those of which an effect is about a datum.
-[[nodiscard]] constexpr int step_to(of_stage whose) noexcept {
-  return whose == of_stage::before  ? -1
-         : whose == of_stage::after ? 1
-         : whose == of_stage::group ? beside
-                                    : 0;
-}
-//! The step back: from the stage that makes a datum to those that read it.
-[[nodiscard]] constexpr int step_back(of_stage whose) noexcept {
-  return whose == of_stage::group ? beside : -step_to(whose);
-}
 
 //! What a kind waits for, before what is implied is left out.
 struct kind_reads {
@@ -71,7 +60,7 @@ struct data_users {
           continue;
         users& known = of[one.of];
         known.makers |= one.what == does::makes ? only(kind) : 0;
-        known.readers |= one.what == does::reads ? only(kind) : 0;
+        known.readers |= one.what == does::reads || one.what == does::follows ? only(kind) : 0;
         known.freers |= one.what == does::frees ? only(kind) : 0;
       }
   }
@@ -113,6 +102,8 @@ public:
       if (flow_.kinds[kind].exists())
         read_effects(kind);
     reach();
+    for (int kind = 0; kind < most_kinds; ++kind)
+      follow_users(kind);
     for (int kind = 0; kind < most_kinds; ++kind)
       if (flow_.kinds[kind].exists())
         for (int after = 0; after < 2; ++after)
@@ -167,6 +158,7 @@ private:
           continue;
         flow_.reader_step[one.of] = step_back(one.stage);
         flow_.reads_in_groups = flow_.reads_in_groups || one.stage == of_stage::group;
+        flow_.reads_beside = flow_.reads_beside || kind.on != engine::compute;
         int& step = pool_step[flow_.data[one.of].pool];
         bool& both = both_ways[flow_.data[one.of].pool];
         both = both || (step != 0 && step != flow_.reader_step[one.of]);
@@ -177,12 +169,24 @@ private:
       int const pool = flow_.data[of].pool;
       if (flow_.reader_step[of] != 0 || !lies_in_slots(flow_.data[of]) || both_ways[pool])
         continue;
-      flow_.reader_step[of] = pool_step[pool];
+      flow_.reader_step[of] = is_worked_in(of) ? pool_step[pool] : 0;
       require(pool_step[pool] == 0 || flow_.freed[of],
               flow_.data[of],
               "lies in a pool of what other stages read, but they do not read it and nobody frees "
               "it; let a kind free it, or put it into another pool");
     }
+  }
+
+  //! True where every kind that has to do with a datum makes it and frees it.
+  [[nodiscard]] constexpr bool is_worked_in(int of) const noexcept {
+    for (kind_of_pass const& kind : flow_.kinds) {
+      int uses = 0;
+      for (int i = 0; i < kind.effect_count; ++i)
+        uses += kind.effects[i].of == of ? 1 : 0;
+      if (uses == 1)
+        return false;
+    }
+    return true;
   }
 
   constexpr void read_effects(int kind) {
@@ -209,6 +213,31 @@ private:
             "makes nothing, so nobody can tell that it has run; let it make a datum that lies "
             "nowhere");
     reads.own = static_cast<flow_set>(reads.own & ~made_[kind]);
+  }
+
+  //! Whoever frees a datum runs after all that use it. Where the flow does not say so, it follows
+  //! what they make, if each unit has that.
+  constexpr void follow_users(int freer) {
+    kind_of_pass& kind = flow_.kinds[freer];
+    int const declared = kind.effect_count;
+    for (int i = 0; i < declared; ++i)
+      for (int user = 0; user < most_kinds; ++user) {
+        int const of = kind.effects[i].of;
+        if (kind.effects[i].what != does::frees || flow_.data[of].instance == per::microbatch ||
+            !is_late_user(flow_, user, freer, of, reads_[freer].reached, made_[user]) ||
+            (reads_[user].reached & made_[freer]) != 0 || kind.effect_count == most_effects)
+          continue;
+        int made = 0;
+        while (made < flow_.data_count && !(flow_.data[made].wanted && holds(makers_[made], user) &&
+                                            makers_[made] == flow_.makers[flow_.row_of[made]] &&
+                                            is_on_all_stages(flow_, made)))
+          ++made;
+        if (made == flow_.data_count)
+          continue; // the rules refuse it
+        kind.effects[kind.effect_count++] = {does::follows, static_cast<std::uint8_t>(made)};
+        reads_[freer].own = static_cast<flow_set>(reads_[freer].own | only(flow_.row_of[made]));
+        reach();
+      }
   }
 
   //! True when every kind that makes `row` has `wanted` of its own stage behind it.
@@ -273,9 +302,9 @@ private:
     int count = 0;
     for (int row = 0; row < flow_.rows; ++row)
       if (holds(own, row)) {
-        require(count < 2,
+        require(count < kind_links::most_own,
                 flow_.kinds[kind],
-                "waits for more than two rows of its own stage; let one of them wait for another");
+                "waits for more than four rows of its own stage; let one of them wait for another");
         result.own[count++] = row;
       }
     bool implied = reads.input == kind_links::none;
@@ -285,10 +314,6 @@ private:
       result.input = reads.input;
       result.input_step = reads.input_step;
     }
-    require(flow_.engines == 1 || count + (implied ? 0 : 1) < 3,
-            flow_.kinds[kind],
-            "waits for three rows, but beside other engines a pass waits for two at most; let one "
-            "of them wait for another");
     int products = 0;
     for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
       effect const& one = flow_.kinds[kind].effects[i];
@@ -301,6 +326,7 @@ private:
         result.products[products++] = one.of;
       }
     }
+    flow_.most_waits = std::max(flow_.most_waits, count);
   }
 
   constexpr void check_ends(flow_rules const& rules) const {
@@ -337,7 +363,7 @@ private:
 //! numbers.
 //!
 //! Works out who waits for whom. What a pass waits for is who made what it reads; reads that others
-//! imply are left out, so a pass waits for at most one row of another stage and two of its own.
+//! imply are left out, so a pass waits for at most one row of another stage and four of its own.
 //!
 //! @throws std::invalid_argument (in the compiler: no constant, and the same sentence) for what
 //! `flow_rules` refuse: numbers that are none, a kind that makes nothing or uses more slots than a

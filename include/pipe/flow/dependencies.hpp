@@ -129,8 +129,8 @@ public:
         unit_count_(units(over)), stage_count_(stages(over.extents)) {
     inputs_ =
       links_.input == kind_links::none ? 0 : neighbours(over, what.stage, links_.input_step);
-    own_ =
-      (links_.own[0] == kind_links::none ? 0 : 1) + (links_.own[1] == kind_links::none ? 0 : 1);
+    while (own_ < kind_links::most_own && links_.own[own_] != kind_links::none)
+      ++own_;
     int const chunk = what.chunk + links_.chunk_step;
     count = inputs_ + own_;
     if (links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch))

@@ -33,6 +33,7 @@ enum class does : std::uint8_t {
   frees,   //!< reads it for the last time; with `makes` in one kind: memory to work in
   adds_to, //!< of a datum per microbatch: the first chunk makes it, later ones add to it
   needs, //!< of a datum that lies nowhere: it, or another of its pool, is there, of whichever unit
+  follows, //!< waits for whoever made it, and does nothing with it
 };
 
 //! @brief Whose datum an effect is about: that of the pass's own stage, of the stages that it gets
@@ -146,14 +147,15 @@ inline constexpr int engine_count = 4; //!< Engines of a device.
 //! @brief What a pass waits for and makes, in lines. A line is a row of a flow on a stage: the data
 //! that the same pass makes share a row, so that it is enough to know who made the row.
 struct kind_links {
-  static constexpr int none = -1; //!< no row
+  static constexpr int none = -1;    //!< no row
+  static constexpr int most_own = 4; //!< rows of its own stage that a pass waits for
 
   int made[3] = {none, none, none}; //!< rows that a pass of this kind makes, the first names it
   int input = none;                 //!< row that it reads of another stage
   int input_step = 0;               //!< -1: of the stages before, +1: of those after; or `beside`
-  int own[2] = {none, none};        //!< rows that it reads of its own stage and unit
-  int chunk_step = 0;               //!< -1, +1: it follows its row of the chunk before, after
-  int products[3] = {none, none, none}; //!< the data that it makes for other stages
+  int own[4] = {none, none, none, none}; //!< rows that it reads of its own stage and unit
+  int chunk_step = 0;                    //!< -1, +1: it follows its row of the chunk before, after
+  int products[3] = {none, none, none};  //!< the data that it makes for other stages
 
   friend constexpr bool operator==(kind_links const&, kind_links const&) = default;
 };
@@ -182,7 +184,9 @@ struct flow {
     0, -1, -1, -1};             //!< which row of a device an engine is, -1 for none
   int engines = 1;              //!< rows of passes of a device
   bool reads_in_groups = false; //!< a kind reads what the stages of its group make
+  bool reads_beside = false;    //!< a kind of another engine than compute reads of other stages
   bool scatters = false;        //!< gradients of weights that are gathered are scattered
+  int most_waits = 0;           //!< the most passes of its own stage that a pass waits for
   bool has_needs = false;       //!< a kind needs what another keeps there for several units
   //! Whether a unit may have every wanted row made once and still be wrong, so that its kinds must
   //! be looked at together (a copy out of what was not meant to leave).
@@ -194,6 +198,26 @@ struct flow {
   }
   friend constexpr bool operator==(flow const&, flow const&) = default;
 };
+
+//! @brief The letter of a kind in texts and files; '?' for one that the flow does not have.
+[[nodiscard]] constexpr char letter(flow const& declared, pass_kind kind) noexcept {
+  return index_of(kind) < most_kinds && declared[kind].exists() ? declared[kind].letter : '?';
+}
+
+//! @brief The word of a kind in sentences; "unknown" for one that the flow does not have.
+[[nodiscard]] constexpr char const* word(flow const& declared, pass_kind kind) noexcept {
+  return index_of(kind) < most_kinds && declared[kind].exists() ? declared[kind].word.c_str()
+                                                                : "unknown";
+}
+
+//! @brief True for the kinds that stand between passes and take no time: they call no stage, or
+//! hand it memory.
+[[nodiscard]] constexpr bool stands_between(flow const& declared, pass_kind kind) noexcept {
+  stage_call const calls = declared[kind].calls;
+  return declared[kind].exists() && declared[kind].on == engine::compute &&
+         (calls == stage_call::copy || calls == stage_call::use_weights ||
+          calls == stage_call::collect_gradients);
+}
 
 //! @brief True for the kinds that add to the weight gradients of their stage, which lie nowhere
 //! that the library knows of.

@@ -6,6 +6,7 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/slot_place.hpp>
 
 #include <cstdint>
 #include <stdexcept>
@@ -42,26 +43,12 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
       std::string("kind '") + kind.word.c_str() + "' and datum '" + of.word.c_str() + "':", rule);
 }
 
-[[nodiscard]] constexpr bool brings(effect const& one) noexcept {
-  return one.what == does::makes || one.what == does::adds_to;
-}
 [[nodiscard]] constexpr bool lies_in_slots(datum const& of) noexcept {
   return of.lives != residence::nowhere;
 }
 [[nodiscard]] constexpr bool is_pool(std::uint8_t number) noexcept {
   return number < slot_classes && number != static_cast<int>(slot_class::tied_gradient) &&
          number != static_cast<int>(slot_class::totals);
-}
-//! The field of an item that a pool of kept slots has, or 0.
-[[nodiscard]] constexpr int kept_field(datum const& of) noexcept {
-  switch (static_cast<slot_class>(of.pool)) {
-  case slot_class::activation:
-  case slot_class::logits: return 1;
-  case slot_class::weight_input: return 2;
-  case slot_class::sequence: return 3;
-  case slot_class::sequence_gradient: return 4;
-  default: return 0;
-  }
 }
 [[nodiscard]] constexpr bool ends(flow_word const& word) noexcept {
   return word.text[sizeof word.text - 1] == '\0';
@@ -74,6 +61,27 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
       if (kind.effects[i].of == of && kind.effects[i].stage != of_stage::own)
         return true;
   return false;
+}
+
+//! True for a datum that each unit of each stage may have: no other stage reads it.
+[[nodiscard]] constexpr bool is_on_all_stages(flow const& declared, int of) noexcept {
+  return declared.data[of].instance == per::unit && !is_read_elsewhere(declared, of);
+}
+
+//! True for a kind that uses a datum of its own stage, without freeing it, and does not run before
+//! another kind that frees it.
+//! @param reached the rows that the other has behind it @param made those that the user makes
+[[nodiscard]] constexpr bool is_late_user(
+  flow const& declared, int user, int freer, int of, flow_set reached, flow_set made) noexcept {
+  bool uses = false;
+  for (int i = 0; i < declared.kinds[user].effect_count; ++i) {
+    effect const& one = declared.kinds[user].effects[i];
+    bool const about = user != freer && one.of == of && one.stage == of_stage::own;
+    if (about && one.what == does::frees)
+      return false;
+    uses = uses || (about && has_slot(one.what));
+  }
+  return uses && (reached & made) == 0;
 }
 
 //! The rules for data and kinds by themselves. Nothing else may look at a flow before them: numbers
@@ -117,10 +125,9 @@ public:
     for (int kind = 0; kind < most_kinds; ++kind)
       if (flow_.kinds[kind].exists()) {
         kind_of_pass const& declared = flow_.kinds[kind];
-        if (declared.on == engine::compute)
-          check_slots(declared);
-        else
-          check_move(declared);
+        check_slots(declared);
+        if (is_copy(declared))
+          check_copy(declared);
         for (int i = 0; i < declared.effect_count; ++i)
           if (declared.effects[i].what == does::adds_to)
             check_sum(kind, declared.effects[i]);
@@ -149,7 +156,8 @@ private:
             "names a pool that flows do not have; pools are the numbers of slot_class, without "
             "tied_gradient and totals");
     require(of.instance != per::microbatch ||
-              (of.lives == residence::device && kept_field(of) != 0),
+              (of.lives == residence::device &&
+               member_of(static_cast<slot_class>(of.pool)) != slot_place::none),
             of,
             "is there once per microbatch, which only slots that stay can be: let it lie on the "
             "device in the pool activation, weight_input, sequence, sequence_gradient or logits");
@@ -173,7 +181,7 @@ private:
               kind,
               "has an effect on a datum that does not exist; data are numbered from 0 on in the "
               "order in which they are declared");
-      require(one.what <= does::needs && one.stage <= of_stage::group &&
+      require(one.what <= does::follows && one.stage <= of_stage::group &&
                 one.order <= chunk_order::descending,
               kind,
               "has an effect with a number that is none; use the enumerators");
@@ -198,6 +206,12 @@ private:
             of,
             "only passes of the engine compute need a datum, one that lies nowhere; let the pass "
             "read it");
+    require(one.what != does::follows ||
+              (one.stage == of_stage::own && is_on_all_stages(flow_, one.of)),
+            kind,
+            of,
+            "a pass follows whoever made a datum of its own unit that each stage has; declare one "
+            "that lies nowhere, and follow it");
     require(one.what != does::makes || of.instance != per::microbatch,
             kind,
             of,
@@ -248,7 +262,8 @@ private:
     for (kind_of_pass const& kind : flow_.kinds)
       for (int i = 0; i < kind.effect_count; ++i)
         if (effect const& one = kind.effects[i]; one.of == of) {
-          require(one.stage != of_stage::own || one.what == does::makes,
+          require(one.stage != of_stage::own || one.what == does::makes ||
+                    one.what == does::follows,
                   kind,
                   sent,
                   "its slot is given back when the last of the other stages has read it; let the "
@@ -266,53 +281,28 @@ private:
             "let all of them make it");
   }
 
-  //! A pass of the compute engine has a slot for each pool of what stays, one to read and one to
-  //! fill.
   constexpr void check_slots(kind_of_pass const& kind) const {
-    flow_set kept = 0;
-    int in = 0;
-    int out = 0;
     int sent = 0;
     for (int i = 0; i < kind.effect_count; ++i) {
       effect const& one = kind.effects[i];
-      datum const& of = flow_.data[one.of];
-      bool const worked_in = one.what == does::frees && is_made_by(kind, one.of);
-      if (one.what == does::needs || worked_in || !lies_in_slots(of))
-        continue;
-      if (brings(one) && is_read_elsewhere(flow_, one.of))
-        ++sent;
-      if (int const field = one.stage == of_stage::own ? kept_field(of) : 0; field != 0) {
-        require(!holds(kept, field),
-                kind,
-                of,
-                "a pass uses one slot of activation or logits, and one each of weight_input, "
-                "sequence and sequence_gradient; put the datum into another of these pools");
-        require(kind.in_groups || of.pool != static_cast<int>(slot_class::logits),
-                kind,
-                of,
-                "only kinds that run in groups have slots of the pool logits; use activation");
-        kept |= only(field);
-        out += brings(one) && is_read_elsewhere(flow_, one.of) && sent > 1 ? 1 : 0;
-      } else if (brings(one)) {
-        ++out;
-      } else {
-        require(++in == 1,
-                kind,
-                of,
-                "a pass reads one slot beside those that stay; put the datum into the pool "
-                "activation, weight_input, sequence or sequence_gradient, or let a second kind "
-                "read it");
-      }
-      require(out < 2 || (kind.in_groups && out == sent),
-              kind,
-              of,
-              "a pass fills one slot beside those that stay; put the datum into the pool "
-              "activation, weight_input, sequence or sequence_gradient, or let a second kind make "
-              "it");
+      sent += one.what == does::makes && is_read_elsewhere(flow_, one.of) ? 1 : 0;
       require(sent < 2 || kind.in_groups,
               kind,
-              of,
+              flow_.data[one.of],
               "a pass makes one datum for other stages; let a second kind make the other one");
+      slot_place const place = place_of(flow_, kind, i);
+      require(kind.calls != stage_call::copy || is_copy(kind) || place == slot_place::none ||
+                !brings(one),
+              kind,
+              flow_.data[one.of],
+              "it calls no stage, so that nobody fills what it makes; give it another call, or an "
+              "engine that copies");
+      require(one.what != does::adds_to ||
+                (place != slot_place::inputs && place != slot_place::outputs),
+              kind,
+              flow_.data[one.of],
+              "a pass adds to one datum of a pool; put this one into another of the pools "
+              "activation, weight_input, sequence and sequence_gradient");
     }
   }
   [[nodiscard]] static constexpr bool is_made_by(kind_of_pass const& kind, int of) noexcept {
@@ -322,8 +312,8 @@ private:
     return false;
   }
 
-  //! What runs beside the compute engine moves one slot to another.
-  constexpr void check_move(kind_of_pass const& kind) const {
+  //! The library moves one slot to another, on an engine that works next to the compute engine.
+  constexpr void check_copy(kind_of_pass const& kind) const {
     int made = 0;
     int freed = 0;
     for (int i = 0; i < kind.effect_count; ++i) {
@@ -334,20 +324,15 @@ private:
       made += one.what == does::makes ? 1 : 0;
       freed += one.what == does::frees ? 1 : 0;
       require(
-        kind.calls != stage_call::copy || one.what != does::frees || flow_.reader_step[one.of] == 0,
+        (one.what == does::makes || one.what == does::frees) && of.instance == per::unit &&
+          (one.what == does::makes || !is_made_by(kind, one.of)),
         kind,
         of,
-        "what is copied lies in a pool of what other stages read, so some stages have no slot "
-        "for it; give it a pool of its own");
-      require((one.what == does::makes || one.what == does::frees) && made < 2 && freed < 2 &&
-                of.instance == per::unit && (one.what == does::makes || !is_made_by(kind, one.of)),
-              kind,
-              of,
-              "beside the engine compute, a pass frees at most one datum of its unit that lies in "
-              "slots and makes at most one; let a kind of the engine compute do the rest");
+        "a copy frees one datum of its unit and makes another; let it call a stage, which may "
+        "read, free and make any number");
     }
     require(
-      kind.calls != stage_call::copy || (made == 1 && freed == 1),
+      made == 1 && freed == 1,
       kind,
       "copies, but does not free one datum and make another; give it both effects, or another "
       "call");
@@ -387,23 +372,24 @@ private:
       freed,
       "the last chunk frees what a microbatch has once, but the chunks of this kind follow no "
       "order; let it add to a datum, too");
-    bool uses = false;
-    bool frees = false;
-    for (int i = 0; i < flow_.kinds[user].effect_count; ++i) {
-      effect const& one = flow_.kinds[user].effects[i];
-      uses = uses || (user != freer && one.of == of && one.stage == of_stage::own &&
-                      one.what != does::needs);
-      frees = frees || (uses && one.of == of && one.what == does::frees);
-    }
+    bool const frees = user != freer && has(user, does::frees, of);
     require(!frees || freed.instance != per::microbatch || (made & made_by_user) != 0,
             kind,
             freed,
             "another kind frees it for the same microbatch; let one of them read it");
-    require(!uses || frees || (reached & made_by_user) != 0,
+    require(frees || !is_late_user(flow_, user, freer, of, reached, made_by_user),
             kind,
             freed,
-            "it frees what another kind of the unit may read later; let that kind make a datum "
-            "that lies nowhere, and this one read it");
+            "it frees what another kind of the unit may read later, and nothing that each unit has "
+            "made says when; let that kind make a wanted datum that lies nowhere, and this one "
+            "follow it");
+  }
+  [[nodiscard]] constexpr bool has(int kind, does what, int of) const noexcept {
+    for (int i = 0; i < flow_.kinds[kind].effect_count; ++i)
+      if (effect const& one = flow_.kinds[kind].effects[i];
+          one.of == of && one.what == what && one.stage == of_stage::own)
+        return true;
+    return false;
   }
 
   flow const& flow_;

@@ -35,8 +35,9 @@ struct shape {
   //! For `placement::custom`: how many ways microbatches take through the devices; microbatch m
   //! takes way m mod `custom_routes`.
   int custom_routes = 1;
-  //! For `placement::custom`: stages of the model beyond V on each device. They belong to whom the
-  //! table says; a chain of 2L + 1 stages on P devices has V = 2L/P and one more.
+  //! For `placement::custom`: stages of the model more than V on each device, or fewer where it is
+  //! negative. They belong to whom the table says: a chain of 2L + 1 stages on P devices has V =
+  //! 2L/P and one more; D pipelines of S stages side by side have P = D S, V = 1 and S - P more.
   int extra_stages = 0;
 
   friend constexpr bool operator==(shape const&, shape const&) = default;
@@ -115,13 +116,15 @@ constexpr void check_extents(shape const& extents, int rows = 3) {
     throw std::invalid_argument("shape: the number of stages per device must be at least 1");
   if (extents.custom_routes < 1)
     throw std::invalid_argument("shape: the number of routes must be at least 1");
-  if (extents.extra_stages < 0 || (extents.extra_stages > 0 && extents.where != placement::custom))
-    throw std::invalid_argument("shape: stages beyond P V are for placement::custom, whose table "
-                                "says where they are, and there are not less than 0 of them");
+  if (extents.extra_stages != 0 && extents.where != placement::custom)
+    throw std::invalid_argument("shape: more or fewer stages than P V are for placement::custom, "
+                                "whose table says where they are");
   if (extents.devices > most || extents.stages_per_device > most || extents.extra_stages > most ||
       std::int64_t{extents.devices} * extents.stages_per_device + extents.extra_stages > most)
     throw std::invalid_argument(
       "shape: more than 65535 stages do not fit the stage number of a pass");
+  if (extents.extra_stages < -most || stages(extents) < 1)
+    throw std::invalid_argument("shape: fewer stages than P V leave none; keep one at least");
   if (extents.microbatches > most)
     throw std::invalid_argument("shape: at most 65535 microbatches are supported");
   if (extents.chunks > most)

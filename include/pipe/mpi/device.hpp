@@ -243,12 +243,9 @@ private:
            : step.what == operation::receive ? step.out_bytes
                                              : 0;
   }
-  [[nodiscard]] std::string name(item const& step) const {
-    return describe(step, work_.over.extents.chunks > 1);
-  }
+  [[nodiscard]] std::string name(item const& step) const { return describe(step, work_.over); }
   [[nodiscard]] std::string pass_at(int index) const {
-    return "the " + describe_subject(steps()[static_cast<std::size_t>(index)],
-                                     work_.over.extents.chunks > 1);
+    return "the " + describe_subject(steps()[static_cast<std::size_t>(index)], work_.over);
   }
   [[nodiscard]] std::string position(int index) const {
     return "item " + std::to_string(index) + " of " + std::to_string(steps().size()) +

@@ -21,10 +21,10 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief What a step is about in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
-[[nodiscard]] inline std::string describe_subject(item const& step, bool with_chunk) {
+[[nodiscard]] inline std::string describe_subject(item const& step, pipeline_view const& over) {
   std::string const stage = " stage " + std::to_string(step.work.stage);
   switch (step.about) {
-  case subject::pass: return describe(step.work, with_chunk);
+  case subject::pass: return describe(step.work, over);
   case subject::tied_gradient: return "tied gradient of" + stage;
   case subject::add_tied: return "addition of the tied gradients on" + stage;
   case subject::contribution: return "totals of" + stage;
@@ -41,10 +41,10 @@ namespace pipelining::inline v0_3 {
 }
 
 //! @brief A step in words: "send what comes of the forward of stage 1, microbatch 0 to device 2".
-[[nodiscard]] inline std::string describe(item const& step, bool with_chunk) {
+[[nodiscard]] inline std::string describe(item const& step, pipeline_view const& over) {
   std::string text = word(step.what);
   text += step.what == operation::run || step.about != subject::pass ? " " : " what comes of ";
-  text += "the " + describe_subject(step, with_chunk);
+  text += "the " + describe_subject(step, over);
   if (step.what == operation::send)
     text += " to device " + std::to_string(step.peer);
   if (step.what == operation::receive)
@@ -78,7 +78,7 @@ namespace pipelining::inline v0_3 {
     int const end = end_of_group(steps, index);
     for (int i = index; i < end; ++i)
       text += (i == index ? ", item " + std::to_string(index) + ": " : " and ") +
-              describe(steps[static_cast<std::size_t>(i)], work.over.extents.chunks > 1);
+              describe(steps[static_cast<std::size_t>(i)], work.over);
     text += "\n";
   }
   return text;
@@ -95,18 +95,18 @@ namespace pipelining::inline v0_3 {
   if (verdict.broken == plan_rule::seam)
     return text + " (device " + std::to_string(verdict.device) + ")";
   auto const name = [&](int device, int index, pass const& what) {
-    bool const with_chunk = work.over.extents.chunks > 1;
+    pipeline_view const& over = work.over;
     std::string words = "device " + std::to_string(device);
     if (index == nothing) {
       item missing;
       missing.work = what;
       missing.about = verdict.about;
-      return words + ": " + describe_subject(missing, with_chunk);
+      return words + ": " + describe_subject(missing, over);
     }
     auto const steps = work.program_of(device);
     auto const at = static_cast<std::size_t>(index);
     return words + ", item " + std::to_string(index) +
-           (at < steps.size() ? ": " + describe(steps[at], with_chunk) : ", which does not exist");
+           (at < steps.size() ? ": " + describe(steps[at], over) : ", which does not exist");
   };
   text += " (" + name(verdict.device, verdict.item_index, verdict.what);
   if (verdict.other_item >= 0 && verdict.other_device >= 0)
@@ -116,7 +116,7 @@ namespace pipelining::inline v0_3 {
 
 //! @brief What does not fit, as a sentence that names the class and the pass of the peak.
 [[nodiscard]] inline std::string
-describe(over_budget const& found, std::int64_t limit, bool with_chunk) {
+describe(over_budget const& found, std::int64_t limit, pipeline_view const& over) {
   if (found.fits())
     return "plan: every arena fits";
   item peak;
@@ -127,7 +127,7 @@ describe(over_budget const& found, std::int64_t limit, bool with_chunk) {
          std::to_string(found.arena_bytes) + " of " + std::to_string(limit) +
          " bytes; most of it for class " + word(found.largest) + ", " +
          std::to_string(found.slots) + " slots of " + std::to_string(found.slot_bytes) +
-         " bytes, first in use together at the " + describe_subject(peak, with_chunk) + ")";
+         " bytes, first in use together at the " + describe_subject(peak, over) + ")";
 }
 
 } // namespace pipelining::inline v0_3

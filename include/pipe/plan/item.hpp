@@ -7,6 +7,7 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/slot_place.hpp>
 #include <pipe/flow/training.hpp>
 
 #include <cstddef>
@@ -90,9 +91,8 @@ struct item {
   int exchange = nothing;
   std::int64_t in_bytes = 0;  //!< size of what is in `in`
   std::int64_t out_bytes = 0; //!< size of what goes into `out`
-  slot in;  //!< run: the input or the incoming gradient, of a copy its source; send: what is sent
-  slot out; //!< run: the output or the outgoing gradient, of a copy its target; receive: where it
-            //!< goes
+  slot in;  //!< run: the first of what it reads, of a copy its source; send: what is sent
+  slot out; //!< run: the first of what it fills, of a copy its target; receive: where it goes
   int first_wait = 0;         //!< into the plan's list of waits
   int wait_count = 0;         //!< items of this device that must be complete before this one starts
   int activation = nothing;   //!< slot of class activation, or logits
@@ -100,9 +100,8 @@ struct item {
   int state = nothing;        //!< slot of class sequence
   int state_gradient = nothing; //!< slot of class sequence_gradient
   int rows = 0;                 //!< of the totals that the step reads or writes, from its slot on
-  slot_range further_inputs{};  //!< run: what it reads of the second neighbour, and of those behind
-  slot_range
-    further_outputs{}; //!< run: what it makes for the second neighbour, and for those behind
+  slot_range further_inputs{};  //!< run: what it reads after the first
+  slot_range further_outputs{}; //!< run: what it fills after the first
 
   friend constexpr bool operator==(item const&, item const&) = default;
 };
@@ -129,31 +128,19 @@ struct item {
   return runs_beside(step) && declared[step.work.kind].calls == stage_call::copy;
 }
 
-//! @brief Where a step keeps the slot of a pool that passes keep things in, or null for the pools
-//! of messages.
-[[nodiscard]] constexpr int* kept_slot(item& step, int pool) noexcept {
-  switch (static_cast<slot_class>(pool)) {
-  case slot_class::activation:
-  case slot_class::logits: return &step.activation;
-  case slot_class::weight_input: return &step.weight_input;
-  case slot_class::sequence: return &step.state;
-  case slot_class::sequence_gradient: return &step.state_gradient;
+//! @brief The number of the slot that a step has in a member of its context, or null for lists.
+[[nodiscard]] constexpr int* kept_slot(item& step, slot_place at) noexcept {
+  switch (at) {
+  case slot_place::activation: return &step.activation;
+  case slot_place::weight_input: return &step.weight_input;
+  case slot_place::state: return &step.state;
+  case slot_place::state_gradient: return &step.state_gradient;
   default: return nullptr;
   }
 }
 //! The same of an item that stays as it is.
-[[nodiscard]] constexpr int const* kept_slot(item const& step, int pool) noexcept {
-  return kept_slot(const_cast<item&>(step), pool);
-}
-
-//! @brief The class of the slot that a kind of pass keeps from a forward pass for its backward.
-[[nodiscard]] constexpr slot_class activation_class(flow const& declared, pass_kind kind) noexcept {
-  kind_of_pass const& of = declared[kind];
-  if (of.in_groups)
-    for (int i = 0; i < of.effect_count; ++i)
-      if (declared.data[of.effects[i].of].pool == static_cast<int>(slot_class::logits))
-        return slot_class::logits;
-  return slot_class::activation;
+[[nodiscard]] constexpr int const* kept_slot(item const& step, slot_place at) noexcept {
+  return kept_slot(const_cast<item&>(step), at);
 }
 
 //! @brief True when two items are about one message: its two ends.

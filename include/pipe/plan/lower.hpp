@@ -280,9 +280,9 @@ template <communication_policy Policy, buffer_sizes Sizes>
   data_uses const uses(over);
   std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
   std::vector<int> readers(
-    uses.width == 1 ? 0 : held.size() * (static_cast<std::size_t>(uses.width) + 1));
+    uses.shares_reads() ? held.size() * static_cast<std::size_t>(uses.most_readers) : 0);
   auto const waits_per_item = static_cast<std::size_t>(most_waits(over));
-  auto const further_per_item = 2 * static_cast<std::size_t>(uses.width - 1);
+  auto const further_per_item = 2 * static_cast<std::size_t>(uses.further_places);
   for (std::size_t device = 0; device < devices; ++device) {
     program work = writer.write(static_cast<int>(device), result.items);
     auto const count = static_cast<std::size_t>(work.count);
@@ -318,7 +318,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
   if (proof const verdict = prove(result); !verdict)
     throw std::logic_error(describe(verdict, result));
   if (over_budget const found = find_over_budget(result, options.memory_limit); !found.fits())
-    throw std::length_error(describe(found, options.memory_limit, extents.chunks > 1));
+    throw std::length_error(describe(found, options.memory_limit, over));
   return result;
 }
 
@@ -340,7 +340,7 @@ template <communication_policy Policy = communicator_per_pair, buffer_sizes Size
 [[nodiscard]] plan
 lower(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
-    throw std::invalid_argument(describe(verdict, table.over.extents.chunks > 1));
+    throw std::invalid_argument(describe(verdict, table.over));
   std::vector<int> order;
   if (options.validation != step_validation::last)
     order = global_order(table);
@@ -367,7 +367,7 @@ template <communication_policy Policy = communicator_per_pair, buffer_sizes Size
 [[nodiscard]] plan
 lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
-    throw std::invalid_argument(describe(verdict, table.over.extents.chunks > 1));
+    throw std::invalid_argument(describe(verdict, table.over));
   if (table.over.declared->reads_in_groups)
     throw std::invalid_argument(
       "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "

@@ -65,13 +65,13 @@ struct plan_view {
   [[nodiscard]] constexpr std::span<int const> waits_of(item const& step) const noexcept {
     return {waits + step.first_wait, static_cast<std::size_t>(step.wait_count)};
   }
-  //! What an item reads of the second stage before or after it, and of those behind.
+  //! What an item reads after the first.
   [[nodiscard]] constexpr std::span<sized_slot const>
   further_inputs(item const& step) const noexcept {
     return {further + step.further_inputs.first,
             static_cast<std::size_t>(step.further_inputs.count)};
   }
-  //! What an item makes for the second stage before or after it, and for those behind.
+  //! What an item fills after the first.
   [[nodiscard]] constexpr std::span<sized_slot const>
   further_outputs(item const& step) const noexcept {
     return {further + step.further_outputs.first,

@@ -3,9 +3,11 @@
 
 //! @file
 //! @brief What a stage functor is handed. Header for pipelining::context, pipelining::input,
-//! pipelining::output, pipelining::totals and pipelining::composite_half.
+//! pipelining::output, pipelining::totals, pipelining::buffer_of and pipelining::composite_half.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/slot_place.hpp>
 #include <pipe/flow/stage_graph.hpp>
 
 #include <cstddef>
@@ -85,12 +87,13 @@ struct context {
   bool evaluating = false; //!< the plan has no backward passes: nothing will be asked for again
   //! Where stages are no chain: the table of their edges.
   int const* edges = nullptr;
-  //! What the pass reads, an input for each stage before it (forward) or after it (backward), in
-  //! the order of the edges. The first is what the pass is handed as its input. Valid during the
-  //! call.
+  //! What the pass reads besides what stays: an input for each stage before it (forward) or after
+  //! it (backward), in the order of the edges. In flows of one's own, all that `place_of` puts
+  //! there, in the order of the effects; the slot is -1 of a datum that is not there on this stage.
+  //! The first is what the pass is handed as its input. Valid during the call.
   std::span<input const> inputs{};
-  //! What it writes: its activation, or a gradient for each stage before it. The first is what the
-  //! pass is handed as its output. Valid during the call.
+  //! What it writes, likewise: its activation, or a gradient for each stage before it. The first is
+  //! what the pass is handed as its output. Valid during the call.
   std::span<output const> outputs{};
 
   //! A stage that has no input: it reads the data.
@@ -111,6 +114,64 @@ struct context {
 //! microbatches: 1 / M. The loss stage alone does it.
 [[nodiscard]] constexpr double microbatch_share(context const& where) noexcept {
   return 1.0 / where.extents.microbatches;
+}
+
+namespace detail {
+
+//! How many slots a pass is handed for one of its effects on its stage.
+[[nodiscard]] constexpr int
+instances_of(flow const& declared, effect const& one, context const& where) noexcept {
+  datum const& of = declared.data[one.of];
+  int const step = one.stage == of_stage::own ? declared.reader_step[one.of] : step_to(one.stage);
+  int const all = step == 0 ? 1 : neighbours(where.edges, stages(where.extents), where.stage, step);
+  bool const each = one.stage != of_stage::own || of.instance == per::reader;
+  return of.only_chunked && where.extents.chunks == 1 ? 0 : each || all == 0 ? all : 1;
+}
+
+} // namespace detail
+
+//! @brief The buffer that a pass is handed for a datum, in flows of one's own; without a slot where
+//! the datum is not there on its stage. A pass must not write what it only reads.
+//! @param whose the stage of the datum, as in the effect. @param number which of several neighbours
+//! @pre the kind has such an effect
+//! @complexity O(effects^2).
+[[nodiscard]] constexpr buffer buffer_of(flow const& declared,
+                                         pass_kind kind,
+                                         context const& where,
+                                         int datum,
+                                         of_stage whose = of_stage::own,
+                                         int number = 0) noexcept {
+  kind_of_pass const& of = declared[kind];
+  int wanted = 0;
+  while (of.effects[wanted].of != datum || of.effects[wanted].stage != whose)
+    ++wanted;
+  if (number >= detail::instances_of(declared, of.effects[wanted], where))
+    return {};
+  slot_place const place = place_of(declared, of, wanted);
+  switch (place) {
+  case slot_place::none: return {};
+  case slot_place::activation: return where.activation;
+  case slot_place::weight_input: return where.weight_input;
+  case slot_place::state: return where.state;
+  case slot_place::state_gradient: return where.state_gradient;
+  default: break;
+  }
+  for (int i = 0; i < wanted; ++i) {
+    effect const& before = of.effects[i];
+    bool again = place_of(declared, of, i) != place;
+    for (int k = 0; k < i; ++k)
+      again = again || (of.effects[k].of == before.of && of.effects[k].stage == before.stage);
+    if (again)
+      continue;
+    number += detail::instances_of(declared, before, where);
+  }
+  auto const at = static_cast<std::size_t>(number);
+  if (place == slot_place::outputs)
+    return at < where.outputs.size() ? where.outputs[at] : buffer{};
+  if (at >= where.inputs.size())
+    return {};
+  input const& read = where.inputs[at];
+  return {read.slot, const_cast<std::byte*>(read.data), read.bytes};
 }
 
 //! @brief One half of a composite pass, as `forward_backward` and `braid` are handed it.

@@ -55,14 +55,10 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
     effect const& one = kind.effects[i];
     bool const first =
       brings(work.over, one.what == does::makes, one.what == does::adds_to, one.order, step.work);
-    datum const& made = work.over.declared->data[one.of];
-    if (made.lives != residence::device) // weight gradients are in no pool of ours
-      continue;
-    int const pool = made.pool;
-    int const* const kept = kept_slot(step, pool);
-    if (first && one.stage == of_stage::own && kept != nullptr && *kept != nothing)
-      visit(slot{static_cast<slot_class>(pool), *kept},
-            work.layout(device, static_cast<slot_class>(pool)).bytes);
+    auto const pool = static_cast<slot_class>(work.over.declared->data[one.of].pool);
+    int const* const kept = kept_slot(step, place_of(*work.over.declared, kind, i));
+    if (first && kept != nullptr && *kept != nothing)
+      visit(slot{pool, *kept}, work.layout(device, pool).bytes);
   }
 }
 
@@ -251,7 +247,7 @@ bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item 
                                    memory.context_of(step),
                                    memory.input_of(step).data != nullptr,
                                    memory.output_of(step).data != nullptr,
-                                   memory.work.over.extents.chunks > 1);
+                                   memory.work.over);
     goes_on = run_item(stages, memory, step);
   }
   guards.after(step);

@@ -90,10 +90,13 @@ list_null_buffers(item const& step, context const& where, bool has_input, bool h
 class null_explainer {
 public:
   //! From now on. @param has_input, has_output whether the pass has them.
-  null_explainer(
-    item const& step, context const& where, bool has_input, bool has_output, bool with_chunk)
+  null_explainer(item const& step,
+                 context const& where,
+                 bool has_input,
+                 bool has_output,
+                 pipeline_view const& over)
       : text_("run: device " + std::to_string(where.device) +
-              " has touched a null pointer in the " + describe_subject(step, with_chunk) +
+              " has touched a null pointer in the " + describe_subject(step, over) +
               "; this pass has no" + detail::list_null_buffers(step, where, has_input, has_output) +
               '\n') {
     detail::explain_accesses();

@@ -45,9 +45,9 @@ bool run_hook(Stage& stage, arena const& memory, item const& step, context const
   return true;
 }
 
-//! What a pass of several neighbours on a side reads and writes.
-struct several_neighbours {
-  static constexpr std::size_t few = 4; // more than a stage has as a rule
+//! What a pass reads and writes, where that is more than one of each.
+struct several_buffers {
+  static constexpr std::size_t few = 4; // more than a pass has as a rule
 
   input few_inputs[few];
   output few_outputs[few];
@@ -76,7 +76,7 @@ public:
 private:
   template <class Buffer>
   static Buffer* room_for(std::size_t count, Buffer* here, std::vector<Buffer>& elsewhere) {
-    if (count <= several_neighbours::few)
+    if (count <= several_buffers::few)
       return here;
     elsewhere.resize(count);
     return elsewhere.data();
@@ -85,7 +85,7 @@ private:
   void add_further(arena const& memory, item const& step) {
     auto const inputs = memory.work.further_inputs(step);
     auto const outputs = memory.work.further_outputs(step);
-    several_neighbours& all = further_.emplace();
+    several_buffers& all = further_.emplace();
     input* const in = room_for(inputs.size() + 1, all.few_inputs, all.many_inputs);
     output* const out = room_for(outputs.size() + 1, all.few_outputs, all.many_outputs);
     in[0] = in_;
@@ -96,14 +96,16 @@ private:
     }
     for (std::size_t i = 0; i < outputs.size(); ++i)
       out[i + 1] = memory.at(outputs[i].used, outputs[i].bytes);
-    where_.inputs = {in, step.in.index == nothing ? 0 : inputs.size() + 1};
-    where_.outputs = {out, step.out.index == nothing ? 0 : outputs.size() + 1};
+    if (!inputs.empty())
+      where_.inputs = {in, inputs.size() + 1};
+    if (!outputs.empty())
+      where_.outputs = {out, outputs.size() + 1};
   }
 
   context where_;
   input in_;
   output out_;
-  std::optional<several_neighbours> further_; // most stages have one neighbour on each side
+  std::optional<several_buffers> further_; // most passes read one and fill one
 };
 
 //! A half of a composite pass, and what it is.

@@ -276,8 +276,7 @@ struct thread_board {
   }
 
   [[nodiscard]] std::string name(int device, int index) const {
-    return describe(now->view.program_of(device)[static_cast<std::size_t>(index)],
-                    now->view.over.extents.chunks > 1);
+    return describe(now->view.program_of(device)[static_cast<std::size_t>(index)], now->view.over);
   }
 
   //! What a device that waits for no other has not come back from; goes on after "device 1".
@@ -289,8 +288,7 @@ struct thread_board {
     auto const steps = now->view.program_of(device);
     if (at >= steps.size())
       return " is not back from the end of its program";
-    return " is not back from the " +
-           describe_subject(steps[at], now->view.over.extents.chunks > 1);
+    return " is not back from the " + describe_subject(steps[at], now->view.over);
   }
 
   //! Who is not back, if it waits for no other, and who waits for whom, one line per device.

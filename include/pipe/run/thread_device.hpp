@@ -150,7 +150,7 @@ private:
     auto const at = static_cast<std::size_t>(standing.position.load(std::memory_order_relaxed));
     board.fail(device,
                "run: device " + std::to_string(device) + " failed in the " +
-                 describe_subject(steps()[at], work.view.over.extents.chunks > 1) + ": " + cause,
+                 describe_subject(steps()[at], work.view.over) + ": " + cause,
                std::current_exception());
   }
 };

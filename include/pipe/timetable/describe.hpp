@@ -11,13 +11,13 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief A pass in words: "forward of stage 2, microbatch 5" and, where chunks are in use, ",
-//! chunk 1".
-[[nodiscard]] inline std::string describe(pass const& what, bool with_chunk) {
-  std::string text = word(what.kind);
+//! @brief A pass in the words of its flow: "forward of stage 2, microbatch 5" and, where chunks
+//! are in use, ", chunk 1".
+[[nodiscard]] inline std::string describe(pass const& what, pipeline_view const& over) {
+  std::string text = word(*over.declared, what.kind);
   text +=
     " of stage " + std::to_string(what.stage) + ", microbatch " + std::to_string(what.microbatch);
-  if (with_chunk)
+  if (over.extents.chunks > 1)
     text += ", chunk " + std::to_string(what.chunk);
   return text;
 }
@@ -49,18 +49,18 @@ namespace pipelining::inline v0_3 {
 }
 
 //! @brief A verdict as one sentence that names the rule, the device and the passes.
-[[nodiscard]] inline std::string describe(report const& verdict, bool with_chunk = true) {
+[[nodiscard]] inline std::string describe(report const& verdict, pipeline_view const& over) {
   std::string text = std::string("timetable: ") + sentence(verdict.broken);
   if (verdict)
     return text;
   text += " (device " + std::to_string(verdict.device);
   if (verdict.broken != rule::missing_pass)
     text += ", entry " + std::to_string(verdict.entry);
-  text += ": " + describe(verdict.what, with_chunk);
+  text += ": " + describe(verdict.what, over);
   bool const two = verdict.broken == rule::repeated_pass || verdict.broken == rule::overlaps ||
                    verdict.broken == rule::before_dependency;
   if (two)
-    text += "; in conflict with " + describe(verdict.other, with_chunk);
+    text += "; in conflict with " + describe(verdict.other, over);
   if (verdict.broken == rule::over_memory)
     text += "; chunks held: " + std::to_string(verdict.held);
   return text + ")";

@@ -52,7 +52,9 @@ using input_line = std::int32_t;
 struct place_row {
   pass const* passes;
   input_line const* inputs; //!< what each pass waits for on another device
-  input_line const* others; //!< what it waits for on another engine; null where there is one engine
+  //! [count][most_waits], what each waits for on other engines, `nothing_before` after the last;
+  //! null where there is one engine.
+  input_line const* others;
   entry_number count;
 };
 
@@ -121,15 +123,15 @@ misplaced(place_map const& map, place_row const& row, int number, entry_number e
   return found;
 }
 
-//! The links of a kind on a stage, as distances between lines, for loops over many passes: half a
-//! cache line each.
-struct alignas(32) entry_links {
+//! The links of a kind on a stage, as distances between lines, for loops over many passes: a cache
+//! line each.
+struct alignas(64) entry_links {
   static constexpr int none = -0x7fffffff; // no distance is that large
 
   int made = none; //!< from the line of row 0 of the stage; none where there is no such kind
   int also[2] = {none, none};
   int input = none; //!< likewise, of another stage
-  int own[2] = {none, none};
+  int own[kind_links::most_own] = {none, none, none, none};
   std::int16_t chunk_step = 0; //!< 0 where sequences are whole
   std::int8_t wanted = 0;      //!< how many wanted rows it makes
   bool runs_here = false;      //!< on the engine of the row
@@ -158,12 +160,12 @@ struct entry_rules {
           result.wanted = static_cast<std::int8_t>(
             result.wanted +
             (links.made[k] != kind_links::none && declared.wanted[links.made[k]] ? 1 : 0));
-        for (int k = 0; k < 2; ++k) {
+        for (int k = 0; k < 2; ++k)
           if (links.made[k + 1] != kind_links::none)
             result.also[k] = links.made[k + 1] * stage_count;
+        for (int k = 0; k < kind_links::most_own; ++k)
           if (links.own[k] != kind_links::none)
             result.own[k] = links.own[k] * stage_count;
-        }
         bool const there = links.input_step < 0 ? where % 2 == 1 : where / 2 == 1;
         if (links.input != kind_links::none && there && over.edges == nullptr)
           result.input = links.input * stage_count + links.input_step;
@@ -195,6 +197,7 @@ constexpr row_findings enter_row(place_map const& map,
   int const one_way = map.over.declared->rows * (last_stage + 1);
   bool const one_route = routes(extents) == 1;
   int const device = Plain ? number : number % extents.devices;
+  int const most_waits = Plain ? 0 : map.over.declared->most_waits;
   int const* const holders = map.holders;
   place_code const* const* const made_at = map.places;
   pass const* const passes = row.passes;
@@ -214,8 +217,8 @@ constexpr row_findings enter_row(place_map const& map,
     int first = microbatch * chunks;
     int count = chunks;
     if constexpr (!Plain) {
-      if (others != nullptr)
-        others[i] = nothing_before;
+      for (int k = 0; others != nullptr && k < most_waits; ++k)
+        others[i * most_waits + k] = nothing_before;
       if (known && map.over.edges != nullptr) {
         where = (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
                 (neighbours(map.over, stage, 1) > 0 ? 2 : 0);
@@ -226,7 +229,7 @@ constexpr row_findings enter_row(place_map const& map,
         count = first_units[microbatch + 1] - first;
       }
     }
-    entry_links const links = rules.of[known ? kind : 0][where];
+    entry_links const& links = rules.of[known ? kind : 0][where];
     int const made = links.made;
     if (!known || chunk >= count || made == none) {
       inputs[i] = nothing_before;
@@ -246,13 +249,14 @@ constexpr row_findings enter_row(place_map const& map,
     } else {
       input = nothing_before;
     }
+    int waits = 0; // for passes of other engines
     if (links.own[0] != none)
-      for (int k = 0; k < 2 && links.own[k] != none; ++k) {
+      for (int k = 0; k < kind_links::most_own && links.own[k] != none; ++k) {
         int const line = base + links.own[k];
         if (made_at[line][unit] - here < behind)
           continue;
-        if (!Plain && others != nullptr && others[i] == nothing_before)
-          others[i] = line;
+        if (!Plain && others != nullptr)
+          others[i * most_waits + waits++] = line;
         else
           input = line;
       }
@@ -327,7 +331,8 @@ public:
     cells_ = new place_code[cells]{};
     lines_ = new place_code*[static_cast<std::size_t>(line_count)];
     inputs_ = new input_line[entries];
-    others_ = engines ? new input_line[entries] : nullptr;
+    auto const most_waits = static_cast<std::size_t>(over.declared->most_waits);
+    others_ = engines ? new input_line[entries * most_waits] : nullptr;
     rows_ = new place_row[static_cast<std::size_t>(row_total)];
     entry_rules rules(over, 0);
     bool const plain = is_plain(over);
@@ -338,7 +343,7 @@ public:
     map_ = {over, holders_, lines_};
     for (int row = 0; row < row_total; ++row) {
       int const first = offsets[row];
-      input_line* const others = engines ? others_ + first : nullptr;
+      input_line* const others = engines ? others_ + first * over.declared->most_waits : nullptr;
       rows_[row] = {passes + first,
                     inputs_ + first,
                     others,

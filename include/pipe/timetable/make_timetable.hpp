@@ -154,7 +154,7 @@ make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) 
   if (entered.found().first) // else a pass may name what the pipeline does not have
     detail::run(table, entered, cost);
   if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)
-    throw std::invalid_argument(describe(verdict, table.over.extents.chunks > 1));
+    throw std::invalid_argument(describe(verdict, table.over));
   return table;
 }
 

@@ -72,9 +72,15 @@ ended_on(simulation& state, int row, entry_number entry, input_line line, int un
 ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept {
   place_row const& of = state.rows[row];
   double latest = 0;
-  if (of.others != nullptr && of.others[entry] != nothing_before)
-    latest = ended_on(state, row, entry, of.others[entry], unit);
   pipeline_view const& over = state.map.over;
+  int const most_waits = over.declared->most_waits;
+  for (int k = 0; of.others != nullptr && k < most_waits && latest != never; ++k) {
+    input_line const line = of.others[entry * most_waits + k];
+    if (line == nothing_before)
+      break;
+    double const ended = ended_on(state, row, entry, line, unit);
+    latest = ended == never || ended > latest ? ended : latest;
+  }
   pass const& what = of.passes[entry];
   graph_inputs const inputs(over, what);
   entry_number const behind = what.overlapped ? entry - 1 : entry;

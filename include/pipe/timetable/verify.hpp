@@ -57,16 +57,16 @@ struct pass_times {
   return ended >= 0 && start >= ended + transfer;
 }
 
-//! Which of its dependencies, of several stages or else on another engine, is not there when an
-//! entry starts; `nothing_before` where all are.
-[[nodiscard]] constexpr int find_late_beside(place_map const& map,
-                                             place_row const& row,
-                                             pass_times const& passed,
-                                             message_times const& times,
-                                             int number,
-                                             entry_number entry,
-                                             int unit,
-                                             double start) noexcept {
+//! The line of which a dependency, of several stages or else on another engine, is not there when
+//! an entry starts; `nothing_before` where all are.
+[[nodiscard]] constexpr input_line find_late_beside(place_map const& map,
+                                                    place_row const& row,
+                                                    pass_times const& passed,
+                                                    message_times const& times,
+                                                    int number,
+                                                    entry_number entry,
+                                                    int unit,
+                                                    double start) noexcept {
   pass const& what = row.passes[entry];
   graph_inputs const inputs(map.over, what);
   entry_number const behind = what.overlapped ? entry - 1 : entry;
@@ -77,21 +77,24 @@ struct pass_times {
     double const transfer =
       transfer_time(map.over, times.groups, message, inputs.stage(k), what.stage);
     if (!is_ready(map, passed, transfer, number, behind, line, unit, start))
-      return k;
+      return line;
   }
-  bool const waits = row.others != nullptr && row.others[entry] != nothing_before;
-  return waits && !is_ready(map, passed, 0, number, entry, row.others[entry], unit, start)
-           ? inputs.count
-           : nothing_before;
+  int const most_waits = map.over.declared->most_waits;
+  for (int k = 0; row.others != nullptr && k < most_waits; ++k) {
+    input_line const line = row.others[entry * most_waits + k];
+    if (line != nothing_before && !is_ready(map, passed, 0, number, entry, line, unit, start))
+      return line;
+  }
+  return nothing_before;
 }
 
 //! The report on an entry that starts before a pass that it waits for has ended and arrived.
-//! @param late which of its dependencies that is, as far as is known.
+//! @param late the line of that pass, where it is known.
 [[nodiscard]] constexpr report starts_too_early(place_map const& map,
                                                 place_row const& row,
                                                 int number,
                                                 entry_number entry,
-                                                int late = 0) noexcept {
+                                                input_line late = nothing_before) noexcept {
   pipeline_view const& over = map.over;
   pass const what = row.passes[entry];
   report found{
@@ -101,10 +104,12 @@ struct pass_times {
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   int const one_way = over.declared->rows * stages(over.extents);
   dependency_list const needed = dependencies(over, what);
-  int blamed = late;
+  int blamed = 0;
   for (int k = needed.count - 1; k >= 0; --k) {
     int const line =
       needed.index(k) / units(over) + route_of(over.extents, what.microbatch) * one_way;
+    if (line == late)
+      blamed = k;
     place_code const at = map.places[line][needed.index(k) % units(over)];
     bool const same_row = map.holders[line] == number % over.extents.devices &&
                           static_cast<int>(at >> place_bits) == number / over.extents.devices;
@@ -170,7 +175,7 @@ constexpr report check_times(place_map const& map,
         return starts_too_early(map, row, number, i);
     }
     if constexpr (!Plain)
-      if (int const late = find_late_beside(map, row, passed, times, number, i, unit, start);
+      if (input_line const late = find_late_beside(map, row, passed, times, number, i, unit, start);
           late != nothing_before)
         return starts_too_early(map, row, number, i, late);
   }

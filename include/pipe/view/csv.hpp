@@ -13,8 +13,8 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief Writes one line per pass, device after device, under the heading
-//!        `device,kind,stage,microbatch,chunk,start,end`. The kind is a letter:
-//! F, B, I or W, see `letter`. What other engines do stands behind the passes of all devices.
+//!        `device,kind,stage,microbatch,chunk,start,end`. The kind is its letter
+//! in the flow. What other engines do stands behind the passes of all devices.
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
 void write_csv(Sink& out, timetable_view table) {
@@ -22,7 +22,7 @@ void write_csv(Sink& out, timetable_view table) {
   for (int row = 0; row < table.rows(); ++row) {
     for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
       pass const& what = table.passes[i];
-      char const kind[] = {letter(what.kind), '\0'};
+      char const kind[] = {letter(*table.over.declared, what.kind), '\0'};
       append(out,
              row % table.over.extents.devices,
              ",",

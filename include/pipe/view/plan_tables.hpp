@@ -74,7 +74,7 @@ namespace detail {
       item const& peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
       text += detail::cell(6, device) + "  " + name + detail::cell(7, layout.count) +
               detail::cell(17, layout.bytes) + detail::cell(14, layout.offset) + "  " +
-              describe_subject(peak, work.over.extents.chunks > 1) + "\n";
+              describe_subject(peak, work.over) + "\n";
     }
     text += detail::cell(6, device) + "  arena of " + std::to_string(work.arena_bytes[device]) +
             " bytes\n";

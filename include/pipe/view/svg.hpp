@@ -214,7 +214,8 @@ void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int ent
   append(out, " fill=\"", hexadecimal(fill).data(), "\"");
   if (layout.tooltips) {
     append(out, "><title>");
-    append(out, describe(what, table.over.extents.chunks > 1), ": ");
+    append_xml(out, describe(what, table.over));
+    append(out, ": ");
     append_significant(out, table.starts[entry], 7);
     append(out, " to ");
     append_significant(out, table.ends[entry], 7);
@@ -399,8 +400,10 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_caption const& 
       x += swatch;
     }
     begin_text(out, x + 6, y + 12.5, 13);
-    append(out, legend_word(kind), "</text>\n");
-    x += 24 + 7.0 * static_cast<double>(legend_word(kind).size());
+    std::string_view const name = legend_word(*layout.table.over.declared, kind);
+    append_xml(out, name);
+    append(out, "</text>\n");
+    x += 24 + 7.0 * static_cast<double>(name.size());
   }
   begin_text(out, 20, y + 38, 12.5, " fill=\"#555\"");
   append(out, "numbers: microbatches");

@@ -44,12 +44,13 @@ struct text_grid {
 //! "F3", "F3.1" with chunks; lower case on every second stage of a device.
 [[nodiscard]] inline std::string
 cell_name(text_grid const& grid, pass const& what, bool with_chunk) {
-  char kind = letter(what.kind);
+  flow const& declared = *grid.table.over.declared;
+  char kind = letter(declared, what.kind);
   if (local_stage(grid.table.over.extents, grid.locals, what) % 2 == 1)
-    kind = static_cast<char>(kind - 'A' + 'a');
+    kind = static_cast<char>(kind ^ ('a' - 'A')); // the other case
   std::string name(1, kind);
   append_number(name, number_of_cell(what));
-  if (with_chunk && training_kind(what.kind).on != engine::network)
+  if (with_chunk && declared[what.kind].on != engine::network)
     append(name, ".", what.chunk);
   return name;
 }
@@ -205,8 +206,9 @@ void write_text_heading(Sink& out, timetable_view table, timetable_caption const
 template <text_sink Sink>
 void write_text_legend(Sink& out, text_grid const& grid) {
   for (pass_kind const kind : kinds_in_use(grid.table)) {
-    char const name[] = {letter(kind), '\0'};
-    append(out, name, " ", word(kind), ", ");
+    flow const& declared = *grid.table.over.declared;
+    char const name[] = {letter(declared, kind), '\0'};
+    append(out, name, " ", word(declared, kind), ", ");
   }
   append(out, grid.table.over.extents.chunks > 1 ? "microbatch.chunk" : "microbatch");
   if (grid.table.over.declared->engine_row[static_cast<int>(engine::network)] > 0)

@@ -6,6 +6,7 @@
 //! pipelining::timetable_caption.
 
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -113,6 +114,13 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
   append(out, " of all stages of a device)");
 }
 
+//! @brief The name of a kind in legends: of a kind of the library in full, else the word of its
+//! flow.
+[[nodiscard]] inline std::string_view legend_word(flow const& declared, pass_kind kind) noexcept {
+  std::string_view const own = declared[kind].word.c_str();
+  return own == word(kind) ? legend_word(kind) : own;
+}
+
 //! @brief The kinds that pictures of a timetable show, in the order of `pass_kind`: not those that
 //! stand between passes and take no time.
 //! @complexity O(n) for n passes.
@@ -123,7 +131,7 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
   std::vector<pass_kind> result;
   for (int kind = 0; kind < most_kinds; ++kind)
     if ((found >> static_cast<unsigned>(kind) & 1u) != 0 &&
-        !stands_between(static_cast<pass_kind>(kind)))
+        !stands_between(*table.over.declared, static_cast<pass_kind>(kind)))
       result.push_back(static_cast<pass_kind>(kind));
   return result;
 }

@@ -73,13 +73,15 @@ struct trace_writer {
     }
   }
 
-  void write_pass(int process, measured_pass const& ran, double unit, bool with_chunk) {
-    char const kind[] = {letter(ran.what.kind), '\0'};
+  void write_pass(int process, measured_pass const& ran, double unit, pipeline_view const& over) {
+    char const kind[] = {letter(*over.declared, ran.what.kind), '\0'};
     begin_event();
     append(out, "{\"ph\":\"X\",\"name\":\"", kind, ran.what.microbatch);
-    if (with_chunk)
+    if (over.extents.chunks > 1)
       append(out, ".", ran.what.chunk);
-    append(out, "\",\"cat\":\"", word(ran.what.kind), "\",\"pid\":", process);
+    append(out, "\",\"cat\":");
+    append_quoted(out, word(*over.declared, ran.what.kind));
+    append(out, ",\"pid\":", process);
     append(out, ",\"tid\":", ran.device, ",\"ts\":", ran.start * unit);
     append(out, ",\"dur\":", (ran.end - ran.start) * unit, ",\"args\":{\"stage\":");
     append(out, ran.what.stage, ",\"microbatch\":", ran.what.microbatch);
@@ -204,7 +206,7 @@ void write_trace(Sink& out,
                  timetable_caption const& about,
                  std::span<measured_pass const> measured = {},
                  trace_options const& options = {}) {
-  bool const with_chunk = table.over.extents.chunks > 1;
+  pipeline_view const& over = table.over;
   append(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
   detail::trace_writer<Sink> trace{out};
   std::string name(about.schedule);
@@ -215,7 +217,7 @@ void write_trace(Sink& out,
       trace.write_pass(detail::planned_process,
                        {device, table.passes[i], table.starts[i], table.ends[i]},
                        options.planned_unit,
-                       with_chunk);
+                       over);
   int arrow = 0;
   auto const extras = [&](timetable_view of, int process, double unit) {
     if (options.arrows)
@@ -229,7 +231,7 @@ void write_trace(Sink& out,
     name += ", measured";
     trace.name_process(detail::measured_process, name, table.over.extents.devices);
     for (measured_pass const& ran : measured)
-      trace.write_pass(detail::measured_process, ran, options.measured_unit, with_chunk);
+      trace.write_pass(detail::measured_process, ran, options.measured_unit, over);
     if (options.arrows || options.memory)
       extras(
         detail::measured_table(table, measured), detail::measured_process, options.measured_unit);

@@ -238,58 +238,92 @@ TEST_CASE("a kind of one's own that alone adds to a datum is refused where its s
           .starts_with("kind 'back' and datum 'sum': only a datum that is there once per"));
 }
 
-TEST_CASE(
-  "a kind on an engine of its own frees one slot and fills one, and nobody frees too early") {
+TEST_CASE("a kind of any engine reads, frees and makes as one of compute does") {
   auto const network = [](does what) {
-    return refusal([&](small_flow& of) {
-      of.data.push_back({.word = "routed", .pool = pool(pp::slot_class::weight_input)});
-      of.data.push_back({.word = "sent", .lives = pp::residence::nowhere, .wanted = true});
-      of.add(0, {does::makes, 3});
-      of.kinds.push_back({pass_kind::recompute,
-                          pp::declare_kind('N',
-                                           "dispatch",
-                                           engine::network,
-                                           pp::stage_call::perform,
-                                           {{what, 3}, {does::makes, 4}})});
-    });
+    small_flow of;
+    of.data.push_back({.word = "routed", .pool = pool(pp::slot_class::weight_input)});
+    of.data.push_back({.word = "sent", .lives = pp::residence::nowhere, .wanted = true});
+    of.add(0, {does::makes, 3});
+    of.kinds.push_back({pass_kind::recompute,
+                        pp::declare_kind('N',
+                                         "dispatch",
+                                         engine::network,
+                                         pp::stage_call::perform,
+                                         {{what, 3}, {does::makes, 4}})});
+    return of.refusal();
   };
   CHECK(network(does::frees).empty());
-  CHECK(network(does::reads) ==
-        "kind 'dispatch' and datum 'routed': beside the engine compute, a pass frees at most one "
-        "datum of its unit that lies in slots and makes at most one; let a kind of the engine "
-        "compute do the rest");
+  CHECK(network(does::reads).empty());
+  small_flow of; // of another stage, and of two engines of its own
+  of.data.push_back({.word = "asked", .lives = pp::residence::nowhere, .wanted = true});
+  of.data.push_back({.word = "told", .lives = pp::residence::nowhere, .wanted = true});
+  of.data.push_back({.word = "last", .lives = pp::residence::nowhere, .wanted = true});
+  auto const marks = [&of](pass_kind kind, char letter, engine on, std::uint8_t made) {
+    of.kinds.push_back(
+      {kind, pp::declare_kind(letter, "mark", on, pp::stage_call::perform, {{does::makes, made}})});
+  };
+  marks(pass_kind::copy_in, 'c', engine::copy_in, 3);
+  marks(pass_kind::copy_out, 'o', engine::copy_out, 4);
+  of.kinds.push_back({pass_kind::recompute,
+                      pp::declare_kind('L',
+                                       "late",
+                                       engine::compute,
+                                       pp::stage_call::perform,
+                                       {{does::reads, 0, of_stage::before},
+                                        {does::reads, 3},
+                                        {does::reads, 4},
+                                        {does::makes, 5}})});
+  CHECK(of.refusal().empty());
+}
+
+TEST_CASE("the library moves one slot to another, and fills none that no stage is called for") {
+  auto const copies = [](engine on, std::initializer_list<effect> effects) {
+    small_flow of;
+    of.data.push_back({.word = "moved", .pool = pool(pp::slot_class::weight_input)});
+    of.data.push_back({.word = "far", .pool = pool(pp::slot_class::weights)});
+    of.add(0, {does::makes, 3});
+    of.kinds.push_back(
+      {pass_kind::recompute, pp::declare_kind('N', "move", on, pp::stage_call::copy, effects)});
+    return of.refusal();
+  };
+  CHECK(copies(engine::copy_out, {{does::frees, 3}, {does::makes, 4}}).empty());
+  CHECK(copies(engine::copy_out, {{does::reads, 3}, {does::makes, 4}}) ==
+        "kind 'move' and datum 'moved': a copy frees one datum of its unit and makes another; let "
+        "it call a stage, which may read, free and make any number");
   CHECK(
-    refusal([](small_flow& of) { // of another stage, and of two engines of its own
-      of.data.push_back({.word = "asked", .lives = pp::residence::nowhere, .wanted = true});
-      of.data.push_back({.word = "told", .lives = pp::residence::nowhere, .wanted = true});
-      of.data.push_back({.word = "last", .lives = pp::residence::nowhere, .wanted = true});
-      auto const marks = [&of](pass_kind kind, char letter, engine on, std::uint8_t made) {
-        of.kinds.push_back(
-          {kind,
-           pp::declare_kind(letter, "mark", on, pp::stage_call::perform, {{does::makes, made}})});
-      };
-      marks(pass_kind::copy_in, 'c', engine::copy_in, 3);
-      marks(pass_kind::copy_out, 'o', engine::copy_out, 4);
-      of.kinds.push_back({pass_kind::recompute,
-                          pp::declare_kind('L',
-                                           "late",
-                                           engine::compute,
-                                           pp::stage_call::perform,
-                                           {{does::reads, 0, of_stage::before},
-                                            {does::reads, 3},
-                                            {does::reads, 4},
-                                            {does::makes, 5}})});
-    }) == "kind 'late' waits for three rows, but beside other engines a pass waits for two at "
-          "most; let one of them wait for another");
-  CHECK(refusal([](small_flow& of) { // a third kind reads what `back` frees, in any order
-          of.data.push_back({.word = "seen", .lives = pp::residence::nowhere, .wanted = true});
-          of.kinds.push_back({pass_kind::recompute,
-                              pp::declare_kind('L',
-                                               "look",
-                                               engine::compute,
-                                               pp::stage_call::perform,
-                                               {{does::reads, 1}, {does::makes, 3}})});
+    copies(engine::copy_out, {{does::makes, 4}}) ==
+    "kind 'move' copies, but does not free one datum and make another; give it both effects, or "
+    "another call");
+  CHECK(copies(engine::compute, {{does::frees, 3}, {does::makes, 4}}) ==
+        "kind 'move' and datum 'far': it calls no stage, so that nobody fills what it makes; give "
+        "it another call, or an engine that copies");
+}
+
+TEST_CASE("whoever frees a datum follows all that use it, or is refused") {
+  auto const looks = [](bool wanted) {
+    small_flow of;
+    of.data.push_back({.word = "seen", .lives = pp::residence::nowhere, .wanted = wanted});
+    of.kinds.push_back({pass_kind::recompute,
+                        pp::declare_kind('L',
+                                         "look",
+                                         engine::network,
+                                         pp::stage_call::perform,
+                                         {{does::reads, 1}, {does::makes, 3}})});
+    return of;
+  };
+  small_flow const seen = looks(true);
+  pp::flow const made = pp::declare(seen.data, seen.kinds);
+  pp::kind_of_pass const& back = made[pass_kind::backward];
+  REQUIRE(back.effect_count == 3);
+  CHECK(back.effects[2] == effect{does::follows, 3});
+  CHECK(made.links[index_of(pass_kind::backward)][0].own[0] == made.row_of[3]);
+  CHECK(looks(false).refusal() ==
+        "kind 'back' and datum 'kept': it frees what another kind of the unit may read later, and "
+        "nothing that each unit has made says when; let that kind make a wanted datum that lies "
+        "nowhere, and this one follow it");
+  CHECK(refusal([](small_flow& of) {
+          of.add(1, {does::follows, 0});
         }) ==
-        "kind 'back' and datum 'kept': it frees what another kind of the unit may read later; "
-        "let that kind make a datum that lies nowhere, and this one read it");
+        "kind 'back' and datum 'output': a pass follows whoever made a datum of its own unit that "
+        "each stage has; declare one that lies nowhere, and follow it");
 }

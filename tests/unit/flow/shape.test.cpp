@@ -79,14 +79,19 @@ TEST_CASE("extents that make no pipeline are named") {
                   std::invalid_argument);
   CHECK_THROWS_AS(pp::check_extents({.devices = 60000, .microbatches = 60000}),
                   std::invalid_argument);
-  char const* const extra = "shape: stages beyond P V are for placement::custom, whose table says "
-                            "where they are, and there are not less than 0 of them";
+  char const* const extra = "shape: more or fewer stages than P V are for placement::custom, "
+                            "whose table says where they are";
   CHECK_THROWS_WITH_AS(
     pp::check_extents({.devices = 2, .extra_stages = 1}), extra, std::invalid_argument);
   CHECK_THROWS_WITH_AS(
-    pp::check_extents({.devices = 2, .where = pp::placement::custom, .extra_stages = -1}),
-    extra,
-    std::invalid_argument);
+    pp::check_extents({.devices = 2, .extra_stages = -1}), extra, std::invalid_argument);
+  CHECK_NOTHROW(
+    pp::check_extents({.devices = 2, .where = pp::placement::custom, .extra_stages = -1}));
+  for (int const none : {-2, -3, -2'000'000'000})
+    CHECK_THROWS_WITH_AS(
+      pp::check_extents({.devices = 2, .where = pp::placement::custom, .extra_stages = none}),
+      "shape: fewer stages than P V leave none; keep one at least",
+      std::invalid_argument);
   CHECK_THROWS_AS(
     pp::check_extents({.devices = 60000, .where = pp::placement::custom, .extra_stages = 6000}),
     std::invalid_argument);

@@ -31,6 +31,8 @@
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
 #include <tests/support/early_training.hpp>
+#include <tests/support/flow_interpreter.hpp>
+#include <tests/support/random_flows.hpp>
 #include <tests/support/sizes.hpp>
 #include <tests/support/stage_graphs.hpp>
 #include <tests/support/training.hpp>
@@ -121,6 +123,62 @@ TEST_CASE("four processes compute what one device computes, under every policy")
     meeting, "large messages", pp::make_timetable<pp::OneFOneB>({4, 7}), large);
   check_equal_to_sequential<pp::one_communicator>(
     meeting, "large in one lane", pp::make_timetable<pp::VHalf>({4, 8}), large);
+}
+
+namespace {
+
+//! A stage of any flow, that computes in its slots.
+struct interpreted_stage {
+  pp::pipeline_view over{};
+  support::digests read{};
+
+  void perform(pp::pass_kind kind, pp::context const& where, pp::input, pp::output) {
+    pp::pass const what = support::pass_of(kind, where);
+    read[support::key_of(what)] = support::compute_in_slots(over, what, where);
+  }
+};
+
+} // namespace
+
+TEST_CASE("flows by chance, on all engines, read on four processes what an interpreter says") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  int ran = 0;
+  for (unsigned seed = 0; seed < 600; ++seed) {
+    support::dice chance(seed);
+    try {
+      support::random_pipeline const made(chance, 4);
+      auto const table = made.timetable(chance);
+      if (!support::is_performed(table.over.declared))
+        continue;
+      CAPTURE(seed);
+      std::vector<interpreted_stage> model(
+        static_cast<std::size_t>(pp::stages(table.over.extents)));
+      pp::plan const work = pp::lower(table, support::eight_bytes{});
+      for (interpreted_stage& stage : model)
+        stage.over = work.over;
+      pp::mpi_runner runner(work,
+                            model,
+                            meeting.line(),
+                            MPI_COMM_WORLD,
+                            {.deadline = patience, .name = "flow " + std::to_string(seed)});
+      runner.step();
+      for (interpreted_stage& stage : model)
+        stage.read.clear();
+      runner.step();
+      support::digests expected = support::interpret(table);
+      std::erase_if(expected, [&](auto const& each) {
+        return pp::device_of(table.over, each.first[1]) != this_rank();
+      });
+      support::digests all;
+      for (interpreted_stage& stage : model)
+        all.merge(stage.read);
+      CHECK(all == expected);
+      ++ran;
+    } catch (std::invalid_argument const&) { // refused, as other tests look at
+    } catch (std::length_error const&) {     // more passes than the rows can have
+    }
+  }
+  CHECK(ran >= 100);
 }
 
 TEST_CASE("four processes train a model that is a graph as one device does") {

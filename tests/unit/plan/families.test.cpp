@@ -71,7 +71,7 @@ void leave_out(pp::dynamic_timetable& table, std::size_t at) {
 
 std::string verdict_on(pp::dynamic_timetable const& table) {
   pp::report const found = pp::verify(table);
-  return found ? std::string() : pp::describe(found, table.over.extents.chunks > 1);
+  return found ? std::string() : pp::describe(found, table.over);
 }
 std::string verdict_on(pp::plan const& work) {
   pp::proof const found = pp::prove(work);

@@ -38,7 +38,7 @@ std::vector<std::string> hooks_of(pp::plan const& work, int device) {
   std::vector<std::string> lines;
   for (pp::item const& step : work.view().program_of(device))
     if (step.about != subject::pass)
-      lines.push_back(pp::describe(step, false));
+      lines.push_back(pp::describe(step, work.over));
   return lines;
 }
 

@@ -21,6 +21,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/sizes.hpp>
@@ -159,4 +160,33 @@ TEST_CASE("slots of activations are as many as the timetable holds at once, copi
         CHECK(pp::plan_view(work).layout(device, pp::slot_class::activation).count ==
               pp::peak_activation_chunks(table, device));
     }
+}
+
+namespace {
+
+// Each stage has an activation of its own size.
+struct growing_sizes {
+  static std::int64_t bytes(pp::slot_class, pp::pass const& maker) { return 8 * (maker.stage + 1); }
+};
+
+} // namespace
+
+TEST_CASE(
+  "a recomputed pass is told the bytes that its forward pass was told, on its own device, too") {
+  auto const table =
+    pp::make_timetable(pp::with_recompute<pp::SweptVHalf>{}, {2, 4}, pp::uniform_cost{});
+  pp::plan const work = pp::lower(table, growing_sizes{});
+  int compared = 0;
+  for (int device = 0; device < 2; ++device)
+    for (pp::item const& again : work.view().program_of(device))
+      for (pp::item const& first : work.view().program_of(device))
+        if (again.what == pp::operation::run && again.work.kind == pp::pass_kind::recompute &&
+            first.what == pp::operation::run &&
+            first.work.kind == pp::pass_kind::checkpointed_forward &&
+            first.work.stage == again.work.stage &&
+            first.work.microbatch == again.work.microbatch) {
+          CHECK(again.in_bytes == first.in_bytes);
+          ++compared;
+        }
+  CHECK(compared == 16);
 }

@@ -212,7 +212,8 @@ TEST_CASE("verify judges changed timetables as a slow checker does") {
       continue;
     ++wrong;
     CAPTURE(i);
-    CHECK_MESSAGE(wrong > 5, pp::describe(pp::verify(result, limit)), " -- expected ", expected);
+    CHECK_MESSAGE(
+      wrong > 5, pp::describe(pp::verify(result, limit), result.over), " -- expected ", expected);
   }
   CHECK(wrong == 0);
   CHECK(still_sound > changes / 20);

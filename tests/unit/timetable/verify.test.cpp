@@ -36,7 +36,7 @@ TEST_CASE("each rule is found, with its passes") {
     table.passes[0].stage = 1;
     pp::report const verdict = pp::verify(table);
     CHECK(verdict.broken == pp::rule::wrong_device);
-    CHECK(pp::describe(verdict, false) ==
+    CHECK(pp::describe(verdict, table.over) ==
           "timetable: a pass is on a device that does not hold its stage (device 0, entry 0: "
           "forward of stage 1, microbatch 0)");
   }

@@ -71,6 +71,22 @@ bytes_for(Sizes const& sizes, datum const& of, pass const& maker, int reader) {
   return sizes.bytes(made_in, maker);
 }
 
+//! The bytes of a copy: as large as its end on the device; one that has none is sized by the host's
+//! slots.
+template <buffer_sizes Sizes>
+constexpr void
+size_copy(data_uses const& uses, item& step, Sizes const& sizes, slot_layout* layouts) {
+  flow const& declared = *uses.over.declared;
+  bool on_host = true;
+  for (data_use const& use : uses[step.work])
+    on_host = on_host && declared.data[use.of].lives != residence::device;
+  for (data_use const& use : uses[step.work])
+    if (declared.data[use.of].lives == residence::device || (on_host && !use.orders))
+      step.in_bytes = step.out_bytes = sizes.bytes(static_cast<slot_class>(use.pool), step.work);
+  grow(layouts[static_cast<int>(step.in.of)], step.in_bytes);
+  grow(layouts[static_cast<int>(step.out.of)], step.out_bytes);
+}
+
 //! The bytes of what a pass reads, makes and keeps, and of the slots that hold them.
 template <buffer_sizes Sizes>
 constexpr void size_pass(data_uses const& uses,
@@ -79,57 +95,34 @@ constexpr void size_pass(data_uses const& uses,
                          slot_layout* layouts,
                          further_slots const& further) {
   pass const& work = step.work;
-  auto const set = [layouts](slot const& used, std::int64_t& to, std::int64_t bytes) {
-    to = bytes;
-    grow(layouts[static_cast<int>(used.of)], bytes);
-  };
-  // A copy is as large as its end on the device; what has none is sized by the host's slots.
-  bool on_host = runs_beside(step);
-  for (data_use const& use : uses[work])
-    on_host = on_host && uses.over.declared->data[use.of].lives != residence::device;
   for (data_use const& use : uses[work]) {
     datum const& of = uses.over.declared->data[use.of];
     auto const made_in = static_cast<slot_class>(use.pool);
-    int const count = use.nowhere ? 0 : uses.count(use, work);
-    if (runs_beside(step)) {
-      bool const decides = of.lives == residence::device || (on_host && !use.nowhere);
-      if (decides && step.in.index != nothing)
-        step.in_bytes = sizes.bytes(made_in, work);
-      if (decides && step.out.index != nothing)
-        step.out_bytes = sizes.bytes(made_in, work);
-    } else if (use.stage != 0) {
-      for (int number = 0; number < count; ++number) {
-        auto const owner = static_cast<std::uint16_t>(uses.owner(use, work, number));
-        pass const maker{use.maker, false, owner, work.microbatch, work.chunk};
-        std::int64_t const bytes = bytes_for(sizes, of, maker, work.stage);
-        if (number == 0)
-          set(step.in, step.in_bytes, bytes);
-        else if (sized_slot& at = further.at(step.further_inputs, number - 1); true)
-          set(at.used, at.bytes, bytes);
-      }
-    } else if (int const* const kept = kept_slot(step, use.pool)) {
-      if (count > 0 && *kept != nothing)
+    int const count = use.lies && !use.is_end() ? uses.count(use, work) : 0;
+    for (int number = 0; number < count; ++number) {
+      if (kept_slot(step, use.at) != nullptr) {
         grow(layouts[use.pool], sizes.bytes(made_in, work));
-    } else if (use.makes && step.out.index != nothing) {
-      for (int number = 0; number < count; ++number) {
-        int const reader =
-          use.reader == 0 ? nothing : neighbour(uses.over, work.stage, use.reader, number).stage;
-        std::int64_t const bytes = bytes_for(sizes, of, work, reader);
-        int const output = use.outputs_before + number;
-        if (output == 0)
-          set(step.out, step.out_bytes, bytes);
-        else if (sized_slot& at = further.at(step.further_outputs, output - 1); true)
-          set(at.used, at.bytes, bytes);
+        continue;
       }
-    } else if (count > 0 && !use.makes && step.in == slot{made_in, step.in.index}) {
-      set(step.in, step.in_bytes, sizes.bytes(made_in, work));
+      auto const owner = static_cast<std::uint16_t>(uses.owner(use, work, number));
+      pass const maker =
+        use.stage == 0 ? work : pass{use.maker, false, owner, work.microbatch, work.chunk};
+      int const reader = use.stage != 0 ? work.stage
+                         : use.reader == 0
+                           ? nothing
+                           : neighbour(uses.over, work.stage, use.reader, number).stage;
+      std::int64_t const bytes = bytes_for(sizes, of, maker, reader);
+      bool const fills = use.at == slot_place::outputs;
+      slot used = fills ? step.out : step.in;
+      if (int const at = uses.position(use, work, number); at == 0) {
+        (fills ? step.out_bytes : step.in_bytes) = bytes;
+      } else {
+        sized_slot& place = further.at(fills ? step.further_outputs : step.further_inputs, at - 1);
+        place.bytes = bytes;
+        used = place.used;
+      }
+      grow(layouts[static_cast<int>(used.of)], bytes);
     }
-  }
-  if (runs_beside(step)) {
-    if (step.in.index != nothing)
-      grow(layouts[static_cast<int>(step.in.of)], step.in_bytes);
-    if (step.out.index != nothing)
-      grow(layouts[static_cast<int>(step.out.of)], step.out_bytes);
   }
 }
 
@@ -180,6 +173,8 @@ constexpr arena_sizes lay_out(data_uses const& uses,
     item& step = work.items[i];
     if (step.about != subject::pass)
       size_other(step, tied_bytes(sizes), totals_bytes(sizes), layouts);
+    else if (is_copy(*over.declared, step))
+      size_copy(uses, step, sizes, layouts);
     else if (step.what == operation::run)
       size_pass(uses, step, sizes, layouts, further);
     else

@@ -10,8 +10,10 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/slot_place.hpp>
 #include <pipe/plan/item.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace pipelining::inline v0_3::detail {
@@ -56,19 +58,23 @@ struct data_use {
   std::uint8_t pool = 0;  //!< where it lies
   std::int8_t stage = 0;  //!< of its own stage, of those before (-1), after (+1) or `beside` it
   std::int8_t reader = 0; //!< it is there where such stages exist
-  std::int8_t outputs_before = 0; //!< what its kind makes for other stages before it
-  bool per_reader = false;        //!< there is one for each of them
-  pass_kind maker{};              //!< the kind that a pass that has made it is named after
-  bool lies = false;              //!< in a slot, in this pipeline
-  bool nowhere = false;           //!< lies where the library has no slots
-  bool whole = false;             //!< one per unit
-  bool makes = false;             //!< brings it to life
-  bool adds = false;              //!< brings it to life where its chunk comes first
-  bool frees = false;             //!< uses it last
-  bool works_in = false;          //!< the kind frees what it makes itself
-  bool left_alone = false;        //!< used last where no kind that would free it runs
+  slot_place at = slot_place::none; //!< where a pass has its slot
+  std::int8_t before = 0;           //!< in a list, how many uses that are there stand before it
+  bool per_reader = false;          //!< there is one for each of them
+  pass_kind maker{};                //!< the kind that a pass that has made it is named after
+  bool lies = false;                //!< in a slot, in this pipeline
+  bool orders = false;              //!< says who runs first, and has no slot
+  bool whole = false;               //!< one per unit
+  bool makes = false;               //!< brings it to life
+  bool adds = false;                //!< brings it to life where its chunk comes first
+  bool frees = false;               //!< uses it last
+  bool works_in = false;            //!< the kind frees what it makes itself
+  bool left_alone = false;          //!< used last where no kind that would free it runs
   chunk_order order = chunk_order::ascending; //!< where it adds
   int first = 0; //!< in a chain, the number of the first instance that a pass of stage 0 is about
+
+  //! The end of memory to work in, which has its place where it is made.
+  [[nodiscard]] constexpr bool is_end() const noexcept { return works_in && frees; }
 };
 
 //! What the kinds of a pipeline do with data: for a first, a last, an only and any other stage,
@@ -92,10 +98,15 @@ struct data_uses {
   int width;                    //!< the most neighbours of a stage on one side
   list of[most_kinds][4]{};     // [kind][1 with a stage before + 2 with a stage after]
   bool completes[most_kinds]{}; //!< whether the last of a kind on a stage completes its gradients
+  int further_places = 0;       //!< the most that a pass reads, or fills, after the first
+  int most_taken = 1;           //!< the most slots of one pool that an item takes
+  //! The streams that may read one slot without knowing of each other: those of messages, and the
+  //! engines of the device.
+  int most_readers;
 
   constexpr explicit data_uses(pipeline_view const& whose)
       : over(whose), stage_count(stages(whose.extents)), unit_count(units(whose)),
-        width(graph_width(whose)) {
+        width(graph_width(whose)), most_readers(width + whose.declared->engines) {
     flow const& declared = *over.declared;
     for (int number = 0; number < most_kinds; ++number) {
       kind_of_pass const& kind = declared.kinds[number];
@@ -107,19 +118,23 @@ struct data_uses {
           result.product = made;
           result.first_product = made * stage_count * unit_count;
         }
-        std::int8_t outputs = 0;
+        int taken[slot_classes]{};
         for (int e = 0; e < kind.effect_count; ++e) {
           if (kind.effects[e].what == does::needs)
             continue; // follows from where it stands
           data_use use = use_of(kind, kind.effects[e], result.last_chunk);
+          use.at = place_of(declared, kind, e);
           use.first = (use.of * stage_count + use.stage) * unit_count;
           int const step = use.stage == 0 ? use.reader : use.stage;
           bool const there =
             step == 0 || step == beside || (step < 0 ? where % 2 == 1 : where / 2 == 1);
-          if (!there || (!use.lies && !use.nowhere && use.stage == 0))
+          if (!there || (!use.lies && !use.orders && use.stage == 0))
             continue;
-          if (use.stage == 0 && use.makes && use.reader != 0)
-            use.outputs_before = outputs++;
+          if (use.makes || use.adds)
+            taken[use.pool] += use.per_reader ? width : 1;
+          most_taken = std::max(most_taken, taken[use.pool]);
+          use.before = places_before(result, use);
+          further_places = std::max(further_places, (use.before + 1) * width - 1);
           result.uses[result.count++] = use;
         }
       }
@@ -155,6 +170,21 @@ struct data_uses {
              unit_count +
            at;
   }
+  //! Which of what a pass reads, or fills, an instance is, the `number`-th of `count`. Neighbours
+  //! that another use before it has on this stage move it back.
+  [[nodiscard]] constexpr int
+  position(data_use const& use, pass const& work, int number) const noexcept {
+    int at = use.before + number;
+    if (over.edges != nullptr && use.before > 0)
+      for (data_use const* other = (*this)[work].begin(); other != &use; ++other)
+        if (other->at == use.at && !other->is_end())
+          at += count(*other, work) - 1;
+    return at;
+  }
+  //! Whether several streams of a device may read the same slot of what leaves stages.
+  [[nodiscard]] constexpr bool shares_reads() const noexcept {
+    return width > 1 || over.declared->reads_beside;
+  }
   //! The stage whose instance that is.
   [[nodiscard]] constexpr int
   owner(data_use const& use, pass const& work, int number) const noexcept {
@@ -187,6 +217,18 @@ struct data_uses {
   }
 
 private:
+  //! How many places of the same list come before that of a use. The end of memory to work in has
+  //! the place where it is made.
+  [[nodiscard]] static constexpr std::int8_t places_before(list const& uses,
+                                                           data_use const& of) noexcept {
+    std::int8_t before = 0;
+    for (data_use const& other : uses) {
+      if (of.is_end() && other.of == of.of && other.stage == of.stage)
+        return other.before;
+      before = static_cast<std::int8_t>(before + (other.at == of.at && !other.is_end() ? 1 : 0));
+    }
+    return before;
+  }
   // By itself, so that what chains do stays small enough to be inlined.
   [[nodiscard]] constexpr int position_in_graph(int stage) const noexcept {
     return (neighbours(over, stage, -1) > 0 ? 1 : 0) + (neighbours(over, stage, 1) > 0 ? 2 : 0);
@@ -207,8 +249,8 @@ private:
     use.stage = static_cast<std::int8_t>(step_to(one.stage));
     use.reader = static_cast<std::int8_t>(declared.reader_step[one.of]);
     use.maker = namer_of(declared, declared.row_of[one.of]);
-    use.nowhere = datum_of.lives == residence::nowhere;
-    use.lies = !use.nowhere && (!datum_of.only_chunked || over.extents.chunks > 1);
+    use.orders = datum_of.lives == residence::nowhere || one.what == does::follows;
+    use.lies = !use.orders && (!datum_of.only_chunked || over.extents.chunks > 1);
     use.per_reader = datum_of.instance == per::reader;
     use.whole = datum_of.instance != per::microbatch;
     use.makes = one.what == does::makes;

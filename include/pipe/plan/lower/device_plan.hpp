@@ -77,7 +77,7 @@ constexpr further_slots lower_slots(lowering const& shared,
         pools += used[pool] ? 0 : 1;
         used[pool] = true;
       }
-  int const room = declared.engines > 1 ? 2 * work.count : work.count; // releases of a pool
+  int const room = shared.uses.most_taken * work.count; // releases of a pool
   int* const freed = space.freed.get(pools * room);
   int* const released = space.released.get(pools * room);
   int const others = shared.hooks ? 2 + stages(over.extents) : 0;
@@ -92,7 +92,7 @@ constexpr further_slots lower_slots(lowering const& shared,
     times,
     shared.readers,
     shared.further};
-  int const beside = shared.readers == nullptr ? 0 : room * (shared.uses.width + 1);
+  int const beside = shared.readers == nullptr ? 0 : room * shared.uses.most_readers;
   int* const readers = beside == 0 ? nullptr : space.readers.get(pools * beside);
   int at = 0;
   for (int of = 0; of < slot_classes; ++of)
@@ -143,7 +143,7 @@ constexpr lowered_device lower_device(lowering const& shared,
   number_messages(work, over.extents.devices, space.counters.get(2 * over.extents.devices));
   assign_groups(work, position_at_peer, Policy::duplex_groups);
   mark_complete_stages(shared.uses, work);
-  int const per_item = most_needs(over);
+  int const per_item = most_needs(shared.uses);
   int* const needs = space.needs.get(work.count * per_item);
   int* const need_counts = space.need_counts.get(work.count);
   further_slots const further =

@@ -32,6 +32,7 @@ struct further_slots {
   [[nodiscard]] constexpr sized_slot& at(slot_range const& range, int number) const noexcept {
     return of[range.first - first + number];
   }
+  //! Appends a slot to a range. @pre nobody else has written since the range was begun
   constexpr void push(slot_range& to, slot const& used) noexcept {
     if (to.count == 0)
       to.first = first + count;

@@ -114,11 +114,12 @@ constexpr void emit(order_merge& merge,
     if (other != row && merge.waiting[other])
       offer(merge, over, heap, other);
   };
-  for (int number = 0; number < graph_width(over); ++number)
-    if (int const consumer = receiver(over, what, number); consumer != kind_links::none)
-      offer_waiting(consumer);
   int const devices = over.extents.devices;
   int const rows = merge.table.rows();
+  for (int number = 0; number < graph_width(over); ++number)
+    if (int const consumer = receiver(over, what, number); consumer != kind_links::none)
+      for (int other = consumer; other < rows; other += devices)
+        offer_waiting(other);
   for (int other = row % devices; rows > devices && other < rows; other += devices)
     offer_waiting(other);
 }

@@ -24,8 +24,8 @@ struct slot_pool {
   int* freed = nullptr; //!< [2 items of the device], slots in the order of their release
   int* released =
     nullptr; //!< [2 items of the device], by slot: the item that released it last, or `nothing`
-  //! [items of the device][width + 1], by slot: who has read what was in it, where several streams
-  //! can; else null.
+  //! [items of the device][most readers], by slot: who has read what was in it, where several
+  //! streams can; else null.
   int* readers = nullptr;
   int first = 0;      //!< of freed, the slot to take next
   int last = 0;       //!< one behind the last of freed
@@ -69,18 +69,18 @@ struct slot_state {
   int* carried;       //!< [items of the device], of a message the instance that it carries
   slot_uses others{}; //!< of slots that no pass uses; null where the plan has none
   item_times times{}; //!< when steps start and end
-  //! [instances][width + 1], who reads them: sends, then the last pass. Null for chains, where no
-  //! two streams read the same.
+  //! [instances][most readers], who reads them: sends, then the last pass of each engine. Null
+  //! where no two streams read the same.
   int* readers = nullptr;
-  further_slots further{}; //!< [2 (width - 1) items], what items use beside `in` and `out`
+  further_slots further{}; //!< [2 further_places items], what items use after `in` and `out`
 };
 
 //! @brief The most items that an item needs: the makers of what it reads, and who left the slots
-//! that it takes. In a chain that is one for each effect; in a graph of width w, up to w + 2 left
-//! each of the seven slots that a pass may take, 3 w those that it fills for readers.
-[[nodiscard]] constexpr int most_needs(pipeline_view const& over) noexcept {
-  int const width = graph_width(over);
-  return 12 * width + (width > 1 ? 24 : 0);
+//! that it takes. In a chain that is one for each effect. In a graph of width w, and where several
+//! engines read the same, all readers leave a slot, and a pass fills one for each neighbour.
+[[nodiscard]] constexpr int most_needs(data_uses const& uses) noexcept {
+  return uses.shares_reads() ? most_effects * (uses.most_readers + 1) + 3 * uses.width
+                             : most_effects + 2;
 }
 
 //! The walk over the program of one device.
@@ -89,7 +89,7 @@ public:
   constexpr slot_walk(slot_state& state, program& work, int* needs, int* need_counts) noexcept
       : state_(state), uses_(state.uses), over_(state.uses.over),
         declared_(*state.uses.over.declared), work_(work), needs_(needs),
-        most_needs_(most_needs(over_)), need_counts_(need_counts) {}
+        most_needs_(most_needs(uses_)), need_counts_(need_counts) {}
 
   constexpr void run() noexcept {
     for (int i = 0; i < work_.count; ++i) {
@@ -115,7 +115,7 @@ public:
       } else if (runs_beside(step)) {
         if (step.completes_stage)
           last_scatter_ = i;
-        copy(step, i++);
+        run_beside(i++);
       } else {
         compute(i, end);
         i = end;
@@ -168,22 +168,23 @@ private:
     into.maker = i;
     need(i, from.released[into.slot]);
     if (from.readers != nullptr && from.released[into.slot] != nothing)
-      for (int k = 0; k <= uses_.width; ++k)
-        need(i, from.readers[into.slot * (uses_.width + 1) + k]);
+      for (int k = 0; k < uses_.most_readers; ++k)
+        need(i, from.readers[into.slot * uses_.most_readers + k]);
   }
   constexpr void give_back(held_datum const& what, int i) noexcept {
     slot_pool& pool = state_.pools[what.pool];
     pool.release(what.slot, i);
-    for (int k = 0; pool.readers != nullptr && k <= uses_.width; ++k)
-      pool.readers[what.slot * (uses_.width + 1) + k] = nothing;
+    for (int k = 0; pool.readers != nullptr && k < uses_.most_readers; ++k)
+      pool.readers[what.slot * uses_.most_readers + k] = nothing;
   }
   //! One reader less; the last one gives the slot back. Those on other streams may end behind it,
   //! so whoever takes the slot waits for them too.
   constexpr void read_once(held_datum& what, int i) noexcept {
     int* const readers = readers_of(what);
     if (readers != nullptr) {
-      int k = uses_.width;
-      if (stream_of(work_.items[i]) != 0)
+      item const& step = work_.items[i];
+      int k = uses_.width + (step.what == operation::run ? engine_of(step) : 0);
+      if (step.what != operation::run)
         for (k = 0; readers[k] != nothing; ++k) {
         }
       readers[k] = i;
@@ -192,12 +193,16 @@ private:
     if (what.reads > 0)
       return;
     give_back(what, i);
-    for (int k = 0; readers != nullptr && k <= uses_.width; ++k)
-      state_.pools[what.pool].readers[what.slot * (uses_.width + 1) + k] = readers[k];
+    for (int k = 0; readers != nullptr && k < uses_.most_readers; ++k)
+      state_.pools[what.pool].readers[what.slot * uses_.most_readers + k] = readers[k];
+  }
+  //! The row of a device that the engine of a pass is.
+  [[nodiscard]] constexpr int engine_of(item const& step) const noexcept {
+    return declared_.engine_row[static_cast<int>(declared_[step.work.kind].on)];
   }
   [[nodiscard]] constexpr int* readers_of(held_datum const& what) noexcept {
     return state_.readers == nullptr ? nullptr
-                                     : state_.readers + (&what - state_.held) * (uses_.width + 1);
+                                     : state_.readers + (&what - state_.held) * uses_.most_readers;
   }
   //! One reader more of what may leave a device.
   constexpr void count_reader(held_datum& what) noexcept {
@@ -205,7 +210,7 @@ private:
     what.reads = first ? 1 : what.reads + 1;
     what.maker = made_by_reader;
     if (int* const readers = readers_of(what); readers != nullptr && first)
-      for (int k = 0; k <= uses_.width; ++k)
+      for (int k = 0; k < uses_.most_readers; ++k)
         readers[k] = nothing;
   }
 
@@ -222,150 +227,133 @@ private:
     step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
   }
 
-  //! Passes of the compute engine that start together.
+  //! Passes of the compute engine that start together. All take before any gives back: no pass ever
+  //! writes over what it, or the other half of a composite pass, reads.
   constexpr void compute(int first, int end) noexcept {
     for (; first_sent_ < sent_before_run_; ++first_sent_)
       read_once(product_of(state_.sent[first_sent_]), state_.sent[first_sent_]);
     if (state_.times.starts != nullptr)
-      take_for_copies(state_.times.starts[first]);
-    release_left(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
+      take_beside(state_.times.starts[first]);
+    end_beside(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
     for (int i = first; i < end; ++i)
-      take_slots(work_.items[i], i);
+      take_slots(i);
     if (state_.times.ends != nullptr)
-      take_for_copies(state_.times.ends[first]);
+      take_beside(state_.times.ends[first]);
     for (int i = first; i < end; ++i)
-      release_slots(work_.items[i], i);
+      use_slots<true, true>(i);
     sent_before_run_ = sent_count_;
   }
 
-  //! What copies leave stays taken until they have ended: those of one engine end in their order.
-  //! They stand at the end of the list of what is sent.
-  [[nodiscard]] constexpr int& left_item(int number) noexcept {
-    return state_.sent[work_.count - 1 - number];
-  }
-  constexpr void release_left(double now) noexcept {
-    for (int on = 1; on < engine_count && left_count_ > 0; ++on)
-      release_left_by(static_cast<engine>(on), now);
-  }
-  constexpr void release_left_by(engine on, double now) noexcept {
-    int& next = first_left_[static_cast<int>(on)];
-    for (; next < left_count_; ++next) {
-      int const copied = left_item(next);
-      if (declared_[work_.items[copied].work.kind].on != on)
-        continue;
-      if (state_.times.ends != nullptr && state_.times.ends[copied] > now)
-        return;
-      give_back(source_of(copied), copied);
+  //! A pass of another engine holds its slots from its start to its end, whatever stands between
+  //! them in the program. It has started before its turn where a pass of the compute engine runs
+  //! longer.
+  constexpr void run_beside(int i) noexcept {
+    if (i >= next_beside_) {
+      if (state_.times.starts != nullptr)
+        end_beside(state_.times.starts[i]);
+      take_slots(i);
+      next_beside_ = i + 1;
     }
+    use_slots<true, false>(i);
+    running_item(running_count_++) = i;
   }
-  [[nodiscard]] constexpr held_datum source_of(int copied) const noexcept {
-    slot const& in = work_.items[copied].in;
-    return {in.index, static_cast<int>(in.of)};
-  }
-  //! A copy to the device takes its slot when it starts, which may be before a pass that stands
-  //! before it in the program has given one back.
-  constexpr void take_for_copies(double before) noexcept {
-    for (; next_copy_ < work_.count; ++next_copy_) {
-      item& step = work_.items[next_copy_];
+  //! Those that start before a time take their slots.
+  constexpr void take_beside(double before) noexcept {
+    for (; next_beside_ < work_.count; ++next_beside_) {
+      item const& step = work_.items[next_beside_];
       if (!runs_beside(step) || step.about != subject::pass)
         continue;
-      if (state_.times.starts[next_copy_] >= before)
+      if (state_.times.starts[next_beside_] >= before)
         return;
-      if (step.out.index != nothing)
-        continue;
-      release_left(state_.times.starts[next_copy_]);
-      take_target(step, next_copy_);
+      end_beside(state_.times.starts[next_beside_]);
+      take_slots(next_beside_);
     }
   }
-  constexpr void take_target(item& step, int i) noexcept {
-    int const unit = unit_of(over_, step.work);
-    for (data_use const& use : uses_[step.work])
-      if (use.makes && use.lies) {
-        held_datum& made = held(use, step.work, unit);
-        take(made, use.pool, i);
-        step.out = {static_cast<slot_class>(made.pool), made.slot};
+  //! Those that have ended give back; the passes of one engine end in their order. They stand at
+  //! the end of the list of what is sent.
+  [[nodiscard]] constexpr int& running_item(int number) noexcept {
+    return state_.sent[work_.count - 1 - number];
+  }
+  constexpr void end_beside(double now) noexcept {
+    for (int on = 1; on < engine_count && running_count_ > 0; ++on)
+      for (int& next = first_running_[on]; next < running_count_; ++next) {
+        int const i = running_item(next);
+        if (declared_[work_.items[i].work.kind].on != static_cast<engine>(on))
+          continue;
+        if (state_.times.ends != nullptr && state_.times.ends[i] > now)
+          break;
+        use_slots<false, true>(i);
       }
   }
-  //! Moves a slot.
-  constexpr void copy(item& step, int i) noexcept {
-    if (step.out.index == nothing) {
-      if (state_.times.starts != nullptr)
-        release_left(state_.times.starts[i]);
-      take_target(step, i);
-    }
-    int const unit = unit_of(over_, step.work);
-    for (data_use const& use : uses_[step.work]) {
-      held_datum& source = held(use, step.work, unit);
-      if (use.nowhere)
-        order_by(source, use, i);
-      if (!use.frees || !use.lies)
+
+  //! Takes the slots of what a pass brings to life.
+  constexpr void take_slots(int i) noexcept {
+    item& step = work_.items[i];
+    pass const& work = step.work;
+    int const unit = unit_of(over_, work);
+    for (data_use const& use : uses_[work]) {
+      if (use.stage != 0 || !use.lies || !uses_.brings(use, work))
         continue;
-      step.in = {static_cast<slot_class>(source.pool), source.slot};
-      need(i, source.maker);
-      left_item(left_count_++) = i;
+      int const count = uses_.count(use, work);
+      for (int number = 0; number < count; ++number) {
+        held_datum& made = held(use, work, unit, number);
+        take(made, use.pool, i);
+        hand(step, use, number, made);
+      }
     }
   }
-
-  //! What lies nowhere takes no slot, but whoever reads it runs behind its maker.
+  //! Looks up what a pass goes on using and what it reads, and gives back what it is the last to
+  //! read. What has no slot says who runs first.
+  template <bool LooksUp, bool GivesBack>
+  constexpr void use_slots(int i) noexcept {
+    item& step = work_.items[i];
+    pass const& work = step.work;
+    int const unit = unit_of(over_, work);
+    for (data_use const& use : uses_[work]) {
+      if (LooksUp && use.orders)
+        order_by(held(use, work, unit), use, i);
+      if (!use.lies)
+        continue;
+      if (use.stage != 0) {
+        int const count = uses_.count(use, work);
+        for (int number = 0; number < count; ++number) {
+          held_datum& read = held(use, work, unit, number);
+          if constexpr (LooksUp)
+            look_up(step, use, number, read, i);
+          if constexpr (GivesBack)
+            read_once(read, i);
+        }
+        continue;
+      }
+      if (LooksUp && !use.makes && !use.is_end() && !uses_.brings(use, work))
+        look_up(step, use, 0, held(use, work, unit), i);
+      if (GivesBack && (use.frees || (state_.evaluates && use.left_alone)) &&
+          (use.whole || uses_.ends_kind(work)))
+        give_back(held(use, work, unit), i);
+    }
+  }
+  constexpr void
+  look_up(item& step, data_use const& use, int number, held_datum const& read, int i) noexcept {
+    need(i, read.maker);
+    hand(step, use, number, read);
+  }
   constexpr void order_by(held_datum& what, data_use const& use, int i) noexcept {
     if (use.makes)
       what.maker = i;
     else
       need(i, what.maker);
   }
-
-  //! Takes the slots of what a pass makes, and looks up those that it goes on using.
-  constexpr void take_slots(item& step, int i) noexcept {
-    pass const& work = step.work;
-    int const unit = unit_of(over_, work);
-    for (data_use const& use : uses_[work]) {
-      if (use.stage != 0)
-        continue;
-      if (use.nowhere)
-        order_by(held(use, work, unit), use, i);
-      int const count = use.lies ? uses_.count(use, work) : 0;
-      for (int number = 0; number < count; ++number)
-        take_slot(step, use, held(use, work, unit, number), number, i);
-    }
-  }
+  //! Writes a slot into the place that a pass has for it.
   constexpr void
-  take_slot(item& step, data_use const& use, held_datum& what, int number, int i) noexcept {
-    bool const made = uses_.brings(use, step.work);
-    if (made)
-      take(what, use.pool, i);
+  hand(item& step, data_use const& use, int number, held_datum const& what) noexcept {
+    slot const used{static_cast<slot_class>(what.pool), what.slot};
+    bool const fills = use.at == slot_place::outputs;
+    if (int* const kept = kept_slot(step, use.at))
+      *kept = used.index;
+    else if (uses_.position(use, step.work, number) == 0)
+      (fills ? step.out : step.in) = used;
     else
-      need(i, what.maker);
-    if (int* const kept = kept_slot(step, what.pool))
-      *kept = what.slot;
-    else if (number + use.outputs_before > 0)
-      state_.further.push(step.further_outputs, {static_cast<slot_class>(what.pool), what.slot});
-    else if (made || !use.works_in)
-      (made ? step.out : step.in) = {static_cast<slot_class>(what.pool), what.slot};
-  }
-
-  //! Releases what a pass is the last to read. Comes after all that start together have taken: no
-  //! pass ever writes over what it, or the other half of a composite pass, reads.
-  constexpr void release_slots(item& step, int i) noexcept {
-    pass const& work = step.work;
-    int const unit = unit_of(over_, work);
-    for (data_use const& use : uses_[work]) {
-      if (use.stage != 0) {
-        int const count = uses_.count(use, work);
-        for (int number = 0; number < count; ++number) {
-          held_datum& read = held(use, work, unit, number);
-          slot const at{static_cast<slot_class>(read.pool), read.slot};
-          if (number == 0)
-            step.in = at;
-          else
-            state_.further.push(step.further_inputs, at);
-          need(i, read.maker);
-          read_once(read, i);
-        }
-      } else if ((use.frees || (state_.evaluates && use.left_alone)) && use.lies &&
-                 (use.whole || uses_.ends_kind(work))) {
-        give_back(held(use, work, unit), i);
-      }
-    }
+      state_.further.push(fills ? step.further_outputs : step.further_inputs, used);
   }
 
   slot_state& state_;
@@ -378,10 +366,10 @@ private:
   int* need_counts_;
   int first_sent_ = 0;
   int sent_count_ = 0;
-  int sent_before_run_ = 0; // sends that the pass now in the program has let overlap
-  int first_left_[engine_count]{};
-  int left_count_ = 0;
-  int next_copy_ = 0;
+  int sent_before_run_ = 0;           // sends that the pass now in the program has let overlap
+  int first_running_[engine_count]{}; // of the passes of each engine that run, or have ended
+  int running_count_ = 0;
+  int next_beside_ = 0;        // the next pass of another engine that has not taken its slots
   int last_scatter_ = nothing; // what follows complete gradients runs behind it
 };
 

@@ -13,11 +13,11 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! @brief The most waits per item, on average: without copies an item needs at most two items of
+//! @brief The most waits per item, on average: on one engine an item needs at most two items of
 //! other streams for each of its neighbours, since all slots but those of messages go from pass to
 //! pass.
 [[nodiscard]] constexpr int most_waits(pipeline_view const& over) noexcept {
-  return (over.declared->engines > 1 ? 6 : 2) * graph_width(over);
+  return (over.declared->engines > 1 ? most_effects : 2) * graph_width(over);
 }
 
 //! Vector clocks: for each item and each stream the last item of that stream known to be complete

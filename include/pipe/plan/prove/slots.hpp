@@ -53,9 +53,9 @@ struct slot_check {
   item const* items; // of the device
   stream_clocks clock;
   slot_history* histories; // of all classes, one after the other
-  int* read_by;            // [slots][width + 1], the readers of each history
+  int* read_by;            // [slots][most readers], the readers of each history
   unsigned char* progress; // [S], how far the gradients of each stage are
-  int* makers;             // [instances], of what lies nowhere, where there are several engines
+  int* makers;             // [instances], where there are several engines
   proof verdict{};
   int last_scatter = nothing;                 // that has completed the gradients of a stage
   slot_history* first_of[slot_classes + 1]{}; // of each class, and behind the last
@@ -68,7 +68,7 @@ struct slot_check {
     int first = 0;
     for (slot_history* past = histories; past != first_of[slot_classes]; ++past) {
       past->first_reader = first;
-      first += uses.width + 1;
+      first += uses.most_readers;
     }
     // The rows of the plan before are where they are complete.
     if (validates(work.validation) && device + 1 == work.over.extents.devices)
@@ -120,7 +120,7 @@ struct slot_check {
     int at = 0;
     while (at < past->reader_count && !knows(item_index, others[at]) && others[at] != item_index)
       ++at;
-    if (at > uses.width)
+    if (at >= uses.most_readers)
       return fail(plan_rule::unordered, item_index, others[0]);
     others[at] = item_index;
     past->reader_count = at == past->reader_count ? at + 1 : past->reader_count;
@@ -190,25 +190,22 @@ struct slot_check {
                                                     : step.number < readers(uses.over, step.work);
     return is_read ? uses.product(step.work, step.number) : nothing;
   }
-  //! The slot that a step uses of the pool of a datum; `number` counts readers or other stages.
+  //! The slot that a step has in the place of a datum; `number` counts readers or other stages.
   [[nodiscard]] constexpr slot
   used(item const& step, data_use const& use, int number) const noexcept {
-    if (number + use.outputs_before > 0) {
-      auto const further = use.stage != 0 ? work.further_inputs(step) : work.further_outputs(step);
-      auto const at = static_cast<std::size_t>(number + use.outputs_before) - 1;
-      return at < further.size() ? further[at].used : slot{};
-    }
-    if (use.stage != 0)
-      return step.in;
-    if (int const* const kept = kept_slot(step, use.pool); kept != nullptr && !runs_beside(step))
+    if (int const* const kept = kept_slot(step, use.at))
       return {static_cast<slot_class>(use.pool), *kept};
-    return use.makes || use.works_in ? step.out : step.in;
+    bool const fills = use.at == slot_place::outputs;
+    int const at = uses.position(use, step.work, number);
+    if (at == 0)
+      return fills ? step.out : step.in;
+    auto const further = fills ? work.further_outputs(step) : work.further_inputs(step);
+    auto const behind_first = static_cast<std::size_t>(at) - 1;
+    return behind_first < further.size() ? further[behind_first].used : slot{};
   }
-  //! What lies nowhere orders those that make and read it. A pass may use what it has made.
-  constexpr void follow_nowhere(int i, int instance, bool makes) noexcept {
-    if (makes)
-      makers[instance] = i;
-    else if (makers[instance] != i && (makers[instance] == nothing || !knows(i, makers[instance])))
+  //! What has no slot orders those that make and read it. A pass may use what it has made.
+  constexpr void follow_maker(int i, int instance) noexcept {
+    if (makers[instance] != i && (makers[instance] == nothing || !knows(i, makers[instance])))
       fail(plan_rule::unordered, i, makers[instance]);
   }
   constexpr void run(int i, item const& step) noexcept {
@@ -216,9 +213,12 @@ struct slot_check {
       follow(i, step);
     pass const& what = step.work;
     int const unit = unit_of(uses.over, what);
+    bool const engines = work.over.declared->engines > 1;
     for (data_use const& use : uses[what]) {
-      if (use.nowhere && use.stage == 0 && work.over.declared->engines > 1)
-        follow_nowhere(i, uses.index(use, what, unit, 0), use.makes);
+      if (engines && use.stage == 0 && use.makes)
+        makers[uses.index(use, what, unit, 0)] = i;
+      else if (engines && use.orders)
+        follow_maker(i, uses.index(use, what, unit, 0));
       int const count = use.lies ? uses.count(use, what) : 0;
       for (int number = 0; number < count; ++number) {
         slot const at = used(step, use, number);
@@ -265,7 +265,7 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
     steps.data(),
     {space.clocks.get(count * streams), space.tail.get(streams), streams},
     space.histories.get(slots, {}),
-    space.readers.get(slots * (uses.width + 1)),
+    space.readers.get(slots * uses.most_readers),
     space.progress.get(hooks ? stages(work.over.extents) : 0, 0),
     space.makers.get(work.over.declared->engines > 1 ? uses.instances() : 0, nothing)};
   walk.begin();

@@ -75,7 +75,7 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
 inline dynamic_timetable verified(device_orders const& orders, any_cost const& cost) {
   dynamic_timetable table = simulate(orders, cost);
   if (report const verdict = verify(table); !verdict)
-    throw std::invalid_argument(describe(verdict, table.over.extents.chunks > 1));
+    throw std::invalid_argument(describe(verdict, table.over));
   return table;
 }
 

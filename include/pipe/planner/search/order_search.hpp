@@ -228,7 +228,7 @@ template <cost_model Cost>
   }
   dynamic_timetable table = simulate(std::move(orders), cost);
   if (report const verdict = verify(table, memory_limit); !verdict)
-    throw std::logic_error("search_order: " + describe(verdict, table.over.extents.chunks > 1));
+    throw std::logic_error("search_order: " + describe(verdict, table.over));
   return table;
 }
 

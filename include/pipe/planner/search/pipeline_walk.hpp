@@ -230,7 +230,7 @@ private:
     auto const costs = model_.costs(over, trials_.best().how);
     found.table = simulate(trials_.best().orders, costs);
     if (report const verdict = verify(found.table); !verdict)
-      throw std::logic_error("search_pipeline: " + describe(verdict, over.extents.chunks > 1));
+      throw std::logic_error("search_pipeline: " + describe(verdict, over));
     found.how = trials_.best().how;
     found.start = trials_.best().start;
     found.own_order = trials_.best().own_order;

@@ -97,16 +97,17 @@ void append_kinds(Sink& out, flow const& declared) {
   append(out, "\"kinds\":[");
   for (int number = 0; number < most_kinds; ++number) {
     auto const kind = static_cast<pass_kind>(number);
-    std::string_view const own = declared[kind].word.c_str();
     colour const plain = plain_colour(kind);
     append(out, number == 0 ? "" : ",");
     if (!declared[kind].exists()) {
       append(out, "0");
       continue;
     }
-    append(
-      out, "{\"word\":\"", own, "\",\"legend\":\"", own == word(kind) ? legend_word(kind) : own);
-    append(out, "\",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
+    append(out, "{\"word\":");
+    append_html_text(out, word(declared, kind));
+    append(out, ",\"legend\":");
+    append_html_text(out, legend_word(declared, kind));
+    append(out, ",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
     append(out, declared[kind].on == engine::network ? ",\"by_stage\":true}" : "}");
   }
   append(out, "]");
@@ -122,7 +123,7 @@ void append_measured(Sink& out, html_timeline const& line) {
   for (measured_pass const& ran : line.measured) {
     if (!contains(table.over, ran.what))
       throw std::invalid_argument("write_html: a measured pass is not of the timetable: " +
-                                  describe(ran.what, table.over.extents.chunks > 1));
+                                  describe(ran.what, table.over));
     found[static_cast<std::size_t>(pass_index(table.over, ran.what))] = &ran;
     first = std::min(first, ran.start);
   }
@@ -133,7 +134,7 @@ void append_measured(Sink& out, html_timeline const& line) {
         found[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))];
       if (ran == nullptr)
         throw std::invalid_argument("write_html: a pass of the timetable was not measured: " +
-                                    describe(table.passes[i], table.over.extents.chunks > 1));
+                                    describe(table.passes[i], table.over));
       append(out, i == 0 ? "" : ",", ((ends ? ran->end : ran->start) - first) * line.measured_unit);
     }
   }

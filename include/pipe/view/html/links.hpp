@@ -131,7 +131,7 @@ private:
   void enter(int entry, effect const& one, std::vector<instance>& all) const {
     pass const& what = table_.passes[entry];
     datum const& of = flow_.data[one.of];
-    if (one.what == does::needs || of.lives == residence::nowhere ||
+    if (!has_slot(one.what) || of.lives == residence::nowhere ||
         (of.only_chunked && over_.extents.chunks == 1))
       return;
     if (one.stage != of_stage::own) {

@@ -52,8 +52,8 @@ void append_cell(std::string& row, Part const&... parts) {
   case stage_call::backward_weight: return 'W';
   case stage_call::perform:
     throw std::invalid_argument(
-      std::string("write_pytorch_csv: PyTorch's format has no action for kind ") + word(what.kind) +
-      "; it has forward and backward passes alone");
+      std::string("write_pytorch_csv: PyTorch's format has no action for kind ") +
+      word(declared, what.kind) + "; it has forward and backward passes alone");
   default: return 0;
   }
 }

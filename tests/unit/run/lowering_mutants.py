@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Plants bugs into a copy of lowering, of which a program chooses one when it runs, and looks whether flows by chance
+find each of them.
+
+usage: lowering_mutants.py plant ROOT OUT
+       lowering_mutants.py run PROGRAM
+
+`plant` writes OUT/pipe/..., to be found before the library. `run` starts PROGRAM, which is tests/unit/run/random_flows.test.cpp
+with these headers, once for each bug.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+SLOTS, USES, ARENA, WAITS = "plan/lower/slots.hpp", "plan/lower/data_uses.hpp", "plan/lower/arena.hpp", "plan/lower/waits.hpp"
+PROGRAM, ORDER, DEVICE = "plan/lower/device_program.hpp", "plan/lower/global_order.hpp", "plan/lower/device_plan.hpp"
+
+# What is wrong, the header, what stands there once, and what stands there instead, where PLANTED is true for the bug.
+MUTANTS = [
+    ("take a slot before whoever left it has ended", SLOTS, "    need(i, from.released[into.slot]);",
+     "    if (!PLANTED) need(i, from.released[into.slot]);"),
+    ("take a slot before its readers on other streams have ended", SLOTS,
+     "        need(i, from.readers[into.slot * uses_.most_readers + k]);",
+     "        if (!PLANTED) need(i, from.readers[into.slot * uses_.most_readers + k]);"),
+    ("forget who made what a slot holds", SLOTS, "    into.maker = i;", "    if (!PLANTED) into.maker = i;"),
+    ("give a slot back twice", SLOTS, "    pool.release(what.slot, i);",
+     "    pool.release(what.slot, i);\n    if (PLANTED) pool.release(what.slot, i);"),
+    ("give back another slot", SLOTS, "    pool.release(what.slot, i);", "    pool.release(PLANTED ? 0 : what.slot, i);"),
+    ("send before it has been made", SLOTS, "    need(i, made.maker);", "    if (!PLANTED) need(i, made.maker);"),
+    ("give back after the first reader", SLOTS, "    if (what.reads > 0)\n      return;", "    if (what.reads > 0 && !PLANTED)\n      return;"),
+    ("count no reader of what is sent", SLOTS, "      count_reader(product_of(i));", "      if (!PLANTED) count_reader(product_of(i));"),
+    ("give back before taking", SLOTS, "    for (int i = first; i < end; ++i)\n      take_slots(i);",
+     "    for (int i = first; i < end && PLANTED; ++i)\n      use_slots<true, true>(i);\n"
+     "    for (int i = first; i < end; ++i)\n      take_slots(i);",
+     "    for (int i = first; i < end; ++i)\n      use_slots<true, true>(i);\n    sent_before_run_",
+     "    for (int i = first; i < end && !PLANTED; ++i)\n      use_slots<true, true>(i);\n    sent_before_run_"),
+    ("read before it has been made", SLOTS, "    need(i, read.maker);", "    if (!PLANTED) need(i, read.maker);"),
+    ("wait for nobody whose datum has no slot", SLOTS, "      need(i, what.maker);", "      if (!PLANTED) need(i, what.maker);"),
+    ("forget who made what has no slot", SLOTS, "      what.maker = i;", "      what.maker = PLANTED ? what.maker : i;"),
+    ("hand all inputs at the first place", SLOTS, "    else if (uses_.position(use, step.work, number) == 0)",
+     "    else if (PLANTED || uses_.position(use, step.work, number) == 0)"),
+    ("hand what is read among what is filled", SLOTS, "push(fills ? step.further_outputs : step.further_inputs, used);",
+     "push(fills || PLANTED ? step.further_outputs : step.further_inputs, used);"),
+    ("free a sum after its first chunk", SLOTS, "(use.whole || uses_.ends_kind(work))", "(PLANTED || use.whole || uses_.ends_kind(work))"),
+    ("take all engines for the first reader", SLOTS, "    return declared_.engine_row[", "    return PLANTED ? 0 : declared_.engine_row["),
+    ("begin a sum at its other end", USES, "(order == chunk_order::ascending ? 0 :", "((order == chunk_order::ascending) != PLANTED ? 0 :"),
+    ("keep a sum for each chunk", USES, "    int const at = use.whole ? unit : work.microbatch;",
+     "    int const at = use.whole || PLANTED ? unit : work.microbatch;"),
+    ("count several neighbours as one place", USES, "          at += count(*other, work) - 1;",
+     "          at += PLANTED ? 0 : count(*other, work) - 1;"),
+    ("order nobody by what is followed", USES, "|| one.what == does::follows;", "|| (one.what == does::follows && !PLANTED);"),
+    ("size nothing that is handed", ARENA, "      std::int64_t const bytes = bytes_for(sizes, of, maker, reader);",
+     "      std::int64_t const bytes = PLANTED ? 0 : bytes_for(sizes, of, maker, reader);"),
+    ("let all classes begin at the start", ARENA, "    layouts[of].offset = end;", "    layouts[of].offset = PLANTED ? 0 : end;"),
+    ("make slots too small", ARENA, "      grow(layouts[static_cast<int>(used.of)], bytes);",
+     "      grow(layouts[static_cast<int>(used.of)], PLANTED ? 0 : bytes);"),
+    ("leave a wait out", WAITS, "    out.waits[out.count] = latest;\n    ++out.count;",
+     "    out.waits[out.count] = latest;\n    out.count += PLANTED ? 0 : 1;"),
+    ("take a stream to be further than it is", WAITS, "clock.of(first)[other] >= latest)", "clock.of(first)[other] >= latest - (PLANTED ? 1 : 0))"),
+    ("number both directions together", PROGRAM, "counters[2 * step.peer + (step.what == operation::send ? 0 : 1)]",
+     "counters[2 * step.peer + (step.what == operation::send || PLANTED ? 0 : 1)]"),
+    ("receive from oneself", PROGRAM, "  step.peer = what.device == device ? what.to : what.device;",
+     "  step.peer = what.device == device || PLANTED ? what.to : what.device;"),
+    ("let a pass go before what it waits for", ORDER, "      if (!merge.emitted[needed.index(k)])", "      if (!merge.emitted[needed.index(k)] && !PLANTED)"),
+    ("offer the compute engine alone what has arrived", ORDER, "for (int other = consumer; other < rows; other += devices)",
+     "for (int other = consumer; other < (PLANTED ? devices : rows); other += devices)"),
+    ("lay out one slot too few", DEVICE, "    layouts[of].count = state.pools[of].count;",
+     "    layouts[of].count = state.pools[of].count - (PLANTED && state.pools[of].count > 0 ? 1 : 0);"),
+]
+
+
+def plant(root, out):
+    texts = {}
+    for number, mutant in enumerate(MUTANTS, 1):
+        name, header = mutant[:2]
+        for old, new in zip(mutant[2::2], mutant[3::2]):
+            text = texts.setdefault(header, (root / "include/pipe" / header).read_text(encoding="utf-8"))
+            parts = re.split(r"(" + re.escape(old) + r")", text)
+            if len(parts) < 3:
+                sys.exit(f"lowering_mutants.py: '{name}' looks for text that {header} does not have: {old}")
+            texts[header] = text.replace(old, new.replace("PLANTED", f"(planted_bug == {number})"))
+    chosen = ("#pragma once\n#include <cstdlib>\n"
+              "inline int const planted_bug = std::getenv(\"PLANTED_BUG\") == nullptr ? 0 : std::atoi(std::getenv(\"PLANTED_BUG\"));\n")
+    for header, text in texts.items():
+        path = out / "pipe" / header
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("#pragma once\n", chosen if header == USES else "#pragma once\n#include <pipe/plan/lower/data_uses.hpp>\n", 1),
+                        encoding="utf-8")
+
+
+def run(program):
+    def passes(bug):
+        return subprocess.run([program, "--abort-after=1"], env={**os.environ, "PLANTED_BUG": str(bug)}, timeout=120,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+    if not passes(0):
+        sys.exit("lowering_mutants.py: without a bug the test fails")
+    survivors = [mutant[0] for number, mutant in enumerate(MUTANTS, 1) if passes(number)]
+    print(f"{len(MUTANTS) - len(survivors)} of {len(MUTANTS)} bugs found")
+    if survivors:
+        sys.exit("lowering_mutants.py: nothing finds: " + "; ".join(survivors))
+
+
+def main():
+    if sys.argv[1] == "plant":
+        plant(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
+    else:
+        run(sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()
