@@ -197,7 +197,7 @@ constexpr row_findings enter_row(place_map const& map,
   int const one_way = map.over.declared->rows * (last_stage + 1);
   bool const one_route = routes(extents) == 1;
   int const device = Plain ? number : number % extents.devices;
-  int const most_waits = Plain ? 0 : map.over.declared->most_waits;
+  auto const most_waits = static_cast<entry_number>(Plain ? 0 : map.over.declared->most_waits);
   int const* const holders = map.holders;
   place_code const* const* const made_at = map.places;
   pass const* const passes = row.passes;
@@ -217,7 +217,7 @@ constexpr row_findings enter_row(place_map const& map,
     int first = microbatch * chunks;
     int count = chunks;
     if constexpr (!Plain) {
-      for (int k = 0; others != nullptr && k < most_waits; ++k)
+      for (entry_number k = 0; others != nullptr && k < most_waits; ++k)
         others[i * most_waits + k] = nothing_before;
       if (known && map.over.edges != nullptr) {
         where = (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
@@ -249,7 +249,7 @@ constexpr row_findings enter_row(place_map const& map,
     } else {
       input = nothing_before;
     }
-    int waits = 0; // for passes of other engines
+    entry_number waits = 0; // for passes of other engines
     if (links.own[0] != none)
       for (int k = 0; k < kind_links::most_own && links.own[k] != none; ++k) {
         int const line = base + links.own[k];

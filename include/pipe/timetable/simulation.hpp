@@ -73,8 +73,8 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
   place_row const& of = state.rows[row];
   double latest = 0;
   pipeline_view const& over = state.map.over;
-  int const most_waits = over.declared->most_waits;
-  for (int k = 0; of.others != nullptr && k < most_waits && latest != never; ++k) {
+  auto const most_waits = static_cast<entry_number>(over.declared->most_waits);
+  for (entry_number k = 0; of.others != nullptr && k < most_waits && latest != never; ++k) {
     input_line const line = of.others[entry * most_waits + k];
     if (line == nothing_before)
       break;

@@ -79,8 +79,8 @@ struct pass_times {
     if (!is_ready(map, passed, transfer, number, behind, line, unit, start))
       return line;
   }
-  int const most_waits = map.over.declared->most_waits;
-  for (int k = 0; row.others != nullptr && k < most_waits; ++k) {
+  auto const most_waits = static_cast<entry_number>(map.over.declared->most_waits);
+  for (entry_number k = 0; row.others != nullptr && k < most_waits; ++k) {
     input_line const line = row.others[entry * most_waits + k];
     if (line != nothing_before && !is_ready(map, passed, 0, number, entry, line, unit, start))
       return line;

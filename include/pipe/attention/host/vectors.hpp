@@ -153,14 +153,14 @@ template <int Bytes, int Rows, int Vectors, class Number>
                                             std::int64_t inner) {
   using vector = typename vector_register<Number, Bytes>::type;
   constexpr auto lanes = vector_register<Number, Bytes>::lanes;
-  vector sum[Rows][Vectors];
+  vector sum[static_cast<unsigned>(Rows)][static_cast<unsigned>(Vectors)];
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Vectors; ++v) {
       sum[r][v] = *reinterpret_cast<vector const*>(to + r * to_stride + v * lanes);
     }
   }
   for (std::int64_t i = 0; i < inner; ++i) {
-    vector row[Vectors];
+    vector row[static_cast<unsigned>(Vectors)];
     for (int v = 0; v < Vectors; ++v) {
       row[v] = *reinterpret_cast<vector const*>(other + i * other_stride + v * lanes);
     }
