@@ -10,6 +10,9 @@
 //! auto const table = registry::make_named_timetable(choice, pipelining::uniform_cost{});
 //! ```
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/adapters.hpp>
@@ -183,3 +186,4 @@ dynamic_timetable make_adapted_timetable(device_orders const& read,
 }
 
 } // namespace pipelining::inline v0_3::registry
+#endif
