@@ -99,8 +99,10 @@ public:
     number_rows();
     find_readers();
     for (int kind = 0; kind < most_kinds; ++kind)
-      if (flow_.kinds[kind].exists())
+      if (flow_.kinds[kind].exists()) {
         read_effects(kind);
+        place_slots(static_cast<pass_kind>(kind));
+      }
     reach();
     for (int kind = 0; kind < most_kinds; ++kind)
       follow_users(kind);
@@ -213,6 +215,28 @@ private:
             "makes nothing, so nobody can tell that it has run; let it make a datum that lies "
             "nowhere");
     reads.own = static_cast<flow_set>(reads.own & ~made_[kind]);
+  }
+
+  //! Where a pass has the slots of its effects, see `place_of`.
+  constexpr void place_slots(pass_kind number) {
+    kind_of_pass const& kind = flow_[number];
+    slot_place* const places = flow_.places[index_of(number)];
+    for (int i = 0; i < kind.effect_count; ++i) {
+      effect const& one = kind.effects[i];
+      if (!lies_in_slots(flow_.data[one.of]) || !has_slot(one.what))
+        continue;
+      if (int const first = first_on_datum(kind, i); first != i) {
+        places[i] = places[first];
+        continue;
+      }
+      auto const pool = static_cast<slot_class>(flow_.data[one.of].pool);
+      slot_place const member = member_of(pool);
+      bool stays = one.stage == of_stage::own && member != slot_place::none && !is_copy(kind) &&
+                   (member != slot_place::activation || pool == activation_class(flow_, number));
+      for (int k = 0; k < i; ++k)
+        stays = stays && places[k] != member;
+      places[i] = stays ? member : brings(one) ? slot_place::outputs : slot_place::inputs;
+    }
   }
 
   //! Whoever frees a datum runs after all that use it. Where the flow does not say so, it follows

@@ -5,6 +5,7 @@
 //! @brief What passes make, read and free, declared once. Header for pipelining::flow.
 
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/stage_graph.hpp>
 
 #include <cstddef>
@@ -180,6 +181,7 @@ struct flow {
                                      //!< `beside` where those of the group do
   bool freed[most_data]{};           //!< by datum: a kind frees it
   kind_links links[most_kinds][2]{}; //!< [kind][1 where a stage comes after, else 0]
+  slot_place places[most_kinds][most_effects]{}; //!< [kind][effect]
   int engine_row[engine_count] = {
     0, -1, -1, -1};             //!< which row of a device an engine is, -1 for none
   int engines = 1;              //!< rows of passes of a device
@@ -198,6 +200,65 @@ struct flow {
   }
   friend constexpr bool operator==(flow const&, flow const&) = default;
 };
+
+namespace detail {
+
+//! The step from a pass's own stage to those of which an effect is about a datum.
+[[nodiscard]] constexpr int step_to(of_stage whose) noexcept {
+  return whose == of_stage::before  ? -1
+         : whose == of_stage::after ? 1
+         : whose == of_stage::group ? beside
+                                    : 0;
+}
+//! The step back: from the stage that makes a datum to those that read it.
+[[nodiscard]] constexpr int step_back(of_stage whose) noexcept {
+  return whose == of_stage::group ? beside : -step_to(whose);
+}
+
+//! Whether an effect brings a datum to life, on the first chunk at least.
+[[nodiscard]] constexpr bool brings(effect const& one) noexcept {
+  return one.what == does::makes || one.what == does::adds_to;
+}
+//! Whether a pass that does this has the slot of the datum.
+[[nodiscard]] constexpr bool has_slot(does what) noexcept {
+  return what < does::needs;
+}
+//! The first effect of a kind on the datum of one of its effects. Only memory to work in has two.
+[[nodiscard]] constexpr int first_on_datum(kind_of_pass const& of, int number) noexcept {
+  int first = 0;
+  while (of.effects[first].of != of.effects[number].of ||
+         of.effects[first].stage != of.effects[number].stage)
+    ++first;
+  return first;
+}
+
+//! Whether the library moves a slot, next to the compute engine. A kind of the compute engine that
+//! calls no stage merely stands between passes.
+[[nodiscard]] constexpr bool is_copy(kind_of_pass const& of) noexcept {
+  return of.calls == stage_call::copy && of.on != engine::compute;
+}
+
+} // namespace detail
+
+//! @brief The member of a context that hands a pass the slot of one of its effects.
+//!
+//! The first datum of each pool of what stays has a member of its own. All others stand in `inputs`
+//! or, where the pass brings them to life, in `outputs`, in the order of the effects; what is not
+//! there on a stage takes no place. A copy has one of each.
+//! @pre 0 <= number < effects of the kind @complexity O(1).
+[[nodiscard]] constexpr slot_place
+place_of(flow const& declared, pass_kind kind, int number) noexcept {
+  return declared.places[index_of(kind)][number];
+}
+
+//! @brief The class of the slot that a kind of pass has as its activation.
+[[nodiscard]] constexpr slot_class activation_class(flow const& declared, pass_kind kind) noexcept {
+  kind_of_pass const& of = declared[kind];
+  for (int i = 0; of.in_groups && i < of.effect_count; ++i)
+    if (declared.data[of.effects[i].of].pool == static_cast<int>(slot_class::logits))
+      return slot_class::logits;
+  return slot_class::activation;
+}
 
 //! @brief The letter of a kind in texts and files; '?' for one that the flow does not have.
 [[nodiscard]] constexpr char letter(flow const& declared, pass_kind kind) noexcept {

@@ -6,7 +6,6 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/slot_class.hpp>
-#include <pipe/flow/slot_place.hpp>
 
 #include <cstdint>
 #include <stdexcept>
@@ -125,7 +124,7 @@ public:
     for (int kind = 0; kind < most_kinds; ++kind)
       if (flow_.kinds[kind].exists()) {
         kind_of_pass const& declared = flow_.kinds[kind];
-        check_slots(declared);
+        check_slots(static_cast<pass_kind>(kind));
         if (is_copy(declared))
           check_copy(declared);
         for (int i = 0; i < declared.effect_count; ++i)
@@ -281,7 +280,8 @@ private:
             "let all of them make it");
   }
 
-  constexpr void check_slots(kind_of_pass const& kind) const {
+  constexpr void check_slots(pass_kind number) const {
+    kind_of_pass const& kind = flow_[number];
     int sent = 0;
     for (int i = 0; i < kind.effect_count; ++i) {
       effect const& one = kind.effects[i];
@@ -290,7 +290,7 @@ private:
               kind,
               flow_.data[one.of],
               "a pass makes one datum for other stages; let a second kind make the other one");
-      slot_place const place = place_of(flow_, kind, i);
+      slot_place const place = place_of(flow_, number, i);
       require(kind.calls != stage_call::copy || is_copy(kind) || place == slot_place::none ||
                 !brings(one),
               kind,

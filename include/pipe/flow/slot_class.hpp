@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What the buffers of a plan hold. Header for pipelining::slot_class.
+//! @brief What the buffers of a plan hold, and where passes get them. Header for
+//! pipelining::slot_class and pipelining::slot_place.
 
 #include <cstdint>
 
@@ -37,6 +38,36 @@ enum class slot_class : std::uint8_t {
 //! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
 //! pass takes, tied gradients and totals, are not for flows.
 inline constexpr int slot_classes = 17;
+
+//! @brief The member of a context that hands a pass the slot of a datum: one of those that stay, or
+//! the list of what it reads or of what it fills.
+enum class slot_place : std::uint8_t {
+  none, //!< the datum lies in no slot
+  activation,
+  weight_input,
+  state,
+  state_gradient,
+  inputs,
+  outputs
+};
+
+namespace detail {
+
+inline constexpr int slot_places = 7; // values of slot_place
+
+//! The member that hands out slots of a class of what stays; else `none`.
+[[nodiscard]] constexpr slot_place member_of(slot_class of) noexcept {
+  switch (of) {
+  case slot_class::activation:
+  case slot_class::logits: return slot_place::activation;
+  case slot_class::weight_input: return slot_place::weight_input;
+  case slot_class::sequence: return slot_place::state;
+  case slot_class::sequence_gradient: return slot_place::state_gradient;
+  default: return slot_place::none;
+  }
+}
+
+} // namespace detail
 
 //! @brief The word of a class in sentences and tables.
 [[nodiscard]] constexpr char const* word(slot_class of) noexcept {

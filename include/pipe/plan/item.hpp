@@ -7,7 +7,6 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
-#include <pipe/flow/slot_place.hpp>
 #include <pipe/flow/training.hpp>
 
 #include <cstddef>
@@ -125,7 +124,7 @@ struct item {
 
 //! @brief True for such a step in which the library copies a slot, and no stage is called.
 [[nodiscard]] constexpr bool is_copy(flow const& declared, item const& step) noexcept {
-  return runs_beside(step) && declared[step.work.kind].calls == stage_call::copy;
+  return runs_beside(step) && detail::is_copy(declared[step.work.kind]);
 }
 
 //! @brief The number of the slot that a step has in a member of its context, or null for lists.

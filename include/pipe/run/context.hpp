@@ -7,7 +7,6 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_place.hpp>
 #include <pipe/flow/stage_graph.hpp>
 
 #include <cstddef>
@@ -147,7 +146,7 @@ instances_of(flow const& declared, effect const& one, context const& where) noex
     ++wanted;
   if (number >= detail::instances_of(declared, of.effects[wanted], where))
     return {};
-  slot_place const place = place_of(declared, of, wanted);
+  slot_place const place = place_of(declared, kind, wanted);
   switch (place) {
   case slot_place::none: return {};
   case slot_place::activation: return where.activation;
@@ -156,15 +155,9 @@ instances_of(flow const& declared, effect const& one, context const& where) noex
   case slot_place::state_gradient: return where.state_gradient;
   default: break;
   }
-  for (int i = 0; i < wanted; ++i) {
-    effect const& before = of.effects[i];
-    bool again = place_of(declared, of, i) != place;
-    for (int k = 0; k < i; ++k)
-      again = again || (of.effects[k].of == before.of && of.effects[k].stage == before.stage);
-    if (again)
-      continue;
-    number += detail::instances_of(declared, before, where);
-  }
+  for (int i = 0; i < wanted; ++i)
+    if (place_of(declared, kind, i) == place && detail::first_on_datum(of, i) == i)
+      number += detail::instances_of(declared, of.effects[i], where);
   auto const at = static_cast<std::size_t>(number);
   if (place == slot_place::outputs)
     return at < where.outputs.size() ? where.outputs[at] : buffer{};

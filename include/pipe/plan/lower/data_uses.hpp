@@ -10,7 +10,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/slot_place.hpp>
 #include <pipe/plan/item.hpp>
 
 #include <algorithm>
@@ -110,6 +109,8 @@ struct data_uses {
     flow const& declared = *over.declared;
     for (int number = 0; number < most_kinds; ++number) {
       kind_of_pass const& kind = declared.kinds[number];
+      if (!kind.exists())
+        continue;
       completes[number] = completes_gradients(declared, static_cast<pass_kind>(number));
       for (int where = 0; where < 4; ++where) {
         list& result = of[number][where];
@@ -119,11 +120,13 @@ struct data_uses {
           result.first_product = made * stage_count * unit_count;
         }
         int taken[slot_classes]{};
+        std::int8_t placed[slot_places]{};
+        std::int8_t before[most_effects]{};
         for (int e = 0; e < kind.effect_count; ++e) {
           if (kind.effects[e].what == does::needs)
             continue; // follows from where it stands
           data_use use = use_of(kind, kind.effects[e], result.last_chunk);
-          use.at = place_of(declared, kind, e);
+          use.at = declared.places[number][e];
           use.first = (use.of * stage_count + use.stage) * unit_count;
           int const step = use.stage == 0 ? use.reader : use.stage;
           bool const there =
@@ -133,7 +136,9 @@ struct data_uses {
           if (use.makes || use.adds)
             taken[use.pool] += use.per_reader ? width : 1;
           most_taken = std::max(most_taken, taken[use.pool]);
-          use.before = places_before(result, use);
+          before[e] =
+            use.is_end() ? before[first_on_datum(kind, e)] : placed[static_cast<int>(use.at)]++;
+          use.before = before[e];
           further_places = std::max(further_places, (use.before + 1) * width - 1);
           result.uses[result.count++] = use;
         }
@@ -217,18 +222,6 @@ struct data_uses {
   }
 
 private:
-  //! How many places of the same list come before that of a use. The end of memory to work in has
-  //! the place where it is made.
-  [[nodiscard]] static constexpr std::int8_t places_before(list const& uses,
-                                                           data_use const& of) noexcept {
-    std::int8_t before = 0;
-    for (data_use const& other : uses) {
-      if (of.is_end() && other.of == of.of && other.stage == of.stage)
-        return other.before;
-      before = static_cast<std::int8_t>(before + (other.at == of.at && !other.is_end() ? 1 : 0));
-    }
-    return before;
-  }
   // By itself, so that what chains do stays small enough to be inlined.
   [[nodiscard]] constexpr int position_in_graph(int stage) const noexcept {
     return (neighbours(over, stage, -1) > 0 ? 1 : 0) + (neighbours(over, stage, 1) > 0 ? 2 : 0);
