@@ -11,6 +11,10 @@ import pathlib
 import re
 import sys
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from planted_headers import edits_of, planted, write  # noqa: E402
+
 DEVICE, COPIES, STREAMS, BOARD = "stream_device.cuh", "peer_copies.cuh", "streams.cuh", "device_board.cuh"
 HANDLES, MESSAGES, WAIT = "handles.cuh", "nccl_messages.cuh", "rank_wait.cuh"
 MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
@@ -203,29 +207,6 @@ MUTANTS = [
 KERNELS = re.compile(r"(?ms)^__device__ .*?(?=^static inline checking_kernels)")
 
 
-def write(path, text):
-    """Always anew: a source that is as old as it was would not be compiled again when a header with bugs has changed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-
-
-def edits_of(mutants):
-    """Number, name, header, old and new text of every edit, the longest old text first: others may be part of it."""
-    edits = [(number, mutant[0], mutant[1], mutant[at], mutant[at + 1])
-             for number, mutant in enumerate(mutants) for at in range(2, len(mutant), 2) if mutant[at]]
-    return sorted(edits, key=lambda edit: -len(edit[3]))
-
-
-def chosen_between(number, old, new):
-    """Old and new text in one, of which the program chooses."""
-    planted = f"(planted_bug == {number})"
-    if "PLANTED" in new:
-        return new.replace("PLANTED", planted)
-    if not old.endswith((";", "}")):
-        sys.exit(f"mutants.py: not a statement, so its new text must say what is PLANTED: {old}")
-    return f"{{ if {planted} {{ {new} }} else {{ {old} }} }}"
-
-
 def with_kernels(text, edits):
     """The kernels once more for each bug in them."""
     kernels = KERNELS.search(text)
@@ -244,20 +225,15 @@ def with_kernels(text, edits):
 
 def plant(root, out, mutants):
     """Writes the headers that have bugs, where an include path before that of the library finds them."""
-    texts, in_kernels = {}, []
+    in_kernels, others = [], []
     for number, name, header, old, new in edits_of(mutants):
         folder = "run" if header.endswith(".hpp") else "cuda"
-        path = f"pipe/{folder}/{header}"
-        text = texts.setdefault(path, (root / "include" / path).read_text(encoding="utf-8"))
-        if header == HEADER:
-            in_kernels.append((number, name, header, old, new))
-        elif text.count(old) == 0:
-            sys.exit(f"mutants.py: '{name}' looks for text that {header} does not have: {old}")
-        else:
-            texts[path] = text.replace(old, chosen_between(number, old, new))
+        (in_kernels if header == HEADER else others).append((number, name, f"pipe/{folder}/{header}", old, new))
+    texts = planted(root / "include", others)
+    if in_kernels:
+        path = in_kernels[0][2]
+        texts[path] = with_kernels((root / "include" / path).read_text(encoding="utf-8"), in_kernels)
     for path, text in texts.items():
-        if path.endswith(HEADER):
-            text = with_kernels(text, in_kernels)
         write(out / path, text.replace("#pragma once\n", "#pragma once\n#include <tests/cuda/planted_bug.hpp>\n", 1))
 
 

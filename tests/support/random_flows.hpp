@@ -10,14 +10,18 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training_flows.hpp>
+#include <pipe/plan/lower.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
+#include <tests/support/flow_interpreter.hpp>
 #include <utility>
 #include <vector>
 
@@ -448,5 +452,29 @@ private:
   given_graph given_{};
   bool is_chain_ = true;
 };
+
+//! @brief A plan of a flow by chance, and what its passes read.
+struct interpreted_plan {
+  pipelining::plan work{};
+  digests expected{};
+};
+
+//! @brief The plan of a number; none where the flow or the order is refused, as other tests look
+//! at, or where stages are called for something else than `perform`.
+//! @param devices as of random_pipeline
+inline std::optional<interpreted_plan> interpreted_by_chance(unsigned seed, int devices = 0) {
+  dice chance(seed);
+  try {
+    random_pipeline const made(chance, devices);
+    auto const table = made.timetable(chance);
+    if (!is_performed(table.over.declared))
+      return std::nullopt;
+    return interpreted_plan{pipelining::lower(table, eight_bytes{}), interpret(table)};
+  } catch (std::invalid_argument const&) {
+    return std::nullopt;
+  } catch (std::length_error const&) { // more passes than the rows can have
+    return std::nullopt;
+  }
+}
 
 } // namespace support

@@ -11,35 +11,37 @@ with these headers, once for each bug.
 """
 import os
 import pathlib
-import re
 import subprocess
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from planted_headers import edits_of, planted, write  # noqa: E402
 
 SLOTS, USES, ARENA, WAITS = "plan/lower/slots.hpp", "plan/lower/data_uses.hpp", "plan/lower/arena.hpp", "plan/lower/waits.hpp"
 PROGRAM, ORDER, DEVICE = "plan/lower/device_program.hpp", "plan/lower/global_order.hpp", "plan/lower/device_plan.hpp"
 
-# What is wrong, the header, what stands there once, and what stands there instead, where PLANTED is true for the bug.
+# As planted_headers.py says. The first is lowering itself.
 MUTANTS = [
-    ("take a slot before whoever left it has ended", SLOTS, "    need(i, from.released[into.slot]);",
-     "    if (!PLANTED) need(i, from.released[into.slot]);"),
+    ("nothing", SLOTS, "", ""),
+    ("take a slot before whoever left it has ended", SLOTS, "need(i, from.released[into.slot]);", ""),
     ("take a slot before its readers on other streams have ended", SLOTS,
-     "        need(i, from.readers[into.slot * uses_.most_readers + k]);",
-     "        if (!PLANTED) need(i, from.readers[into.slot * uses_.most_readers + k]);"),
-    ("forget who made what a slot holds", SLOTS, "    into.maker = i;", "    if (!PLANTED) into.maker = i;"),
-    ("give a slot back twice", SLOTS, "    pool.release(what.slot, i);",
-     "    pool.release(what.slot, i);\n    if (PLANTED) pool.release(what.slot, i);"),
-    ("give back another slot", SLOTS, "    pool.release(what.slot, i);", "    pool.release(PLANTED ? 0 : what.slot, i);"),
-    ("send before it has been made", SLOTS, "    need(i, made.maker);", "    if (!PLANTED) need(i, made.maker);"),
+     "need(i, from.readers[into.slot * uses_.most_readers + k]);", ""),
+    ("forget who made what a slot holds", SLOTS, "into.maker = i;", ""),
+    ("give a slot back twice", SLOTS, "pool.release(what.slot, i);",
+     "pool.release(what.slot, i); pool.release(what.slot, i);"),
+    ("give back another slot", SLOTS, "pool.release(what.slot, i);", "pool.release(0, i);"),
+    ("send before it has been made", SLOTS, "need(i, made.maker);", ""),
     ("give back after the first reader", SLOTS, "    if (what.reads > 0)\n      return;", "    if (what.reads > 0 && !PLANTED)\n      return;"),
-    ("count no reader of what is sent", SLOTS, "      count_reader(product_of(i));", "      if (!PLANTED) count_reader(product_of(i));"),
+    ("count no reader of what is sent", SLOTS, "count_reader(product_of(i));", ""),
     ("give back before taking", SLOTS, "    for (int i = first; i < end; ++i)\n      take_slots(i);",
      "    for (int i = first; i < end && PLANTED; ++i)\n      use_slots<true, true>(i);\n"
      "    for (int i = first; i < end; ++i)\n      take_slots(i);",
      "    for (int i = first; i < end; ++i)\n      use_slots<true, true>(i);\n    sent_before_run_",
      "    for (int i = first; i < end && !PLANTED; ++i)\n      use_slots<true, true>(i);\n    sent_before_run_"),
-    ("read before it has been made", SLOTS, "    need(i, read.maker);", "    if (!PLANTED) need(i, read.maker);"),
-    ("wait for nobody whose datum has no slot", SLOTS, "      need(i, what.maker);", "      if (!PLANTED) need(i, what.maker);"),
-    ("forget who made what has no slot", SLOTS, "      what.maker = i;", "      what.maker = PLANTED ? what.maker : i;"),
+    ("read before it has been made", SLOTS, "need(i, read.maker);", ""),
+    ("wait for nobody whose datum has no slot", SLOTS, "need(i, what.maker);", ""),
+    ("forget who made what has no slot", SLOTS, "what.maker = i;", ""),
     ("hand all inputs at the first place", SLOTS, "    else if (uses_.position(use, step.work, number) == 0)",
      "    else if (PLANTED || uses_.position(use, step.work, number) == 0)"),
     ("hand what is read among what is filled", SLOTS, "push(fills ? step.further_outputs : step.further_inputs, used);",
@@ -73,22 +75,12 @@ MUTANTS = [
 
 
 def plant(root, out):
-    texts = {}
-    for number, mutant in enumerate(MUTANTS, 1):
-        name, header = mutant[:2]
-        for old, new in zip(mutant[2::2], mutant[3::2]):
-            text = texts.setdefault(header, (root / "include/pipe" / header).read_text(encoding="utf-8"))
-            parts = re.split(r"(" + re.escape(old) + r")", text)
-            if len(parts) < 3:
-                sys.exit(f"lowering_mutants.py: '{name}' looks for text that {header} does not have: {old}")
-            texts[header] = text.replace(old, new.replace("PLANTED", f"(planted_bug == {number})"))
-    chosen = ("#pragma once\n#include <cstdlib>\n"
-              "inline int const planted_bug = std::getenv(\"PLANTED_BUG\") == nullptr ? 0 : std::atoi(std::getenv(\"PLANTED_BUG\"));\n")
-    for header, text in texts.items():
-        path = out / "pipe" / header
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace("#pragma once\n", chosen if header == USES else "#pragma once\n#include <pipe/plan/lower/data_uses.hpp>\n", 1),
-                        encoding="utf-8")
+    edits = [(number, name, f"pipe/{header}", old, new) for number, name, header, old, new in edits_of(MUTANTS)]
+    for path, text in planted(root / "include", edits).items():
+        write(out / path, text.replace("#pragma once\n", "#pragma once\n#include <planted_bug.hpp>\n", 1))
+    chosen = 'std::getenv("PLANTED_BUG")'
+    write(out / "planted_bug.hpp", "#pragma once\n#include <cstdlib>\n"
+          f"inline int const planted_bug = {chosen} == nullptr ? 0 : std::atoi({chosen});\n")
 
 
 def run(program):
@@ -98,8 +90,9 @@ def run(program):
 
     if not passes(0):
         sys.exit("lowering_mutants.py: without a bug the test fails")
-    survivors = [mutant[0] for number, mutant in enumerate(MUTANTS, 1) if passes(number)]
-    print(f"{len(MUTANTS) - len(survivors)} of {len(MUTANTS)} bugs found")
+    bugs = list(enumerate(MUTANTS))[1:]
+    survivors = [mutant[0] for number, mutant in bugs if passes(number)]
+    print(f"{len(bugs) - len(survivors)} of {len(bugs)} bugs found")
     if survivors:
         sys.exit("lowering_mutants.py: nothing finds: " + "; ".join(survivors))
 
