@@ -73,7 +73,8 @@ def check_reports():
     assert [name for name, _, _ in rows] == ["1f1b", "interleaved", "zb-h1", "v-half", "seq1f1b"], alone
     assert all(float(error) < 2 for _, error, _ in rows), alone
     assert sum(same == "0" for _, _, same in rows) == 3, alone
-    half = train("nccl", "zb-h1", "--steps", "1", "--bf16", "--with", "recompute", passes=2 * 2 * 4)
+    half = train("nccl", "zb-h1", "--steps", "1", "--bf16", "--with", "recompute",
+                 passes=2 * 2 * 4 - 2)  # the last stage recomputes nothing, for it would free nothing
     for report in (ranks, half):
         assert re.search(r"over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
 
