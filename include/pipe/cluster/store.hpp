@@ -105,10 +105,10 @@ public:
   void set(std::string_view key, std::string_view value) {
     auto const held = take_turn();
     std::string const message = detail::frame('S', key, value);
-    if (message.size() > connection::most_bytes)
+    if (message.size() > detail::connection::most_bytes)
       throw std::length_error("store: the value of '" + std::string(key) + "' has " +
                               std::to_string(value.size()) + " bytes, but " +
-                              std::to_string(connection::most_bytes) +
+                              std::to_string(detail::connection::most_bytes) +
                               " with its key are the most; write it into a file");
     line_.write(message);
   }
@@ -177,7 +177,7 @@ public:
   //! passed on.
   void abort(std::string_view reason) {
     auto const held = take_turn();
-    line_.write(detail::frame('A', reason.substr(0, connection::most_bytes / 2)));
+    line_.write(detail::frame('A', reason.substr(0, detail::connection::most_bytes / 2)));
   }
 
   //! @brief The reason of the run's failure, once there is one: another rank's, or that rank 0 is
@@ -220,7 +220,7 @@ private:
                  std::chrono::nanoseconds greeting,
                  countdown<Clock>& end,
                  std::string& problem) {
-    auto reached = reach(host, address.port, end, problem);
+    auto reached = detail::reach(host, address.port, end, problem);
     if (!reached)
       return false;
     line_ = std::move(*reached);
@@ -228,14 +228,14 @@ private:
     std::optional<std::string> word = next_word(end, greeting);
     if (!word || *word != detail::frame('W', detail::store_magic)) {
       problem = word ? "what answers there is no store of this version" : "it does not answer";
-      line_ = connection();
+      line_ = detail::connection();
       return false;
     }
     line_.write(detail::hello(address, rank_));
     word = next_word(end);
     if (word && word->front() == 'W')
       return true;
-    line_ = connection();
+    line_ = detail::connection();
     if (word && word->front() == 'R')
       throw std::runtime_error("store: rank " + std::to_string(rank_) + " was turned away at " +
                                host + ", port " + std::to_string(address.port) + ": " +
@@ -336,7 +336,7 @@ private:
 
   std::unique_ptr<std::recursive_mutex> turn_; // one thread at a time; the line itself can move
   int rank_;
-  connection line_;
+  detail::connection line_;
   int questions_ = 0;
   int answered_ = 0;
   std::map<std::string, std::string> arrived_;

@@ -32,7 +32,7 @@ inline void write_store_file(std::string const& path, store_address const& addre
                            address.host + '\n' + std::to_string(address.port) + '\n' +
                            std::to_string(address.ranks) + '\n' + address.secret + "\n";
   (void)::unlink(draft.c_str()); // one that was left behind may have other rights
-  descriptor const file(
+  detail::descriptor const file(
     ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.get() < 0 ||
       ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))

@@ -35,8 +35,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
 
 namespace detail {
 
@@ -96,7 +95,8 @@ public:
       machine_ = std::make_unique<machine>(stages_, line_, rank_, options_, now_);
       machine_->take(std::move(work), 0, taken_++);
     } catch (std::logic_error const& unfit) {
-      tell_standing(line_, options_.name, rank_, {"has not begun", {}, failure_cause::own});
+      pipelining::detail::tell_standing(
+        line_, options_.name, rank_, {"has not begun", {}, pipelining::detail::failure_cause::own});
       line_.abort("rank " + std::to_string(rank_) + " could not begin: " + unfit.what());
       throw;
     } catch (...) {
@@ -140,7 +140,7 @@ public:
   //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
   plan_number replace(plan_number which, plan work) {
     refuse_after_end();
-    check_number(which, machine_->plans());
+    pipelining::detail::check_number(which, machine_->plans());
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
@@ -154,7 +154,7 @@ public:
   //! @sync returns when this rank's streams have ended the iteration; others may still run.
   void step(plan_number which = {}) {
     refuse_after_end();
-    check_number(which, machine_->plans());
+    pipelining::detail::check_number(which, machine_->plans());
     machine_->check_turn(static_cast<std::size_t>(which.index));
     try {
       check_thread();
@@ -210,8 +210,11 @@ public:
     } catch (...) {
       end_run("could not close");
     }
-    tell_standing(
-      line_, options_.name, rank_, {"has closed its communicators", {}, failure_cause::ended});
+    pipelining::detail::tell_standing(
+      line_,
+      options_.name,
+      rank_,
+      {"has closed its communicators", {}, pipelining::detail::failure_cause::ended});
     machine_.reset();
   }
 
@@ -236,7 +239,7 @@ public:
   [[nodiscard]] cudaStream_t origin() const noexcept { return machine_->origin(); }
 
 private:
-  using machine = nccl_machine<Stages, Store, Clock>;
+  using machine = detail::nccl_machine<Stages, Store, Clock>;
 
   void refuse_after_end() const {
     if (failed_ || !machine_)
@@ -260,9 +263,9 @@ private:
     detail::check_environment();
   }
   void check_plan(plan const& work) const {
-    check_stages(work.view(), stages_, rank_);
+    pipelining::detail::check_stages(work.view(), stages_, rank_);
     if (options_.graph)
-      refuse_validation(work.view());
+      pipelining::detail::refuse_validation(work.view());
   }
 
   //! Compares a plan with that of rank 0; before the first one, the text of the run.
@@ -271,12 +274,13 @@ private:
       now_ = {"compares its plan with that of rank 0", {0}};
     if (taken_ == 0)
       agree_on_text(line_, options_.about, rank_, options_.name, options_.deadline);
-    agree_on_plan(line_,
-                  work.view(),
-                  rank_,
-                  (options_.checked ? "checked " : "") + options_.elements,
-                  options_.name + (taken_ == 0 ? "" : "/plan " + std::to_string(taken_)),
-                  options_.deadline);
+    pipelining::detail::agree_on_plan(line_,
+                                      work.view(),
+                                      rank_,
+                                      (options_.checked ? "checked " : "") + options_.elements,
+                                      options_.name +
+                                        (taken_ == 0 ? "" : "/plan " + std::to_string(taken_)),
+                                      options_.deadline);
   }
 
   plan_number put(plan work, std::size_t at) {
@@ -284,7 +288,7 @@ private:
     now_ = {"adds a plan", {}};
     try {
       plan_view const& first = machine_->view(0);
-      check_addition(first, work);
+      pipelining::detail::check_addition(first, work);
       if (!pipelining::detail::same_stages(first, work))
         throw std::invalid_argument("nccl: the plans of a runner keep each stage on the same rank, "
                                     "but this one places them elsewhere; make another runner for "
@@ -321,9 +325,9 @@ private:
 
   //! Turns the exception in flight into the failure of the run, and throws it.
   [[noreturn]] void end_run(char const* what) {
-    stop_reason const why = why_stopped(line_);
+    detail::stop_reason const why = detail::why_stopped(line_);
     failed_ = true;
-    failure_report<Store, Clock> report(
+    detail::failure_report<Store, Clock> report(
       line_,
       options_.name,
       rank_,
@@ -344,7 +348,7 @@ private:
   int rank_;
   nccl_ranks options_;
   int exceptions_; // in flight when the runner was made
-  rank_standing now_{"has not begun", {}};
+  pipelining::detail::rank_standing now_{"has not begun", {}};
   std::unique_ptr<machine> machine_;
   int steps_ = 0;                // of all plans
   int taken_ = 0;                // plans so far, those among them that are gone
@@ -352,6 +356,5 @@ private:
   bool failed_ = false;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda
 #endif

@@ -15,10 +15,9 @@
 #include <optional>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief An event before and one behind every pass of one device, and one at the start of its
+//! An event before and one behind every pass of one device, and one at the start of its
 //! iteration. Made once; eager iterations and graphs record them anew.
 class pass_times {
 public:
@@ -45,7 +44,7 @@ public:
   //! It has ended.
   void leave(int item, cudaStream_t on) { record(behind_[static_cast<std::size_t>(item)], on); }
 
-  //! @brief When a pass began or ended, in seconds since the iteration of `clock` began: another
+  //! When a pass began or ended, in seconds since the iteration of `clock` began: another
   //! device on the same GPU, or this one.
   //! @pre the iteration has ended. @throws error when CUDA does.
   [[nodiscard]] double seconds(std::size_t item, bool end, pass_times const& clock) const {
@@ -70,5 +69,4 @@ private:
   bool captured_ = false;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Makes the table in which `stage_graph.hpp` looks neighbours up. Header for
-//! pipelining::edge_table.
+//! pipelining::detail::edge_table.
 
 #include <pipe/flow/stage_graph.hpp>
 
@@ -14,18 +14,14 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 [[noreturn]] inline void refuse_edge(stage_edge const& edge, char const* why) {
   throw std::invalid_argument("stage graph: the edge from stage " + std::to_string(edge.from) +
                               " to stage " + std::to_string(edge.to) + " " + why);
 }
 
-} // namespace detail
-
-//! @brief The table of the edges of a graph of stages.
+//! The table of the edges of a graph of stages.
 //! @param groups no stage is in two of them.
 //! @throws std::invalid_argument with a sentence for an edge that leads to no stage, back, or twice
 //! to the same stage, and for a group of no stages or of those of another.
@@ -40,14 +36,14 @@ namespace detail {
   auto& [before_all, after_all, beside_all] = sides;
   for (stage_edge const& edge : edges) {
     if (edge.from < 0 || edge.to >= stage_count)
-      detail::refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
+      refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
     if (edge.from >= edge.to)
-      detail::refuse_edge(edge, "leads back; number stages so that each reads of lower ones");
+      refuse_edge(edge, "leads back; number stages so that each reads of lower ones");
     std::vector<stage_neighbour>& out = after_all[static_cast<std::size_t>(edge.from)];
     std::vector<stage_neighbour>& in = before_all[static_cast<std::size_t>(edge.to)];
     for (stage_neighbour const& other : out)
       if (other.stage == edge.to)
-        detail::refuse_edge(edge, "is there twice; put what both carry into one output");
+        refuse_edge(edge, "is there twice; put what both carry into one output");
     out.push_back({edge.to, static_cast<int>(in.size())});
     in.push_back({edge.from, static_cast<int>(out.size()) - 1});
   }
@@ -90,4 +86,4 @@ namespace detail {
   return table;
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

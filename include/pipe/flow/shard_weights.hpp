@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief A flow whose weights lie in shards until they are needed. Header for
-//! pipelining::shard_weights.
+//! pipelining::detail::shard_weights.
 
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
@@ -15,8 +15,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! True for the kinds that multiply with the weights of their stage. The gradient of weights alone
 //! does not.
@@ -148,9 +147,7 @@ private:
   flow flow_;
 };
 
-} // namespace detail
-
-//! @brief A flow of training whose weights lie in shards: the whole weights of a stage are gathered
+//! A flow of training whose weights lie in shards: the whole weights of a stage are gathered
 //! for a *visit*, a run of passes of the stage on its device, and released behind it; whole
 //! gradients are collected over a run of passes and scattered behind it.
 //!
@@ -167,7 +164,7 @@ private:
 //! or has no room for them.
 //! @source Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023.
 [[nodiscard]] constexpr flow shard_weights(flow const& of) {
-  return detail::weight_shards(of).run();
+  return weight_shards(of).run();
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -67,7 +67,7 @@ requires(Barriers == 1 || Barriers == 2) inline constexpr flow vocabulary_traini
   detail::declare_vocabulary_training(Barriers);
 
 //! @brief Training with sharded weights; other flows of training are made by `shard_weights`, too.
-inline constexpr flow sharded_training = shard_weights(training);
+inline constexpr flow sharded_training = detail::shard_weights(training);
 
 namespace detail {
 

@@ -10,8 +10,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The data of the flows of training, numbered.
 enum training_datum : std::uint8_t {
@@ -220,6 +219,4 @@ inline constexpr kind_of_pass embed_gradient_kind = in_groups(
      {pass_kind::embed_gradient, embed_gradient_kind}});
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief One pass of a plan on the user's stages. Header for pipelining::run_item and
-//! pipelining::run_composite.
+//! @brief One pass of a plan on the user's stages. Header for pipelining::detail::run_item and
+//! pipelining::detail::run_composite.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/run/arena.hpp>
@@ -16,9 +16,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What follows complete gradients. Runners have checked that the stage has the hook.
 //! @return false where the iteration must begin again.
@@ -158,9 +156,7 @@ void run_halves(
     stage.braid(first.step.work.kind, first.given, second.step.work.kind, second.given, other);
 }
 
-} // namespace detail
-
-//! @brief Runs the pass of an item on its stage, and tells the stage when its weight gradients are
+//! Runs the pass of an item on its stage, and tells the stage when its weight gradients are
 //! complete; or runs what follows then.
 //!
 //! What every executor does for an item that runs.
@@ -175,12 +171,12 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
     memory.copy(step);
     return true;
   }
-  detail::handed const given(memory, step, stream);
+  handed const given(memory, step, stream);
   context const& where = given.where();
   bool goes_on = true;
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if (step.about != subject::pass) {
-      goes_on = detail::run_hook(stage, memory, step, where);
+      goes_on = run_hook(stage, memory, step, where);
       return;
     }
     run_pass(stage,
@@ -196,13 +192,13 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
   return goes_on;
 }
 
-//! @brief True when the stages of a composite pass can do its halves at once.
+//! True when the stages of a composite pass can do its halves at once.
 //! @param pair the two items, in either order.
 template <class Stages>
 [[nodiscard]] bool runs_as_one(Stages& stages, plan_view const& work, std::span<item const> pair) {
   if (pair.size() != 2)
     return false;
-  detail::ordered_pair const halves(work, pair);
+  ordered_pair const halves(work, pair);
   bool can = false;
   (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage&) {
     (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other&) {
@@ -212,14 +208,14 @@ template <class Stages>
   return can;
 }
 
-//! @brief The CUDA streams of the halves of a composite pass; null where they run on the calling
+//! The CUDA streams of the halves of a composite pass; null where they run on the calling
 //! thread.
 struct pair_streams {
   void* first = nullptr;  //!< of the forward pass, or of the first half where there is none
   void* second = nullptr; //!< of the other half
 };
 
-//! @brief Runs a composite pass, and tells stages when their weight gradients are complete.
+//! Runs a composite pass, and tells stages when their weight gradients are complete.
 //!
 //! @param pair the two items, in either order.
 //! @param join called when both halves have run, or are enqueued; what follows on the first stream
@@ -232,22 +228,22 @@ void run_composite(Stages& stages,
                    std::span<item const> pair,
                    pair_streams const& on,
                    Join join) {
-  detail::ordered_pair const halves(memory.work, pair);
-  detail::handed const given_first(memory, halves.first, on.first);
-  detail::handed const given_second(memory, halves.second, on.second);
-  auto const half_of = [](item const& step, detail::handed const& given) -> detail::half_of_pair {
+  ordered_pair const halves(memory.work, pair);
+  handed const given_first(memory, halves.first, on.first);
+  handed const given_second(memory, halves.second, on.second);
+  auto const half_of = [](item const& step, handed const& given) -> half_of_pair {
     return {step, {given.where(), given.in(), given.out()}};
   };
-  detail::half_of_pair const first = half_of(halves.first, given_first);
-  detail::half_of_pair const second = half_of(halves.second, given_second);
+  half_of_pair const first = half_of(halves.first, given_first);
+  half_of_pair const second = half_of(halves.second, given_second);
   (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage& stage) {
     (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other& other) {
-      detail::run_halves(stage, other, halves.whole, first, second);
+      run_halves(stage, other, halves.whole, first, second);
       join();
-      detail::announce(stage, first, on.first);
-      detail::announce(other, second, on.first);
+      announce(stage, first, on.first);
+      announce(other, second, on.first);
     });
   });
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

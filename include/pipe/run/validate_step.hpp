@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Early steps of the optimizer and their validation. Header for pipelining::step_early and
-//! pipelining::validate_step.
+//! @brief Early steps of the optimizer and their validation. Header for
+//! pipelining::detail::step_early and pipelining::detail::validate_step.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
@@ -16,9 +16,9 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief The rows that a device has when it steps early: those of the stages of the devices up to
+//! The rows that a device has when it steps early: those of the stages of the devices up to
 //! it. The others are zeros.
 //!
 //! They can be told from all rows later on, so nobody has to remember what they said.
@@ -46,7 +46,7 @@ private:
   totals all_;
 };
 
-//! @brief Steps where the rows so far say that the step is right, unless later ones tell otherwise.
+//! Steps where the rows so far say that the step is right, unless later ones tell otherwise.
 //! The host decides; what a GPU steps with lies in its memory, where missing rows are zeros.
 //! @throws what the stage throws.
 template <can_step_early Stage>
@@ -56,7 +56,7 @@ void step_early(Stage& stage, arena const& memory, context const& where) {
     stage.optimizer_step(where, memory.host_rows == nullptr ? known.rows() : memory.all_totals());
 }
 
-//! @brief Looks at the step with all rows, and makes it right.
+//! Looks at the step with all rows, and makes it right.
 //! @return false where it was not: forward passes that have run since must run again.
 //! @throws what the stage throws.
 template <can_step_early Stage>
@@ -71,4 +71,4 @@ template <can_step_early Stage>
   return false;
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

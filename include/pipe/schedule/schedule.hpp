@@ -107,7 +107,9 @@ struct row_writer {
   }
 };
 
-//! @brief Any type with the extents of its pipeline: which placement, how many stages per device,
+namespace detail {
+
+//! Any type with the extents of its pipeline: which placement, how many stages per device,
 //! how many chunks.
 //! @throws arrange throws std::invalid_argument when the schedule has a precondition that the
 //! extents miss.
@@ -117,10 +119,12 @@ concept arranges = std::copyable<Schedule> &&
   { schedule.arrange(devices, microbatches) } -> std::same_as<shape>;
 };
 
+} // namespace detail
+
 //! @brief A schedule whose order on a device follows from the extents alone, without looking at
 //! other devices.
 template <class Schedule>
-concept closed_form_schedule = arranges<Schedule> &&
+concept closed_form_schedule = detail::arranges<Schedule> &&
   requires(Schedule const schedule, shape const extents, int device, row_writer out) {
   schedule.order(extents, device, out);
 };
@@ -187,19 +191,17 @@ struct no_cost {
   [[nodiscard]] static constexpr double duration(pass const&) noexcept { return 1; }
   [[nodiscard]] static constexpr double latency() noexcept { return 0; }
 };
-} // namespace detail
-
-//! @brief A schedule that orders all devices together and may look at the costs: `generate(extents,
+//! A schedule that orders all devices together and may look at the costs: `generate(extents,
 //! cost, rows)`,
 //!        where `rows[d]` is the row_writer of device d; for a flow with several engines
 //!        `rows[e P + d]` is that of engine row e of device d.
 template <class Schedule>
 concept generated_schedule = arranges<Schedule> &&
   requires(Schedule const schedule, shape const extents, row_writer* rows) {
-  schedule.generate(extents, detail::no_cost{}, rows);
+  schedule.generate(extents, no_cost{}, rows);
 };
 
-//! @brief The flow that a schedule orders passes of: its static member `declared`, else `training`.
+//! The flow that a schedule orders passes of: its static member `declared`, else `training`.
 template <class Schedule>
 [[nodiscard]] constexpr flow const& flow_of() noexcept {
   if constexpr (requires { Schedule::declared; })
@@ -208,26 +210,17 @@ template <class Schedule>
     return training;
 }
 
-//! @brief A schedule made of another, its member `of`. Placement and chunks are those of the other,
+//! A schedule made of another, its member `of`. Placement and chunks are those of the other,
 //! and the edges too where it gives none itself.
 template <class Schedule>
 concept adapts_schedule = arranges<Schedule> && requires(Schedule const schedule) {
   requires arranges<std::remove_cvref_t<decltype(schedule.of)>>;
 };
 
-//! @brief The schedule at the bottom of adapters, which places the stages.
-template <class Schedule>
-[[nodiscard]] constexpr auto const& adapted(Schedule const& plan) noexcept {
-  if constexpr (adapts_schedule<Schedule>)
-    return adapted(plan.of);
-  else
-    return plan;
-}
-//! @brief Its type.
+//! The type of the schedule at the bottom of adapters.
 template <class Schedule>
 using adapted_type = std::remove_cvref_t<decltype(adapted(std::declval<Schedule const&>()))>;
 
-namespace detail {
 //! Where that flow is, for constants.
 template <class Schedule>
 inline constexpr flow const* flow_pointer = [] {
@@ -236,7 +229,32 @@ inline constexpr flow const* flow_pointer = [] {
   else
     return &training;
 }();
+
+//! A schedule of microbatches of unequal numbers of chunks: `chunks_of(shape, microbatch)`;
+//! the extents name the largest number.
+template <class Schedule>
+concept counts_chunks = requires(Schedule const schedule, shape const extents) {
+  { schedule.chunks_of(extents, 0) } -> std::convertible_to<int>;
+};
+
+//! A schedule for stages that are no chain: `edges_of(shape)` gives a range of `stage_edge`,
+//! and `groups_of(shape)`, where stages share out work, one of `stage_group`. For timetables that
+//! the program makes.
+template <class Schedule>
+concept joins_stages = requires(Schedule const schedule, shape const extents) {
+  { *std::begin(schedule.edges_of(extents)) } -> std::convertible_to<stage_edge>;
+};
+
 } // namespace detail
+
+//! @brief The schedule at the bottom of adapters, which places the stages.
+template <class Schedule>
+[[nodiscard]] constexpr auto const& adapted(Schedule const& plan) noexcept {
+  if constexpr (detail::adapts_schedule<Schedule>)
+    return adapted(plan.of);
+  else
+    return plan;
+}
 
 //! @brief A schedule with a placement of its own: `device_of(shape, stage, route)` says where each
 //! stage is, and `arrange` gives `placement::custom` and the number of routes.
@@ -245,24 +263,9 @@ concept places_stages = requires(Schedule const schedule, shape const extents) {
   { schedule.device_of(extents, 0, 0) } -> std::convertible_to<int>;
 };
 
-//! @brief A schedule of microbatches of unequal numbers of chunks: `chunks_of(shape, microbatch)`;
-//! the extents name the largest number.
-template <class Schedule>
-concept counts_chunks = requires(Schedule const schedule, shape const extents) {
-  { schedule.chunks_of(extents, 0) } -> std::convertible_to<int>;
-};
-
-//! @brief A schedule for stages that are no chain: `edges_of(shape)` gives a range of `stage_edge`,
-//! and `groups_of(shape)`, where stages share out work, one of `stage_group`. For timetables that
-//! the program makes.
-template <class Schedule>
-concept joins_stages = requires(Schedule const schedule, shape const extents) {
-  { *std::begin(schedule.edges_of(extents)) } -> std::convertible_to<stage_edge>;
-};
-
 //! @brief A pipeline schedule: a small value that knows its extents and the order of passes on
 //! every device.
 template <class Schedule>
-concept schedule = closed_form_schedule<Schedule> || generated_schedule<Schedule>;
+concept schedule = closed_form_schedule<Schedule> || detail::generated_schedule<Schedule>;
 
 } // namespace pipelining::inline v0_3

@@ -29,6 +29,49 @@ braid_time(double computes, double exchanges, double other, double other_exchang
                   std::max(computes + exchanges, other + other_exchanges));
 }
 
+//! The same for so many devices. @throws std::invalid_argument for times that are none of these, or
+//! that are negative or not finite.
+template <cost_model Cost>
+[[nodiscard]] constexpr std::span<double const> checked_links(Cost const& cost, int devices) {
+  std::span<double const> const links = links_of(cost);
+  auto const count = static_cast<std::size_t>(devices);
+  if (!links.empty() && links.size() != count * count)
+    throw std::invalid_argument("cost model: links need one time for each pair of devices");
+  for (std::size_t i = 0; i < links.size(); ++i)
+    if (i % (count + 1) != 0 && !is_time(links[i]))
+      throw std::invalid_argument(
+        "cost model: the time of messages from device " + std::to_string(i / count) +
+        " to device " + std::to_string(i % count) + " must be a finite number and not negative");
+  return links;
+}
+
+//! Checks the times of a cost model once, before anything is ordered by them: of every kind
+//! on every stage for every chunk of the first microbatch, and of messages.
+//! @throws std::invalid_argument with one sentence that names the first that is negative or not
+//! finite.
+//! @complexity O(S C)
+template <cost_model Cost>
+constexpr void check_cost(pipeline_view const& over, Cost const& cost) {
+  (void)checked_latency(cost);
+  (void)checked_links(cost, over.extents.devices);
+  group_times const groups = groups_of(cost);
+  for (double const time : {groups.broadcast, groups.reduce})
+    if (!(time < 0) && !is_time(time))
+      throw std::invalid_argument("cost model: the times of a broadcast and of a reduce must be "
+                                  "finite numbers, or negative for those of messages");
+  for (int kind = 0; kind < most_kinds; ++kind)
+    for (int stage = 0; stage < stages(over.extents); ++stage)
+      for (int chunk = 0; chunk < chunks_of(over, 0); ++chunk) {
+        pass const what{static_cast<pass_kind>(kind),
+                        false,
+                        static_cast<std::uint16_t>(stage),
+                        0,
+                        static_cast<std::uint16_t>(chunk)};
+        if ((*over.declared)[what.kind].exists())
+          (void)checked_duration(cost, what);
+      }
+}
+
 } // namespace detail
 
 //! @brief One time per kind, the same on every stage and for every chunk. The default is the
@@ -143,53 +186,6 @@ template <cost_model Cost>
     return cost.links();
   else
     return {};
-}
-
-namespace detail {
-
-//! The same for so many devices. @throws std::invalid_argument for times that are none of these, or
-//! that are negative or not finite.
-template <cost_model Cost>
-[[nodiscard]] constexpr std::span<double const> checked_links(Cost const& cost, int devices) {
-  std::span<double const> const links = links_of(cost);
-  auto const count = static_cast<std::size_t>(devices);
-  if (!links.empty() && links.size() != count * count)
-    throw std::invalid_argument("cost model: links need one time for each pair of devices");
-  for (std::size_t i = 0; i < links.size(); ++i)
-    if (i % (count + 1) != 0 && !is_time(links[i]))
-      throw std::invalid_argument(
-        "cost model: the time of messages from device " + std::to_string(i / count) +
-        " to device " + std::to_string(i % count) + " must be a finite number and not negative");
-  return links;
-}
-
-} // namespace detail
-
-//! @brief Checks the times of a cost model once, before anything is ordered by them: of every kind
-//! on every stage for every chunk of the first microbatch, and of messages.
-//! @throws std::invalid_argument with one sentence that names the first that is negative or not
-//! finite.
-//! @complexity O(S C)
-template <cost_model Cost>
-constexpr void check_cost(pipeline_view const& over, Cost const& cost) {
-  (void)detail::checked_latency(cost);
-  (void)detail::checked_links(cost, over.extents.devices);
-  group_times const groups = groups_of(cost);
-  for (double const time : {groups.broadcast, groups.reduce})
-    if (!(time < 0) && !detail::is_time(time))
-      throw std::invalid_argument("cost model: the times of a broadcast and of a reduce must be "
-                                  "finite numbers, or negative for those of messages");
-  for (int kind = 0; kind < most_kinds; ++kind)
-    for (int stage = 0; stage < stages(over.extents); ++stage)
-      for (int chunk = 0; chunk < chunks_of(over, 0); ++chunk) {
-        pass const what{static_cast<pass_kind>(kind),
-                        false,
-                        static_cast<std::uint16_t>(stage),
-                        0,
-                        static_cast<std::uint16_t>(chunk)};
-        if ((*over.declared)[what.kind].exists())
-          (void)detail::checked_duration(cost, what);
-      }
 }
 
 } // namespace pipelining::inline v0_3

@@ -14,8 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The number of an entry in its row. Unsigned, so that the number before the first is one that no
 //! row reaches.
@@ -381,5 +380,4 @@ private:
   row_findings found_;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -9,8 +9,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable_view.hpp>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! How many slots of one pool a pass of each kind takes at its start and gives back at its end.
 struct pool_effect {
@@ -115,5 +114,4 @@ peak_of(timetable_view const& table, int device, slot_class pool, Weight const& 
   });
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

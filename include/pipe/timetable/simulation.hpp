@@ -13,8 +13,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The times between devices that a timetable says it has.
 struct message_times {
@@ -195,5 +194,4 @@ constexpr void advance(simulation& state, Cost const& cost) {
     }
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

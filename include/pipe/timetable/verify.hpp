@@ -325,7 +325,7 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
 //!
 //! @param memory_limit the most chunks of activations that a device may hold.
 //! @complexity O(n) time and memory for n passes.
-[[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = unlimited) {
+[[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = detail::unlimited) {
   detail::entered_rows const entered(table.over, table.passes, table.offsets);
   return detail::verify_entered(table, entered, memory_limit);
 }

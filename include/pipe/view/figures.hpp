@@ -19,11 +19,6 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief True for the kinds at whose end what a plain forward pass has kept is free again.
-[[nodiscard]] constexpr bool frees_kept(pass_kind kind) noexcept {
-  return kind == pass_kind::backward || kind == pass_kind::backward_weight;
-}
-
 //! @brief The share of the makespan in which a device is idle, as a mean over devices. What a step
 //! with a barrier behind it loses; on the span it is `bubble_rate`.
 //! @complexity O(n) for n passes.
@@ -46,7 +41,9 @@ namespace pipelining::inline v0_3 {
 peak_weight_inputs(timetable_view table, int device, timetable_caption const& about) noexcept {
   // Equal chunks are counted whole and divided once, so that thirds add up.
   bool const equal = about.chunk_shares.empty();
-  auto const share = [&](int chunk) { return equal ? 1.0 : chunk_share(table, about, chunk); };
+  auto const share = [&](int chunk) {
+    return equal ? 1.0 : detail::chunk_share(table, about, chunk);
+  };
   double live = 0;
   double peak = 0;
   for (int i = table.offsets[device]; i < table.offsets[device + 1];) {
@@ -90,7 +87,14 @@ struct timetable_figures {
   return result;
 }
 
-//! @brief "bubble 10.1 % of the span, 20.2 % of the makespan".
+namespace detail {
+
+//! True for the kinds at whose end what a plain forward pass has kept is free again.
+[[nodiscard]] constexpr bool frees_kept(pass_kind kind) noexcept {
+  return kind == pass_kind::backward || kind == pass_kind::backward_weight;
+}
+
+//! "bubble 10.1 % of the span, 20.2 % of the makespan".
 template <text_sink Sink>
 void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
   append(out, "bubble ");
@@ -100,7 +104,7 @@ void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
   append(out, " % of the makespan");
 }
 
-//! @brief "peak activations 8 (4 of all stages of a device), weight inputs 3 (...), in microbatches
+//! "peak activations 8 (4 of all stages of a device), weight inputs 3 (...), in microbatches
 //! of one stage".
 template <text_sink Sink>
 void append_peaks(Sink& out,
@@ -115,8 +119,6 @@ void append_peaks(Sink& out,
   append_device_share(out, table, found.peak_weight_inputs);
   append(out, ", in microbatches of one stage");
 }
-
-namespace detail {
 
 //! What stands before the row of an engine beside the compute engine: "copy out", "copy in" or
 //! "network".

@@ -85,7 +85,7 @@ void write_json(Sink& out, timetable_view table, timetable_caption const& about)
     append(out, ",\"all_reduce\":", about.cost.all_reduce);
   append(out, "},\n\"chunk_shares\":[");
   for (int chunk = 0; chunk < extents.chunks; ++chunk)
-    append(out, chunk == 0 ? "" : ",", chunk_share(table, about, chunk));
+    append(out, chunk == 0 ? "" : ",", detail::chunk_share(table, about, chunk));
   append(out, "],\n\"makespan\":", makespan(table), ",\"span\":", span_of(table));
   append(out, ",\"bubble_rate\":", bubble_rate(table));
   append(out, ",\"makespan_bubble_rate\":", makespan_bubble_rate(table));

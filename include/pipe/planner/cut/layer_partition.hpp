@@ -132,7 +132,9 @@ inline void check_cut(std::span<layer_cost const> layers,
   return result;
 }
 
-//! @brief The times of stages that hold these layers.
+namespace detail {
+
+//! The times of stages that hold these layers.
 //! @param cut [S] layers of each stage. @param latency time of a message between two devices.
 //! @throws std::invalid_argument when the cut does not hold every layer once.
 [[nodiscard]] inline cost_table layer_costs(shape const& extents,
@@ -159,14 +161,12 @@ inline void check_cut(std::span<layer_cost const> layers,
   return table;
 }
 
-//! @brief A cut of layers into stages, and what a schedule takes with it.
+//! A cut of layers into stages, and what a schedule takes with it.
 struct layer_cut {
   std::vector<int> layers_per_stage;                         //!< [S], 0 allowed
   double makespan = std::numeric_limits<double>::infinity(); //!< of the schedule with this cut
   bool exact = false;                                        //!< all cuts were tried
 };
-
-namespace detail {
 
 //! The number of ways to cut `layers` into `stages`, some of them empty, at most `most`.
 [[nodiscard]] constexpr std::int64_t
@@ -231,9 +231,7 @@ bool try_cuts(
   return false;
 }
 
-} // namespace detail
-
-//! @brief The cut with which a schedule has the least makespan.
+//! The cut with which a schedule has the least makespan.
 //!
 //! Tries all cuts where there are at most `most_cuts`; else starts from the balanced one and moves
 //! single layers between neighbouring stages as long as that helps. Every cut that it looks at is
@@ -250,7 +248,7 @@ template <schedule Schedule>
   shape const extents = plan.arrange(size.devices, size.microbatches);
   check_extents(extents);
   int const all = stages(extents);
-  detail::check_layers(layers);
+  check_layers(layers);
   layer_cut best;
   auto const look_at = [&](std::vector<int> const& cut) {
     double const time =
@@ -261,10 +259,12 @@ template <schedule Schedule>
     best.layers_per_stage = cut;
     return true;
   };
-  best.exact = detail::try_cuts(static_cast<int>(layers.size()), all, most_cuts, look_at, [&] {
+  best.exact = try_cuts(static_cast<int>(layers.size()), all, most_cuts, look_at, [&] {
     return balanced_layers(layers, all);
   });
   return best;
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

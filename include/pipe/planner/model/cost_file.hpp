@@ -204,13 +204,13 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
 //! @complexity O(S C)
 [[nodiscard]] inline std::string write_costs(shape const& extents,
                                              cost_table const& costs,
-                                             std::span<measured_link const> links = {},
+                                             std::span<detail::measured_link const> links = {},
                                              double message_bytes = 0) {
   std::string out = "{\"pipelining_costs\": 1,\n\"communication\": ";
   detail::append_cost(out, costs.latency());
-  std::vector<measured_link> const known =
+  std::vector<detail::measured_link> const known =
     links.empty() ? detail::links_of_table(costs, extents.devices)
-                  : std::vector<measured_link>(links.begin(), links.end());
+                  : std::vector<detail::measured_link>(links.begin(), links.end());
   if (!known.empty())
     detail::append_links(out, known, message_bytes);
   for (detail::kind_in_file const& kind : detail::kinds_in_file) {

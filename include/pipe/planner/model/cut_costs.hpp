@@ -19,11 +19,11 @@ namespace pipelining::inline v0_3 {
 
 //! @brief The times of a model that is cut into stages, its sequences into chunks.
 struct cut_costs {
-  int stages = 1;                     //!< S, equal shares of the layers
-  int chunks = 1;                     //!< C, equal shares of a sequence
-  cost_table times;                   //!< of that cut, in one unit; runners measure seconds
-  std::vector<measured_link> links{}; //!< where messages between devices were told apart
-  double message_bytes = 0;           //!< of a message of one chunk, for `links`
+  int stages = 1;                             //!< S, equal shares of the layers
+  int chunks = 1;                             //!< C, equal shares of a sequence
+  cost_table times;                           //!< of that cut, in one unit; runners measure seconds
+  std::vector<detail::measured_link> links{}; //!< where messages between devices were told apart
+  double message_bytes = 0;                   //!< of a message of one chunk, for `links`
 };
 
 namespace detail {
@@ -49,7 +49,7 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
 //! @source own derivation
 [[nodiscard]] inline cost_table costs_for(cut_costs const& measured, shape const& extents) {
   cost_table result(extents, {0, 0, 0, measured.times.latency()});
-  for (measured_link const& link : measured.links)
+  for (detail::measured_link const& link : measured.links)
     if (link.from < extents.devices && link.to < extents.devices)
       result.set_link(link.from,
                       link.to,

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Times of passes from steps that ran. Header for pipelining::costs_of and
-//! pipelining::retime.
+//! pipelining::detail::retime.
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pass.hpp>
@@ -77,11 +77,15 @@ namespace pipelining::inline v0_3 {
   return result;
 }
 
-//! @brief The same order under other costs.
+namespace detail {
+
+//! The same order under other costs.
 //! @complexity O(n) for n passes
 template <cost_model Cost>
 [[nodiscard]] dynamic_timetable retime(dynamic_timetable const& table, Cost const& cost) {
   return simulate({table.over, table.passes, table.offsets}, cost);
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

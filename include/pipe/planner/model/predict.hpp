@@ -63,7 +63,7 @@ struct stage_bytes {
 
 //! @brief Checks a setup. @throws std::invalid_argument with one sentence.
 constexpr void check_setup(transformer const& model, training_setup const& setup) {
-  check_transformer(model);
+  detail::check_transformer(model);
   if (setup.sequence < 1 || setup.sequences < 1 || setup.tensor < 1 || setup.data < 1 ||
       setup.expert < 1)
     throw std::invalid_argument("training_setup: every number must be at least 1");
@@ -81,7 +81,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
                                 std::to_string(setup.expert));
   double const of_token =
     static_cast<double>(activation_bytes(model, 1) + key_value_bytes(model, 1)) * model.layers +
-    static_cast<double>(logits_bytes(model, 1));
+    static_cast<double>(detail::logits_bytes(model, 1));
   if (static_cast<double>(setup.sequence) * setup.sequences * of_token > 1e18)
     throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
                                 "not counted; give shorter sequences or fewer of them");
@@ -144,7 +144,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   double const rate = on.peak_tflops * 1e12 * setup.tensor;
   double const linear = linear_flops(model, tokens, setup.sequences);
   double const projection = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
-                            static_cast<double>(projection_parameters(model));
+                            static_cast<double>(detail::projection_parameters(model));
   double seconds = (stage.layers * linear + stage.projections * projection +
                     stage.remainders * (linear - projection)) /
                      (rate * reached.linear) +
@@ -156,7 +156,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
       vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary * stage.shards);
   if (kind != pass_kind::backward_weight)
     seconds += (stage.layers + stage.remainders) *
-               expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
+               detail::expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
                setup.tensor / (on.link_gb_per_s * 1e9);
   return seconds + exchange_seconds(model, setup, on, stage, kind, tokens.length);
 }
@@ -200,7 +200,8 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
                                                 training_setup const& setup,
                                                 stage_content const& stage,
                                                 std::int64_t tokens) noexcept {
-  auto const bytes = stage.projections > 0 ? projected_message_bytes(model, tokens, setup.sequences)
+  auto const bytes = stage.projections > 0
+                       ? detail::projected_message_bytes(model, tokens, setup.sequences)
                      : stage.attentions > 0 ? attended_message_bytes(model, tokens, setup.sequences)
                                             : message_bytes(model, tokens, setup.sequences);
   return bytes / setup.tensor;
@@ -277,15 +278,16 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   for (int const length : chunk_lengths)
     longest = length > longest ? length : longest;
   std::int64_t const dense =
-    layer_parameters(model) -
+    detail::layer_parameters(model) -
     (model.experts > 0
        ? (model.gated ? 3 : 2) * std::int64_t{model.hidden} * model.experts * model.ffn
        : 0);
   std::int64_t const held =
-    (stage.layers + stage.remainders) * (dense + (layer_parameters(model) - dense) / setup.expert) +
-    (stage.projections - stage.remainders) * projection_parameters(model) +
+    (stage.layers + stage.remainders) *
+      (dense + (detail::layer_parameters(model) - dense) / setup.expert) +
+    (stage.projections - stage.remainders) * detail::projection_parameters(model) +
     ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0)) *
-      ((vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
+      ((detail::vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
   std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
   stage_bytes result;
   // Beside attention a projection keeps the inputs of its norm and its product, and what follows
@@ -303,7 +305,8 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   result.gradients = 4 * share;
   result.optimizer = (12 * share + setup.data - 1) / setup.data;
   if (stage.output)
-    result.logits = logits_bytes(model, longest, setup.sequences) / setup.tensor / stage.shards;
+    result.logits =
+      detail::logits_bytes(model, longest, setup.sequences) / setup.tensor / stage.shards;
   if (chunk_lengths.size() > 1)
     result.carried = 2 * (stage.layers + stage.attentions) *
                      key_value_bytes(model, setup.sequence, setup.sequences) / setup.tensor;
@@ -318,6 +321,10 @@ namespace detail {
   return static_cast<double>(kind == pass_kind::scatter_gradients ? stage.gradients
                                                                   : stage.weights);
 }
+
+//! The speed of runs with four chunks over what equal efficiencies predict, from one
+//! published table of Seq1F1B on a 7B model: smaller products run at a lower rate.
+inline constexpr band chunk_tax_band{0.88, 0.93};
 
 } // namespace detail
 
@@ -357,9 +364,5 @@ loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcep
     result.least = 1 / 1.29;
   return result;
 }
-
-//! @brief The speed of runs with four chunks over what equal efficiencies predict, from one
-//! published table of Seq1F1B on a 7B model: smaller products run at a lower rate.
-inline constexpr band chunk_tax_band{0.88, 0.93};
 
 } // namespace pipelining::inline v0_3

@@ -52,14 +52,14 @@ struct grouped_gpus {
     if (model.heads % size != 0)
       return std::numeric_limits<double>::infinity();
     return static_cast<double>(model.layers * activation_bytes(model, tokens) +
-                               logits_bytes(model, tokens)) /
+                               detail::logits_bytes(model, tokens)) /
            size;
   }
   //! @brief Bytes that are there whatever the sequences are: a share of all weights, gradients and
   //! state, and the weights of two layers, one in use and the next, with the gradients of one.
   [[nodiscard]] constexpr double resident_bytes() const noexcept {
-    double const largest =
-      static_cast<double>(std::max(layer_parameters(model), vocabulary_parameters(model)));
+    double const largest = static_cast<double>(
+      std::max(detail::layer_parameters(model), detail::vocabulary_parameters(model)));
     return 18.0 * static_cast<double>(parameters(model)) / gpus / data + (2 * 2 + 4) * largest;
   }
   //! @brief Seconds in which all layers are gathered twice and their gradients scattered: no

@@ -19,8 +19,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A pass of one microbatch.
 struct bound_node {
@@ -247,5 +246,4 @@ private:
   std::vector<link> edges_;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -14,8 +14,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What bounds presume of the orders that they are for.
 struct bound_case {
@@ -61,5 +60,4 @@ struct bound_case {
   return result;
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -19,8 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Passes of a device with one head and one tail: nothing of it starts before, all of it is
 //! followed by so much.
@@ -233,5 +232,4 @@ gather_facts(pipeline_view const& over, Cost const& cost, bound_case const& of) 
   return facts;
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -22,8 +22,7 @@
 #include <limits>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! One pipeline that was looked at.
 struct tried_pipeline {
@@ -116,5 +115,4 @@ private:
   bool going_ = true;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

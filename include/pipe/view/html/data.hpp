@@ -29,9 +29,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A text of the data: what would end the script is escaped.
 template <text_sink Sink>
@@ -239,6 +237,4 @@ void append_timeline(Sink& out, html_timeline const& line, uniform_cost const& p
   append(out, "}");
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail
