@@ -762,6 +762,27 @@ class Choice(unittest.TestCase):
         for words in ((*SMALL[:-1], 16), (*SMALL[:-1], 16, "--data", 8), ("--model", "gpt-7b", *SMALL[2:-3], 8, "--microbatches", 16)):
             self.check_pick(json.loads(output(*words, "--format", "json")))
 
+    def test_weights_in_shards_stay_as_long_as_there_is_room(self):
+        words = (*SMALL[:-1], 8, "--data", 64)
+        found = json.loads(output(*words, "--format", "json"))
+        rows = {row["schedule"]: row for row in found["candidates"]}
+        for name in ("interleaved --stages-per-device 4", "breadth-first --stages-per-device 4"):
+            two, three, all_stay = (rows[f"{name}{more} with sharded-weights"] for more in ("", " --resident 3", " --resident 4"))
+            ahead = rows[f"{name} --resident 4 --prefetch 3 with sharded-weights"]
+            self.assertTrue(all_stay["seconds"] <= three["seconds"] <= two["seconds"], name)
+            self.assertTrue(all_stay["seconds"] < 0.8 * two["seconds"] or name.startswith("breadth-first"))  # where all is hidden
+            self.assertLessEqual(ahead["seconds"], all_stay["seconds"])
+            self.assertTrue(two["memory_gb"] < three["memory_gb"] < all_stay["memory_gb"])
+            self.assertLess(ahead["memory_gb"], 1.01 * all_stay["memory_gb"])  # as many weights, and more gradients
+        self.assertNotIn("zb-v --resident 2 with sharded-weights", rows)  # as it is without the option
+        # In this room three stages may stay on a device; the header has that in its type.
+        words = ("--model", "llama-70b", "--sequence", 512, "--gpu", "h100", "--devices", 8, "--microbatches", 8, "--data", 64,
+                 "--memory", "54.2GB")
+        found = json.loads(output(*words, "--format", "json"))
+        pick = found["candidates"][found["pick"]]
+        self.assertIn("--resident 3", pick["schedule"])
+        self.check_header(pick, *words)
+
     def test_jitter_is_the_same_every_time_and_never_helps(self):
         words = (*SMALL, "--jitter", 0.1, "--format", "json")
         first = output(*words)

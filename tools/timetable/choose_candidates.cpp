@@ -175,6 +175,11 @@ std::string label_of(schedule_choice const& c) {
   add("--backward-stages", c.backward_stages);
   add("--memory-limit", c.memory_limit);
   text += c.eager ? " --eager" : "";
+  schedule_choice const usual;
+  if (c.resident != usual.resident)
+    text += " --resident " + std::to_string(c.resident);
+  if (c.prefetch != usual.prefetch)
+    text += " --prefetch " + std::to_string(c.prefetch);
   return in_adapter(text, c.adapted);
 }
 
@@ -500,6 +505,27 @@ bool is_looped(schedule_choice choice) {
 
 } // namespace
 
+namespace {
+
+//! Weights in shards may stay as long as there is room, up to all of a device, and be gathered as
+//! far ahead as those that stay have slots.
+void add_residencies(std::vector<schedule_choice>& calls) {
+  std::vector<schedule_choice> more;
+  for (schedule_choice call : calls)
+    for (int const held =
+           call.adapted == adapter::sharded_weights ? call.stages_per_device.value_or(1) : 1;
+         call.resident < held;) {
+      ++call.resident;
+      call.prefetch = 1;
+      more.push_back(call);
+      call.prefetch = call.resident - 1;
+      more.push_back(call);
+    }
+  calls.insert(calls.end(), more.begin(), more.end());
+}
+
+} // namespace
+
 bool is_apart(schedule_choice const& choice) {
   if (choice.name.empty()) // a searched one
     return false;
@@ -608,6 +634,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   std::erase_if(calls, [](schedule_choice const& c) {
     return c.adapted == adapter::weights_on_host && !is_looped(c);
   });
+  add_residencies(calls);
   if (schedule.traits.sees_recomputation) // next to nothing is held before it
     for (int const limit : {1, 2}) {
       base.memory_limit = limit;
