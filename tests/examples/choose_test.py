@@ -189,7 +189,10 @@ class Choice(unittest.TestCase):
                 self.assertNotIn("layout", row)
                 continue
             plain = "vocabulary" not in row["schedule"]
-            parts = re.sub(r"t\*(\d+)", lambda match: "t" * int(match[1]), row["layout"]).split("|")
+            layout = row["layout"]
+            for repeated in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+                layout = re.sub(repeated, lambda match: match[1] * int(match[2]), layout)
+            parts = layout.split("|")
             self.assertEqual([part.count("t") for part in parts], row["layers"])
             self.assertEqual(sum(row["layers"]), layers)
             self.assertEqual((parts[0].count("E"), parts[-1].count("L")), (plain, plain))
