@@ -41,6 +41,11 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
       "}";
     value = adapted ? "schedule{" + value + "}" : "schedule" + value;
   }
+  if (pick.choice.adapted == adapter::sharded_weights) {
+    value = value == "schedule{}" ? "schedule{{}" : value.substr(0, value.size() - 1);
+    pp::append(value, ", {.prefetch = ", pick.choice.prefetch);
+    pp::append(value, ", .resident = ", pick.choice.resident, "}}");
+  }
   bool const shards = has_shards(pick.choice.adapted);
   if (type.empty() && !pick.own_order)
     throw usage_error("choose: " + pick.label + " has no C++ type to write down");
