@@ -46,6 +46,17 @@ struct training_memory {
     }
     model.push_back(stage);
   }
+  //! The last stage's other copy.
+  void add_copy(support::trained const& numbers, int device) {
+    memories.emplace_back(static_cast<std::int64_t>(2 * sizeof numbers + sizeof(float)));
+    training_kernel_stage& stage = model.back();
+    stage.copy_of_numbers = reinterpret_cast<support::trained*>(memories.back().data());
+    stage.device_of_copy = device;
+    stage.announced_by_copy = reinterpret_cast<float*>(stage.copy_of_numbers + 2);
+    pp::cuda::check(
+      cudaMemcpy(stage.copy_of_numbers, &numbers, sizeof numbers, cudaMemcpyHostToDevice),
+      "cudaMemcpy");
+  }
   //! What a program does between two steps.
   void zero() const {
     for (training_kernel_stage const& stage : model) {
@@ -67,7 +78,13 @@ struct training_memory {
       auto const read = [](void* to, void const* from, std::size_t bytes) {
         pp::cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
       };
+      if (model[s].is_second_copy) {
+        read(&result.copies[at], model[s].numbers, sizeof(support::trained));
+        continue;
+      }
       read(&result.stages[at], model[s].numbers, sizeof(support::trained));
+      if (auto const* const copy = model[s].copy_of_numbers; copy != nullptr)
+        read(&result.copies[at], copy, sizeof(support::trained));
       read(&result.announced[at], model[s].announced, sizeof(float));
       result.announcements[at] = model[s].announcements;
       result.pairs += model[s].pairs;
@@ -85,6 +102,7 @@ std::vector<support::trained> untrained(training_case const& what) {
 void make_room(training_result& result, int stages) {
   auto const count = static_cast<std::size_t>(stages);
   result.stages.resize(count);
+  result.copies.resize(count);
   result.announced.resize(count);
   result.announcements.resize(count);
 }
@@ -169,8 +187,9 @@ void train_rank(training_case const& what,
   training_memory memory;
   auto const numbers = untrained(what);
   for (int s = 0; s < stages; ++s) {
-    memory.add(
-      numbers[static_cast<std::size_t>(s)], stages - 1, pp::device_of(extents, s) == device, what);
+    bool const here = pp::detail::microbatch_on(what.work.over, s, device) >= 0;
+    memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, here, what);
+    memory.model.back().is_second_copy = device != pp::device_of(extents, s);
     memory.model.back().first_microbatch = replica * extents.microbatches;
     memory.model.back().replicas = line ? &line->line() : nullptr;
   }
@@ -221,6 +240,13 @@ training_result train_on_streams(training_case const& what) {
     pp::cuda::current_device const scope(
       what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
     memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true, what);
+    pp::detail::for_each_copy(what.work.over, s, [&](int at, int) {
+      if (at == device)
+        return;
+      pp::cuda::current_device const there(
+        what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(at)]);
+      memory.add_copy(numbers[static_cast<std::size_t>(s)], at);
+    });
   }
   pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   pp::cuda::stream_runner<training_model, standin::clock> runner(

@@ -35,6 +35,7 @@ struct training_case {
 
 struct training_result {
   std::vector<support::trained> stages{}; //!< [replicas][stages]
+  std::vector<support::trained> copies{}; //!< [replicas][stages], the second ones
   std::vector<float> announced{};   //!< [replicas][stages], gradients told to be complete last
   std::vector<int> announcements{}; //!< [replicas][stages], how often the host told so
   int pairs = 0;                    //!< composite passes that the host has enqueued as one

@@ -53,6 +53,26 @@ TEST_CASE("streams train as one device does, eagerly and as a graph, in every or
       }
 }
 
+TEST_CASE("several copies of every stage train as one device does that adds them in order") {
+  for (training_plan const& plan : copied_plans())
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      standin::configure({.execution = standin::order::random, .seed = 37});
+      auto const check_both = [&](training_result const& result) {
+        check_equal(result, plan.expected);
+        for (std::size_t s = 0; s < plan.expected.size(); ++s)
+          CHECK(support::same_bits(result.copies[s], plan.expected[s]));
+        CHECK(standin::summary() == "");
+      };
+      check_both(train_on_streams({.work = plan.work, .graph = graph}));
+      for (bool const checked : {false, true}) {
+        standin::configure({.execution = standin::order::random, .seed = 38});
+        check_both(train_on_ranks({.work = plan.work, .graph = graph, .checked = checked}));
+      }
+    }
+}
+
 TEST_CASE(
   "a stage is told once a step when its gradients are complete, and nothing is added later") {
   for (training_plan const& plan : training_plans()) {

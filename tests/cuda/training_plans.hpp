@@ -9,6 +9,8 @@
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/threads.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -27,12 +29,13 @@
 #include <utility>
 #include <vector>
 
-inline constexpr pipelining::uniform_sizes training_sizes{.message = 4,
-                                                          .activation = 4,
-                                                          .weight_input = 4,
-                                                          .tied_bytes = 4,
-                                                          .totals_bytes =
-                                                            sizeof(support::training_row)};
+inline constexpr pipelining::uniform_sizes training_sizes{
+  .message = 4,
+  .activation = 4,
+  .weight_input = 4,
+  .copied_gradient = sizeof(support::copied_row),
+  .tied_bytes = 4,
+  .totals_bytes = sizeof(support::training_row)};
 inline constexpr pipelining::uniform_sizes training_sizes_of_chunks{.message = 4,
                                                                     .activation = 4,
                                                                     .sequence = 4,
@@ -70,6 +73,32 @@ inline std::vector<training_plan> training_plans() {
       pp::lower(pp::make_timetable<pp::DualPipeV<>>({2, 5}), training_sizes));
   add("weight gradients in pairs 2x3",
       pp::lower(pp::make_timetable<support::paired_weights>({2, 3}), training_sizes));
+  return plans;
+}
+
+//! @brief Two copies of every stage: both ends of a tie on one device.
+inline std::vector<training_plan> copied_plans() {
+  namespace pp = pipelining;
+  std::vector<training_plan> plans;
+  auto const add = [&plans](std::string name, pp::plan work) {
+    int const stages = pp::stages(work.over.extents);
+    support::trained_copies expected(static_cast<std::size_t>(work.over.extents.devices),
+                                     support::untrained(stages));
+    support::train_copies(work.over, expected, 9);
+    training_plan made{std::move(name), std::move(work), {}};
+    for (int s = 0; s < stages; ++s)
+      made.expected.push_back(expected[static_cast<std::size_t>(pp::device_of(made.work.over, s))]
+                                      [static_cast<std::size_t>(s)]);
+    plans.push_back(std::move(made));
+  };
+  add("DualPipe 2x4 per pair",
+      pp::lower(pp::make_timetable<pp::DualPipe<>>({2, 4}), training_sizes));
+  add("DualPipe 4x8 per edge",
+      pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::DualPipe<>>({4, 8}),
+                                           training_sizes));
+  add("Chimera 4x4 in one lane",
+      pp::lower<pp::one_communicator>(pp::make_timetable<pp::Chimera>({4, 4}), training_sizes));
+  add("BitPipe 2x4 per pair", pp::lower(pp::make_timetable<pp::BitPipe>({2, 4}), training_sizes));
   return plans;
 }
 

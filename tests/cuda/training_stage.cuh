@@ -12,6 +12,7 @@
 #include <nccl.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <tests/support/early_training.hpp>
@@ -61,6 +62,13 @@ backward_weight_kernel(trained* s, float const* activation, float const* kept, p
   support::add_weight_gradients(*s, *kept, at.microbatch, at.first, at.last, *activation);
 }
 
+static __global__ void copied_kernel(trained const* s, support::copied_row* out) {
+  *out = support::copied_row_of(*s);
+}
+static __global__ void
+add_copies_kernel(trained* s, void const* rows, std::int64_t stride, int count) {
+  support::add_copied_rows(*s, rows, stride, count);
+}
 static __global__ void tied_kernel(trained const* s, float* out) {
   *out = s->shared_gradient;
 }
@@ -116,7 +124,11 @@ struct replica_line {
 
 //! @brief A stage of the model on a device.
 struct training_kernel_stage {
-  support::trained* numbers = nullptr; //!< on the stage's device
+  support::trained* numbers = nullptr;         //!< on the stage's device
+  support::trained* copy_of_numbers = nullptr; //!< on the device of its other copy, if any
+  int device_of_copy = -1;                     //!< its numbers before its last step are next to it
+  float* announced_by_copy = nullptr;          //!< as `announced`
+  bool is_second_copy = false;                 //!< of a rank, where another has the first
   int last_stage = 0;
   int first_microbatch = 0;
   replica_line* replicas = nullptr;
@@ -133,20 +145,20 @@ struct training_kernel_stage {
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     note_pass();
     training_stage_detail::forward_kernel<<<1, 1, 0, stream(where)>>>(
-      numbers, floats(in), floats(out), floats(where.activation), place(where));
+      own(where), floats(in), floats(out), floats(where.activation), place(where));
     check_launch();
   }
   void backward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     note_pass();
     training_stage_detail::backward_kernel<<<1, 1, 0, stream(where)>>>(
-      numbers, floats(in), floats(out), floats(where.activation), place(where));
+      own(where), floats(in), floats(out), floats(where.activation), place(where));
     check_launch();
   }
   void
   backward_input(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     note_pass();
     training_stage_detail::backward_input_kernel<<<1, 1, 0, stream(where)>>>(
-      numbers,
+      own(where),
       floats(in),
       floats(out),
       floats(where.activation),
@@ -157,7 +169,7 @@ struct training_kernel_stage {
   void backward_weight(pipelining::context const& where) {
     note_pass();
     training_stage_detail::backward_weight_kernel<<<1, 1, 0, stream(where)>>>(
-      numbers, floats(where.activation), floats(where.weight_input), place(where));
+      own(where), floats(where.activation), floats(where.weight_input), place(where));
     check_launch();
   }
 
@@ -183,43 +195,56 @@ struct training_kernel_stage {
   void gradients_ready(pipelining::context const& where) {
     if (plants) {
       training_stage_detail::plant_kernel<<<1, 1, 0, stream(where)>>>(
-        numbers, where.stage, last_stage + 1, announcements);
+        own(where), where.stage, last_stage + 1, announcements);
       check_launch();
     }
     ++announcements;
     pipelining::cuda::check(
-      cudaMemcpyAsync(
-        announced, &numbers->gradient, sizeof(float), cudaMemcpyDeviceToDevice, stream(where)),
+      cudaMemcpyAsync(where.device == device_of_copy ? announced_by_copy : announced,
+                      &own(where)->gradient,
+                      sizeof(float),
+                      cudaMemcpyDeviceToDevice,
+                      stream(where)),
       "cudaMemcpyAsync");
     if (replicas != nullptr)
-      replicas->reduce(&numbers->gradient, stream(where));
+      replicas->reduce(&own(where)->gradient, stream(where));
+  }
+  void copied_gradient(pipelining::context const& where, pipelining::output out) {
+    training_stage_detail::copied_kernel<<<1, 1, 0, stream(where)>>>(
+      own(where), reinterpret_cast<support::copied_row*>(out.data));
+    check_launch();
+  }
+  void add_copies(pipelining::context const& where, pipelining::totals const& all) {
+    training_stage_detail::add_copies_kernel<<<1, 1, 0, stream(where)>>>(
+      own(where), all.data, all.stride, all.rows);
+    check_launch();
   }
   void tied_gradient(pipelining::context const& where, pipelining::output out) {
-    training_stage_detail::tied_kernel<<<1, 1, 0, stream(where)>>>(numbers, floats(out));
+    training_stage_detail::tied_kernel<<<1, 1, 0, stream(where)>>>(own(where), floats(out));
     check_launch();
   }
   void add_tied(pipelining::context const& where, pipelining::input first, pipelining::input last) {
     training_stage_detail::add_tied_kernel<<<1, 1, 0, stream(where)>>>(
-      numbers, floats(first), floats(last));
+      own(where), floats(first), floats(last));
     check_launch();
     if (replicas != nullptr)
-      replicas->reduce(&numbers->shared_gradient, stream(where));
+      replicas->reduce(&own(where)->shared_gradient, stream(where));
   }
   void contribute(pipelining::context const& where, pipelining::output row) {
     if (replicas != nullptr)
       replicas->finish(stream(where));
     training_stage_detail::row_kernel<<<1, 1, 0, stream(where)>>>(
-      numbers, reinterpret_cast<support::training_row*>(row.data), where.stage == 0);
+      own(where), reinterpret_cast<support::training_row*>(row.data), where.stage == 0);
     check_launch();
     if (told != nullptr)
-      copy(told, numbers, stream(where));
+      copy(told, own(where), stream(where));
   }
   void optimizer_step(pipelining::context const& where, pipelining::totals const& all) {
     if (replicas != nullptr)
       replicas->reductions = 0;
-    copy(before, numbers, stream(where));
+    copy(where.device == device_of_copy ? copy_of_numbers + 1 : before, own(where), stream(where));
     training_stage_detail::step_kernel<<<1, 1, 0, stream(where)>>>(
-      numbers, support::training_rows{all.data, all.stride, all.rows});
+      own(where), support::training_rows{all.data, all.stride, all.rows});
     check_launch();
     if (told != nullptr)
       copy_gradients(before, stream(where));
@@ -243,6 +268,9 @@ struct training_kernel_stage {
   }
 
 private:
+  [[nodiscard]] support::trained* own(pipelining::context const& where) const {
+    return where.device == device_of_copy ? copy_of_numbers : numbers;
+  }
   void copy_gradients(support::trained const* from, cudaStream_t on) {
     training_stage_detail::copy_gradients_kernel<<<1, 1, 0, on>>>(numbers, from);
     check_launch();

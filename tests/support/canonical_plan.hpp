@@ -35,6 +35,8 @@ namespace detail {
   case pipelining::subject::update: return "update";
   case pipelining::subject::early_update: return "early_update";
   case pipelining::subject::validation: return "validation";
+  case pipelining::subject::copied_gradient: return "copied_gradient";
+  case pipelining::subject::add_copies: return "add_copies";
   }
   return "unknown";
 }

@@ -10,7 +10,8 @@
 
 namespace support {
 
-//! Of stages that compute in 64-bit numbers: three of them in a message, so that a part that was not sent shows.
+//! Of stages that compute in 64-bit numbers: three of them in a message, so that a part that was
+//! not sent shows.
 inline constexpr pipelining::uniform_sizes words{
   .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
 
@@ -22,6 +23,7 @@ inline constexpr pipelining::uniform_sizes single_words{
 inline constexpr pipelining::uniform_sizes training_sizes{.message = 4,
                                                           .activation = 4,
                                                           .weight_input = 4,
+                                                          .copied_gradient = sizeof(copied_row),
                                                           .tied_bytes = 4,
                                                           .totals_bytes = sizeof(training_row)};
 

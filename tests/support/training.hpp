@@ -7,6 +7,7 @@
 //! hosts and devices, and exact where the order of a sum could differ.
 
 #include <pipe/config.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/run/context.hpp>
 
@@ -152,21 +153,26 @@ PIPELINING_HOST_DEVICE inline void step_of(trained& s, training_rows rows) {
   return model;
 }
 
+//! The passes of a microbatch, stage after stage. @param stage_of gives the numbers of a stage
+template <class StageOf>
+void run_microbatch(std::size_t size, int m, StageOf stage_of) {
+  std::vector<float> activations(size);
+  float x = 0;
+  for (std::size_t s = 0; s < size; ++s)
+    x = forward_of(stage_of(s), x, m, s == 0, s + 1 == size, activations[s]);
+  for (std::size_t s = size; s-- > 0;) {
+    bool const last = s + 1 == size;
+    float const dy = incoming_of(stage_of(s), x, last, activations[s]);
+    x = input_gradient_of(stage_of(s), dy);
+    add_weight_gradients(stage_of(s), dy, m, s == 0, last, activations[s]);
+  }
+}
+
 //! The passes of one step, stage after stage and microbatch after microbatch.
 inline void run_passes(std::vector<trained>& model, int first_microbatch, int microbatches) {
   auto const size = model.size();
-  std::vector<float> activations(size);
-  for (int m = first_microbatch; m < first_microbatch + microbatches; ++m) {
-    float x = 0;
-    for (std::size_t s = 0; s < size; ++s)
-      x = forward_of(model[s], x, m, s == 0, s + 1 == size, activations[s]);
-    for (std::size_t s = size; s-- > 0;) {
-      bool const last = s + 1 == size;
-      float const dy = incoming_of(model[s], x, last, activations[s]);
-      x = input_gradient_of(model[s], dy);
-      add_weight_gradients(model[s], dy, m, s == 0, last, activations[s]);
-    }
-  }
+  for (int m = first_microbatch; m < first_microbatch + microbatches; ++m)
+    run_microbatch(size, m, [&model](std::size_t s) -> trained& { return model[s]; });
   if (size > 1) {
     float const first = model.front().shared_gradient;
     float const last = model.back().shared_gradient;
@@ -208,6 +214,77 @@ inline void train_replicas(std::vector<trained> (&replicas)[2], int microbatches
   }
 }
 
+//! Numbers that the copies of a stage add up.
+struct copied_row {
+  float gradient;
+  float shared_gradient;
+  float loss;
+};
+
+[[nodiscard]] PIPELINING_HOST_DEVICE inline copied_row copied_row_of(trained const& s) {
+  return {s.gradient, s.shared_gradient, s.loss};
+}
+
+//! Adds the rows of all copies, one `stride` bytes behind the other, the first one first.
+PIPELINING_HOST_DEVICE inline void
+add_copied_rows(trained& s, void const* data, std::int64_t stride, int count) {
+  for (int c = 0; c < count; ++c) {
+    copied_row const& row =
+      *reinterpret_cast<copied_row const*>(static_cast<char const*>(data) + c * stride);
+    s.gradient = c == 0 ? row.gradient : s.gradient + row.gradient;
+    s.shared_gradient = c == 0 ? row.shared_gradient : s.shared_gradient + row.shared_gradient;
+    s.loss = c == 0 ? row.loss : s.loss + row.loss;
+  }
+}
+
+//! The copies of the stages of a model, by device and stage; those that no microbatch takes stay as
+//! they are.
+using trained_copies = std::vector<std::vector<trained>>;
+
+//! What one device makes of copies that take the microbatches of their devices, in order, and add
+//! up their gradients in the order of devices, before tied ends are added.
+inline void train_copies(pipelining::pipeline_view const& over, trained_copies& model, int steps) {
+  auto const size = model[0].size();
+  auto const at = [&](std::size_t s, int m) -> trained& {
+    return model[static_cast<std::size_t>(pipelining::device_of(over, static_cast<int>(s), m))][s];
+  };
+  for (int step = 0; step < steps; ++step) {
+    std::vector<std::vector<bool>> takes(size, std::vector<bool>(model.size(), false));
+    for (int m = 0; m < over.extents.microbatches; ++m) {
+      run_microbatch(size, m, [&](std::size_t s) -> trained& { return at(s, m); });
+      for (std::size_t s = 0; s < size; ++s)
+        takes[s][static_cast<std::size_t>(pipelining::device_of(over, static_cast<int>(s), m))] =
+          true;
+    }
+    std::vector<training_row> rows;
+    std::vector<copied_row> sums;
+    for (std::size_t s = 0; s < size; ++s) {
+      std::vector<copied_row> all;
+      for (std::size_t d = 0; d < model.size(); ++d)
+        if (takes[s][d])
+          all.push_back(copied_row_of(model[d][s]));
+      trained sum{};
+      add_copied_rows(sum, all.data(), sizeof all[0], static_cast<int>(all.size()));
+      sums.push_back(copied_row_of(sum));
+    }
+    for (std::size_t s = 0; s < size; ++s)
+      for (std::size_t d = 0; d < model.size(); ++d)
+        if (trained& each = model[d][s]; takes[s][d]) {
+          each.gradient = sums[s].gradient;
+          each.shared_gradient = sums[s].shared_gradient;
+          each.loss = sums[s].loss;
+          if (size > 1 && (s == 0 || s + 1 == size))
+            add_tied(each, sums.front().shared_gradient, sums.back().shared_gradient);
+        }
+    for (std::size_t s = 0; s < size; ++s)
+      rows.push_back(row_of(at(s, 0), s == 0));
+    for (std::size_t s = 0; s < size; ++s)
+      for (std::size_t d = 0; d < model.size(); ++d)
+        if (takes[s][d])
+          step_of(model[d][s], {rows.data(), sizeof rows[0], static_cast<int>(rows.size())});
+  }
+}
+
 //! A stage of the model for executors on the host.
 struct training_stage {
   trained numbers{};
@@ -243,6 +320,14 @@ struct training_stage {
     weight_half(where, input_half(where, in, out));
   }
   void gradients_ready(pipelining::context const&) { ++announced; }
+  // [snippet copies]
+  void copied_gradient(pipelining::context const&, pipelining::output out) const {
+    out.as<copied_row>()[0] = copied_row_of(numbers);
+  }
+  void add_copies(pipelining::context const&, pipelining::totals const& all) {
+    add_copied_rows(numbers, all.data, all.stride, all.rows);
+  }
+  // [snippet copies]
   void tied_gradient(pipelining::context const&, pipelining::output out) const {
     out.as<float>()[0] = numbers.shared_gradient;
   }
@@ -281,12 +366,54 @@ private:
 };
 
 //! The stages for an executor on the host.
-[[nodiscard]] inline std::vector<training_stage> training_model(int stages) {
+[[nodiscard]] inline std::vector<training_stage> training_model(int stages,
+                                                                float scale = 0x1p126F) {
   std::vector<training_stage> model;
-  for (trained const& numbers : untrained(stages))
+  for (trained const& numbers : untrained(stages, scale))
     model.push_back({numbers, stages - 1});
   return model;
 }
+
+//! A stage of which every device has its own, for pipelines with several copies.
+struct training_stage_by_device {
+  std::vector<training_stage> of; //!< by device
+
+  void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    at(where).forward(where, in, out);
+  }
+  void
+  backward_input(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    at(where).backward_input(where, in, out);
+  }
+  void backward_weight(pipelining::context const& where) { at(where).backward_weight(where); }
+  void backward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    at(where).backward(where, in, out);
+  }
+  void gradients_ready(pipelining::context const& where) { at(where).gradients_ready(where); }
+  void copied_gradient(pipelining::context const& where, pipelining::output out) {
+    at(where).copied_gradient(where, out);
+  }
+  void add_copies(pipelining::context const& where, pipelining::totals const& all) {
+    at(where).add_copies(where, all);
+  }
+  void tied_gradient(pipelining::context const& where, pipelining::output out) {
+    at(where).tied_gradient(where, out);
+  }
+  void add_tied(pipelining::context const& where, pipelining::input first, pipelining::input last) {
+    at(where).add_tied(where, first, last);
+  }
+  void contribute(pipelining::context const& where, pipelining::output row) {
+    at(where).contribute(where, row);
+  }
+  void optimizer_step(pipelining::context const& where, pipelining::totals const& all) {
+    at(where).optimizer_step(where, all);
+  }
+
+private:
+  training_stage& at(pipelining::context const& where) {
+    return of[static_cast<std::size_t>(where.device)];
+  }
+};
 
 //! True when all numbers of two stages have the same bits.
 [[nodiscard]] inline bool same_bits(trained const& a, trained const& b) {

@@ -36,6 +36,8 @@ namespace pipelining::inline v0_3::cuda::detail {
     name = letter(*over.declared, step.work.kind) + stage + number(" m", step.work.microbatch);
     name += over.extents.chunks > 1 ? number(" c", step.work.chunk) : "";
     break;
+  case subject::copied_gradient: name = "copied" + stage; break;
+  case subject::add_copies: name = "add copies" + stage; break;
   case subject::tied_gradient: name = "tied" + stage; break;
   case subject::add_tied: name = "add tied" + stage; break;
   case subject::contribution: name = "totals" + stage; break;

@@ -46,8 +46,9 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
   return of.lives != residence::nowhere;
 }
 [[nodiscard]] constexpr bool is_pool(std::uint8_t number) noexcept {
-  return number < slot_classes && number != static_cast<int>(slot_class::tied_gradient) &&
-         number != static_cast<int>(slot_class::totals);
+  auto const of = static_cast<slot_class>(number);
+  return number < slot_classes && of != slot_class::tied_gradient && of != slot_class::totals &&
+         of != slot_class::copied_gradient;
 }
 [[nodiscard]] constexpr bool ends(flow_word const& word) noexcept {
   return word.text[sizeof word.text - 1] == '\0';
@@ -153,7 +154,7 @@ private:
     require(is_pool(of.pool) && is_pool(of.arrives_in),
             of,
             "names a pool that flows do not have; pools are the numbers of slot_class, without "
-            "tied_gradient and totals");
+            "tied_gradient, copied_gradient and totals");
     require(of.instance != per::microbatch ||
               (of.lives == residence::device &&
                member_of(static_cast<slot_class>(of.pool)) != slot_place::none),

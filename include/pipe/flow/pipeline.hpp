@@ -118,6 +118,52 @@ device_of(pipeline_view const& over, int stage, int microbatch = 0) noexcept {
   return device_of(over, what.stage, what.microbatch);
 }
 
+namespace detail {
+
+//! @brief A microbatch that has a stage on a device, or -1 where the device has no copy of it.
+//! @complexity O(routes)
+[[nodiscard]] constexpr int
+microbatch_on(pipeline_view const& over, int stage, int device) noexcept {
+  shape const& extents = over.extents;
+  for (int route = 0; route < routes(extents) && route < extents.microbatches; ++route) {
+    bool const at_end = route > 0 && extents.where == placement::bidirectional;
+    int const microbatch = at_end ? extents.microbatches - 1 : route;
+    if (device_of(over, stage, microbatch) == device)
+      return microbatch;
+  }
+  return -1;
+}
+
+//! @brief Calls `visit(device, microbatch)` for every copy of a stage, in the order of devices:
+//! each takes other microbatches, such as this one, and adds up their gradients.
+template <class Visit>
+constexpr void for_each_copy(pipeline_view const& over, int stage, Visit visit) {
+  if (routes(over.extents) == 1)
+    return visit(device_of(over, stage), 0);
+  for (int device = 0; device < over.extents.devices; ++device)
+    if (int const microbatch = microbatch_on(over, stage, device); microbatch >= 0)
+      visit(device, microbatch);
+}
+
+//! @brief The copies of a stage on the devices below one; on all: 1 where microbatches take one
+//! way.
+[[nodiscard]] constexpr int
+copies_below(pipeline_view const& over, int stage, int device) noexcept {
+  int count = 0;
+  for_each_copy(over, stage, [&](int at, int) { count += at < device ? 1 : 0; });
+  return count;
+}
+//! @brief All of them.
+[[nodiscard]] constexpr int copies_of(pipeline_view const& over, int stage) noexcept {
+  return copies_below(over, stage, over.extents.devices);
+}
+//! @brief The most copies that a stage can have.
+[[nodiscard]] constexpr int most_copies(shape const& extents) noexcept {
+  return routes(extents) < extents.devices ? routes(extents) : extents.devices;
+}
+
+} // namespace detail
+
 //! @brief Units that flow through the pipeline: chunks of microbatches.
 [[nodiscard]] constexpr int units(pipeline_view const& over) noexcept {
   return over.first_units == nullptr ? over.extents.microbatches * over.extents.chunks

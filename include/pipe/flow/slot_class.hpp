@@ -32,11 +32,13 @@ enum class slot_class : std::uint8_t {
               //!< shard
   received_statistics, //!< those of a shard on another device
   weights,             //!< the whole weights of a stage, from their gather to their release
-  full_gradients       //!< gradients of the whole weights, until they have been scattered
+  full_gradients,      //!< gradients of the whole weights, until they have been scattered
+  copied_gradient      //!< gradients of a stage, slot c from its c-th copy in the order of devices,
+                       //!< until all are added
 };
 
 //! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
-//! pass takes, tied gradients and totals, are not for flows.
+//! pass takes, tied and copied gradients and totals, are not for flows.
 inline constexpr int slot_classes = 17;
 
 //! @brief The member of a context that hands a pass the slot of a datum: one of those that stay, or
@@ -88,6 +90,7 @@ inline constexpr int slot_places = 7; // values of slot_place
   case slot_class::received_statistics: return "received_statistics";
   case slot_class::weights: return "weights";
   case slot_class::full_gradients: return "full_gradients";
+  case slot_class::copied_gradient: return "copied_gradient";
   }
   return "unknown";
 }

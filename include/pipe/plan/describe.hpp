@@ -27,6 +27,8 @@ namespace detail {
   std::string const stage = " stage " + std::to_string(step.work.stage);
   switch (step.about) {
   case subject::pass: return describe(step.work, over);
+  case subject::copied_gradient: return "gradient of a copy of" + stage;
+  case subject::add_copies: return "addition of the gradients of all copies of" + stage;
   case subject::tied_gradient: return "tied gradient of" + stage;
   case subject::add_tied: return "addition of the tied gradients on" + stage;
   case subject::contribution: return "totals of" + stage;

@@ -56,21 +56,37 @@ enum class operation : std::uint8_t { run, send, receive };
 
 //! @brief What a step is about: a pass, or what follows when gradients are complete.
 enum class subject : std::uint8_t {
-  pass,          //!< a pass, or a message with what it has made
-  tied_gradient, //!< run: the stage hands over the gradient of its tied weight; or its message
-  add_tied,      //!< run: the gradients of both copies of the tied weight are added
-  contribution,  //!< run: the stage writes its row of the totals
-  gather,        //!< a message with rows of the totals, towards the device that gets them all
-  spread,        //!< a message with all rows of the totals, away from that device
-  update,        //!< run: the step of the optimizer of the stage
-  early_update,  //!< run: the same, with the rows of the devices so far, if they say that it may
-  validation     //!< run: undoes or makes up for an early step that all rows say was wrong
+  pass,            //!< a pass, or a message with what it has made
+  tied_gradient,   //!< run: the stage hands over the gradient of its tied weight; or its message
+  add_tied,        //!< run: the gradients of both copies of the tied weight are added
+  contribution,    //!< run: the stage writes its row of the totals
+  gather,          //!< a message with rows of the totals, towards the device that gets them all
+  spread,          //!< a message with all rows of the totals, away from that device
+  update,          //!< run: the step of the optimizer of the stage
+  early_update,    //!< run: the same, with the rows of the devices so far, if they say that it may
+  validation,      //!< run: undoes or makes up for an early step that all rows say was wrong
+  copied_gradient, //!< run: a copy of a stage hands over its gradients; or their message
+  add_copies       //!< run: the gradients of all copies of the stage are added
 };
+
+namespace detail {
+//! @brief The class of the slots of a step that is not about a pass.
+[[nodiscard]] constexpr slot_class class_of(subject about) noexcept {
+  switch (about) {
+  case subject::copied_gradient:
+  case subject::add_copies: return slot_class::copied_gradient;
+  case subject::tied_gradient:
+  case subject::add_tied: return slot_class::tied_gradient;
+  default: return slot_class::totals;
+  }
+}
+} // namespace detail
 
 //! @brief One step of a device's program: run a pass, or send or receive what a pass has made.
 //!
 //! A message is named by the pass that makes it; both of its ends carry that pass. Steps about
-//! something else than passes name their stage by `work.stage`, and their messages by `number`.
+//! something else than passes name their stage by `work.stage`, its copy by a microbatch that takes
+//! it, and their messages by `number`.
 struct item {
   operation what = operation::run; //!< what the device does
   subject about = subject::pass;   //!< what the step is about
@@ -102,7 +118,7 @@ struct item {
   int weight_input = nothing; //!< slot of class weight_input
   int state = nothing;        //!< slot of class sequence
   int state_gradient = nothing; //!< slot of class sequence_gradient
-  int rows = 0;                 //!< of the totals that the step reads or writes, from its slot on
+  int rows = 0; //!< of totals or of copies that the step reads or writes, from its slot on
   detail::slot_range further_inputs{};  //!< run: what it reads after the first
   detail::slot_range further_outputs{}; //!< run: what it fills after the first
 

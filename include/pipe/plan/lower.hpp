@@ -100,19 +100,34 @@ struct chosen_hooks {
   int messages = 0;
 };
 
-//! @throws std::invalid_argument where no pass completes the gradients of a stage.
+//! @throws std::invalid_argument where no pass completes the gradients of a copy of a stage.
 inline void check_completed(timetable_view table) {
-  std::vector<bool> complete(static_cast<std::size_t>(stages(table.over.extents)), false);
+  auto const devices = static_cast<std::size_t>(table.over.extents.devices);
+  std::vector<bool> complete(static_cast<std::size_t>(stages(table.over.extents)) * devices, false);
   for (int entry = 0; entry < table.size(); ++entry)
-    if (completes_gradients(*table.over.declared, table.passes[entry].kind))
-      complete[table.passes[entry].stage] = true;
-  auto const missing = std::find(complete.begin(), complete.end(), false);
-  if (missing != complete.end())
-    throw std::invalid_argument(
-      "plan: totals_bytes is for a row of every stage once its gradients are complete, but no pass "
-      "completes those of stage " +
-      std::to_string(missing - complete.begin()) +
-      "; leave it out, and add up totals behind the iteration");
+    if (pass const& what = table.passes[entry];
+        completes_gradients(*table.over.declared, what.kind))
+      complete[what.stage * devices + static_cast<std::size_t>(device_of(table.over, what))] = true;
+  for (int stage = 0; stage < stages(table.over.extents); ++stage)
+    for_each_copy(table.over, stage, [&](int device, int) {
+      if (!complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
+        throw std::invalid_argument(
+          "plan: totals_bytes is for a row of every stage once its "
+          "gradients are complete, but no pass completes those of stage " +
+          std::to_string(stage) + "; leave it out, and add up totals behind the iteration");
+    });
+}
+
+//! For each stage the event behind which the gradients of all of its copies are complete.
+inline std::vector<int> completing_events(timetable_view table, std::vector<event> const& events) {
+  std::vector<int> last(static_cast<std::size_t>(stages(table.over.extents)), nothing);
+  for (int i = 0; event const& what : events) {
+    pass const& done = table.passes[what.entry];
+    if (what.to == nothing && completes_gradients(*table.over.declared, done.kind))
+      last[done.stage] = i;
+    ++i;
+  }
+  return last;
 }
 
 //! Places what the sizes ask for behind complete gradients, and returns what that is. An evaluation
@@ -129,7 +144,7 @@ chosen_hooks add_hooks(timetable_view table,
     result = {0, routes(extents) == 1 ? result.totals_bytes : 0};
   if (validation == step_validation::last)
     result.tied_bytes = 0;
-  check_hooks(extents, result.tied_bytes, result.totals_bytes);
+  check_hooks(extents, result.tied_bytes, result.totals_bytes, validation);
   if (result.tied_bytes > 0 && in_group(table.over, 0))
     throw std::invalid_argument(
       "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
@@ -141,7 +156,8 @@ chosen_hooks add_hooks(timetable_view table,
       "totals_bytes; set them to the bytes of a stage's row");
   if (result.tied_bytes + result.totals_bytes == 0)
     return result;
-  if (result.totals_bytes > 0 && !evaluates && validation != step_validation::last)
+  bool const copies = !evaluates && routes(extents) > 1;
+  if (copies || (result.totals_bytes > 0 && !evaluates && validation != step_validation::last))
     check_completed(table);
   std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
   hook_placement work{table,
@@ -152,6 +168,9 @@ chosen_hooks add_hooks(timetable_view table,
                       placed.data()};
   work.updates = !evaluates;
   work.validation = validation;
+  std::vector<int> const completing =
+    copies ? completing_events(table, events) : std::vector<int>{};
+  work.completing = copies ? completing.data() : nullptr;
   place_hooks(work);
   placed.resize(static_cast<std::size_t>(work.written));
   events = std::move(placed);
@@ -355,8 +374,8 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
 //! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. No buffer
 //! lives on for a backward pass (`activation` is memory to work in), and there are no gradients
 //! that steps could follow. Where the sizes have `totals_bytes`, stages contribute rows of totals
-//! behind their passes, and every device gets them all (but for placements that keep two copies of
-//! stages).
+//! behind their passes, and every device gets them all (but for placements that keep several
+//! copies of stages).
 //!
 //! Such a plan may follow a plan for training, and the other way round, without a barrier:
 //! see `prove(first, next)`.

@@ -54,8 +54,9 @@ struct proof_space {
 
   constexpr explicit proof_space(plan_view const& work)
       : sender(message_indices(work), nothing), receiver(message_indices(work), nothing),
-        kinds(unit_indices(work.over), 0), others(other_step_count * stages(work.over.extents), 0),
-        of_devices{{sender.data, receiver.data}, {kinds.data, others.data}} {}
+        kinds(unit_indices(work.over), 0),
+        others(other_indices(work.over.extents), 0), of_devices{{sender.data, receiver.data},
+                                                                {kinds.data, others.data}} {}
 };
 
 //! Looks at device after device, while its program is in the caches. Checks behind one that has

@@ -18,9 +18,9 @@ namespace pipelining::inline v0_3 {
 //!
 //! For `output` and `input_gradient` the pass is the one that makes the message; the receiver's
 //! buffers follow from the sender's. For the sequence classes it is the pass of chunk 0 that opens
-//! the state. Zero bytes: the user keeps such buffers itself, indexed by the slot numbers. The
-//! answer may depend on stage, microbatch and chunk, and must be the same on all devices: both ends
-//! of a message know its size without asking.
+//! the state; for `copied_gradient` a backward pass of the stage. Zero bytes: the user keeps such
+//! buffers itself, indexed by the slot numbers. The answer may depend on stage, microbatch and
+//! chunk, and must be the same on all devices: both ends of a message know its size without asking.
 //!
 //! The type may have two more members, numbers of bytes: `tied_bytes`, of the gradient of a weight
 //! that the first and the last stage share, and `totals_bytes`, of a stage's row of the totals.
@@ -47,6 +47,7 @@ struct uniform_sizes {
   std::int64_t weight_input = 0;      //!< from backward_input to backward_weight
   std::int64_t sequence = 0;          //!< keys and values of a microbatch
   std::int64_t sequence_gradient = 0; //!< their gradients
+  std::int64_t copied_gradient = 0;   //!< of a stage, where it has several copies
   std::int64_t tied_bytes = 0;   //!< of the gradient of a weight that first and last stage share
   std::int64_t totals_bytes = 0; //!< of a stage's row of the totals
 
@@ -56,6 +57,7 @@ struct uniform_sizes {
     case slot_class::weight_input: return weight_input;
     case slot_class::sequence: return sequence;
     case slot_class::sequence_gradient: return sequence_gradient;
+    case slot_class::copied_gradient: return copied_gradient;
     default: return message;
     }
   }

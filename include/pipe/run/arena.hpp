@@ -89,6 +89,13 @@ struct arena {
     return {in.slot, in.data, in.bytes};
   }
 
+  //! The gradients of all copies of a stage, for the step that adds them.
+  [[nodiscard]] totals copies_of(item const& step) const noexcept {
+    buffer const first = at(step.in, step.in_bytes);
+    std::int64_t const stride = place({step.in.of, 1}) - place({step.in.of, 0});
+    return {first.data, first.bytes, stride, step.rows};
+  }
+
   //! The rows of all stages; none where the plan has no totals.
   [[nodiscard]] totals all_totals() const noexcept {
     if (work.totals_bytes == 0)

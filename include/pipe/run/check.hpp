@@ -21,6 +21,10 @@ namespace pipelining::inline v0_3::detail {
 //! The hooks of a subject, as a stage declares them.
 [[nodiscard]] constexpr char const* hooks_for(subject about) noexcept {
   switch (about) {
+  case subject::copied_gradient:
+  case subject::add_copies:
+    return "copied_gradient(context const&, output) and add_copies(context const&, totals const&): "
+           "it has several copies, whose gradients are added up";
   case subject::tied_gradient:
   case subject::add_tied:
     return "tied_gradient(context const&, output) and add_tied(context const&, input first, input "

@@ -66,7 +66,7 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
 template <class Visit>
 void visit_handed(plan_view const& work, int device, item const& step, Visit visit) {
   if (step.about == subject::pass || step.about == subject::contribution ||
-      step.about == subject::tied_gradient) {
+      step.about == subject::tied_gradient || step.about == subject::copied_gradient) {
     if (step.in.index != nothing)
       visit(step.in, step.in_bytes);
     if (step.out.index != nothing)

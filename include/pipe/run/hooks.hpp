@@ -22,6 +22,17 @@ concept can_announce_gradients = requires(Stage& stage, context const& where) {
   stage.gradients_ready(where);
 };
 
+//! `stage.copied_gradient(context, output)`: writes the gradients of this copy of the stage
+//! into the output, with all else that is to be added up, such as the loss; `stage.add_copies(
+//! context, totals)`: makes the sum of all rows its gradients. Row c is that of the c-th copy in
+//! the order of devices. All copies are handed the same rows, so they stay equal bit for bit.
+template <class Stage>
+concept can_add_copies =
+  requires(Stage& stage, context const& where, totals const& all, output out) {
+  stage.copied_gradient(where, out);
+  stage.add_copies(where, all);
+};
+
 //! `stage.tied_gradient(context, output)`: writes the gradient of the weight that the first
 //! and the last stage share into the output; `stage.add_tied(context, first, last)`: makes the sum
 //! of both its gradient. Both stages are handed the same two inputs in the same order, so their
@@ -121,6 +132,8 @@ concept can_scatter_gradients = requires(Stage& stage, context const& where, inp
 template <class Stage>
 [[nodiscard]] constexpr bool can_follow(subject about) noexcept {
   switch (about) {
+  case subject::copied_gradient:
+  case subject::add_copies: return can_add_copies<Stage>;
   case subject::tied_gradient:
   case subject::add_tied: return can_tie<Stage>;
   case subject::contribution: return can_contribute<Stage>;

@@ -22,6 +22,12 @@ namespace pipelining::inline v0_3::detail {
 //! @return false where the iteration must begin again.
 template <class Stage>
 bool run_hook(Stage& stage, arena const& memory, item const& step, context const& where) {
+  if constexpr (can_add_copies<Stage>) {
+    if (step.about == subject::copied_gradient)
+      stage.copied_gradient(where, memory.output_of(step));
+    if (step.about == subject::add_copies)
+      stage.add_copies(where, memory.copies_of(step));
+  }
   if constexpr (can_tie<Stage>) {
     if (step.about == subject::tied_gradient)
       stage.tied_gradient(where, memory.output_of(step));

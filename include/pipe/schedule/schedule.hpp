@@ -217,7 +217,20 @@ concept adapts_schedule = arranges<Schedule> && requires(Schedule const schedule
   requires arranges<std::remove_cvref_t<decltype(schedule.of)>>;
 };
 
-//! The type of the schedule at the bottom of adapters.
+} // namespace detail
+
+//! @brief The schedule at the bottom of adapters, which places the stages.
+template <class Schedule>
+[[nodiscard]] constexpr auto const& adapted(Schedule const& plan) noexcept {
+  if constexpr (detail::adapts_schedule<Schedule>)
+    return adapted(plan.of);
+  else
+    return plan;
+}
+
+namespace detail {
+
+//! The type of that schedule.
 template <class Schedule>
 using adapted_type = std::remove_cvref_t<decltype(adapted(std::declval<Schedule const&>()))>;
 
@@ -229,6 +242,16 @@ inline constexpr flow const* flow_pointer = [] {
   else
     return &training;
 }();
+} // namespace detail
+
+//! @brief A schedule with a placement of its own: `device_of(shape, stage, route)` says where each
+//! stage is, and `arrange` gives `placement::custom` and the number of routes.
+template <class Schedule>
+concept places_stages = requires(Schedule const schedule, shape const extents) {
+  { schedule.device_of(extents, 0, 0) } -> std::convertible_to<int>;
+};
+
+namespace detail {
 
 //! A schedule of microbatches of unequal numbers of chunks: `chunks_of(shape, microbatch)`;
 //! the extents name the largest number.
@@ -246,22 +269,6 @@ concept joins_stages = requires(Schedule const schedule, shape const extents) {
 };
 
 } // namespace detail
-
-//! @brief The schedule at the bottom of adapters, which places the stages.
-template <class Schedule>
-[[nodiscard]] constexpr auto const& adapted(Schedule const& plan) noexcept {
-  if constexpr (detail::adapts_schedule<Schedule>)
-    return adapted(plan.of);
-  else
-    return plan;
-}
-
-//! @brief A schedule with a placement of its own: `device_of(shape, stage, route)` says where each
-//! stage is, and `arrange` gives `placement::custom` and the number of routes.
-template <class Schedule>
-concept places_stages = requires(Schedule const schedule, shape const extents) {
-  { schedule.device_of(extents, 0, 0) } -> std::convertible_to<int>;
-};
 
 //! @brief A pipeline schedule: a small value that knows its extents and the order of passes on
 //! every device.

@@ -5,6 +5,9 @@
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -269,6 +272,43 @@ TEST_CASE("processes train as one device does, with tied weights, clipping and s
     meeting, "v-half", pp::make_timetable<pp::VHalf>({4, 6}));
   check_training<pp::communicator_per_pair>(
     meeting, "interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 6}));
+}
+
+namespace {
+
+template <class Policy>
+void check_copies(pp::mpi_store& meeting, std::string const& name, pp::timetable_view table) {
+  int const stages = pp::stages(table.over.extents);
+  int const steps = 9;
+  support::trained_copies expected(4, support::untrained(stages, 0x1p100F));
+  support::train_copies(table.over, expected, steps);
+  auto model = support::training_model(stages, 0x1p100F);
+  pp::mpi_runner runner(pp::lower<Policy>(table, support::training_sizes),
+                        model,
+                        meeting.line(),
+                        MPI_COMM_WORLD,
+                        {.deadline = patience, .name = name, .guarded = true});
+  for (int step = 0; step < steps; ++step)
+    runner.step();
+  auto const rank = static_cast<std::size_t>(runner.rank());
+  int trained = 0;
+  for (std::size_t s = 0; s < model.size(); ++s) {
+    CHECK(support::same_bits(model[s].numbers, expected[rank][s]));
+    trained += model[s].stepped == steps ? 1 : 0;
+  }
+  CHECK(trained == 2 * stages / 4); // a copy here, one there
+}
+
+} // namespace
+
+TEST_CASE("processes train several copies of every stage as one device that adds them in order") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  check_copies<pp::communicator_per_pair>(
+    meeting, "dual", pp::make_timetable<pp::DualPipe<>>({4, 8}));
+  check_copies<pp::one_communicator>(
+    meeting, "chimera in one lane", pp::make_timetable<pp::Chimera>({4, 8}));
+  check_copies<pp::communicator_per_edge>(
+    meeting, "bits", pp::make_timetable<pp::BitPipe>({4, 8}));
 }
 
 namespace {

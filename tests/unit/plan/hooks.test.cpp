@@ -4,7 +4,10 @@
 #include <pipe/plan/difference.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -22,6 +25,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/rendezvous_machine.hpp"
@@ -31,7 +35,8 @@ using pp::subject;
 
 namespace {
 
-constexpr pp::uniform_sizes both{.message = 64, .tied_bytes = 1000, .totals_bytes = 12};
+constexpr pp::uniform_sizes both{
+  .message = 64, .copied_gradient = 500, .tied_bytes = 1000, .totals_bytes = 12};
 
 //! Everything of a device that is not about passes, a line each.
 std::vector<std::string> hooks_of(pp::plan const& work, int device) {
@@ -71,6 +76,31 @@ void check_sound(pp::timetable_view table, bool drain_in_all_orders) {
   auto const row = support::messages_of(work);
   CHECK(support::rendezvous_machine(row).run() == support::outcome::drains);
   CHECK(support::mirrored(row));
+}
+
+//! What two copies of every stage have in a plan; both ends of a tie are on one device.
+template <class Policy>
+void check_copied(pp::timetable_view table) {
+  pp::plan const work = pp::lower<Policy>(table, both); // throws unless it is proven
+  int const stages = pp::stages(table.over.extents);
+  int sent[2]{};
+  int ran[3]{};
+  for (pp::item const& step : work.items) {
+    bool const sends = step.what == pp::operation::send;
+    bool const runs = step.what == pp::operation::run;
+    sent[0] += sends && step.about == subject::copied_gradient ? 1 : 0;
+    sent[1] += sends && step.about == subject::tied_gradient ? 1 : 0;
+    ran[0] += runs && step.about == subject::add_copies ? 1 : 0;
+    ran[1] += runs && step.about == subject::contribution ? 1 : 0;
+    ran[2] += runs && step.about == subject::update ? 1 : 0;
+  }
+  CHECK(sent[0] == 2 * stages);
+  CHECK(sent[1] == 0);
+  CHECK(ran[0] == 2 * stages);
+  CHECK(ran[1] == stages);
+  CHECK(ran[2] == 2 * stages);
+  CHECK(pp::prove(work, pp::lower_evaluation<Policy>(table, both)));
+  CHECK(pp::prove(work, work));
 }
 
 template <class Schedule>
@@ -175,16 +205,93 @@ TEST_CASE("a tied gradient that does not fit is named") {
     std::length_error);
 }
 
-TEST_CASE("two copies of every stage are refused") {
+TEST_CASE("two copies of every stage add up their gradients, then tie and total them") {
+  pp::plan work = pp::lower(pp::make_timetable(pp::DualPipe<>{}, {2, 4}), both);
+  CHECK(hooks_of(work, 0) == std::vector<std::string>{
+                               "run the gradient of a copy of stage 1",
+                               "send the gradient of a copy of stage 1 to device 1",
+                               "receive the gradient of a copy of stage 1 from device 1",
+                               "run the addition of the gradients of all copies of stage 1",
+                               "run the gradient of a copy of stage 0",
+                               "send the gradient of a copy of stage 0 to device 1",
+                               "receive the gradient of a copy of stage 0 from device 1",
+                               "run the addition of the gradients of all copies of stage 0",
+                               "run the tied gradient of stage 0", // both ends are here: no message
+                               "run the tied gradient of stage 1",
+                               "run the addition of the tied gradients on stage 0",
+                               "run the addition of the tied gradients on stage 1",
+                               "receive the totals of stage 1 from device 1",
+                               "run the totals of stage 0",
+                               "send the totals of all stages to device 1",
+                               "run the optimizer step of stage 0",
+                               "run the optimizer step of stage 1"});
+  CHECK(work.view().layout(0, pp::slot_class::copied_gradient).count == 2);
+  CHECK(work.view().layout(0, pp::slot_class::copied_gradient).bytes == 512);
+  // Each copy adds the gradients once, and all of them the same rows.
+  auto const refused = [&](auto spoil) {
+    pp::plan changed = work;
+    spoil(changed);
+    return pp::prove(changed).broken;
+  };
+  auto const add = [](pp::plan& of) -> pp::item& {
+    return find(of, 0, pp::operation::run, subject::add_copies, 1);
+  };
+  auto const hand_over = [](pp::plan& of) -> pp::item& {
+    return find(of, 1, pp::operation::run, subject::copied_gradient, 1);
+  };
+  CHECK(refused([](pp::plan&) {}) == pp::plan_rule::none);
+  CHECK(refused([&](pp::plan& of) { add(of).rows = 1; }) == pp::plan_rule::wrong_content);
+  CHECK(refused([&](pp::plan& of) { add(of).in.index = 1; }) == pp::plan_rule::wrong_content);
+  CHECK(refused([&](pp::plan& of) { hand_over(of).out.index = 0; }) ==
+        pp::plan_rule::wrong_content);
+  CHECK(refused([&](pp::plan& of) { hand_over(of).work.microbatch = 0; }) !=
+        pp::plan_rule::none); // that is the other copy
+  CHECK(refused([&](pp::plan& of) { add(of).about = subject::update; }) != pp::plan_rule::none);
+  CHECK(refused([&](pp::plan& of) { add(of).work.stage = 1; }) != pp::plan_rule::none);
+  CHECK(refused([&](pp::plan& of) {
+          std::swap(add(of), find(of, 0, pp::operation::run, subject::tied_gradient));
+        }) == pp::plan_rule::incomplete);
+  CHECK(refused([&](pp::plan& of) { add(of).wait_count = 0; }) == pp::plan_rule::unordered);
+}
+
+TEST_CASE("copies of every stage are proven, whatever schedule, policy and size") {
+  for (int devices = 2; devices <= 8; devices += 2)
+    for (int microbatches = devices; microbatches <= 4 * devices; microbatches += devices) {
+      CAPTURE(devices);
+      CAPTURE(microbatches);
+      std::vector<pp::dynamic_timetable> tables{
+        pp::make_timetable<pp::Chimera>({devices, microbatches}),
+        pp::make_timetable<pp::BitPipe>({devices, microbatches})};
+      if (microbatches >= 2 * devices)
+        tables.push_back(pp::make_timetable<pp::DualPipe<>>({devices, microbatches}));
+      for (pp::dynamic_timetable const& table : tables) {
+        check_copied<pp::communicator_per_pair>(table);
+        check_copied<pp::communicator_per_edge>(table);
+        check_copied<pp::one_communicator>(table);
+      }
+    }
+}
+
+TEST_CASE("copies are added up while other stages still run") {
+  pp::plan const work = pp::lower(pp::make_timetable<pp::Chimera>({8, 8}), both);
+  int passes_after = 0;
+  for (int device = 0; device < 8; ++device) {
+    bool added = false;
+    for (pp::item const& step : work.view().program_of(device)) {
+      added = added || step.about == subject::add_copies;
+      passes_after += added && step.what == pp::operation::run && step.about == subject::pass;
+    }
+  }
+  CHECK(passes_after > 0);
+}
+
+TEST_CASE("early steps of copies, and negative sizes, are refused") {
   auto const table = pp::make_timetable(pp::DualPipe<>{}, {2, 4});
-  std::string const sentence =
-    "plan: tied weights and totals need one copy of every stage, but this placement keeps two; "
-    "add up their gradients in gradients_ready, and step the optimizer after the iteration";
   CHECK_THROWS_WITH_AS(
-    pp::lower(table, pp::uniform_sizes{.tied_bytes = 8}), sentence.c_str(), std::invalid_argument);
-  CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.totals_bytes = 8}),
-                       sentence.c_str(),
-                       std::invalid_argument);
+    pp::lower_post_validated(table, both),
+    "plan: early steps of the optimizer need one copy of every stage, but this placement keeps "
+    "several, which add up their gradients first; lower with step_validation::at_once",
+    std::invalid_argument);
   CHECK_NOTHROW(pp::lower_evaluation(table, pp::uniform_sizes{.totals_bytes = 8}));
   CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.totals_bytes = -8}),
                        "plan: tied_bytes and totals_bytes must not be negative",

@@ -2,6 +2,9 @@
 // Tied weights, totals and the optimizer's step on threads.
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
@@ -77,6 +80,60 @@ TEST_CASE("threads train as one device does, with tied weights, clipping and ski
         pp::make_timetable<pp::ZeroBubbleH1>({devices, microbatches}));
       check_training<pp::communicator_per_edge>(
         pp::make_timetable<pp::VHalf>({devices, microbatches}));
+    }
+}
+
+namespace {
+
+//! Threads against one device that does the same additions.
+template <class Policy>
+void check_copies(pp::timetable_view table) {
+  auto const stages = static_cast<std::size_t>(pp::stages(table.over.extents));
+  auto const devices = static_cast<std::size_t>(table.over.extents.devices);
+  int const steps = 9;
+  float const scale = 0x1p100F;
+  support::trained_copies expected(devices,
+                                   support::untrained(pp::stages(table.over.extents), scale));
+  support::train_copies(table.over, expected, steps);
+  std::vector<support::training_stage_by_device> model(stages);
+  auto const fresh = support::training_model(pp::stages(table.over.extents), scale);
+  for (std::size_t s = 0; s < stages; ++s)
+    model[s].of.assign(devices, fresh[s]);
+  pp::thread_runner runner(pp::lower<Policy>(table, training_sizes), model);
+  for (int step = 0; step < steps; ++step)
+    runner.step();
+  for (std::size_t s = 0; s < stages; ++s) {
+    support::training_stage const* first = nullptr;
+    for (std::size_t d = 0; d < devices; ++d) {
+      CAPTURE(s);
+      CAPTURE(d);
+      support::training_stage const& each = model[s].of[d];
+      CHECK(support::same_bits(each.numbers, expected[d][s]));
+      if (each.stepped == 0)
+        continue;
+      CHECK(each.stepped == steps);
+      CHECK(each.announced == steps);
+      first = first == nullptr ? &each : first;
+      CHECK(support::same_bits(each.numbers, first->numbers)); // copies stay equal
+    }
+    REQUIRE(first != nullptr);
+    CHECK(first->numbers.weight != fresh[s].numbers.weight);
+  }
+}
+
+} // namespace
+
+TEST_CASE(
+  "threads train several copies of every stage as one device does that adds them in order") {
+  for (int const devices : {2, 4, 6})
+    for (int const microbatches : {2 * devices, 2 * devices + 4}) {
+      CAPTURE(devices);
+      CAPTURE(microbatches);
+      check_copies<pp::communicator_per_pair>(
+        pp::make_timetable<pp::DualPipe<>>({devices, microbatches}));
+      check_copies<pp::communicator_per_edge>(
+        pp::make_timetable<pp::Chimera>({devices, microbatches}));
+      check_copies<pp::one_communicator>(pp::make_timetable<pp::BitPipe>({devices, microbatches}));
     }
 }
 

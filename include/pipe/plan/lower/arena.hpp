@@ -46,14 +46,17 @@ constexpr void grow(slot_layout& layout, std::int64_t bytes) noexcept {
 
 //! The bytes of a step that is not about a pass: a row of the totals stands at the start of its
 //! slot, and several rows are several whole slots.
-constexpr void
-size_other(item& step, std::int64_t tied, std::int64_t row, slot_layout* layouts) noexcept {
-  bool const totals = step_class(step) == slot_class::totals;
-  slot_layout& layout = layouts[static_cast<int>(step_class(step))];
-  grow(layout, totals ? row : tied);
-  std::int64_t bytes = totals ? times(layout.bytes, step.rows) : tied;
-  if (step.about == subject::contribution)
-    bytes = row;
+template <buffer_sizes Sizes>
+constexpr void size_other(item& step, Sizes const& sizes, slot_layout* layouts) noexcept {
+  slot_class const of = class_of(step.about);
+  bool const several = of == slot_class::totals && step.about != subject::contribution;
+  slot_layout& layout = layouts[static_cast<int>(of)];
+  std::int64_t bytes = of == slot_class::totals          ? totals_bytes(sizes)
+                       : of == slot_class::tied_gradient ? tied_bytes(sizes)
+                                                         : sizes.bytes(of, step.work);
+  grow(layout, bytes);
+  if (several)
+    bytes = times(layout.bytes, step.rows);
   (step.in.index != nothing ? step.in_bytes : step.out_bytes) = bytes;
 }
 
@@ -170,7 +173,7 @@ constexpr arena_sizes lay_out(data_uses const& uses,
   for (int i = 0; i < work.count; ++i) {
     item& step = work.items[i];
     if (step.about != subject::pass)
-      size_other(step, tied_bytes(sizes), totals_bytes(sizes), layouts);
+      size_other(step, sizes, layouts);
     else if (is_copy(*over.declared, step))
       size_copy(uses, step, sizes, layouts);
     else if (step.what == operation::run)

@@ -80,7 +80,7 @@ constexpr further_slots lower_slots(lowering const& shared,
   int const room = shared.uses.most_taken * work.count; // releases of a pool
   int* const freed = space.freed.get(pools * room);
   int* const released = space.released.get(pools * room);
-  int const others = shared.hooks ? 2 + stages(over.extents) : 0;
+  int const others = shared.hooks ? given_slots(over.extents) : 0;
   slot_state state{
     shared.uses,
     shared.evaluates,

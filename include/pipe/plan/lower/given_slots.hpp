@@ -4,16 +4,24 @@
 //! @file
 //! @brief The slots of tied gradients and totals, which are given, not taken.
 
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 
 namespace pipelining::inline v0_3::detail {
 
-//! @brief Who used the slots of the classes that no pass uses: tied gradients, then totals.
+//! @brief Who used the slots of the classes that no pass uses: tied gradients, then totals, then
+//! copied gradients.
 struct slot_uses {
-  int* writer = nullptr; //!< [2 + S] items of the device, or `nothing`
-  int* reader = nullptr; //!< [2 + S]
+  int* writer = nullptr; //!< [slots] items of the device, or `nothing`
+  int* reader = nullptr; //!< [slots]
 };
+
+//! How many of these slots a device may have.
+[[nodiscard]] constexpr int given_slots(shape const& extents) noexcept {
+  return 2 + stages(extents) + most_copies(extents);
+}
 
 //! An item of a device that uses slots of totals or tied gradients, and what it needs: at most one
 //! item of each stream, the latest.
@@ -36,17 +44,17 @@ struct slot_user {
   }
 };
 
-//! The class of a step that is not about a pass.
-[[nodiscard]] constexpr slot_class step_class(item const& step) noexcept {
-  bool const tied = step.about == subject::tied_gradient || step.about == subject::add_tied;
-  return tied ? slot_class::tied_gradient : slot_class::totals;
-}
-
-//! Uses some slots of totals or tied gradients, one after the other, to read or to write.
-constexpr void
-use(slot_uses& others, slot const& first, int count, bool writes, slot_user const& by) noexcept {
+//! Uses some slots of one class, one after the other, to read or to write. A reader needs the one
+//! before it, so that the last stands for all.
+//! @param before slots of other classes that come before those of the class
+constexpr void use(slot_uses& others,
+                   int before,
+                   slot const& first,
+                   int count,
+                   bool writes,
+                   slot_user const& by) noexcept {
   for (int index = first.index; index < first.index + count; ++index) {
-    int const key = first.of == slot_class::totals ? 2 + index : index;
+    int const key = before + index;
     by.need(others.writer[key]);
     by.need(others.reader[key]);
     (writes ? others.writer : others.reader)[key] = by.item_index;
@@ -57,26 +65,43 @@ use(slot_uses& others, slot const& first, int count, bool writes, slot_user cons
 
 //! The slots of a step that is not about a pass. They are given, not taken: both ends of a message
 //! use the same.
-//! @param of the pool of `step_class(step)`
+//! @param of the pool of `class_of(step.about)`
 template <class Pool>
-constexpr void assign_given_slots(
-  slot_uses& others, Pool& of, int stage_count, item& step, slot_user const& by) noexcept {
+constexpr void assign_given_slots(slot_uses& others,
+                                  Pool& of,
+                                  pipeline_view const& over,
+                                  item& step,
+                                  slot_user const& by) noexcept {
   int const stage = step.work.stage;
-  if (of.count == 0) {
-    of.count = step_class(step) == slot_class::totals ? stage_count : 2;
+  int const stage_count = stages(over.extents);
+  slot_class const kind = class_of(step.about);
+  bool const of_totals = kind == slot_class::totals;
+  bool const tied = kind == slot_class::tied_gradient;
+  int const slots = of_totals ? stage_count : tied ? 2 : copies_of(over, stage);
+  if (of.count < slots) {
+    of.count = slots;
     of.peak = by.item_index;
   }
   bool writes = step.what == operation::receive;
-  slot first{slot_class::totals, stage};
+  slot first{kind, stage};
   int count = step.rows;
   switch (step.about) {
+  case subject::copied_gradient:
+    first.index = copies_below(over, stage, device_of(over, step.work));
+    count = 1;
+    writes = writes || step.what == operation::run;
+    break;
+  case subject::add_copies:
+    first.index = 0;
+    step.rows = count = slots;
+    break;
   case subject::tied_gradient:
-    first = {slot_class::tied_gradient, stage == 0 ? 0 : 1};
+    first.index = stage == 0 ? 0 : 1;
     count = 1;
     writes = writes || step.what == operation::run;
     break;
   case subject::add_tied:
-    first = {slot_class::tied_gradient, 0};
+    first.index = 0;
     count = 2;
     break;
   case subject::contribution:
@@ -92,7 +117,8 @@ constexpr void assign_given_slots(
   default: break;
   }
   (writes ? step.out : step.in) = first;
-  use(others, first, count, writes, by);
+  int const before = of_totals ? 2 : tied ? 0 : 2 + stage_count;
+  use(others, before, first, count, writes, by);
 }
 
 } // namespace pipelining::inline v0_3::detail

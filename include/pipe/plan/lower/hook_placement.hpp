@@ -20,11 +20,12 @@ namespace pipelining::inline v0_3::detail {
 //! @brief Places the steps that follow complete gradients into the global order of passes and
 //! messages.
 //!
-//! The gradient of a tied weight is handed over and sent as soon as its stage is complete, so that
-//! the last stage's travels while earlier stages still run. Totals come behind all passes: rows go
-//! from device to device towards device 0, which completes its gradients last, then all of them
-//! back. Last come the steps of the optimizer. With early steps rows go to the last device, and
-//! come back in the plan that follows. Works on arrays of the caller.
+//! Copies of a stage add up their gradients as soon as all of them are complete, then tied ends,
+//! then come totals. The gradient of a tied weight is handed over and sent as soon as its stage is
+//! complete, so that the last stage's travels while earlier stages still run. Totals come behind
+//! all passes: rows go from device to device towards device 0, which completes its gradients last,
+//! then all of them back. Last come the steps of the optimizer. With early steps rows go to the
+//! last device, and come back in the plan that follows. Works on arrays of the caller.
 struct hook_placement {
   timetable_view table; //!< what the plan is made of
   bool tied;            //!< first and last stage share a weight
@@ -32,9 +33,12 @@ struct hook_placement {
   event const* events;  //!< [count], the global order of passes and messages
   int count;            //!< of events
   event* placed;        //!< [count + hook_capacity(extents)]
-  int written = 0;      //!< of placed
-  int messages = 0;     //!< placed that no pass makes
-  bool updates = true;  //!< steps of the optimizer come last; an evaluation has none
+  //! [S], the event behind which all copies of a stage have complete gradients; null where every
+  //! stage has one.
+  int const* completing = nullptr;
+  int written = 0;     //!< of placed
+  int messages = 0;    //!< placed that no pass makes
+  bool updates = true; //!< steps of the optimizer come last; an evaluation has none
   step_validation validation = step_validation::at_once; //!< of these steps
   int unvalidated = 0; //!< devices, from device 0 on, that have not validated the step before
 };
@@ -42,7 +46,9 @@ struct hook_placement {
 //! @brief The most events that `place_hooks` adds.
 [[nodiscard]] constexpr int hook_capacity(shape const& extents) noexcept {
   int const rows = stages(extents);
-  return 6 + 3 * rows + (extents.devices - 1) * (rows + 1);
+  int const copies = most_copies(extents);
+  return 6 * copies + 3 * rows * copies + (extents.devices - 1) * (rows + 1) +
+         (copies > 1 ? rows * copies * (copies + 1) : 0);
 }
 
 constexpr void push(hook_placement& work, event const& what) noexcept {
@@ -50,13 +56,20 @@ constexpr void push(hook_placement& work, event const& what) noexcept {
   ++work.written;
 }
 
-constexpr void push_step(hook_placement& work, subject about, int stage) noexcept {
-  push(work, {0, device_of(work.table, stage), nothing, about, stage});
+//! @param microbatch takes the copy of the stage
+constexpr void
+push_step(hook_placement& work, subject about, int stage, int microbatch = 0) noexcept {
+  push(work, {microbatch, device_of(work.table, stage, microbatch), nothing, about, stage});
 }
 
-constexpr void
-push_message(hook_placement& work, subject about, int from, int to, int stage, int rows) noexcept {
-  push(work, {0, from, to, about, stage, rows, work.messages});
+constexpr void push_message(hook_placement& work,
+                            subject about,
+                            int from,
+                            int to,
+                            int stage,
+                            int rows,
+                            int microbatch = 0) noexcept {
+  push(work, {microbatch, from, to, about, stage, rows, work.messages});
   ++work.messages;
 }
 

@@ -29,14 +29,16 @@ namespace pipelining::inline v0_3::detail {
 
 //! @brief Checks that a placement suits what the sizes ask for.
 //! @throws std::invalid_argument with one sentence.
-constexpr void
-check_hooks(shape const& extents, std::int64_t tied_bytes, std::int64_t totals_bytes) {
+constexpr void check_hooks(shape const& extents,
+                           std::int64_t tied_bytes,
+                           std::int64_t totals_bytes,
+                           step_validation validation) {
   if (tied_bytes < 0 || totals_bytes < 0)
     throw std::invalid_argument("plan: tied_bytes and totals_bytes must not be negative");
-  if (routes(extents) > 1 && tied_bytes + totals_bytes > 0)
+  if (routes(extents) > 1 && validation != step_validation::at_once)
     throw std::invalid_argument(
-      "plan: tied weights and totals need one copy of every stage, but this placement keeps two; "
-      "add up their gradients in gradients_ready, and step the optimizer after the iteration");
+      "plan: early steps of the optimizer need one copy of every stage, but this placement keeps "
+      "several, which add up their gradients first; lower with step_validation::at_once");
 }
 
 //! One of the two stages of a tied weight, on the way through the global order.
@@ -106,6 +108,67 @@ constexpr void place_tied_steps(hook_placement& work) noexcept {
   }
 }
 
+//! Places the additions of the gradients of a stage: every copy hands its own over, all get all.
+constexpr void place_copies(hook_placement& work, int stage) noexcept {
+  pipeline_view const over = work.table.over;
+  for_each_copy(over, stage, [&](int, int microbatch) {
+    push_step(work, subject::copied_gradient, stage, microbatch);
+  });
+  for_each_copy(over, stage, [&](int low, int low_microbatch) {
+    for_each_copy(over, stage, [&](int high, int high_microbatch) {
+      if (low >= high)
+        return;
+      push_message(work, subject::copied_gradient, low, high, stage, 0, low_microbatch);
+      push_message(work, subject::copied_gradient, high, low, stage, 0, high_microbatch);
+    });
+  });
+  for_each_copy(over, stage, [&](int, int microbatch) {
+    push_step(work, subject::add_copies, stage, microbatch);
+  });
+}
+
+//! Places passes and messages, and the additions of copies once all of them are complete and the
+//! messages of their last passes are on their way.
+constexpr void place_added_copies(hook_placement& work) noexcept {
+  int looked_at = 0; // events
+  for (int i = 0; i <= work.count; ++i) {
+    bool const between = i == work.count || (i > 0 && work.events[i].to == nothing &&
+                                             work.events[i - 1].to != nothing);
+    for (; between && looked_at < i; ++looked_at)
+      if (work.events[looked_at].to == nothing)
+        if (int const stage = work.table.passes[work.events[looked_at].entry].stage;
+            work.completing[stage] == looked_at && copies_of(work.table.over, stage) > 1)
+          place_copies(work, stage);
+    if (i < work.count)
+      push_event(work, i);
+  }
+}
+
+//! Places a tied weight's steps where its stages have copies, which have been added up: every
+//! device that has one end gets the other, unless it has that as well.
+constexpr void place_tied_copies(hook_placement& work) noexcept {
+  pipeline_view const over = work.table.over;
+  int const ends[2]{0, stages(over.extents) - 1};
+  auto const on_all = [&](subject about) {
+    for (int const end : ends)
+      for_each_copy(
+        over, end, [&](int, int microbatch) { push_step(work, about, end, microbatch); });
+  };
+  on_all(subject::tied_gradient);
+  for (int k = 0; k < 2; ++k)
+    for_each_copy(over, ends[1 - k], [&](int device, int microbatch) {
+      if (microbatch_on(over, ends[k], device) < 0)
+        push_message(work,
+                     subject::tied_gradient,
+                     device_of(over, ends[k], microbatch),
+                     device,
+                     ends[k],
+                     0,
+                     microbatch);
+    });
+  on_all(subject::add_tied);
+}
+
 //! Sends the rows of the stages of some devices, a message for each run of stages.
 constexpr void place_rows(hook_placement& work, int from, int to, int first, int last) noexcept {
   shape const& extents = work.table.over.extents;
@@ -137,7 +200,9 @@ constexpr void place_totals(hook_placement& work) noexcept {
   for (int device = 0; device + 1 < extents.devices; ++device)
     push_message(work, subject::spread, device, device + 1, 0, rows);
   for (int stage = 0; stage < rows && work.updates; ++stage)
-    push_step(work, subject::update, stage);
+    for_each_copy(work.table.over, stage, [&](int, int microbatch) {
+      push_step(work, subject::update, stage, microbatch);
+    });
 }
 
 //! Rows go to the last device; each device steps once it has those of the devices before it.
@@ -163,7 +228,12 @@ constexpr void place_early_steps(hook_placement& work) noexcept {
 //! @complexity O(n + P S) for n events.
 constexpr void place_hooks(hook_placement& work) noexcept {
   work.unvalidated = validates(work.validation) ? work.table.over.extents.devices : 0;
-  if (work.tied && stages(work.table.over.extents) > 1)
+  bool const ties = work.tied && stages(work.table.over.extents) > 1;
+  if (work.completing != nullptr) {
+    place_added_copies(work);
+    if (ties)
+      place_tied_copies(work);
+  } else if (ties)
     place_tied_steps(work);
   else
     for (int i = 0; i < work.count; ++i)

@@ -18,7 +18,7 @@ namespace pipelining::inline v0_3::detail {
 //! @brief One entry of the global order of passes and messages: a pass that runs, or the message
 //! that it makes, both named by the pass's entry in the timetable.
 struct event {
-  int entry = 0;                 //!< of the timetable
+  int entry = 0;                 //!< of the timetable; beside passes a microbatch of the copy
   int device = 0;                //!< runs the pass, or sends the message
   int to = nothing;              //!< receives the message; `nothing` for a pass
   subject about = subject::pass; //!< what it is about

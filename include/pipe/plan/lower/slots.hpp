@@ -79,8 +79,11 @@ struct slot_state {
 //! that it takes. In a chain that is one for each effect. In a graph of width w, and where several
 //! engines read the same, all readers leave a slot, and a pass fills one for each neighbour.
 [[nodiscard]] constexpr int most_needs(data_uses const& uses) noexcept {
-  return uses.shares_reads() ? most_effects * (uses.most_readers + 1) + 3 * uses.width
-                             : most_effects + 2;
+  int const of_passes = uses.shares_reads()
+                          ? most_effects * (uses.most_readers + 1) + 3 * uses.width
+                          : most_effects + 2;
+  int const of_copies = 2 * most_copies(uses.over.extents);
+  return of_passes > of_copies ? of_passes : of_copies;
 }
 
 //! The walk over the program of one device.
@@ -103,8 +106,8 @@ public:
         if (step.what == operation::run)
           need(i, last_scatter_);
         assign_given_slots(state_.others,
-                           pool(step_class(step)),
-                           uses_.stage_count,
+                           pool(class_of(step.about)),
+                           over_,
                            step,
                            {work_, i, needs_ + i * most_needs_, need_counts_[i]});
         ++i;

@@ -26,15 +26,21 @@ inline constexpr int most_group_messages = 64;
 //! A step about something else than a pass is of a plan that has such, runs or is a message as its
 //! subject says, and has a number and rows that exist.
 [[nodiscard]] constexpr bool other_exists(plan_view work, item const& step) noexcept {
-  bool const tied = step.about == subject::tied_gradient || step.about == subject::add_tied;
-  if ((tied ? work.tied_bytes : work.totals_bytes) <= 0 || step.rows < 0 ||
-      step.rows > stages(work.over.extents))
+  shape const& extents = work.over.extents;
+  slot_class const of = class_of(step.about);
+  bool const copied = of == slot_class::copied_gradient;
+  bool const tied = of == slot_class::tied_gradient;
+  if ((copied ? routes(extents) - 1
+       : tied ? work.tied_bytes
+              : work.totals_bytes) <= 0 ||
+      step.rows < 0 || step.rows > (copied ? most_copies(extents) : stages(extents)) ||
+      step.work.microbatch >= extents.microbatches)
     return false;
   if (step.what == operation::run)
     return step.about != subject::gather && step.about != subject::spread;
   return step.number >= 0 && step.number < work.other_messages &&
-         (step.about == subject::tied_gradient || step.about == subject::gather ||
-          step.about == subject::spread);
+         (step.about == subject::copied_gradient || step.about == subject::tied_gradient ||
+          step.about == subject::gather || step.about == subject::spread);
 }
 
 //! True when a device takes part in exchanges.

@@ -132,11 +132,16 @@ struct slot_check {
   constexpr void other(int i, item const& step) noexcept {
     int const stage = step.work.stage;
     int const last = stages(work.over.extents) - 1;
-    bool const totals = step.about != subject::tied_gradient && step.about != subject::add_tied;
-    slot_class const of = totals ? slot_class::totals : slot_class::tied_gradient;
+    slot_class const of = class_of(step.about);
+    bool const totals = of == slot_class::totals;
+    bool const copied = of == slot_class::copied_gradient;
     int first = stage;
     int count = step.rows;
-    if (!totals) {
+    if (copied) {
+      bool const adds = step.about == subject::add_copies;
+      first = adds ? 0 : copies_below(work.over, stage, device_of(work.over, step.work));
+      count = adds ? copies_of(work.over, stage) : 1;
+    } else if (!totals) {
       first = step.about == subject::add_tied || stage == 0 ? 0 : 1;
       count = step.about == subject::add_tied ? 2 : 1;
     } else if (step.about != subject::contribution && step.about != subject::gather) {
@@ -144,23 +149,29 @@ struct slot_check {
       count = last + 1;
     }
     bool const writes = step.what == operation::receive ||
-                        (step.what == operation::run && (step.about == subject::tied_gradient ||
+                        (step.what == operation::run && (step.about == subject::copied_gradient ||
+                                                         step.about == subject::tied_gradient ||
                                                          step.about == subject::contribution));
     slot const& given = writes ? step.out : step.in;
-    if (given != slot{of, first} || (totals && step.rows != count))
+    bool const several = totals || step.about == subject::add_copies;
+    if (given != slot{of, first} || (several && step.rows != count))
       return fail(plan_rule::wrong_content, i, nothing);
+    // Slots of copies serve stage after stage.
+    int const shift = copied ? stage * most_copies(work.over.extents) : 0;
     for (int index = first; index < first + count; ++index)
       if (writes)
-        write(i, of, index, index);
+        write(i, of, index, index + shift);
       else if (step.about != subject::early_update || device_of(work, index) <= device)
-        read(i, of, index, index);
+        read(i, of, index, index + shift);
     if (step.what == operation::run)
       follow(i, step);
   }
-  //! Gradients are complete behind the pass that says so, tied ones once they are added.
+  //! Gradients are complete behind the pass that says so, those of copies and tied ones once they
+  //! are added.
   constexpr void follow(int i, item const& step) noexcept {
-    constexpr unsigned char complete = 1;
-    constexpr unsigned char added = 2;
+    constexpr unsigned char gathered = 1; // the gradients of one of several copies
+    constexpr unsigned char complete = 2;
+    constexpr unsigned char added = 3;
     unsigned char& at = progress[step.work.stage];
     bool const tied = work.tied_bytes > 0 && holds_tied(work.over.extents, step.work.stage);
     if (step.about != subject::pass && !knows(i, last_scatter))
@@ -169,8 +180,15 @@ struct slot_check {
     case subject::pass:
       if (completes_gradients(*work.over.declared, step.work.kind) && at != 0)
         return fail(plan_rule::incomplete, i, nothing);
-      at = step.completes_stage ? complete : at;
+      if (step.completes_stage)
+        at = copies_of(work.over, step.work.stage) > 1 ? gathered : complete;
       last_scatter = step.completes_stage && runs_beside(step) ? i : last_scatter;
+      return;
+    case subject::copied_gradient:
+    case subject::add_copies:
+      if (at != gathered)
+        return fail(plan_rule::incomplete, i, nothing);
+      at = step.about == subject::add_copies ? complete : at;
       return;
     case subject::contribution:
       if (!work.evaluates && at != (tied ? added : complete))

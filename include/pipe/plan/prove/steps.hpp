@@ -21,18 +21,24 @@
 namespace pipelining::inline v0_3::detail {
 
 //! The subjects of steps that run beside passes.
-inline constexpr subject other_steps[] = {subject::tied_gradient,
+inline constexpr subject other_steps[] = {subject::copied_gradient,
+                                          subject::add_copies,
+                                          subject::tied_gradient,
                                           subject::add_tied,
                                           subject::contribution,
                                           subject::update,
                                           subject::early_update,
                                           subject::validation};
-inline constexpr int other_step_count = 6;
+inline constexpr int other_step_count = 8;
 
-//! Whether every stage has a step beside passes; of tied weights, those that share one.
-[[nodiscard]] constexpr bool wants_other(plan_view const& work, subject about) noexcept {
-  if (about == subject::tied_gradient || about == subject::add_tied)
-    return work.tied_bytes > 0;
+//! Whether a copy of a stage has a step beside passes; the first microbatch takes the one that
+//! contributes.
+[[nodiscard]] constexpr bool
+wants_other(plan_view const& work, subject about, int stage, int device) noexcept {
+  if (class_of(about) == slot_class::copied_gradient)
+    return work.tied_bytes + work.totals_bytes > 0 && copies_of(work.over, stage) > 1;
+  if (class_of(about) == slot_class::tied_gradient)
+    return work.tied_bytes > 0 && holds_tied(work.over.extents, stage);
   if (work.totals_bytes <= 0)
     return false;
   if (about == subject::validation)
@@ -41,26 +47,32 @@ inline constexpr int other_step_count = 6;
     return steps_early(work.validation);
   if (about == subject::update)
     return !work.evaluates && work.validation == step_validation::at_once;
-  return work.validation != step_validation::last;
+  return work.validation != step_validation::last && device_of(work, stage) == device;
 }
 
-//! What has run: the kinds of every unit of every stage, and of every stage the steps beside
-//! passes.
+//! What has run: the kinds of every unit of every stage, and of every copy of a stage the steps
+//! beside passes.
 struct steps_run {
   flow_set* kinds;       // [S units]
-  unsigned char* others; // [other_step_count S]
+  unsigned char* others; // [other_indices]
 };
+
+[[nodiscard]] constexpr int other_indices(shape const& extents) noexcept {
+  return other_step_count * stages(extents) * most_copies(extents);
+}
 
 [[nodiscard]] constexpr int unit_indices(pipeline_view const& over) noexcept {
   return stages(over.extents) * units(over);
 }
 
-//! The number of a step beside passes.
-[[nodiscard]] constexpr int other_index(plan_view const& work, item const& step) noexcept {
+//! The number of a step beside passes. @pre the device has a copy of the stage
+[[nodiscard]] constexpr int
+other_index(plan_view const& work, subject about, int stage, int device) noexcept {
   int kind = 0;
-  while (kind + 1 < other_step_count && other_steps[kind] != step.about)
+  while (kind + 1 < other_step_count && other_steps[kind] != about)
     ++kind;
-  return kind * stages(work.over.extents) + step.work.stage;
+  return (kind * stages(work.over.extents) + stage) * most_copies(work.over.extents) +
+         copies_below(work.over, stage, device);
 }
 
 //! The lane of a copy, `nothing` for what the compute engine runs.
@@ -79,17 +91,19 @@ constexpr proof enter_passes(plan_view const& work, int device, steps_run const&
     item const& step = steps[i];
     if (step.what != operation::run)
       continue;
+    if (device_of(over, step.work) != device)
+      return {plan_rule::wrong_passes, device, static_cast<int>(i)};
     bool entered = false;
     if (step.about == subject::pass) {
       flow_set& kinds = ran.kinds[step.work.stage * units(over) + unit_of(over, step.work)];
       entered = holds(kinds, index_of(step.work.kind));
       kinds = static_cast<flow_set>(kinds | only(index_of(step.work.kind)));
     } else {
-      unsigned char& other = ran.others[other_index(work, step)];
+      unsigned char& other = ran.others[other_index(work, step.about, step.work.stage, device)];
       entered = other != 0;
       other = 1;
     }
-    if (entered || device_of(over, step.work) != device)
+    if (entered)
       return {plan_rule::wrong_passes, device, static_cast<int>(i)};
     if (step.lane !=
         (step.about == subject::pass ? lane_of_engine(work, device, step.work) : nothing))
@@ -100,22 +114,19 @@ constexpr proof enter_passes(plan_view const& work, int device, steps_run const&
 
 //! Finds a step beside passes that no device runs, or that none should.
 constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) noexcept {
-  shape const& extents = work.over.extents;
-  for (int stage = 0; stage < stages(extents); ++stage)
-    for (subject const about : other_steps) {
-      bool const tied = about == subject::tied_gradient || about == subject::add_tied;
-      bool const wanted = wants_other(work, about) && (!tied || holds_tied(extents, stage));
-      item step;
-      step.about = about;
-      step.work.stage = static_cast<std::uint16_t>(stage);
-      if ((ran.others[other_index(work, step)] != 0) == wanted)
-        continue;
-      proof verdict{plan_rule::wrong_passes, device_of(work, stage)};
-      verdict.what = step.work;
-      verdict.about = about;
-      return verdict;
-    }
-  return {};
+  proof verdict;
+  for (int stage = 0; stage < stages(work.over.extents); ++stage)
+    for_each_copy(work.over, stage, [&](int device, int) {
+      for (subject const about : other_steps) {
+        bool const runs = ran.others[other_index(work, about, stage, device)] != 0;
+        if (!verdict || runs == wants_other(work, about, stage, device))
+          continue;
+        verdict = {plan_rule::wrong_passes, device};
+        verdict.what.stage = static_cast<std::uint16_t>(stage);
+        verdict.about = about;
+      }
+    });
+  return verdict;
 }
 
 //! True when the kinds of passes of a unit are what it needs; in an evaluation, one forward pass.
