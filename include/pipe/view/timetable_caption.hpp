@@ -114,15 +114,8 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
   append(out, " of all stages of a device)");
 }
 
-//! @brief The name of a kind in legends: of a kind of the library in full, else the word of its
-//! flow.
-[[nodiscard]] inline std::string_view legend_word(flow const& declared, pass_kind kind) noexcept {
-  std::string_view const own = declared[kind].word.c_str();
-  return own == word(kind) ? legend_word(kind) : own;
-}
-
-//! @brief The kinds that pictures of a timetable show, in the order of `pass_kind`: not those that
-//! stand between passes and take no time.
+//! @brief The kinds that pictures of a timetable show, in the order of their numbers: not those
+//! that stand between passes and take no time.
 //! @complexity O(n) for n passes.
 [[nodiscard]] inline std::vector<pass_kind> kinds_in_use(timetable_view table) {
   unsigned found = 0;
