@@ -468,9 +468,9 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
     of_device.push_back(predicted(asked, one, asked.gpu(device)));
   pp::cost_table cost = of_device.front();
   for (int stage = 0; stage < pp::stages(one.extents); ++stage)
-    for (pp::pass_kind const kind : pp::timed_kinds)
+    for (pp::timed_kind const& timed : cost.kinds())
       for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
-        pp::pass const what = pp::row_writer::make(kind, stage, 0, chunk);
+        pp::pass const what = pp::row_writer::make(timed.kind, stage, 0, chunk);
         double slowest = 0;
         double exchanges = 0;
         for (int const device : holders_in(one, stage))
@@ -479,8 +479,8 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
             slowest = here.duration(what);
             exchanges = here.exchanges(what);
           }
-        cost.set(kind, stage, chunk, slowest);
-        cost.set_exchanges(kind, stage, chunk, exchanges);
+        cost.set(timed.kind, stage, chunk, slowest);
+        cost.set_exchanges(timed.kind, stage, chunk, exchanges);
       }
   int const longest = *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end());
   for (int from = 0; from < asked.devices; ++from)

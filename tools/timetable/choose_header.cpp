@@ -88,7 +88,8 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
                                    pp::pass_kind::logits_gradient,
                                    pp::pass_kind::embed,
                                    pp::pass_kind::embed_gradient}) {
-    char const* const name = pp::word(kind);
+    char const* const name =
+      cost.kinds()[static_cast<std::size_t>(cost.number_of(kind))].word.c_str();
     bool const frugal = kind == pp::pass_kind::recompute || kind == pp::pass_kind::copy_out ||
                         kind == pp::pass_kind::copy_in;
     bool const of_shard = kind == pp::pass_kind::logits || kind == pp::pass_kind::logits_gradient ||

@@ -69,7 +69,8 @@ namespace pipelining::inline v0_3::cuda::detail {
       local += stage < step.work.stage ? 1 : 0;
       ++count;
     }
-  return shade(step.work.kind, local, count, step.work.chunk, work.over.extents.chunks);
+  return shade(
+    (*work.over.declared)[step.work.kind], local, count, step.work.chunk, work.over.extents.chunks);
 }
 
 #if PIPELINING_HAS_NVTX

@@ -8,6 +8,7 @@
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/stage_graph.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -118,6 +119,19 @@ enum class stage_call : std::uint8_t {
   perform
 };
 
+//! @brief What a kind of pass is for. Costs, pictures and bounds ask it, and the engine, where they
+//! do not know the kind: kinds are numbers of their flow alone.
+enum class role : std::uint8_t {
+  forward,    //!< goes from the first stage to the last one
+  backward,   //!< goes back, and makes the gradients of inputs and of weights
+  input,      //!< goes back, and makes the gradient of its input alone
+  weights,    //!< makes the gradients of weights that `input` has left
+  again,      //!< does a second time what has been done for a forward pass
+  copy,       //!< moves slots
+  mark,       //!< stands between passes, and takes no time
+  communicate //!< exchanges something with other devices
+};
+
 inline constexpr int most_effects = 10; //!< Effects of one kind of pass.
 
 //! @brief A kind of pass: its letter in files and pictures, its word in sentences, the engine it
@@ -127,6 +141,7 @@ struct kind_of_pass {
   flow_word word;                         //!< what sentences call it
   engine on = engine::compute;            //!< the engine that it occupies
   stage_call calls = stage_call::perform; //!< the member of a stage that it calls
+  role is = role::forward;                //!< what it is for
   effect effects[most_effects]{};         //!< what it does
   int effect_count = 0;                   //!< how much of that there is
   bool in_groups = false;                 //!< runs on stages of groups alone, others on all others
@@ -139,6 +154,8 @@ struct kind_of_pass {
 inline constexpr int most_kinds = 26;  //!< Kinds of passes of a flow.
 inline constexpr int most_data = 26;   //!< Data of a flow.
 inline constexpr int engine_count = 4; //!< Engines of a device.
+//! A kind that no flow has.
+inline constexpr pass_kind no_kind{most_kinds};
 
 //! @brief The number of a kind in the arrays of a flow.
 [[nodiscard]] constexpr int index_of(pass_kind kind) noexcept {
@@ -251,6 +268,36 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
   return declared.places[index_of(kind)][number];
 }
 
+namespace detail {
+
+//! The role of a kind that says nothing else: what its call and its engine suggest.
+[[nodiscard]] constexpr role usual_role(engine on, stage_call calls) noexcept {
+  switch (calls) {
+  case stage_call::forward: return role::forward;
+  case stage_call::backward: return role::backward;
+  case stage_call::backward_input: return role::input;
+  case stage_call::backward_weight: return role::weights;
+  case stage_call::recompute: return role::again;
+  case stage_call::use_weights:
+  case stage_call::collect_gradients: return role::mark;
+  case stage_call::gather_weights:
+  case stage_call::scatter_gradients: return role::communicate;
+  case stage_call::copy: return on == engine::compute ? role::mark : role::copy;
+  case stage_call::perform: break;
+  }
+  return on == engine::compute   ? role::forward
+         : on == engine::network ? role::communicate
+                                 : role::copy;
+}
+
+} // namespace detail
+
+//! @brief The same kind with a role of its own.
+[[nodiscard]] constexpr kind_of_pass with_role(kind_of_pass kind, role is) noexcept {
+  kind.is = is;
+  return kind;
+}
+
 //! @brief The class of the slot that a kind of pass has as its activation.
 [[nodiscard]] constexpr slot_class activation_class(flow const& declared, pass_kind kind) noexcept {
   kind_of_pass const& of = declared[kind];
@@ -271,14 +318,60 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
                                                                 : "unknown";
 }
 
-//! @brief True for the kinds that stand between passes and take no time: they call no stage, or
-//! hand it memory.
-[[nodiscard]] constexpr bool stands_between(flow const& declared, pass_kind kind) noexcept {
-  stage_call const calls = declared[kind].calls;
-  return declared[kind].exists() && declared[kind].on == engine::compute &&
-         (calls == stage_call::copy || calls == stage_call::use_weights ||
-          calls == stage_call::collect_gradients);
+//! @brief True for the kinds that stand between passes and take no time: marks, and what calls no
+//! stage, or hands it memory.
+[[nodiscard]] constexpr bool stands_between(kind_of_pass const& kind) noexcept {
+  return kind.is == role::mark ||
+         (kind.on == engine::compute &&
+          (kind.calls == stage_call::copy || kind.calls == stage_call::use_weights ||
+           kind.calls == stage_call::collect_gradients));
 }
+[[nodiscard]] constexpr bool stands_between(flow const& declared, pass_kind kind) noexcept {
+  return declared[kind].exists() && stands_between(declared[kind]);
+}
+
+//! @brief The kind that stages outside groups have for a role; of several the first. It takes time.
+//! @return a kind that no flow has, where there is none
+[[nodiscard]] constexpr pass_kind
+kind_with(flow const& declared, role is, engine on = engine::compute) noexcept {
+  for (int kind = 0; kind < most_kinds; ++kind)
+    if (kind_of_pass const& one = declared.kinds[kind];
+        one.exists() && one.is == is && one.on == on && !one.in_groups && !stands_between(one))
+      return static_cast<pass_kind>(kind);
+  return no_kind;
+}
+
+namespace detail {
+
+//! The kinds of the passes of a unit on a stage whose backward pass is split: forward, input and
+//! weights.
+[[nodiscard]] constexpr std::array<pass_kind, 3> split_kinds(flow const& declared) noexcept {
+  return {kind_with(declared, role::forward),
+          kind_with(declared, role::input),
+          kind_with(declared, role::weights)};
+}
+
+//! The first kind of groups that reads stages on this side, or `no_kind`.
+[[nodiscard]] constexpr pass_kind kind_in_groups(flow const& declared, of_stage read) noexcept {
+  for (int kind = 0; kind < most_kinds; ++kind)
+    for (int i = 0; i < declared.kinds[kind].effect_count; ++i)
+      if (declared.kinds[kind].in_groups && declared.kinds[kind].effects[i].stage == read)
+        return static_cast<pass_kind>(kind);
+  return no_kind;
+}
+
+//! True for a forward pass that frees its own activation: another kind brings it back.
+[[nodiscard]] constexpr bool is_checkpointed(flow const& declared, pass_kind kind) noexcept {
+  kind_of_pass const& of = declared[kind];
+  bool frees = false;
+  for (int i = 0; i < of.effect_count; ++i)
+    frees = frees || (of.effects[i].what == does::frees &&
+                      declared.data[of.effects[i].of].pool ==
+                        static_cast<int>(activation_class(declared, kind)));
+  return frees && of.is == role::forward;
+}
+
+} // namespace detail
 
 //! @brief True for the kinds that add to the weight gradients of their stage, which lie nowhere
 //! that the library knows of.
@@ -301,8 +394,11 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
 //! @brief True where forward and backward passes make the same, so that a stage has one of them: a
 //! chain of stages that go forward and, behind them, others that go back.
 [[nodiscard]] constexpr bool stages_go_one_way(flow const& declared) noexcept {
-  std::uint32_t const both =
-    1u << index_of(pass_kind::forward) | 1u << index_of(pass_kind::backward);
+  pass_kind const forward = kind_with(declared, role::forward);
+  pass_kind const backward = kind_with(declared, role::backward);
+  if (forward == no_kind || backward == no_kind)
+    return false;
+  std::uint32_t const both = 1u << index_of(forward) | 1u << index_of(backward);
   for (int row = 0; row < declared.rows; ++row)
     if (declared.wanted[row] && (declared.makers[row] & both) == both)
       return true;
@@ -316,18 +412,12 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
                                                   engine on,
                                                   stage_call calls,
                                                   std::initializer_list<effect> effects) {
-  kind_of_pass result{letter, word, on, calls};
+  kind_of_pass result{letter, word, on, calls, detail::usual_role(on, calls)};
   if (effects.size() > most_effects)
     throw std::invalid_argument("flow: a kind has at most 10 effects; split it into two kinds");
   for (effect const& one : effects)
     result.effects[result.effect_count++] = one;
   return result;
-}
-
-//! @brief The same with the letter and the word of a kind of training.
-[[nodiscard]] constexpr kind_of_pass
-declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
-  return declare_kind(letter(named), flow_word::of(word(named)), on, calls, effects);
 }
 
 } // namespace pipelining::inline v0_3

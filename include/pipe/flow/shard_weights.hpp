@@ -68,11 +68,13 @@ private:
       throw std::invalid_argument("shard_weights: a kind of the flow has too many effects");
     to.effects[to.effect_count++] = one;
   }
-  constexpr void
-  add(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
+  constexpr void add(pass_kind named, std::initializer_list<effect> effects) {
     if (flow_[named].exists())
       throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
-    flow_.kinds[index_of(named)] = declare_kind(named, on, calls, effects);
+    kind_of_pass& kind = flow_.kinds[index_of(named)];
+    kind = training_kind(named);
+    for (effect const& one : effects)
+      add(kind, one);
   }
   //! A datum of a pool whose slots, if any, are of a class.
   [[nodiscard]] static constexpr datum
@@ -93,19 +95,10 @@ private:
     auto const at = [first](int number) {
       return static_cast<pass_kind>(index_of(first) + number);
     };
-    add(at(0), engine::compute, stage_call::copy, {{does::makes, asked}});
-    add(at(1),
-        engine::network,
-        stage_call::gather_weights,
-        {{does::reads, asked}, {does::makes, whole}});
-    add(at(2),
-        engine::compute,
-        stage_call::use_weights,
-        {{does::reads, whole}, {does::makes, in_use}});
-    add(at(3),
-        engine::compute,
-        stage_call::copy,
-        {{does::frees, whole}, {does::frees, in_use}, {does::makes, done}});
+    add(at(0), {{does::makes, asked}});
+    add(at(1), {{does::reads, asked}, {does::makes, whole}});
+    add(at(2), {{does::reads, whole}, {does::makes, in_use}});
+    add(at(3), {{does::frees, whole}, {does::frees, in_use}, {does::makes, done}});
     return in_use;
   }
 
@@ -118,17 +111,9 @@ private:
     std::uint8_t const collecting = add(datum_in(gradients, "gradients_collected", nowhere));
     std::uint8_t const asked = add({"scatter_request", 0, 0, nowhere});
     std::uint8_t const scattered = add({"scattered_gradients", 0, 0, nowhere});
-    add(pass_kind::collect_gradients,
-        engine::compute,
-        stage_call::collect_gradients,
-        {{does::makes, whole}, {does::makes, collecting}});
-    add(pass_kind::request_scatter,
-        engine::compute,
-        stage_call::copy,
-        {{does::frees, collecting}, {does::makes, asked}});
+    add(pass_kind::collect_gradients, {{does::makes, whole}, {does::makes, collecting}});
+    add(pass_kind::request_scatter, {{does::frees, collecting}, {does::makes, asked}});
     add(pass_kind::scatter_gradients,
-        engine::network,
-        stage_call::scatter_gradients,
         {{does::frees, whole}, {does::reads, asked}, {does::makes, scattered}});
     return collecting;
   }
@@ -138,10 +123,7 @@ private:
     constexpr residence nowhere = residence::nowhere;
     std::uint8_t const weights = add(datum_in(slot_class::weights, "weights_kept", nowhere));
     std::uint8_t const sums = add(datum_in(slot_class::full_gradients, "gradients_kept", nowhere));
-    add(pass_kind::keep_weights,
-        engine::compute,
-        stage_call::copy,
-        {{does::makes, weights}, {does::makes, sums}});
+    add(pass_kind::keep_weights, {{does::makes, weights}, {does::makes, sums}});
   }
 
   flow flow_;

@@ -5,6 +5,7 @@
 //! @brief Says which pass has touched a buffer that it has not got. Header for
 //! pipelining::detail::null_explainer.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/run/context.hpp>
@@ -47,17 +48,18 @@ inline void explain_accesses() {
 }
 
 //! What a pass has not got, and why.
-[[nodiscard]] inline std::string
-list_null_buffers(item const& step, context const& where, bool has_input, bool has_output) {
-  bool const forward = step.work.kind == pass_kind::forward ||
-                       step.work.kind == pass_kind::checkpointed_forward ||
-                       step.work.kind == pass_kind::offloaded_forward;
+[[nodiscard]] inline std::string list_null_buffers(item const& step,
+                                                   kind_of_pass const& kind,
+                                                   context const& where,
+                                                   bool has_input,
+                                                   bool has_output) {
+  bool const forward = kind.is == role::forward;
   std::string text;
   auto const add = [&](bool missing, char const* name, char const* why) {
     if (missing)
       text += std::string("\n  ") + name + ": " + why;
   };
-  if (step.work.kind != pass_kind::backward_weight) {
+  if (kind.is != role::weights) {
     add(!has_output,
         "output",
         forward ? "the last stage has none, or its size is 0; slot is -1 there"
@@ -93,7 +95,10 @@ public:
                  pipeline_view const& over)
       : text_("run: device " + std::to_string(where.device) +
               " has touched a null pointer in the " + describe_subject(step, over) +
-              "; this pass has no" + list_null_buffers(step, where, has_input, has_output) + '\n') {
+              "; this pass has no" +
+              list_null_buffers(
+                step, (*over.declared)[step.work.kind], where, has_input, has_output) +
+              '\n') {
     explain_accesses();
     pass_in_progress = text_.c_str();
   }

@@ -11,6 +11,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training.hpp>
+#include <pipe/flow/training_kinds.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -131,7 +132,8 @@ concept closed_form_schedule = detail::arranges<Schedule> &&
 
 //! @brief What a generated schedule may ask of a cost model.
 //!
-//! `duration(pass)` is the time of a pass, `latency()` the time that a message takes between two
+//! `duration(pass)` is the time of a pass, where the model has it `duration(flow, pass)` that of a
+//! pass of this flow, `latency()` the time that a message takes between two
 //! devices (it occupies neither). All times are in one unit of the user's choice. Where messages
 //! differ, `links()` gives a time for each pair of devices (see `links_of`), and the latency is
 //! what schedules take for all of them while they order passes.
@@ -143,8 +145,8 @@ concept cost_model = requires(Cost const cost, pass const what) {
 
 namespace detail {
 
-[[noreturn]] inline void refuse_time(pass_kind kind, int stage, int chunk) {
-  throw std::invalid_argument(std::string("cost model: the time of ") + word(kind) + " on stage " +
+[[noreturn]] inline void refuse_time(char const* kind, int stage, int chunk) {
+  throw std::invalid_argument(std::string("cost model: the time of ") + kind + " on stage " +
                               std::to_string(stage) + " for chunk " + std::to_string(chunk) +
                               " must be a finite number and not negative");
 }
@@ -152,13 +154,27 @@ namespace detail {
   return time >= 0 && time <= std::numeric_limits<double>::max();
 }
 
-//! The time of a pass. @throws std::invalid_argument for one that is negative or not finite.
+//! The time of a pass of a flow.
+template <cost_model Cost>
+[[nodiscard]] constexpr double time_of(Cost const& cost, flow const& declared, pass const& what) {
+  if constexpr (requires { cost.duration(declared, what); })
+    return cost.duration(declared, what);
+  else
+    return cost.duration(what);
+}
+//! The same. @throws std::invalid_argument for one that is negative or not finite.
+template <cost_model Cost>
+[[nodiscard]] constexpr double
+checked_duration(Cost const& cost, flow const& declared, pass const& what) {
+  double const time = time_of(cost, declared, what);
+  if (!is_time(time))
+    refuse_time(word(declared, what.kind), what.stage, what.chunk);
+  return time;
+}
+//! The same of a pass of training.
 template <cost_model Cost>
 [[nodiscard]] constexpr double checked_duration(Cost const& cost, pass const& what) {
-  double const time = cost.duration(what);
-  if (!is_time(time))
-    refuse_time(what.kind, what.stage, what.chunk);
-  return time;
+  return checked_duration(cost, kinds_of_training, what);
 }
 
 //! The latency. @throws std::invalid_argument for one that is negative or not finite.

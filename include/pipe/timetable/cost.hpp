@@ -8,6 +8,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
@@ -28,6 +29,162 @@ braid_time(double computes, double exchanges, double other, double other_exchang
   return std::max(std::max(computes + other, exchanges + other_exchanges),
                   std::max(computes + exchanges, other + other_exchanges));
 }
+
+} // namespace detail
+
+//! @brief One time per kind, the same on every stage and for every chunk. The default is the
+//! papers' unit cost.
+//!
+//! A fused `backward` takes `backward_input + backward_weight`; forward passes of all kinds take
+//! `forward`. Kinds of one's own take the time of their role. Times are of one pass of one stage
+//! (of one chunk where there are chunks), in any one unit.
+struct uniform_cost {
+  double forward = 1;         //!< of a stage, or of a chunk of it
+  double backward_input = 1;  //!< the gradient of the input alone
+  double backward_weight = 1; //!< the gradient of the weights alone
+  double communication = 0;   //!< from the end of a pass to its reader
+  //! Time of an overlapped pair of two passes; negative: the sum of the two.
+  double overlapped_pair = -1;
+  double recompute = -1;      //!< negative: as long as `forward`
+  double copy_out = 0;        //!< of an activation to the host
+  double copy_in = 0;         //!< of an activation from the host
+  double gather = 0;          //!< of the shards of a stage's weights
+  double scatter = 0;         //!< of a stage's gradients into shards
+  double embed = 1;           //!< of a shard of the embedding
+  double logits = 1;          //!< of a shard of the output layer
+  double logits_gradient = 1; //!< of such a shard
+  double embed_gradient = 1;  //!< of a shard of the embedding
+  //! From the end of a pass to all stages of a group; negative: as messages to other devices.
+  double broadcast = -1;
+  //! From the last of the passes of all stages of a group to who reads them; negative: likewise.
+  double reduce = -1;
+  //! What the exchanges of a tensor parallel group add to a pass that has nothing to hide them
+  //! behind: a forward pass, a recomputation or `backward_input` alone. A fused `backward` hides
+  //! them behind the gradient of the weights, an overlapped pair each behind the other pass; what
+  //! is longer than that is exposed.
+  double all_reduce = 0;
+
+  //! The time of a pass of training.
+  [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
+    return duration(detail::kinds_of_training, what);
+  }
+  // One switch and no further call: the compiler comes here for every pass.
+  //! The time of a pass by the role of its kind.
+  [[nodiscard]] constexpr double duration(flow const& declared, pass const& what) const noexcept {
+    kind_of_pass const& kind = declared.kinds[static_cast<int>(what.kind)];
+    if (kind.in_groups)
+      return shard_duration(kind);
+    switch (kind.is) {
+    case role::forward: return forward + all_reduce;
+    case role::backward:
+      return backward_input + (all_reduce > backward_weight ? all_reduce : backward_weight);
+    case role::input: return backward_input + all_reduce;
+    case role::weights: return backward_weight;
+    case role::again:
+      return kind.on != engine::compute || kind.calls != stage_call::recompute
+               ? moving_duration(kind)
+               : (recompute < 0 ? forward : recompute) + all_reduce;
+    case role::copy: return kind.on == engine::copy_in ? copy_in : copy_out;
+    case role::communicate: return moving_duration(kind);
+    case role::mark: return 0;
+    }
+    return 0;
+  }
+  //! The same where the exchanges of a tensor parallel group are hidden.
+  [[nodiscard]] constexpr double hidden_duration(flow const& declared,
+                                                 pass const& what) const noexcept {
+    uniform_cost hidden = *this;
+    if (exposed(declared[what.kind]) > 0)
+      hidden.all_reduce = 0;
+    return hidden.duration(declared, what);
+  }
+  [[nodiscard]] constexpr double latency() const noexcept { return communication; }
+  [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
+  [[nodiscard]] constexpr double pair_duration(pass const& first,
+                                               pass const& second) const noexcept {
+    return pair_duration(detail::kinds_of_training, first, second);
+  }
+  //! The same of two passes of a flow.
+  [[nodiscard]] constexpr double
+  pair_duration(flow const& declared, pass const& first, pass const& second) const noexcept {
+    return overlapped_pair < 0 ? detail::braid_time(hidden_duration(declared, first),
+                                                    exposed(declared[first.kind]),
+                                                    hidden_duration(declared, second),
+                                                    exposed(declared[second.kind]))
+                               : overlapped_pair;
+  }
+  //! What a pass of a kind takes longer when it runs alone.
+  [[nodiscard]] constexpr double exposed(kind_of_pass const& kind) const noexcept {
+    bool const waits =
+      !kind.in_groups && kind.on == engine::compute && !stands_between(kind) &&
+      (kind.is == role::forward || kind.is == role::again || kind.is == role::input);
+    return waits ? all_reduce : 0;
+  }
+
+private:
+  //! Of shards of a vocabulary: those of the embedding read no stage before them or read one after
+  //! them, those of the output layer read one before them or each other.
+  [[nodiscard]] constexpr double shard_duration(kind_of_pass const& kind) const noexcept {
+    for (int i = 0; i < kind.effect_count; ++i)
+      switch (kind.effects[i].stage) {
+      case of_stage::before: return logits;
+      case of_stage::after: return embed_gradient;
+      case of_stage::group: return logits_gradient;
+      case of_stage::own: break;
+      }
+    return embed;
+  }
+  //! Of what moves weights or their gradients; none for marks.
+  [[nodiscard]] constexpr double moving_duration(kind_of_pass const& kind) const noexcept {
+    return kind.on == engine::compute                    ? 0
+           : kind.calls == stage_call::scatter_gradients ? scatter
+                                                         : gather;
+  }
+};
+
+static_assert(cost_model<uniform_cost>);
+
+//! @brief The time of an overlapped pair: what the cost model says of pairs, else the sum of the
+//! two passes.
+template <cost_model Cost>
+[[nodiscard]] constexpr double
+pair_duration(Cost const& cost, flow const& declared, pass const& first, pass const& second) {
+  if constexpr (requires { cost.pair_duration(declared, first, second); })
+    return cost.pair_duration(declared, first, second);
+  else if constexpr (requires { cost.pair_duration(first, second); })
+    return cost.pair_duration(first, second);
+  else
+    return detail::time_of(cost, declared, first) + detail::time_of(cost, declared, second);
+}
+
+//! @brief The same of two passes of training.
+template <cost_model Cost>
+[[nodiscard]] constexpr double
+pair_duration(Cost const& cost, pass const& first, pass const& second) {
+  return pair_duration(cost, detail::kinds_of_training, first, second);
+}
+
+//! @brief The times between a group and other stages: what the cost model says, else those of
+//! messages.
+template <cost_model Cost>
+[[nodiscard]] constexpr group_times groups_of(Cost const& cost) {
+  if constexpr (requires { cost.groups(); })
+    return cost.groups();
+  else
+    return {};
+}
+
+//! @brief The times of messages by sender and receiver, [P x P]: what the cost model says, else
+//! none, and all take its latency.
+template <cost_model Cost>
+[[nodiscard]] constexpr std::span<double const> links_of(Cost const& cost) {
+  if constexpr (requires { cost.links(); })
+    return cost.links();
+  else
+    return {};
+}
+
+namespace detail {
 
 //! The same for so many devices. @throws std::invalid_argument for times that are none of these, or
 //! that are negative or not finite.
@@ -68,124 +225,10 @@ constexpr void check_cost(pipeline_view const& over, Cost const& cost) {
                         0,
                         static_cast<std::uint16_t>(chunk)};
         if ((*over.declared)[what.kind].exists())
-          (void)checked_duration(cost, what);
+          (void)checked_duration(cost, *over.declared, what);
       }
 }
 
 } // namespace detail
-
-//! @brief One time per kind, the same on every stage and for every chunk. The default is the
-//! papers' unit cost.
-//!
-//! A fused `backward` takes `backward_input + backward_weight`; forward passes of all kinds take
-//! `forward`. Times are of one pass of one stage (of one chunk where there are chunks), in any one
-//! unit.
-struct uniform_cost {
-  double forward = 1;         //!< of a stage, or of a chunk of it
-  double backward_input = 1;  //!< the gradient of the input alone
-  double backward_weight = 1; //!< the gradient of the weights alone
-  double communication = 0;   //!< from the end of a pass to its reader
-  //! Time of an overlapped pair of two passes; negative: the sum of the two.
-  double overlapped_pair = -1;
-  double recompute = -1;      //!< negative: as long as `forward`
-  double copy_out = 0;        //!< of an activation to the host
-  double copy_in = 0;         //!< of an activation from the host
-  double gather = 0;          //!< of the shards of a stage's weights
-  double scatter = 0;         //!< of a stage's gradients into shards
-  double embed = 1;           //!< of a shard of the embedding
-  double logits = 1;          //!< of a shard of the output layer
-  double logits_gradient = 1; //!< of such a shard
-  double embed_gradient = 1;  //!< of a shard of the embedding
-  //! From the end of a pass to all stages of a group; negative: as messages to other devices.
-  double broadcast = -1;
-  //! From the last of the passes of all stages of a group to who reads them; negative: likewise.
-  double reduce = -1;
-  //! What the exchanges of a tensor parallel group add to a pass that has nothing to hide them
-  //! behind: a forward pass, a recomputation or `backward_input` alone. A fused `backward` hides
-  //! them behind the gradient of the weights, an overlapped pair each behind the other pass; what
-  //! is longer than that is exposed.
-  double all_reduce = 0;
-
-  // One switch and no further call: the compiler comes here for every pass.
-  [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
-    switch (what.kind) {
-    case pass_kind::forward:
-    case pass_kind::checkpointed_forward:
-    case pass_kind::offloaded_forward: return forward + all_reduce;
-    case pass_kind::backward:
-      return backward_input + (all_reduce > backward_weight ? all_reduce : backward_weight);
-    case pass_kind::backward_input: return backward_input + all_reduce;
-    case pass_kind::backward_weight: return backward_weight;
-    case pass_kind::recompute: return (recompute < 0 ? forward : recompute) + all_reduce;
-    case pass_kind::copy_out: return copy_out;
-    case pass_kind::copy_in: return copy_in;
-    case pass_kind::gather_weights:
-    case pass_kind::gather_weights_again: return gather;
-    case pass_kind::scatter_gradients: return scatter;
-    case pass_kind::embed: return embed;
-    case pass_kind::logits: return logits;
-    case pass_kind::logits_gradient: return logits_gradient;
-    case pass_kind::embed_gradient: return embed_gradient;
-    default: return 0; // stands between passes
-    }
-  }
-  //! The same where the exchanges of a tensor parallel group are hidden.
-  [[nodiscard]] constexpr double hidden_duration(pass const& what) const noexcept {
-    uniform_cost hidden = *this;
-    if (exposed(what.kind) > 0)
-      hidden.all_reduce = 0;
-    return hidden.duration(what);
-  }
-  [[nodiscard]] constexpr double latency() const noexcept { return communication; }
-  [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
-  [[nodiscard]] constexpr double pair_duration(pass const& first,
-                                               pass const& second) const noexcept {
-    return overlapped_pair < 0 ? detail::braid_time(hidden_duration(first),
-                                                    exposed(first.kind),
-                                                    hidden_duration(second),
-                                                    exposed(second.kind))
-                               : overlapped_pair;
-  }
-  //! What a pass of a kind takes longer when it runs alone.
-  [[nodiscard]] constexpr double exposed(pass_kind kind) const noexcept {
-    bool const waits = kind == pass_kind::forward || kind == pass_kind::checkpointed_forward ||
-                       kind == pass_kind::offloaded_forward || kind == pass_kind::recompute ||
-                       kind == pass_kind::backward_input;
-    return waits ? all_reduce : 0;
-  }
-};
-
-static_assert(cost_model<uniform_cost>);
-
-//! @brief The time of an overlapped pair: what the cost model says of pairs, else the sum of the
-//! two passes.
-template <cost_model Cost>
-[[nodiscard]] constexpr double
-pair_duration(Cost const& cost, pass const& first, pass const& second) {
-  if constexpr (requires { cost.pair_duration(first, second); })
-    return cost.pair_duration(first, second);
-  else
-    return cost.duration(first) + cost.duration(second);
-}
-
-//! @brief The times between a group and other stages: what the cost model says, else those of
-//! messages.
-template <cost_model Cost>
-[[nodiscard]] constexpr group_times groups_of(Cost const& cost) {
-  if constexpr (requires { cost.groups(); })
-    return cost.groups();
-  else
-    return {};
-}
-
-//! @brief The times of messages by sender and receiver, [P x P]: what the cost model says, else
-//! none, and all take its latency.
-template <cost_model Cost>
-[[nodiscard]] constexpr std::span<double const> links_of(Cost const& cost) {
-  if constexpr (requires { cost.links(); })
-    return cost.links();
-  else
-    return {};
-}
 
 } // namespace pipelining::inline v0_3

@@ -153,11 +153,11 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
         start = ready;
     }
     if (pair) {
-      free_from = start + pair_duration(cost, passes[entry - 1], what);
+      free_from = start + pair_duration(cost, *state.map.over.declared, passes[entry - 1], what);
       starts[entry - 1] = start;
       ends[entry - 1] = free_from;
     } else {
-      free_from = start + cost.duration(what);
+      free_from = start + time_of(cost, *state.map.over.declared, what);
     }
     starts[entry] = start;
     ends[entry] = free_from;

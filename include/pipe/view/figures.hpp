@@ -8,7 +8,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/training_flows.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
@@ -41,8 +41,10 @@ namespace pipelining::inline v0_3 {
 peak_weight_inputs(timetable_view table, int device, timetable_caption const& about) noexcept {
   // Equal chunks are counted whole and divided once, so that thirds add up.
   bool const equal = about.chunk_shares.empty();
-  auto const share = [&](int chunk) {
-    return equal ? 1.0 : detail::chunk_share(table, about, chunk);
+  auto const share = [&](int chunk) { return equal ? 1.0 : detail::chunk_share(table, about, chunk); };
+  auto const is = [&](pass const& what, role wanted) {
+    kind_of_pass const& kind = (*table.over.declared)[what.kind];
+    return !kind.in_groups && kind.is == wanted;
   };
   double live = 0;
   double peak = 0;
@@ -50,11 +52,11 @@ peak_weight_inputs(timetable_view table, int device, timetable_caption const& ab
     int const end =
       i + 1 < table.offsets[device + 1] && table.passes[i + 1].overlapped ? i + 2 : i + 1;
     for (int k = i; k < end; ++k)
-      if (table.passes[k].kind == pass_kind::backward_input)
+      if (is(table.passes[k], role::input))
         live += share(table.passes[k].chunk);
     peak = live > peak ? live : peak;
     for (int k = i; k < end; ++k)
-      if (table.passes[k].kind == pass_kind::backward_weight)
+      if (is(table.passes[k], role::weights))
         live -= share(table.passes[k].chunk);
     i = end;
   }
@@ -90,8 +92,8 @@ struct timetable_figures {
 namespace detail {
 
 //! True for the kinds at whose end what a plain forward pass has kept is free again.
-[[nodiscard]] constexpr bool frees_kept(pass_kind kind) noexcept {
-  return kind == pass_kind::backward || kind == pass_kind::backward_weight;
+[[nodiscard]] constexpr bool frees_kept(kind_of_pass const& kind) noexcept {
+  return !kind.in_groups && (kind.is == role::backward || kind.is == role::weights);
 }
 
 //! "bubble 10.1 % of the span, 20.2 % of the makespan".

@@ -6,7 +6,6 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/training_flows.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
@@ -70,13 +69,14 @@ cell_name(text_grid const& grid, pass const& what, bool with_chunk) {
   return pair ? "&" : cell_name(grid, what, false).substr(0, 1);
 }
 
-//! Kinds that call the same of a stage have one colour.
-[[nodiscard]] constexpr int hue_of(stage_call call) noexcept {
-  switch (call) {
-  case stage_call::backward: return 1;
-  case stage_call::backward_input: return 2;
-  case stage_call::backward_weight: return 3;
-  case stage_call::copy: return 4;
+//! Kinds with one role have one colour.
+[[nodiscard]] constexpr int hue_of(role is) noexcept {
+  switch (is) {
+  case role::backward: return 1;
+  case role::input: return 2;
+  case role::weights: return 3;
+  case role::copy:
+  case role::mark: return 4;
   default: return 0;
   }
 }
@@ -94,7 +94,10 @@ void write_cell(Sink& out, text_grid const& grid, int entry, int columns) {
       {"117", "74"}, {"216", "173"}, {"222", "179"}, {"115", "72"}, {"250", "245"}};
     pass const& what = grid.table.passes[entry];
     int const shade = local_stage(grid.table.over.extents, grid.locals, what) % 2;
-    append(out, "\x1b[38;5;16;48;5;", shades[hue_of(training_kind(what.kind).calls)][shade], "m");
+    append(out,
+           "\x1b[38;5;16;48;5;",
+           shades[hue_of((*grid.table.over.declared)[what.kind].is)][shade],
+           "m");
     append(out, text, "\x1b[0m", gap ? " " : "");
   } else {
     append(out, text, gap ? " " : "");

@@ -35,20 +35,6 @@ struct timetable_caption {
   double least_span = 0; //!< the same for the span
 };
 
-//! @brief Peak activations of one device in whole microbatches of one stage.
-[[nodiscard]] constexpr double
-peak_activations(timetable_view table, int device, timetable_caption const& about) noexcept {
-  return about.chunk_shares.empty() ? to_double(peak_activations(table, device))
-                                    : peak_activations(table, device, about.chunk_shares);
-}
-
-//! @brief The name of a kind in legends: of a kind of the library in full, else the word of its
-//! flow.
-[[nodiscard]] inline std::string_view legend_word(flow const& declared, pass_kind kind) noexcept {
-  std::string_view const own = declared[kind].word.c_str();
-  return own == word(kind) ? legend_word(kind) : own;
-}
-
 namespace detail {
 
 //! Appends a name and a time with as many digits as captions have: ", message 0.3333".
@@ -64,6 +50,17 @@ chunk_share(timetable_view table, timetable_caption const& about, int chunk) noe
   return about.chunk_shares.empty() ? 1.0 / table.over.extents.chunks
                                     : about.chunk_shares[static_cast<std::size_t>(chunk)];
 }
+
+} // namespace detail
+
+//! @brief Peak activations of one device in whole microbatches of one stage.
+[[nodiscard]] constexpr double
+peak_activations(timetable_view table, int device, timetable_caption const& about) noexcept {
+  return about.chunk_shares.empty() ? to_double(peak_activations(table, device))
+                                    : peak_activations(table, device, about.chunk_shares);
+}
+
+namespace detail {
 
 //! Which of its device's stages each stage is: 0 for the first in forward order. Stages of
 //! groups do not count; they are 0. Where the device depends on the microbatch, stages take turns.
@@ -123,8 +120,8 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
   append(out, " of all stages of a device)");
 }
 
-//! The kinds that pictures of a timetable show, in the order of `pass_kind`: not those that
-//! stand between passes and take no time.
+//! The kinds that pictures of a timetable show, in the order of their numbers: not those
+//! that stand between passes and take no time.
 //! @complexity O(n) for n passes.
 [[nodiscard]] inline std::vector<pass_kind> kinds_in_use(timetable_view table) {
   unsigned found = 0;

@@ -249,8 +249,8 @@ void check_schedule(Schedule const& inner, pp::pipeline_size size) {
       std::vector<entry> left = row_of(at_once, device);
       left.erase(std::remove_if(left.begin(),
                                 left.end(),
-                                [](entry const& one) {
-                                  return pp::stands_between(one.what.kind) &&
+                                [&](entry const& one) {
+                                  return pp::stands_between(at_once.over.declared, one.what.kind) &&
                                          one.what.kind != kind::copy_request;
                                 }),
                  left.end());

@@ -93,8 +93,8 @@ TEST_CASE("1F1B with a vocabulary in shards has the orders and starts of the gol
          i < table.offsets[static_cast<std::size_t>(device) + 1];
          ++i) {
       auto const entry = static_cast<std::size_t>(i);
-      row << ' ' << pp::letter(table.passes[entry].kind) << table.passes[entry].microbatch << '@'
-          << table.starts[entry];
+      row << ' ' << pp::letter(table.over.declared, table.passes[entry].kind)
+          << table.passes[entry].microbatch << '@' << table.starts[entry];
     }
     CHECK(row.str() == line.substr(line.find(": ") + 1));
   }
@@ -185,7 +185,8 @@ TEST_CASE("the interlaced pipeline has the orders and starts of the golden file"
         break;
       case pp::pass_kind::forward:
       case pp::pass_kind::backward:
-        row << ' ' << pp::letter(what.kind) << what.microbatch << '@' << table.starts[entry];
+        row << ' ' << pp::letter(table.over.declared, what.kind) << what.microbatch << '@'
+            << table.starts[entry];
         break;
       default: break;
       }

@@ -5,6 +5,7 @@
 //! @brief Cuts layers of unequal cost into stages. Header for pipelining::layer_cost, layer_ends,
 //! balanced_layers, layer_costs, layer_cut and best_layers.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -154,9 +155,9 @@ namespace detail {
     layer_cost all{0, 0, 0};
     for (int i = 0; i < cut[static_cast<std::size_t>(stage)]; ++i, ++layer)
       all += layers[layer];
-    table.set(pass_kind::forward, stage, 0, all.forward);
-    table.set(pass_kind::backward_input, stage, 0, all.backward_input);
-    table.set(pass_kind::backward_weight, stage, 0, all.backward_weight);
+    table.set(role::forward, stage, 0, all.forward);
+    table.set(role::input, stage, 0, all.backward_input);
+    table.set(role::weights, stage, 0, all.backward_weight);
   }
   return table;
 }

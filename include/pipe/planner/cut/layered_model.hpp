@@ -6,6 +6,7 @@
 //! pipelining::detail::layer_load, device_power, arrangement, layered_model, layered_devices and
 //! least_of_cuts.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -173,9 +174,9 @@ public:
         all += times_[layer];
       double const part = speed[s] * over.extents.chunks;
       for (int chunk = 0; chunk < over.extents.chunks; ++chunk) {
-        table.set(pass_kind::forward, stage, chunk, all.forward / part);
-        table.set(pass_kind::backward_input, stage, chunk, all.backward_input / part);
-        table.set(pass_kind::backward_weight, stage, chunk, all.backward_weight / part);
+        table.set(role::forward, stage, chunk, all.forward / part);
+        table.set(role::input, stage, chunk, all.backward_input / part);
+        table.set(role::weights, stage, chunk, all.backward_weight / part);
       }
     }
     return table;

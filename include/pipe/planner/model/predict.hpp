@@ -6,8 +6,11 @@
 //! pipelining::training_setup, stage_content, stage_bytes, parted_contents, pass_seconds,
 //! copy_seconds, sent_bytes, predict_costs, predict_bytes, memory_band and chunk_tax_band.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/timetable/cost_table.hpp>
@@ -122,7 +125,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
                                                 stage_content const& stage,
                                                 pass_kind kind,
                                                 std::int64_t tokens) noexcept {
-  if (kind == pass_kind::backward_weight)
+  if (detail::training_kind(kind).is == role::weights)
     return 0;
   double const gathered = static_cast<double>(message_bytes(model, tokens, setup.sequences));
   double const layers = stage.layers + 0.25 * stage.projections + 0.75 * stage.remainders;
@@ -154,7 +157,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   if (stage.output)
     seconds +=
       vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary * stage.shards);
-  if (kind != pass_kind::backward_weight)
+  if (detail::training_kind(kind).is != role::weights)
     seconds += (stage.layers + stage.remainders) *
                detail::expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
                setup.tensor / (on.link_gb_per_s * 1e9);
@@ -249,19 +252,19 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
     tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
     for (int stage = 0; stage < stages(extents); ++stage) {
       stage_content const& held = content[static_cast<std::size_t>(stage)];
-      auto const seconds = [&](pass_kind kind) {
-        return pass_seconds(model, setup, on, reached, held, kind, tokens);
+      auto const seconds = [&](role is) {
+        return pass_seconds(model, setup, on, reached, held, kind_with(training, is), tokens);
       };
-      for (pass_kind const kind :
-           {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
-        table.set(kind, stage, chunk, seconds(kind));
-      table.set(pass_kind::recompute, stage, chunk, seconds(pass_kind::forward));
-      for (pass_kind const kind :
-           {pass_kind::forward, pass_kind::recompute, pass_kind::backward_input})
+      for (role const is : {role::forward, role::input, role::weights})
+        table.set(is, stage, chunk, seconds(is));
+      table.set(role::again, stage, chunk, seconds(role::forward));
+      for (role const is : {role::forward, role::again, role::input})
         table.set_exchanges(
-          kind, stage, chunk, exchange_seconds(model, setup, on, held, kind, tokens.length));
-      for (pass_kind const kind : {pass_kind::copy_out, pass_kind::copy_in})
-        table.set(kind, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
+          is,
+          stage,
+          chunk,
+          exchange_seconds(model, setup, on, held, kind_with(training, is), tokens.length));
+      table.set(role::copy, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
     }
   }
   return table;
@@ -318,8 +321,9 @@ namespace detail {
 
 //! What a gather moves, or else the scatter: weights in bf16, gradients in single precision.
 [[nodiscard]] constexpr double travelling_bytes(stage_bytes const& stage, pass_kind kind) noexcept {
-  return static_cast<double>(kind == pass_kind::scatter_gradients ? stage.gradients
-                                                                  : stage.weights);
+  return static_cast<double>(detail::training_kind(kind).calls == stage_call::scatter_gradients
+                               ? stage.gradients
+                               : stage.weights);
 }
 
 //! The speed of runs with four chunks over what equal efficiencies predict, from one

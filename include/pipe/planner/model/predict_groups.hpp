@@ -5,7 +5,9 @@
 //! @brief Times and bytes of a model on groups of GPUs that share sequences. Header for
 //! pipelining::grouped_gpus.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
@@ -40,8 +42,7 @@ struct grouped_gpus {
     training_setup const group{.sequence = tokens, .tensor = size};
     stage_content const whole{model.layers, true, true};
     double seconds = 0;
-    for (pass_kind const kind :
-         {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
+    for (pass_kind const kind : detail::split_kinds(training))
       seconds += pass_seconds(model, group, on, reached, whole, kind, {tokens, 0}) -
                  exchange_seconds(model, group, on, whole, kind, tokens);
     return seconds + 2 * model.layers * exchange_time(tokens, size);

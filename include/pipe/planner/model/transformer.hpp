@@ -9,8 +9,10 @@
 //! without tensor parallelism; `predict.hpp` shares them out. Numbers are bf16, attention is causal
 //! and keeps no scores (as in FlashAttention), there is no dropout.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/limits.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/training_kinds.hpp>
 
 #include <cstdint>
 #include <span>
@@ -169,12 +171,12 @@ linear_flops(transformer const& model, token_range tokens, int sequences = 1) no
                                                pass_kind kind,
                                                token_range tokens,
                                                int sequences = 1) noexcept {
-  if (kind == pass_kind::backward_weight)
+  if (detail::training_kind(kind).is == role::weights)
     return 0;
   double const length = static_cast<double>(tokens.length);
   double const forward = 4.0 * sequences * static_cast<double>(detail::query_width(model)) *
                          (length * static_cast<double>(tokens.prefix) + length * length / 2);
-  return kind == pass_kind::forward ? forward : 2.5 * forward;
+  return detail::training_kind(kind).is == role::forward ? forward : 2.5 * forward;
 }
 
 //! @brief Floating-point operations of the output layer over the whole vocabulary: the same number
@@ -250,7 +252,7 @@ namespace detail {
                                            token_range tokens,
                                            int sequences = 1) noexcept {
   double const linear = linear_flops(model, tokens, sequences);
-  return (kind == pass_kind::backward ? 2 * linear : linear) +
+  return (training_kind(kind).is == role::backward ? 2 * linear : linear) +
          attention_flops(model, kind, tokens, sequences);
 }
 

@@ -6,6 +6,7 @@
 //! pipelining::detail::microbatch_graph.
 
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -14,6 +15,7 @@
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,6 +39,8 @@ public:
                    int microbatch,
                    bound_case const& of)
       : over_(over), microbatch_(microbatch), chunks_(chunks_of(over, microbatch)) {
+    for (role const is : {role::forward, role::backward, role::input, role::weights})
+      kinds_[static_cast<std::size_t>(is)] = kind_with(*over.declared, is);
     auto const units = static_cast<std::size_t>(stages(over.extents) * chunks_);
     made_by_.assign(static_cast<std::size_t>(over.declared->rows) * units, none);
     again_.resize(units);
@@ -46,9 +50,9 @@ public:
           add(row_writer::make(kind, stage, microbatch, chunk), cost);
     if (of.recomputes_all)
       for (bound_node const& node : nodes_)
-        if (node.what.kind == pass_kind::backward_input)
-          again_[unit(node.what.stage, node.what.chunk)] = cost.duration(
-            row_writer::make(pass_kind::recompute, node.what.stage, microbatch, node.what.chunk));
+        if (is(node.what, role::input))
+          again_[unit(node.what.stage, node.what.chunk)] = cost.duration(row_writer::make(
+            kind_with(*over.declared, role::again), node.what.stage, microbatch, node.what.chunk));
     if (of.pairs)
       fit_pairs(cost);
     sort_edges(edges_into(cost));
@@ -61,14 +65,19 @@ public:
     return again_[unit(stage, chunk)];
   }
   //! The number of a pass of training of a stage that is in no group.
-  [[nodiscard]] std::size_t at(pass_kind kind, int stage, int chunk) const noexcept {
-    return made_by_[place(row_of(kind, stage), stage, chunk)];
+  [[nodiscard]] std::size_t at(role is, int stage, int chunk) const noexcept {
+    return made_by_[place(row_of(kinds_[static_cast<std::size_t>(is)], stage), stage, chunk)];
+  }
+  //! Whether a pass has a role in a stage that is in no group.
+  [[nodiscard]] bool is(pass const& what, role of) const noexcept {
+    return what.kind == kinds_[static_cast<std::size_t>(of)];
   }
   [[nodiscard]] std::vector<bound_node> const& nodes() const noexcept { return nodes_; }
   [[nodiscard]] double time(std::size_t node) const noexcept { return nodes_[node].time; }
   [[nodiscard]] int device(int stage) const noexcept {
     return device_of(over_, stage, microbatch_);
   }
+  [[nodiscard]] flow const& declared() const noexcept { return *over_.declared; }
   [[nodiscard]] bool in_group(int stage) const noexcept {
     return pipelining::in_group(over_, stage);
   }
@@ -108,8 +117,9 @@ public:
     for (bound_node const& node : nodes_) {
       pass const& what = node.what;
       if (!same(what) ||
-          (of.recomputes_all && what.kind == pass_kind::forward &&
-           !same(row_writer::make(pass_kind::recompute, what.stage, microbatch_, what.chunk))))
+          (of.recomputes_all && is(what, role::forward) &&
+           !same(row_writer::make(
+             kind_with(*over_.declared, role::again), what.stage, microbatch_, what.chunk))))
         return false;
     }
     return true;
@@ -158,10 +168,10 @@ private:
     double factor = 1;
     for (bound_node const& one : nodes_)
       for (bound_node const& other : nodes_)
-        if (one.what.kind == pass_kind::forward && other.what.kind == pass_kind::backward_input)
-          for (pass_kind const kind : {pass_kind::backward, pass_kind::backward_input}) {
+        if (is(one.what, role::forward) && is(other.what, role::input))
+          for (role const back : {role::backward, role::input}) {
             pass backward = other.what;
-            backward.kind = kind;
+            backward.kind = kind_with(*over_.declared, back);
             double const sum = cost.duration(one.what) + cost.duration(backward);
             if (sum > 0)
               factor = std::min(factor, pair_duration(cost, one.what, backward) / sum);
@@ -198,9 +208,9 @@ private:
            node,
            from == what.stage ? 0 : transfer_time(over_, groups, message, from, what.stage)});
       }
-      if (what.kind == pass_kind::backward_input)
+      if (is(what, role::input))
         into[node].push_back(
-          {at(pass_kind::forward, what.stage, what.chunk), node, again(what.stage, what.chunk)});
+          {at(role::forward, what.stage, what.chunk), node, again(what.stage, what.chunk)});
     }
     return into;
   }
@@ -242,6 +252,7 @@ private:
   int chunks_;
   std::vector<bound_node> nodes_;
   std::vector<std::size_t> made_by_; // [rows][S][C] the pass of this row
+  std::array<pass_kind, 4> kinds_{}; // by role, of a stage in no group
   std::vector<double> again_;        // [S][C] of recomputations
   std::vector<link> edges_;
 };

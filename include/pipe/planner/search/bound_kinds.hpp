@@ -33,7 +33,7 @@ struct bound_case {
   int rank = 0;
   for (int kind = 0; kind < most_kinds; ++kind) {
     pass const what = row_writer::make(static_cast<pass_kind>(kind), stage, 0);
-    if ((over.declared->makers[row] >> kind & 1) == 0 || !contains(over, what))
+    if (!holds(over.declared->makers[row], kind) || !contains(over, what))
       continue;
     kind_links const& links = links_of(over, what);
     int const found = links.input == kind_links::none                  ? 1
@@ -49,8 +49,9 @@ struct bound_case {
 //! What a unit has done on a stage, whole or split: passes of training, or, in a group, those that
 //! make what has to be made there.
 [[nodiscard]] inline std::vector<pass_kind> kinds_of_stage(pipeline_view const& over, int stage) {
+  auto const split = split_kinds(*over.declared);
   if (!in_group(over, stage))
-    return {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
+    return {split.begin(), split.end()};
   std::vector<pass_kind> result;
   for (int row = 0; row < over.declared->rows; ++row)
     if (pass_kind const kind = kind_in_group(over, row, stage);

@@ -5,9 +5,11 @@
 //! @brief The shortest order of a small pipeline, with a proof. Header for
 //! pipelining::exact_options, exact_step, exact_order and shortest_order.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/planner/search/exact_search.hpp>
 #include <pipe/planner/search/exact_state.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -143,21 +145,20 @@ world_of(shape const& extents, Cost const& cost, exact_options const& options, t
     times.push_back(message(stage + 1, stage));
   }
   for (int stage = 0; stage < world.stages; ++stage) {
-    for (pass_kind const kind :
-         {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
+    for (pass_kind const kind : detail::split_kinds(training))
       times.push_back(time_of(cost, kind, stage));
     if (world.recomputes)
-      times.push_back(time_of(cost, pass_kind::forward, stage) * options.recompute);
+      times.push_back(time_of(cost, kind_with(training, role::forward), stage) * options.recompute);
   }
   scale = scale_of(times);
   world.copy = options.copy < 0 ? -1 : scale(options.copy);
   for (int stage = 0; stage < world.stages; ++stage) {
     auto const s = static_cast<std::size_t>(stage);
     world.device[s] = device_of(extents, stage);
-    double const forward = time_of(cost, pass_kind::forward, stage);
+    double const forward = time_of(cost, kind_with(training, role::forward), stage);
     world.forward[s] = scale(forward);
-    world.input[s] = scale(time_of(cost, pass_kind::backward_input, stage));
-    world.weight[s] = scale(time_of(cost, pass_kind::backward_weight, stage));
+    world.input[s] = scale(time_of(cost, kind_with(training, role::input), stage));
+    world.weight[s] = scale(time_of(cost, kind_with(training, role::weights), stage));
     world.again[s] = world.recomputes ? scale(forward * options.recompute) : 0;
     world.up[s] = stage > 0 ? scale(message(stage, stage - 1)) : 0;
     world.down[s] = stage + 1 < world.stages ? scale(message(stage, stage + 1)) : 0;
@@ -265,15 +266,16 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
         continue;
       switch (step.kind) {
       case detail::exact_kind::forward:
-        result.passes.push_back(row_writer::make(pass_kind::forward, step.stage, step.microbatch));
+        result.passes.push_back(
+          row_writer::make(kind_with(training, role::forward), step.stage, step.microbatch));
         break;
       case detail::exact_kind::backward_input:
         result.passes.push_back(
-          row_writer::make(pass_kind::backward_input, step.stage, step.microbatch));
+          row_writer::make(kind_with(training, role::input), step.stage, step.microbatch));
         break;
       case detail::exact_kind::backward_weight:
         result.passes.push_back(
-          row_writer::make(pass_kind::backward_weight, step.stage, step.microbatch));
+          row_writer::make(kind_with(training, role::weights), step.stage, step.microbatch));
         break;
       default:
         throw std::invalid_argument(

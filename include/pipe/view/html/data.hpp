@@ -95,16 +95,16 @@ void append_kinds(Sink& out, flow const& declared) {
   append(out, "\"kinds\":[");
   for (int number = 0; number < most_kinds; ++number) {
     auto const kind = static_cast<pass_kind>(number);
-    colour const plain = plain_colour(kind);
     append(out, number == 0 ? "" : ",");
     if (!declared[kind].exists()) {
       append(out, "0");
       continue;
     }
+    colour const plain = plain_colour(declared[kind]);
     append(out, "{\"word\":");
     append_html_text(out, word(declared, kind));
     append(out, ",\"legend\":");
-    append_html_text(out, legend_word(declared, kind));
+    append_html_text(out, legend_word(declared[kind]));
     append(out, ",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
     append(out, declared[kind].on == engine::network ? ",\"by_stage\":true}" : "}");
   }
