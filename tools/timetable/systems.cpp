@@ -46,7 +46,7 @@ bool stands_with(choose_command const& asked, schedule_choice const& call, adapt
          !(which == adapter::offload_chunks && extents.chunks == 1);
 }
 
-//! The calls of the table: every schedule as README has it.
+//! The calls of the table: every schedule as the table of docs/schedules.md has it.
 std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
   std::vector<schedule_choice> calls;
   for (named_schedule const& each : named_schedules()) {

@@ -23,9 +23,11 @@ struct partial_cost {
   Cost of{};     //!< the times of whole activations
   Share share{}; //!< of a recompute or a copy
 
+  //! @brief The time of a pass of training.
   [[nodiscard]] constexpr double duration(pass const& what) const {
     return duration(detail::kinds_of_training, what);
   }
+  //! @brief The time of a pass of a flow: less where only a share is recomputed or copied.
   [[nodiscard]] constexpr double duration(flow const& declared, pass const& what) const {
     double const whole = detail::time_of(of, declared, what);
     stage_call const calls = declared[what.kind].calls;
