@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/planner/search/v_auto.hpp>
-#include <pipe/schedule/block/placed_on.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
