@@ -133,11 +133,7 @@ public:
   //! a rank fails, is missing or has another plan.
   plan_number add(plan work) { return put(std::move(work), machine_ ? machine_->plans() : 0); }
 
-  //! @brief Takes a further plan in the place of another, which is gone then. Collective, as `add`
-  //! is. See plan_cache.
-  //! @param which of the plans.
-  //! @return the same number.
-  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  //! @brief As `thread_runner::replace`; collective, as `add` is.
   plan_number replace(plan_number which, plan work) {
     refuse_after_end();
     pipelining::detail::check_number(which, machine_->plans());
@@ -166,9 +162,7 @@ public:
     ++steps_;
   }
 
-  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
-  //! one is right now, and the iteration must begin again, with a plan that has nothing to
-  //! validate. The same on all ranks.
+  //! @brief As `thread_runner::begins_again`; the same on all ranks.
   [[nodiscard]] bool begins_again() const {
     return !failed_ && machine_ && machine_->begins_again();
   }
@@ -218,10 +212,7 @@ public:
     machine_.reset();
   }
 
-  //! @brief Ends the run on all ranks, between two steps, for a reason of the program's own: it was
-  //! told to end, its data is gone.
-  //! @param why goes on after "rank 2".
-  //! @throws run_error always; the other ranks' steps throw with the same reason.
+  //! @brief As `mpi_runner::fail`.
   [[noreturn]] void fail(std::string const& why) {
     if (failed_ || !machine_)
       throw run_error("nccl: rank " + std::to_string(rank_) + ' ' + why, rank_);

@@ -139,10 +139,7 @@ public:
   //! first one, has a stage on another GPU, or as the constructor does; run_error after a failure.
   plan_number add(plan work) { return put(std::move(work), machine_->plans.size()); }
 
-  //! @brief Takes a further plan in the place of another, which is gone then. See plan_cache.
-  //! @param which of the plans.
-  //! @return the same number.
-  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  //! @brief As `thread_runner::replace`.
   plan_number replace(plan_number which, plan work) {
     pipelining::detail::check_number(which, machine_->plans.size());
     return put(std::move(work), static_cast<std::size_t>(which.index));
@@ -171,9 +168,7 @@ public:
     launch_iteration();
   }
 
-  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
-  //! one is right now, and the iteration must begin again, with a plan that has nothing to
-  //! validate.
+  //! @brief As `thread_runner::begins_again`.
   [[nodiscard]] bool begins_again() const { return now_ != nullptr && now_->begins_again(); }
 
   //! @brief The stream on which an iteration starts and ends: the compute stream of device 0.

@@ -164,11 +164,7 @@ public:
   //! other places for them; else as the constructor does.
   plan_number add(plan work) { return put(std::move(work), plans_.size()); }
 
-  //! @brief Takes a further plan in the place of another, which is gone then. Collective, as `add`
-  //! is. See plan_cache.
-  //! @param which of the plans.
-  //! @return the same number.
-  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  //! @brief As `thread_runner::replace`; collective, as `add` is.
   plan_number replace(plan_number which, plan work) {
     detail::check_number(which, plans_.size());
     return put(std::move(work), static_cast<std::size_t>(which.index));
@@ -205,9 +201,7 @@ public:
     }
   }
 
-  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
-  //! one is right now, and the iteration must begin again, with a plan that has nothing to
-  //! validate. The same on all ranks.
+  //! @brief As `thread_runner::begins_again`; the same on all ranks.
   [[nodiscard]] bool begins_again() const noexcept {
     return now_running_ != nullptr && now_running_->runs->begins_again();
   }
