@@ -34,7 +34,8 @@ namespace cuda {
   std::string name;
   switch (step.about) {
   case subject::pass:
-    name = letter(*over.declared, step.work.kind) + stage + number(" m", step.work.microbatch);
+    name =
+      sign(*over.declared, step.work.kind).c_str() + stage + number(" m", step.work.microbatch);
     name += over.extents.chunks > 1 ? number(" c", step.work.chunk) : "";
     break;
   case subject::tied_gradient: name = "tied" + stage; break;
