@@ -274,7 +274,7 @@ namespace detail {
 
 //! The kind that a row is named after.
 [[nodiscard]] constexpr pass_kind namer_of(flow const& declared, int row) noexcept {
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < declared.kind_count; ++kind)
     if (declared.kinds[kind].exists() && declared.links[kind][0].made[0] == row)
       return static_cast<pass_kind>(kind);
   return pass_kind{};
@@ -285,7 +285,7 @@ namespace detail {
 [[nodiscard]] constexpr pass_kind namer_of(pipeline_view const& over, int row, int stage) noexcept {
   pass_kind best = namer_of(*over.declared, row);
   int rank = 0;
-  for (int kind = 0; kind < most_kinds; ++kind) {
+  for (int kind = 0; kind < over.declared->kind_count; ++kind) {
     pass const what{static_cast<pass_kind>(kind), false, static_cast<std::uint16_t>(stage), 0, 0};
     if (!contains(over, what) || links_of(over, what).made[0] != row)
       continue;

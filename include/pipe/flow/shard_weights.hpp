@@ -11,6 +11,7 @@
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training_kinds.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
@@ -38,6 +39,7 @@ public:
       add(of.data[i]);
     for (int i = 0; i < most_kinds; ++i)
       flow_.kinds[i] = of.kinds[i];
+    flow_.kind_count = std::max(of.kind_count, index_of(pass_kind::keep_weights) + 1);
   }
   [[nodiscard]] constexpr flow run() {
     std::uint8_t const in_use = add_visits("", pass_kind::request_weights);

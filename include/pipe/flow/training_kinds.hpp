@@ -274,7 +274,6 @@ inline constexpr kind_of_pass kinds_of_weights[] = {
 //! The kinds of all flows of training, and none of their data.
 inline constexpr flow kinds_of_training = [] {
   flow result;
-  int number = 0;
   for (kind_of_pass const& kind : {forward_kind,
                                    backward_kind,
                                    backward_input_kind,
@@ -289,9 +288,9 @@ inline constexpr flow kinds_of_training = [] {
                                    logits_kind(2),
                                    logits_gradient_kind(2),
                                    embed_gradient_kind})
-    result.kinds[number++] = kind;
+    result.kinds[result.kind_count++] = kind;
   for (kind_of_pass const& kind : kinds_of_weights)
-    result.kinds[number++] = kind;
+    result.kinds[result.kind_count++] = kind;
   return result;
 }();
 
@@ -302,7 +301,7 @@ inline constexpr flow kinds_of_training = [] {
 
 //! Whether all kinds of a flow are kinds of training.
 [[nodiscard]] constexpr bool is_of_training(flow const& declared) noexcept {
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < declared.kind_count; ++kind)
     if (declared.kinds[kind].exists() &&
         !(declared.kinds[kind].word == kinds_of_training.kinds[kind].word))
       return false;

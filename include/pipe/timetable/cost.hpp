@@ -216,7 +216,7 @@ constexpr void check_cost(pipeline_view const& over, Cost const& cost) {
     if (!(time < 0) && !is_time(time))
       throw std::invalid_argument("cost model: the times of a broadcast and of a reduce must be "
                                   "finite numbers, or negative for those of messages");
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < over.declared->kind_count; ++kind)
     for (int stage = 0; stage < stages(over.extents); ++stage)
       for (int chunk = 0; chunk < chunks_of(over, 0); ++chunk) {
         pass const what{static_cast<pass_kind>(kind),

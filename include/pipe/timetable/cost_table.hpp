@@ -51,7 +51,7 @@ public:
     bool const split =
       kind_with(declared, role::input) != no_kind && kind_with(declared, role::weights) != no_kind;
     for (bool const in_groups : {false, true})
-      for (int kind = 0; kind < most_kinds; ++kind)
+      for (int kind = 0; kind < declared.kind_count; ++kind)
         if (kind_of_pass const& one = declared.kinds[kind];
             one.exists() && one.in_groups == in_groups)
           add(declared, static_cast<pass_kind>(kind), split);

@@ -144,7 +144,7 @@ struct entry_rules {
     flow const& declared = *over.declared;
     int const stage_count = stages(over.extents);
     bool const chunked = over.extents.chunks > 1 || over.first_units != nullptr;
-    for (int kind = 0; kind < most_kinds; ++kind) {
+    for (int kind = 0; kind < declared.kind_count; ++kind) {
       if (!declared.kinds[kind].exists() ||
           (declared.kinds[kind].in_groups && over.edges == nullptr))
         continue;

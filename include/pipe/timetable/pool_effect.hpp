@@ -19,7 +19,7 @@ struct pool_effect {
 
 [[nodiscard]] constexpr pool_effect effect_on(flow const& declared, slot_class pool) noexcept {
   pool_effect result{};
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < declared.kind_count; ++kind)
     for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
       effect const& one = declared.kinds[kind].effects[i];
       datum const& of = declared.data[one.of];

@@ -211,7 +211,7 @@ constexpr report check_memory(pool_effect const& of,
                                                 int at) {
   flow const& declared = *over.declared;
   int const unit_count = units(over);
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < declared.kind_count; ++kind)
     for (int i = 0; holds(found[at], kind) && i < declared.kinds[kind].effect_count; ++i) {
       effect const& one = declared.kinds[kind].effects[i];
       if (one.stage == of_stage::own || users.fill_row(declared, one.of))

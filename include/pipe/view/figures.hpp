@@ -8,7 +8,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/training_kinds.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
@@ -134,8 +133,8 @@ void append_peaks(Sink& out,
 }
 
 //! The number in a cell: the microbatch, or the stage whose weights travel.
-[[nodiscard]] constexpr int number_of_cell(pass const& what) noexcept {
-  return training_kind(what.kind).on == engine::network ? what.stage : what.microbatch;
+[[nodiscard]] constexpr int number_of_cell(flow const& declared, pass const& what) noexcept {
+  return declared[what.kind].on == engine::network ? what.stage : what.microbatch;
 }
 
 } // namespace detail

@@ -234,7 +234,7 @@ void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int ent
              y + height / 2 + font * 0.36,
              font,
              text_is_light_on(fill) ? " fill=\"#fff\"" : "");
-  append(out, number_of_cell(what), "</text>");
+  append(out, number_of_cell(*layout.table.over.declared, what), "</text>");
 }
 
 //! A grey row with its cells, and a name before it.

@@ -124,12 +124,12 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
 //! that stand between passes and take no time.
 //! @complexity O(n) for n passes.
 [[nodiscard]] inline std::vector<pass_kind> kinds_in_use(timetable_view table) {
-  unsigned found = 0;
+  std::uint64_t found = 0;
   for (int i = 0; i < table.size(); ++i)
-    found |= 1u << static_cast<unsigned>(table.passes[i].kind);
+    found |= std::uint64_t{1} << static_cast<unsigned>(table.passes[i].kind);
   std::vector<pass_kind> result;
   for (int kind = 0; kind < most_kinds; ++kind)
-    if ((found >> static_cast<unsigned>(kind) & 1u) != 0 &&
+    if ((found >> static_cast<unsigned>(kind) & 1) != 0 &&
         !stands_between(*table.over.declared, static_cast<pass_kind>(kind)))
       result.push_back(static_cast<pass_kind>(kind));
   return result;

@@ -75,12 +75,14 @@ struct trace_writer {
   }
 
   void write_pass(int process, measured_pass const& ran, double unit, pipeline_view const& over) {
-    char const kind[] = {letter(*over.declared, ran.what.kind), '\0'};
     begin_event();
-    append(out, "{\"ph\":\"X\",\"name\":\"", kind, ran.what.microbatch);
+    std::string name = sign(*over.declared, ran.what.kind).c_str();
+    append_number(name, ran.what.microbatch);
     if (over.extents.chunks > 1)
-      append(out, ".", ran.what.chunk);
-    append(out, "\",\"cat\":");
+      append(name, ".", ran.what.chunk);
+    append(out, "{\"ph\":\"X\",\"name\":");
+    append_quoted(out, name);
+    append(out, ",\"cat\":");
     append_quoted(out, word(*over.declared, ran.what.kind));
     append(out, ",\"pid\":", process);
     append(out, ",\"tid\":", ran.device, ",\"ts\":", ran.start * unit);

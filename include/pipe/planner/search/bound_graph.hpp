@@ -37,7 +37,7 @@ struct bound_case {
 [[nodiscard]] inline pass_kind kind_in_group(pipeline_view const& over, int row, int stage) {
   pass_kind best{};
   int rank = 0;
-  for (int kind = 0; kind < most_kinds; ++kind) {
+  for (int kind = 0; kind < over.declared->kind_count; ++kind) {
     pass const what = row_writer::make(static_cast<pass_kind>(kind), stage, 0);
     if (!holds(over.declared->makers[row], kind) || !contains(over, what))
       continue;

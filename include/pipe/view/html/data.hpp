@@ -9,6 +9,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -93,7 +94,8 @@ void append_links(Sink& out, timetable_view const& table) {
 template <text_sink Sink>
 void append_kinds(Sink& out, flow const& declared) {
   append(out, "\"kinds\":[");
-  for (int number = 0; number < most_kinds; ++number) {
+  int const count = std::max(declared.kind_count, kinds_of_training.kind_count);
+  for (int number = 0; number < count; ++number) {
     auto const kind = static_cast<pass_kind>(number);
     append(out, number == 0 ? "" : ",");
     if (!declared[kind].exists()) {

@@ -61,7 +61,7 @@ void append_cell(std::string& row, Part const&... parts) {
 //! True where forward passes read the stage before, and backward passes the stage after.
 [[nodiscard]] constexpr bool trains_as_torch(flow const& declared) noexcept {
   bool goes_back = false;
-  for (int kind = 0; kind < most_kinds; ++kind) {
+  for (int kind = 0; kind < declared.kind_count; ++kind) {
     stage_call const calls = declared.kinds[kind].calls;
     bool const back = calls == stage_call::backward || calls == stage_call::backward_input;
     if (!declared.kinds[kind].exists() || (!back && calls != stage_call::forward))
