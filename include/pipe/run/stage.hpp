@@ -62,10 +62,19 @@ concept is_frozen = requires(Stage& stage, context const& where, input in, outpu
   stage.backward_input(where, in, out);
 };
 
+namespace detail {
+//! With no trained stage before it, a frozen stage needs forward alone.
+template <class Stage>
+concept says_frozen = requires {
+  requires Stage::frozen;
+};
+} // namespace detail
+
 //! @brief A stage of a model: forward, and backward in one piece or in two.
 template <class Stage>
 concept stage_functor = can_perform<Stage> ||
-  (can_forward<Stage> && (can_backward<Stage> || can_split_backward<Stage> || is_frozen<Stage>));
+  (can_forward<Stage> &&
+   (can_backward<Stage> || can_split_backward<Stage> || detail::says_frozen<Stage>));
 
 namespace detail {
 
@@ -76,7 +85,7 @@ struct check_stage {
                 "run: a stage needs forward(pipelining::context const&, pipelining::input, "
                 "pipelining::output)");
   static_assert(can_perform<Stage> || can_backward<Stage> || can_split_backward<Stage> ||
-                  is_frozen<Stage>,
+                  says_frozen<Stage>,
                 "run: a stage needs backward(context const&, input, output), or both "
                 "backward_input(context const&, "
                 "input, output) and backward_weight(context const&)");

@@ -276,7 +276,9 @@ constexpr row_findings enter_row(place_map const& map,
     } else {
       place_code const code = here + i;
       places[unit] = code;
-      entered += links.wanted;
+      // What only goes forward has one datum that others read.
+      entered +=
+        !Plain && links.wanted > 1 && goes_forward_only(map.over, stage) ? 1 : links.wanted;
       if (links.also[0] != none)
         for (int k = 0; k < 2 && links.also[k] != none; ++k) {
           place_code& at = places_of[base + links.also[k]][unit];
@@ -295,10 +297,11 @@ constexpr row_findings enter_row(place_map const& map,
 
 //! How many wanted lines there are.
 [[nodiscard]] constexpr int wanted_lines(pipeline_view const& over) noexcept {
-  int rows = 0;
-  for (int row = 0; row < over.declared->rows; ++row)
-    rows += over.declared->wanted[row] ? 1 : 0;
-  return rows * stages(over.extents) * units(over);
+  int count = 0;
+  for (int stage = 0; stage < stages(over.extents); ++stage)
+    for (int row = 0; row < over.declared->rows; ++row)
+      count += wants(over, row, stage) ? 1 : 0;
+  return count * units(over);
 }
 
 //! The first pass that no row has, once every row is in the map.
@@ -307,7 +310,7 @@ constexpr row_findings enter_row(place_map const& map,
   int const one_way = over.declared->rows * stages(over.extents);
   for (int line = 0; line < one_way; ++line)
     for (int unit = 0; unit < units(over); ++unit) {
-      if (!over.declared->wanted[line / stages(over.extents)])
+      if (!wants(over, line / stages(over.extents), line % stages(over.extents)))
         break;
       pass const what = pass_at(over, line * units(over) + unit);
       if (map.places[line + route_of(over.extents, what.microbatch) * one_way][unit] == 0)
