@@ -44,7 +44,7 @@ inline edge_list chain(int stages) {
 //! @brief A `joining_stage` that may be frozen. Its outputs in a backward pass are for the stages
 //! before it that take a gradient.
 struct freezing_stage : joining_stage {
-  bool frozen = false;
+  bool untrained = false;
   std::vector<std::size_t> taken{}; //!< which of its inputs take a gradient
   int forwards = 0;
   int backwards = 0; //!< and passes for the gradient of the input
@@ -65,7 +65,7 @@ struct freezing_stage : joining_stage {
 
 private:
   void add(std::uint64_t dy, pipelining::context const& where) {
-    if (!frozen)
+    if (!untrained)
       gradient += dy * where.activation.as<std::uint64_t>()[0];
   }
   std::uint64_t send_back(pipelining::context const& where) {
@@ -90,7 +90,7 @@ inline std::vector<freezing_stage> freezing_model(edge_list const& edges,
   for (int s = 0; s < stages; ++s) {
     auto& stage = model[static_cast<std::size_t>(s)];
     stage.weight = random() | 1u;
-    stage.frozen = std::find(frozen.begin(), frozen.end(), s) != frozen.end();
+    stage.untrained = std::find(frozen.begin(), frozen.end(), s) != frozen.end();
     auto const from = before(edges, s);
     for (std::size_t k = 0; k < from.size(); ++k)
       if (!only_forward(edges, frozen, from[k]))
@@ -106,7 +106,7 @@ inline char const* fault_of(freezing_stage const& stage,
                             int units_run,
                             bool goes_forward_only) {
   auto const units = static_cast<std::uint64_t>(units_run);
-  return stage.gradient != (stage.frozen ? 0 : expected) ? "gradient"
+  return stage.gradient != (stage.untrained ? 0 : expected) ? "gradient"
          : stage.forwards < units_run || (goes_forward_only && stage.forwards > units_run)
            ? "forwards"
          : stage.backwards != (goes_forward_only ? 0 : units_run)                ? "backwards"

@@ -56,10 +56,10 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
                                                  std::span<stage_group const> groups = {},
                                                  std::span<int const> frozen = {}) {
   auto const count = static_cast<std::size_t>(stage_count);
-  std::vector<std::vector<stage_neighbour>> sides[4]; // before, after, beside, takers
+  std::vector<std::vector<stage_neighbour>> sides[beside - detail::takers + 1]; // by step
   for (auto& side : sides)
     side.resize(count);
-  auto& [before_all, after_all, beside_all, takers_all] = sides;
+  auto& [beside_all, after_all, none, before_all, takers_all] = sides;
   for (stage_edge const& edge : edges) {
     if (edge.from < 0 || edge.to >= stage_count)
       detail::refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
@@ -84,12 +84,12 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
         beside_all[static_cast<std::size_t>(group.first + member)].push_back(
           {group.first + other, member});
     }
-  std::vector<int> table = detail::forward_only(stage_count, groups, frozen);
+  std::vector<int> still = detail::forward_only(stage_count, groups, frozen);
   for (std::size_t to = 0; to < count; ++to)
     for (stage_neighbour const& from : before_all[to]) {
-      if (table[static_cast<std::size_t>(from.stage)] != 0)
+      if (still[static_cast<std::size_t>(from.stage)] != 0)
         continue;
-      table[to] = 0;
+      still[to] = 0;
       after_all[static_cast<std::size_t>(from.stage)][static_cast<std::size_t>(from.number)]
         .number = static_cast<int>(takers_all[to].size());
       takers_all[to].push_back(from);
@@ -104,9 +104,14 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
                 beside_all[stage].empty()
                   ? 0
                   : before_all[stage].size() + beside_all[stage].size() + after_all[stage].size()});
-  table.insert(table.begin(), static_cast<int>(widest));
+  std::vector<int> table{static_cast<int>(widest)};
   int at = 0;
   for (auto const& side : sides) {
+    if (&side == &none) {
+      table.insert(table.end(), still.begin(), still.end());
+      table.push_back(0);
+      continue;
+    }
     for (std::vector<stage_neighbour> const& of : side) {
       table.push_back(at);
       at += static_cast<int>(of.size());

@@ -192,19 +192,16 @@ copies_below(pipeline_view const& over, int stage, int device) noexcept {
   return over.edges != nullptr && neighbours(over, stage, beside) > 0;
 }
 
+namespace detail {
 //! @brief True for a stage without weights to train that has none before it: it has forward passes
 //! alone, which keep nothing, and takes no gradient.
 [[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
-  return over.edges != nullptr && over.edges[1 + stage] != 0;
+  return over.edges != nullptr && *first_neighbour(over.edges, stages(over.extents), stage, 0) != 0;
 }
-
-namespace detail {
-//! Whether a kind runs on a stage.
+//! Whether passes of a kind are wanted on a stage at all.
 [[nodiscard]] constexpr bool
-runs_on(pipeline_view const& over, pass_kind kind, int stage) noexcept {
-  kind_of_pass const& of = (*over.declared)[kind];
-  return of.in_groups == in_group(over, stage) &&
-         (!goes_forward_only(over, stage) || of.calls == stage_call::forward);
+is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
+  return !goes_forward_only(over, stage) || (*over.declared)[kind].calls == stage_call::forward;
 }
 //! Whether every unit of a stage must have what a row is of.
 [[nodiscard]] constexpr bool wants(pipeline_view const& over, int row, int stage) noexcept {
@@ -224,8 +221,7 @@ runs_on(pipeline_view const& over, pass_kind kind, int stage) noexcept {
   return index_of(what.kind) < most_kinds && (*over.declared)[what.kind].exists() &&
          what.stage < stages(over.extents) && what.microbatch < over.extents.microbatches &&
          what.chunk < chunks_of(over, what.microbatch) &&
-         (over.edges == nullptr ? !(*over.declared)[what.kind].in_groups
-                                : detail::runs_on(over, what.kind, what.stage));
+         (*over.declared)[what.kind].in_groups == in_group(over, what.stage);
 }
 
 //! @brief The time from the end of a pass of one stage to the start of one of another that reads

@@ -29,11 +29,11 @@ struct stage_group {
 inline constexpr int beside = 2;
 
 namespace detail {
-//! The step from a stage to those before it that take a gradient from it.
+//! The step from a stage of a graph to those before it that take a gradient from it.
 inline constexpr int takers = -2;
 //! The step from a stage to those that read what it makes, where `step` leads there in a chain.
-[[nodiscard]] constexpr int to_readers(int step) noexcept {
-  return step == -1 ? takers : step;
+[[nodiscard]] constexpr int to_readers(int const* edges, int step) noexcept {
+  return edges != nullptr && step == -1 ? takers : step;
 }
 } // namespace detail
 
@@ -45,14 +45,13 @@ struct stage_neighbour {
 
 namespace detail {
 
-//! Where the neighbours of a stage begin in a table of edges: 1 + S + 4 (S + 1) + 2 n numbers. The
-//! first is the most stages that read of one; then, for each stage, whether it only goes forward;
-//! then, for the stages before, after and beside, and for those before that take a gradient, where
-//! each stage's neighbours begin; then stage and number of every neighbour.
+//! Where the neighbours of a stage begin in a table of edges: 1 + 5 (S + 1) + 2 n numbers. The
+//! first is the most stages that read of one; then, for every step from `beside` down to `takers`,
+//! where each stage's neighbours begin, in place of step 0 whether a stage only goes forward; then
+//! stage and number of every neighbour.
 [[nodiscard]] constexpr int const*
 first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept {
-  int const side = step == takers ? 3 : step < 0 ? 0 : step == beside ? 2 : 1;
-  return edges + 1 + stage_count + side * (stage_count + 1) + stage;
+  return edges + 1 + (beside - step) * (stage_count + 1) + stage;
 }
 
 } // namespace detail
@@ -61,10 +60,8 @@ first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept
 //! @param edges a table of edges; null for a chain.
 [[nodiscard]] constexpr int
 neighbours(int const* edges, int stage_count, int stage, int step) noexcept {
-  if (edges == nullptr) {
-    int const other = stage + (step == detail::takers ? -1 : step);
-    return step != beside && other >= 0 && other < stage_count ? 1 : 0;
-  }
+  if (edges == nullptr)
+    return step != beside && stage + step >= 0 && stage + step < stage_count ? 1 : 0;
   int const* const first = detail::first_neighbour(edges, stage_count, stage, step);
   return first[1] - first[0];
 }
@@ -74,15 +71,15 @@ neighbours(int const* edges, int stage_count, int stage, int step) noexcept {
 [[nodiscard]] constexpr stage_neighbour
 neighbour(int const* edges, int stage_count, int stage, int step, int number) noexcept {
   if (edges == nullptr)
-    return {stage + (step == detail::takers ? -1 : step), 0};
+    return {stage + step, 0};
   int const at = *detail::first_neighbour(edges, stage_count, stage, step) + number;
-  int const* const pair = edges + 1 + stage_count + 4 * (stage_count + 1) + 2 * at;
+  int const* const pair = edges + 1 + 5 * (stage_count + 1) + 2 * at;
   return {pair[0], pair[1]};
 }
 
 //! @brief The numbers of a table of edges.
 [[nodiscard]] constexpr int table_size(int const* edges, int stage_count) noexcept {
-  return 1 + stage_count + 4 * (stage_count + 1) +
+  return 1 + 5 * (stage_count + 1) +
          2 * *detail::first_neighbour(edges, stage_count, stage_count, detail::takers);
 }
 

@@ -53,7 +53,8 @@ concept can_perform =
   stage.perform(kind, where, in, out);
 };
 
-//! @brief `static constexpr bool frozen = true`: the weights of the stage are not trained. It needs
+//! @brief `static constexpr bool frozen = true`: the weights of the stage are not trained. Where
+//! stages before it are, or are not declared to be frozen (see with_frozen_stages), it needs
 //! `backward_input` alone, which is called in fused backward passes too (where it has no
 //! `weight_input`), and nothing is called for its weight gradients.
 template <class Stage>

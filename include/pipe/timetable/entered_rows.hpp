@@ -212,6 +212,7 @@ constexpr row_findings enter_row(place_map const& map,
     int const microbatch = what.microbatch;
     int const chunk = what.chunk;
     int const kind = static_cast<int>(what.kind);
+    bool still = false; // of a graph, whether the stage only goes forward
     bool known = kind < most_kinds && stage <= last_stage && microbatch < microbatches;
     int where = stage > 0 ? stage < last_stage ? 3 : 1 : stage < last_stage ? 2 : 0;
     int first = microbatch * chunks;
@@ -223,6 +224,7 @@ constexpr row_findings enter_row(place_map const& map,
         where = (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
                 (neighbours(map.over, stage, 1) > 0 ? 2 : 0);
         known = contains(map.over, what);
+        still = goes_forward_only(map.over, stage);
       }
       if (known && first_units != nullptr) {
         first = first_units[microbatch];
@@ -231,7 +233,8 @@ constexpr row_findings enter_row(place_map const& map,
     }
     entry_links const& links = rules.of[known ? kind : 0][where];
     int const made = links.made;
-    if (!known || chunk >= count || made == none) {
+    if (!known || chunk >= count || made == none ||
+        (still && !is_wanted(map.over, what.kind, stage))) {
       inputs[i] = nothing_before;
       if (found.first)
         found.first = {rule::unknown_pass, device, static_cast<int>(i), what, {}};
@@ -276,9 +279,7 @@ constexpr row_findings enter_row(place_map const& map,
     } else {
       place_code const code = here + i;
       places[unit] = code;
-      // What only goes forward has one datum that others read.
-      entered +=
-        !Plain && links.wanted > 1 && goes_forward_only(map.over, stage) ? 1 : links.wanted;
+      entered += still ? 1 : links.wanted; // what others read, or all
       if (links.also[0] != none)
         for (int k = 0; k < 2 && links.also[k] != none; ++k) {
           place_code& at = places_of[base + links.also[k]][unit];

@@ -29,7 +29,7 @@ inline void leave_out_unneeded(device_orders& orders) {
     for (; i < end; ++i) {
       pass what = orders.passes[static_cast<std::size_t>(i)];
       bool const stays =
-        what.stage >= stages(orders.over.extents) || runs_on(orders.over, what.kind, what.stage);
+        what.stage >= stages(orders.over.extents) || is_wanted(orders.over, what.kind, what.stage);
       what.overlapped = what.overlapped && !halved;
       halved = !stays;
       if (stays)
@@ -43,10 +43,15 @@ inline void leave_out_unneeded(device_orders& orders) {
 //! Moves passes of such stages to the latest times that keep nobody waiting. They could run ahead
 //! as far as there are microbatches, and what they make would fill memory. What they make arrives
 //! before the pass in front of its reader begins, so that there is a pass to hide the message.
-//! @pre the timetable has times
-//! @complexity O(n log n) for n of their passes
+//! @pre passes that have no times have a circular order
+//! @complexity O(1) for a chain, O(n log n) for n passes of such stages
 inline void hold_back(dynamic_timetable& table) {
   pipeline_view const over = table.over;
+  bool any = false;
+  for (int stage = 0; over.edges != nullptr && stage < stages(over.extents); ++stage)
+    any = any || goes_forward_only(over, stage);
+  if (!any)
+    return;
   auto const at = [](int number) { return static_cast<std::size_t>(number); };
   auto const unit = [&](int stage, int number) { return at(stage * units(over) + number); };
   int const devices = over.extents.devices;
@@ -79,6 +84,10 @@ inline void hold_back(dynamic_timetable& table) {
     for (int k = 0; k < readers; ++k) {
       int const stage = neighbour(over, what.stage, 1, k).stage;
       int const reader = forward[unit(stage, unit_of(over, what))];
+      if (reader < 0) {
+        latest = 0; // nobody reads it: verify says so
+        break;
+      }
       int const to = device_of(over, stage, what.microbatch);
       double const message = message_time(links, devices, table.latency, device, to);
       bool const ahead = to != device && reader > table.offsets[at(to)];

@@ -176,8 +176,6 @@ make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) 
   detail::entered_rows const entered = detail::enter(table);
   if (entered.found().first) // else a pass may name what the pipeline does not have
     detail::run(table, entered, cost);
-  if (entered.found().first && !detail::frozen_by(plan).empty())
-    detail::hold_back(table);
   if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   return table;

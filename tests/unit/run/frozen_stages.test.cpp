@@ -184,8 +184,10 @@ TEST_CASE("a frozen prefix costs its forward passes, and memory as of the traine
   double const expected[] = {53, 71, 89};
   for (int latency = 0; latency < 3; ++latency) {
     pp::uniform_cost const cost{.communication = static_cast<double>(latency)};
+    // [snippet frozen]
     auto const table =
       pp::make_timetable(pp::with_frozen_stages<pp::OneFOneB>{{}, {0, 1}}, {4, 16}, cost);
+    // [snippet frozen]
     CHECK(pp::makespan(table) == expected[latency]);
     CHECK(pp::makespan(table) < pp::makespan(pp::make_timetable<pp::OneFOneB>({4, 16}, cost)));
     auto const work = pp::lower(table, support::words).view();
