@@ -238,9 +238,12 @@ static_assert(pp::stage_functor<forward_alone>);
 } // namespace
 
 TEST_CASE("a frozen stage with nothing trained before it needs forward alone") {
+  // [snippet found]
   std::tuple<forward_alone, only_trained> model;
-  pp::run(pp::lower(pp::make_timetable(pp::with_frozen_stages<pp::OneFOneB>{{}, {0}}, {2, 5}),
-                    support::single_words),
+  pp::with_frozen_stages<pp::OneFOneB> const schedule{{}, pp::frozen_stages(model, 2)};
+  // [snippet found]
+  CHECK(schedule.frozen == std::vector<int>{0});
+  pp::run(pp::lower(pp::make_timetable(schedule, {2, 5}), support::single_words),
           model,
           {.guarded = true});
   CHECK(std::get<0>(model).calls == 5);
@@ -248,6 +251,20 @@ TEST_CASE("a frozen stage with nothing trained before it needs forward alone") {
   // Where the plan has passes that it cannot run, it is refused.
   CHECK_THROWS_AS(pp::run(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 5})), model),
                   std::invalid_argument);
+}
+
+TEST_CASE("frozen stages have rows of the totals, and copies of them nothing to add") {
+  auto const counts = [](pp::plan const& work, pp::subject about) {
+    return std::count_if(work.items.begin(), work.items.end(), [&](pp::item const& step) {
+      return step.what == pp::operation::run && step.about == about;
+    });
+  };
+  pp::uniform_sizes const sizes{.message = 8, .copied_gradient = 8, .totals_bytes = 8};
+  auto const two = pp::lower(
+    pp::make_timetable(pp::with_frozen_stages<pp::DualPipe<>>{{}, {0, 1}}, {4, 8}), sizes);
+  CHECK(counts(two, pp::subject::contribution) == 4);
+  CHECK(counts(two, pp::subject::update) == 8);
+  CHECK(counts(two, pp::subject::add_copies) == 4); // of the two that are trained
 }
 
 TEST_CASE("frozen stages that cannot be are refused") {
