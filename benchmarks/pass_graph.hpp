@@ -32,7 +32,7 @@ public:
     pipelining::pipeline_view const over = table.over;
     std::vector<std::size_t> maker_of(static_cast<std::size_t>(pipelining::pass_indices(over)));
     for (std::size_t i = 0; i < turns_.size(); ++i)
-      maker_of[static_cast<std::size_t>(pipelining::pass_index(over, table.passes[i]))] = i;
+      maker_of[static_cast<std::size_t>(pipelining::detail::pass_index(over, table.passes[i]))] = i;
     for (int device = 0; device < table.over.extents.devices; ++device)
       for (int entry = table.offsets[device]; entry < table.offsets[device + 1]; ++entry) {
         auto const here = static_cast<std::size_t>(entry);

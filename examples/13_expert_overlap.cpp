@@ -15,6 +15,7 @@
 namespace pp = pipelining;
 using enum pp::does;
 using enum pp::engine;
+using enum pp::role;
 using pp::of_stage;
 
 // clang-format off
@@ -45,34 +46,35 @@ constexpr pp::datum all_data[] = {
 // [snippet data]
 
 // [snippet kinds]
-constexpr pp::pass_kind attention{0}, dispatch{1}, experts{2}, combine{3}, combine_back{4},
-  experts_back{5}, expert_gradients{6}, dispatch_back{7}, attention_back{8},
-  attention_gradients{9};
-
-constexpr pp::kind_of_pass of(char letter, pp::flow_word const& word, pp::engine on,
+constexpr pp::kind_of_pass of(char letter, pp::flow_word const& word, pp::role is,
                               std::initializer_list<pp::effect> effects) {
-  return pp::declare_kind(letter, word, on, pp::stage_call::perform, effects);
+  auto const on = is == communicate ? network : compute;
+  return with_role(pp::declare_kind(letter, word, on, pp::stage_call::perform, effects), is);
 }
-constexpr pp::numbered_kind all_kinds[] = {
-  {attention, of('A', "attention", compute,
-    {{reads, output, of_stage::before}, {makes, attention_kept}, {makes, routed}})},
-  {dispatch, of('D', "dispatch", network, {{frees, routed}, {makes, dispatched}})},
-  {experts, of('E', "experts", compute, {{reads, dispatched}, {makes, mixed}})},
-  {combine, of('C', "combine", network, {{frees, mixed}, {makes, output}})},
-  {combine_back, of('K', "combine back", network,
-    {{reads, gradient, of_stage::after}, {makes, mixed_gradient}})},
-  {experts_back, of('M', "experts back", compute,
-    {{frees, mixed_gradient}, {makes, dispatched_gradient}, {makes, expert_input}})},
-  {expert_gradients, of('W', "expert gradients", compute,
-    {{frees, dispatched}, {frees, expert_input}, {makes, expert_weights}})},
-  {dispatch_back, of('J', "dispatch back", network,
-    {{frees, dispatched_gradient}, {makes, routed_gradient}})},
-  {attention_back, of('B', "attention back", compute,
-    {{reads, attention_kept}, {frees, routed_gradient}, {makes, gradient},
-     {makes, attention_input}})},
-  {attention_gradients, of('V', "attention gradients", compute,
-    {{frees, attention_kept}, {frees, attention_input}, {makes, attention_weights}})}};
+constexpr pp::kind_of_pass all_kinds[] = {
+  of('A', "attention", forward,
+    {{reads, output, of_stage::before}, {makes, attention_kept}, {makes, routed}}),
+  of('D', "dispatch", communicate, {{frees, routed}, {makes, dispatched}}),
+  of('E', "experts", forward, {{reads, dispatched}, {makes, mixed}}),
+  of('C', "combine", communicate, {{frees, mixed}, {makes, output}}),
+  of('K', "combine back", communicate,
+    {{reads, gradient, of_stage::after}, {makes, mixed_gradient}}),
+  of('M', "experts back", input,
+    {{frees, mixed_gradient}, {makes, dispatched_gradient}, {makes, expert_input}}),
+  of('W', "expert gradients", weights,
+    {{frees, dispatched}, {frees, expert_input}, {makes, expert_weights}}),
+  of('J', "dispatch back", communicate, {{frees, dispatched_gradient}, {makes, routed_gradient}}),
+  of('B', "attention back", input, {{reads, attention_kept}, {frees, routed_gradient},
+    {makes, gradient}, {makes, attention_input}}),
+  of('V', "attention gradients", weights,
+    {{frees, attention_kept}, {frees, attention_input}, {makes, attention_weights}})};
 constexpr pp::flow expert_training = pp::declare(all_data, all_kinds);
+constexpr auto named = [](pp::flow_word const& word) { return kind_named(expert_training, word); };
+constexpr auto attention = named("attention"), dispatch = named("dispatch"),
+  experts = named("experts"), combine = named("combine"), combine_back = named("combine back"),
+  experts_back = named("experts back"), expert_gradients = named("expert gradients"),
+  dispatch_back = named("dispatch back"), attention_back = named("attention back"),
+  attention_gradients = named("attention gradients");
 constexpr auto way_back = {combine_back, experts_back, expert_gradients, dispatch_back,
                            attention_back, attention_gradients};
 // [snippet kinds]
@@ -175,7 +177,6 @@ int main() {
   std::string text;
   pp::write_text(text, table, {.schedule = "expert overlap"});
   std::printf("%s\n%g, with a plan that is proven\n", text.c_str(), pp::makespan(table));
-
   std::vector<layer> model;
   for (int stage = 0; stage < stages(table.over.extents); ++stage)
     model.push_back({1.0 + stage, 2.0 - stage / 8.0});
@@ -183,7 +184,6 @@ int main() {
   pp::thread_runner runner(
     pp::lower(table, pp::uniform_sizes{.message = 8, .activation = 8, .weight_input = 8}), model);
   runner.step();
-
   // The same on one device: all layers forward, and back.
   for (int m = 0; m < table.over.extents.microbatches; ++m) {
     std::vector<double> inputs{m + 1.0};

@@ -34,9 +34,11 @@ inline double median(std::vector<double> numbers) {
 inline pp::dynamic_timetable measured(pp::dynamic_timetable plan, std::vector<stamp> const& ran) {
   std::uint64_t first = ~std::uint64_t{0};
   for (pp::pass const& what : plan.passes)
-    first = std::min(first, ran[static_cast<std::size_t>(pp::pass_index(plan.over, what))].start);
+    first =
+      std::min(first, ran[static_cast<std::size_t>(pp::detail::pass_index(plan.over, what))].start);
   for (std::size_t i = 0; i < plan.passes.size(); ++i) {
-    stamp const& at = ran[static_cast<std::size_t>(pp::pass_index(plan.over, plan.passes[i]))];
+    stamp const& at =
+      ran[static_cast<std::size_t>(pp::detail::pass_index(plan.over, plan.passes[i]))];
     plan.starts[i] = static_cast<double>(at.start - first) / 1000;
     plan.ends[i] = static_cast<double>(at.end - first) / 1000;
   }
@@ -52,14 +54,14 @@ struct delays {
 inline delays delays_of(pp::timetable_view ran) {
   std::vector<int> entries(static_cast<std::size_t>(pp::pass_indices(ran.over)), -1);
   for (int i = 0; i < ran.size(); ++i)
-    entries[static_cast<std::size_t>(pp::pass_index(ran.over, ran.passes[i]))] = i;
+    entries[static_cast<std::size_t>(pp::detail::pass_index(ran.over, ran.passes[i]))] = i;
   std::vector<double> own;
   std::vector<double> message;
   for (int device = 0; device < ran.over.extents.devices; ++device)
     for (int i = ran.offsets[device]; i < ran.offsets[device + 1]; ++i) {
       double before = i > ran.offsets[device] ? ran.ends[i - 1] : -1;
       bool crossed = false;
-      pp::dependency_list const needed = pp::dependencies(ran.over, ran.passes[i]);
+      pp::detail::dependency_list const needed = pp::dependencies(ran.over, ran.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const entry = entries[static_cast<std::size_t>(needed.index(k))];
         if (entry < 0 || ran.ends[entry] <= before)

@@ -76,7 +76,8 @@ private:
                         static_cast<std::uint16_t>(at.microbatch),
                         static_cast<std::uint16_t>(at.chunk)};
     spin_kernel<<<1, 1, 0, static_cast<cudaStream_t>(at.stream)>>>(
-      stamps + pp::pass_index({extents}, what), static_cast<unsigned>(1000 * cost.duration(what)));
+      stamps + pp::detail::pass_index({extents}, what),
+      static_cast<unsigned>(1000 * cost.duration(what)));
     pp::cuda::check(cudaGetLastError(), "a launch");
   }
 };
@@ -139,11 +140,11 @@ std::vector<double> time_floor(int repeats) {
   constexpr int launches = 100;
   pp::cuda::stream one;
   pp::cuda::stream other;
-  std::vector<pp::cuda::event> events(launches);
+  std::vector<pp::cuda::detail::event> events(launches);
   std::vector<double> times;
   for (int repeat = -warm_up; repeat < repeats; ++repeat) {
     auto const begin = machine::clock::now();
-    for (pp::cuda::event& each : events) {
+    for (pp::cuda::detail::event& each : events) {
       empty_kernel<<<1, 1, 0, one.get()>>>();
       each.record(one.get());
       each.block(other.get());

@@ -13,6 +13,6 @@
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cluster/launch_address.hpp>
 #include <pipe/cluster/plan_agreement.hpp>
-#include <pipe/cluster/store_file.hpp>
+#include <pipe/cluster/store.hpp>
 // IWYU pragma: end_exports
 #endif

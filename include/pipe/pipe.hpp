@@ -35,7 +35,6 @@
 #include <pipe/run/watchdog.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/block/building_block.hpp>
-#include <pipe/schedule/block/placed_on.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>

@@ -181,6 +181,12 @@ def figures_of_shape(house):
     yield counted(f"lessons over {LONG_LESSON} lines", [
         f"{name} ({length(text)} lines)" for name, text in house.programs.items()
         if re.match(r"examples/\d\d_", name) and length(text) > LONG_LESSON], "Shorten it to one subject")
+    yield counted("kinds of training named in timetable, plan, run, view, planner", [
+        f"{name}:{text.count(chr(10), 0, match.start()) + 1} {match[0]}"
+        for name, text in ((name, source_text.without_comments(text)) for name, text in headers.items())
+        if re.match(r"include/pipe/(timetable(?!/adapt/)|plan|run|view|planner)/", name)
+        for match in re.finditer(r"\bpass_kind::\w+|\busing enum \w*(::)?pass_kind\b", text)],
+                  "Ask the flow for the role, the engine or the word of the kind")
     for folder in ("examples/gpt/", "tools/"):
         yield sized(f"lines of {folder}", {
             name: length(text) for name, text in house.programs.items() if name.startswith(folder)})

@@ -25,7 +25,7 @@ FILES = {
     "examples/gpt/main.cpp": "int main() {\n}\n",
     "tools/timetable/main.cpp": 'bool is = name == "ring"; // effort\nauto said = "a ring";\nint main() {\n' + "\n" * 60 + "}\n",
     "include/pipe/planner/registry/rows.hpp": 'namespace pipelining {\nint rows = many(named("ring", 1), named(\n  "v-ring"));\n}\n',
-    "include/pipe/planner/many.hpp": "namespace pipelining {\nint many();\nint draw(int);\n}\n",
+    "include/pipe/planner/many.hpp": "namespace pipelining {\nint many(); // pass_kind::forward\nint draw(int = pass_kind::backward);\n}\n",
     "tests/some.test.cpp": 'test("v-ring");\n',
     "tests/some_test.py": 'run("ring")\nname == "ring"\n',
     "tests/golden/ring.cpp": '"ring"\n',
@@ -40,13 +40,14 @@ EXPECTED = {
     "functions over 60 lines in tools and examples": 1, "headers under 80 lines with one includer": 5,
     "headers over 600 lines": 1, "lessons over 200 lines": 1, "lines of examples/gpt/": 2, "lines of tools/": 64,
     "includes that the layers forbid": 1, "paragraphs of documentation that stand twice": 1,
+    "kinds of training named in timetable, plan, run, view, planner": 1,
     "names of schedules in quotes in include, tools, examples": 1, "names of schedules in quotes in tests, benchmarks": 2,
 }
 # What the sentences name.
 NAMED = ["of_nobody (flow/lone.hpp)", "planner::guess", "rows (planner/registry/rows.hpp)", "line (flow/part.hpp)", "effort (schedule/ring.hpp)",
          "include/pipe/view/draw.hpp:3 draw (62 lines)", "tools/timetable/main.cpp:3 main (62 lines)", "include/pipe/flow/part.hpp (605 lines)",
          "examples/02_long.cpp (201 lines)", "view/draw.hpp includes planner/guess.hpp", 'tools/timetable/main.cpp:1 "ring"',
-         'tests/some.test.cpp:1 "v-ring"', 'tests/some_test.py:2 "ring"',
+         'tests/some.test.cpp:1 "v-ring"', "include/pipe/planner/many.hpp:3 pass_kind::backward", 'tests/some_test.py:2 "ring"',
          "include/pipe/flow/lone.hpp:1 and include/pipe/flow/part.hpp:1"]
 
 

@@ -59,7 +59,7 @@ std::vector<sent_message> messages_of(pp::plan const& work) {
                        .to = device,
                        .sequence = step.sequence,
                        .bytes = static_cast<std::size_t>(step.out_bytes),
-                       .about = pp::describe_subject(step, work.over)});
+                       .about = pp::detail::describe_subject(step, work.over)});
   for (sent_message& one : all)
     one.per_step =
       static_cast<int>(std::count_if(all.begin(), all.end(), [&](sent_message const& other) {

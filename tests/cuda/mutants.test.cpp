@@ -413,7 +413,7 @@ verdict miscounted(mutant const& what, named_plan const& plan) {
     (void)what.on_ranks({.work = plan.work, .steps = steps});
     marks[steps - 1] = standin::calls_of("ncclGroupStart") + standin::calls_of("ncclGroupEnd");
   }
-  auto const expected = pipelining::count_calls(plan.work).group_marks;
+  auto const expected = pipelining::detail::count_calls(plan.work).group_marks;
   return marks[1] - marks[0] == static_cast<std::uint64_t>(expected) ? "" : "calls not as planned";
 }
 

@@ -223,7 +223,7 @@ TEST_CASE(
       };
       auto const few = counted(2);
       auto const more = counted(3);
-      auto const expected = pipelining::count_calls(plan.work);
+      auto const expected = pipelining::detail::count_calls(plan.work);
       int streams = 0; // beside those of passes
       for (int device = 0; device < plan.work.over.extents.devices; ++device) {
         int last = 0;
@@ -388,7 +388,7 @@ TEST_CASE("kernels without room on the GPU end at the deadline, with who stands 
 
 namespace {
 
-using pipelining::cuda::communicator_members;
+using pipelining::cuda::detail::communicator_members;
 
 //! How many communicators are made one after the other where each rank makes its own in the order
 //! of the list, and making one waits for all of its members.
@@ -408,7 +408,7 @@ template <class Policy, class Schedule>
 std::vector<communicator_members> communicators_of_32() {
   auto const table = pipelining::make_timetable<Schedule>({32, 32});
   pipelining::plan const work = pipelining::lower<Policy>(table, message_words);
-  return pipelining::cuda::communicators_of(work.view());
+  return pipelining::cuda::detail::communicators_of(work.view());
 }
 
 //! @param neighbours of a rank, with each of which it shares a communicator, or one per direction.

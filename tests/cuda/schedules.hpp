@@ -54,13 +54,14 @@ void add_plan(std::vector<named_plan>& plans,
   pp::plan work = pp::lower<Policy>(table, message_words);
   REQUIRE(pp::prove(work));
   auto const extents = work.view().over.extents;
-  plans.push_back({name + " " + std::to_string(extents.devices) + "x" +
-                     std::to_string(extents.microbatches) + ", communicators per " + Policy::name,
-                   std::move(work),
-                   support::run_sequentially(pp::stages(extents),
-                                             extents.microbatches,
-                                             extents.chunks,
-                                             table.over.declared == pp::travelling_weights)});
+  plans.push_back(
+    {name + " " + std::to_string(extents.devices) + "x" + std::to_string(extents.microbatches) +
+       ", communicators per " + Policy::name,
+     std::move(work),
+     support::run_sequentially(pp::stages(extents),
+                               extents.microbatches,
+                               extents.chunks,
+                               table.over.declared == pp::detail::travelling_weights)});
 }
 
 //! @brief Adds the plans of one timetable under all policies that join no exchanges.
@@ -92,7 +93,7 @@ void add_offloaded(std::vector<named_plan>& plans,
     pipelining::make_timetable(pipelining::with_offload<Schedule>{}, {devices, microbatches}, cost);
   add_plans(plans, name + " with copies", table);
   auto const& items = plans.back().work.items;
-  REQUIRE(std::any_of(items.begin(), items.end(), pipelining::runs_beside));
+  REQUIRE(std::any_of(items.begin(), items.end(), pipelining::detail::runs_beside));
 }
 
 //! @brief The same with weights in shards, gathered and scattered for every visit of a stage.

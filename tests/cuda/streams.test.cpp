@@ -61,13 +61,15 @@ std::vector<named_plan> test_plans_of_one_policy() {
 
 //! All passes of the plan, in its order, none before what it waits for.
 void check_times(pp::plan const& work, pp::timetable_view step) {
-  pp::dynamic_timetable const order = pp::trace_of(work, [](int, std::size_t, bool) { return 0; });
+  pp::dynamic_timetable const order =
+    pp::detail::trace_of(work, [](int, std::size_t, bool) { return 0; });
   CHECK(
     std::equal(order.passes.begin(), order.passes.end(), step.passes, step.passes + step.size()));
   std::vector<double> ends(static_cast<std::size_t>(pp::pass_indices(step.over)), -1);
   double longest = 0;
   for (int i = 0; i < step.size(); ++i) {
-    ends[static_cast<std::size_t>(pp::pass_index(step.over, step.passes[i]))] = step.ends[i];
+    ends[static_cast<std::size_t>(pp::detail::pass_index(step.over, step.passes[i]))] =
+      step.ends[i];
     longest = std::max(longest, step.ends[i] - step.starts[i]);
   }
   CHECK(longest > 0);
@@ -75,7 +77,7 @@ void check_times(pp::plan const& work, pp::timetable_view step) {
   for (int row = 0; row < step.rows(); ++row)
     for (int i = step.offsets[row]; i < step.offsets[row + 1]; ++i) {
       double ready = i > step.offsets[row] ? step.ends[i - 1] : 0;
-      pp::dependency_list const needed = pp::dependencies(step.over, step.passes[i]);
+      pp::detail::dependency_list const needed = pp::dependencies(step.over, step.passes[i]);
       for (int k = 0; k < needed.count; ++k)
         ready = std::max(ready, ends[static_cast<std::size_t>(needed.index(k))]);
       wrong += step.starts[i] < ready - 1e-6 || step.ends[i] < step.starts[i] ? 1 : 0;
@@ -156,7 +158,7 @@ TEST_CASE("passes have the times of their events, eagerly and as a graph") {
       pp::cost_table const of_graph = pp::costs_of(std::span(steps).subspan(1));
       CHECK(of_graph.duration(steps.front().passes[0]) == doctest::Approx(10e-6).epsilon(0.01));
       double least = 1;
-      for (pp::measured_link const& link : pp::fit_links(
+      for (pp::detail::measured_link const& link : pp::fit_links(
              pp::message_samples(std::span(steps).subspan(1), [](pp::pass const&) { return 0; })))
         least = std::min(least, link.latency);
       CHECK(least == doctest::Approx(5e-6).epsilon(0.02));
@@ -475,7 +477,8 @@ TEST_CASE("copies to the host and back go beside the passes: the host waits for 
       CHECK(standin::counters().waiting_copies == 0);
       done[steps - 2] = standin::calls_of("cudaMemcpyAsync");
     }
-    auto const messages = static_cast<std::uint64_t>(pipelining::count_calls(plan.work).messages);
+    auto const messages =
+      static_cast<std::uint64_t>(pipelining::detail::count_calls(plan.work).messages);
     CHECK(done[1] - done[0] == messages / 2 + static_cast<std::uint64_t>(count));
     // A device pins what its plan keeps on the host, once.
     CHECK(standin::calls_of("cudaMallocHost") ==

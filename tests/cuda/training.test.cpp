@@ -202,7 +202,7 @@ std::string hexadecimal(unsigned argb) {
 }
 
 std::string colour_of(pipelining::pass_kind kind) {
-  return pipelining::hexadecimal(pipelining::shade(kind, 0, 1, 0, 1)).data();
+  return pipelining::hexadecimal(pipelining::shade(pipelining::training[kind], 0, 1, 0, 1)).data();
 }
 
 } // namespace

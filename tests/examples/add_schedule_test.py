@@ -53,8 +53,7 @@ def main(root, compiler, lists):
         tree = pathlib.Path(folder)
         for name in COPIED:
             shutil.copytree(root / name, tree / name)
-        for name in ("README.md", "CHANGELOG.md"):
-            shutil.copy(root / name, tree)
+        shutil.copy(root / "CHANGELOG.md", tree)
         files = follow(page, tree)
         if len(files) > MOST_FILES:
             yield f"the page changes {len(files)} files by hand, more than {MOST_FILES}: {sorted(files)}"
@@ -79,11 +78,11 @@ def main(root, compiler, lists):
         run(sys.executable, tree / "tests/examples/pictures_test.py", tree / "timetable", tree / "docs", "--write")
         if not (tree / f"docs/images/{NAME}.svg").exists():
             yield "the schedule has no picture"
-        table = [sys.executable, tree / "tests/examples/readme_table_test.py", tree / "timetable", tree / "README.md"]
+        table = [sys.executable, tree / "tests/examples/schedule_table_test.py", tree / "timetable", tree / "docs/schedules.md"]
         run(*table, status=1)  # complains
         run(*table, "--write")
-        if f"| `{NAME}` | `RoundedGPipe` |" not in (tree / "README.md").read_text(encoding="utf-8"):
-            yield "the table of README lacks the schedule"
+        if f"| `{NAME}` | `RoundedGPipe` |" not in (tree / "docs/schedules.md").read_text(encoding="utf-8"):
+            yield "the table of schedules lacks the schedule"
 
         run(compiler, *flags, tree / f"tests/unit/schedule/{HEADER}.test.cpp", *tests_main, "-o", tree / "law")
         run(tree / "law", cwd=tree / "tests")

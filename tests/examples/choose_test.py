@@ -54,8 +54,7 @@ class Choice(unittest.TestCase):
 
     def test_pick_and_frontier_follow_from_the_table(self):
         fit = [row for row in self.rows if row["memory_gb"] <= self.found["memory_gb"]]
-        pick = self.rows[self.found["pick"]]
-        self.assertEqual(pick["seconds"], min(row["seconds"] for row in fit))
+        self.check_pick(self.found)
         front = [self.rows[i] for i in self.found["frontier"]]
         for row in self.rows:
             beaten = [f for f in front if f["memory_gb"] <= row["memory_gb"] and f["seconds"] <= row["seconds"]]
@@ -68,6 +67,18 @@ class Choice(unittest.TestCase):
             if not is_apart(row):
                 self.assertEqual(sum(row["layers"]), 24)
             self.assertEqual(sum(row["chunk_lengths"]), 2048)
+
+    @staticmethod
+    def pick_of(rows, memory):
+        """Of those at most 0.1 % slower than the fastest, the least memory; then no adapter, then the fewest options."""
+        fit = [row for row in rows if row["memory_gb"] <= memory]
+        equal = [row for row in fit if row["ranked"] <= 1.001 * min(other["ranked"] for other in fit)]
+        least = min(row["memory_gb"] for row in equal) * (1 + 1e-9)
+        return min((row for row in equal if row["memory_gb"] <= least),
+                   key=lambda row: (" with " in row["schedule"], row["schedule"].count(" --"), row["ranked"]))
+
+    def check_pick(self, found):
+        self.assertEqual(found["candidates"][found["pick"]], self.pick_of(found["candidates"], found["memory_gb"]))
 
     def test_every_schedule_and_several_chunk_counts_are_there(self):
         listed = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, check=True).stdout
@@ -178,7 +189,10 @@ class Choice(unittest.TestCase):
                 self.assertNotIn("layout", row)
                 continue
             plain = "vocabulary" not in row["schedule"]
-            parts = re.sub(r"t\*(\d+)", lambda match: "t" * int(match[1]), row["layout"]).split("|")
+            layout = row["layout"]
+            for repeated in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+                layout = re.sub(repeated, lambda match: match[1] * int(match[2]), layout)
+            parts = layout.split("|")
             self.assertEqual([part.count("t") for part in parts], row["layers"])
             self.assertEqual(sum(row["layers"]), layers)
             self.assertEqual((parts[0].count("E"), parts[-1].count("L")), (plain, plain))
@@ -204,7 +218,7 @@ class Choice(unittest.TestCase):
             self.check_layouts(rows, 18)
             row = next(row for row in rows if row["schedule"] == "1f1b")
             self.assertEqual(row["layers"][-1], 0)
-            self.assertTrue(row["layout"].endswith("|L"), row)
+            self.assertRegex(row["layout"], r"\|(\)\*\d+)?L$")
             self.assertLessEqual(round(row["seconds"], 3), 3.502)  # of a table with three decimals
             for row in rows:
                 self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
@@ -737,24 +751,40 @@ class Choice(unittest.TestCase):
             most = max(most, peak)
         return max(free), most
 
-    def test_nothing_is_recomputed_or_copied_for_nothing(self):
+    def test_equally_fast_ones_are_told_apart_by_memory(self):
         with tempfile.TemporaryDirectory() as folder:
             words = (*SMALL[:-3], 4, "--microbatches", 8, "--cost", write_equal_costs(folder))
             found = json.loads(output(*words, "--format", "json"))
-            frugal = found["candidates"][found["frontier"][-1]]
+            self.check_pick(found)
             pick = found["candidates"][found["pick"]]
-            self.assertEqual(pick["schedule"] + " with weights-on-host", frugal["schedule"])
-            self.assertEqual(pick["seconds"], frugal["seconds"])
-            self.assertLess(frugal["memory_gb"], pick["memory_gb"])
-            copied = next(row for row in found["candidates"] if row["schedule"] == pick["schedule"] + " with offload")
-            self.assertEqual(pick["seconds"], copied["seconds"])
-            self.assertLess(copied["memory_gb"], pick["memory_gb"])
-            text = output(*words)
-            self.assertIn(f"pick: {pick['schedule']}, the fastest of", text)
-            self.assertIn(f"as fast in less memory: {frugal['schedule']}, ", text)
-            tight = output(*words, "--memory", f"{frugal['memory_gb'] + 1e-6:.9f}GB")
-            self.assertIn(f"pick: {frugal['schedule']}, the fastest of", tight)
-            self.assertRegex(tight, r"on the host: [\d.]+ GB for each GPU\n")
+            self.assertTrue(pick["schedule"].endswith(" with weights-on-host"), pick)
+            plain = next(row for row in found["candidates"] if pick["schedule"] == row["schedule"] + " with weights-on-host")
+            self.assertEqual(pick["seconds"], plain["seconds"])
+            self.assertLess(pick["memory_gb"], plain["memory_gb"])
+            self.assertRegex(output(*words), r"on the host: [\d.]+ GB for each GPU\n")
+        for words in ((*SMALL[:-1], 16), (*SMALL[:-1], 16, "--data", 8), ("--model", "gpt-7b", *SMALL[2:-3], 8, "--microbatches", 16)):
+            self.check_pick(json.loads(output(*words, "--format", "json")))
+
+    def test_weights_in_shards_stay_as_long_as_there_is_room(self):
+        words = (*SMALL[:-1], 8, "--data", 64)
+        found = json.loads(output(*words, "--format", "json"))
+        rows = {row["schedule"]: row for row in found["candidates"]}
+        for name in ("interleaved --stages-per-device 4", "breadth-first --stages-per-device 4"):
+            two, three, all_stay = (rows[f"{name}{more} with sharded-weights"] for more in ("", " --resident 3", " --resident 4"))
+            ahead = rows[f"{name} --resident 4 --prefetch 3 with sharded-weights"]
+            self.assertTrue(all_stay["seconds"] <= three["seconds"] <= two["seconds"], name)
+            self.assertTrue(all_stay["seconds"] < 0.8 * two["seconds"] or name.startswith("breadth-first"))  # where all is hidden
+            self.assertLessEqual(ahead["seconds"], all_stay["seconds"])
+            self.assertTrue(two["memory_gb"] < three["memory_gb"] < all_stay["memory_gb"])
+            self.assertLess(ahead["memory_gb"], 1.01 * all_stay["memory_gb"])  # as many weights, and more gradients
+        self.assertNotIn("zb-v --resident 2 with sharded-weights", rows)  # as it is without the option
+        # In this room three stages may stay on a device; the header has that in its type.
+        words = ("--model", "llama-70b", "--sequence", 512, "--gpu", "h100", "--devices", 8, "--microbatches", 8, "--data", 64,
+                 "--memory", "54.2GB")
+        found = json.loads(output(*words, "--format", "json"))
+        pick = found["candidates"][found["pick"]]
+        self.assertIn("--resident 3", pick["schedule"])
+        self.check_header(pick, *words)
 
     def test_jitter_is_the_same_every_time_and_never_helps(self):
         words = (*SMALL, "--jitter", 0.1, "--format", "json")
@@ -772,7 +802,7 @@ class Choice(unittest.TestCase):
 
     def test_header_compiles_and_gives_the_predicted_time(self):
         typed = [row for row in self.rows if not is_apart(row)]
-        self.check_header(min(typed, key=lambda row: row["seconds"]), *SMALL)
+        self.check_header(self.pick_of(typed, self.found["memory_gb"]), *SMALL)
 
     def test_headers_of_the_least_memory(self):
         longer = ("--model", "gpt-1.3b", "--sequence", 8192, *SMALL[4:])

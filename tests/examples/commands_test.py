@@ -28,7 +28,7 @@ ELSEWHERE = [
     ("scripts/check-house", "tests/checks/CMakeLists.txt", "check-house"),
     ("python3 tests/checks/check_headers.py include/pipe --write", "tests/examples/add_schedule_test.py", 'run(*check_headers, "--write")'),
     ("python3 tests/examples/pictures_test.py ", "tests/examples/add_schedule_test.py", 'tests/examples/pictures_test.py", tree / "timetable"'),
-    ("python3 tests/examples/readme_table_test.py ", "tests/examples/add_schedule_test.py", 'run(*table, "--write")'),
+    ("python3 tests/examples/schedule_table_test.py ", "tests/examples/add_schedule_test.py", 'run(*table, "--write")'),
     ("cmake --workflow --preset gcc", "scripts/test", 'cmake --workflow --preset "$preset"'),
     ("cmake --build build/gcc && ctest --preset gcc", "CMakePresets.json", '"configurePreset": "gcc"'),
     ("cmake --preset gpu", "scripts/gpu-check", "preset gpu"),

@@ -37,7 +37,7 @@ struct chosen_policy {
   static inline char const* name = "";
   static inline bool duplex_groups = true;
   static inline bool joins_exchanges = false;
-  static inline pp::communicator_key key_of = nullptr;
+  static inline pp::detail::communicator_key key_of = nullptr;
   [[nodiscard]] static std::int64_t key(int from, int to) { return key_of(from, to); }
 };
 
@@ -45,7 +45,7 @@ template <pp::communication_policy Policy>
 void choose() {
   chosen_policy::name = Policy::name;
   chosen_policy::duplex_groups = Policy::duplex_groups;
-  chosen_policy::joins_exchanges = pp::joins_exchanges<Policy>();
+  chosen_policy::joins_exchanges = pp::detail::joins_exchanges<Policy>();
   chosen_policy::key_of = &Policy::key;
 }
 

@@ -155,7 +155,8 @@ public:
       kind_ == times::unit ? std::span<named const>(unit) : std::span<named const>(all);
     for (int kind = 0; kind < pipelining::most_kinds; ++kind)
       for (named const& each : table)
-        if (each.word == word(static_cast<pipelining::pass_kind>(kind)))
+        if (each.word ==
+            word(pipelining::detail::kinds_of_training, static_cast<pipelining::pass_kind>(kind)))
           times_[static_cast<std::size_t>(kind)] = each.time / 8;
     if (kind_ == times::uneven)
       for (int from = 0; from < at.devices; ++from)

@@ -267,7 +267,7 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
     {"1F1B", table(pp::OneFOneB{}, 2), true, true},
     {"interleaved", table(pp::Interleaved<2>{}, 2), false, false},
     {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), true, false},
-    {"V-Half", table(pp::SweptVHalf{}, 2), false, false},
+    {"V-Half", table(pp::detail::SweptVHalf{}, 2), false, false},
     {"recompute", table(pp::with_recompute<pp::OneFOneB>{}, 2), true, false},
     {"offload", table(pp::with_offload<pp::OneFOneB>{}, 2), true, false},
     {"sharded weights", table(in_shards, 2), true, true}};

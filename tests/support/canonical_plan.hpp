@@ -113,7 +113,7 @@ void write_lanes(Sink& sink, device_text const& at) {
                                   direction{1 << 20, false});
   std::vector<std::pair<int, int>> groups; // the first item, and the end
   for (int i = 0; i < static_cast<int>(steps.size());) {
-    int const end = end_of_group(steps, i);
+    int const end = pipelining::detail::end_of_group(steps, i);
     for (; i < end && steps[static_cast<std::size_t>(i)].what != pipelining::operation::run; ++i) {
       pipelining::item const& step = steps[static_cast<std::size_t>(i)];
       direction& first = first_of[static_cast<std::size_t>(step.lane)];
@@ -193,7 +193,7 @@ struct node_list {
       int const number = static_cast<int>(nodes.size());
       step_node& made = nodes.emplace_back();
       made.first = made.lead = first;
-      made.end = first = end_of_group(steps, first);
+      made.end = first = pipelining::detail::end_of_group(steps, first);
       made.stream = stream_of(steps[static_cast<std::size_t>(made.first)]);
       made.before = made.stream == 0 ? pipelining::nothing : computed;
       computed = made.stream == 0 ? number : computed;
@@ -310,10 +310,10 @@ void write_slots(Sink& sink,
     sink.number(step.about == pipelining::subject::pass ? names.of(pool, one.index) : one.index);
   };
   write("in", step.in);
-  for (pipelining::sized_slot const& one : at.work.further_inputs(step))
+  for (pipelining::detail::sized_slot const& one : at.work.further_inputs(step))
     write("in", one.used);
   write("out", step.out);
-  for (pipelining::sized_slot const& one : at.work.further_outputs(step))
+  for (pipelining::detail::sized_slot const& one : at.work.further_outputs(step))
     write("out", one.used);
   if (step.activation != pipelining::nothing)
     write("keep", {activation_class(*at.work.over.declared, step.work.kind), step.activation});
@@ -404,7 +404,7 @@ void write_memory(Sink& sink, flow_labels const& labels, pipelining::plan_view c
       add(step.in, step.in_bytes);
       add(step.out, step.out_bytes);
       for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
-        for (pipelining::sized_slot const& one : further)
+        for (pipelining::detail::sized_slot const& one : further)
           add(one.used, one.bytes);
     }
     for (int const pool : labels.sorted) {

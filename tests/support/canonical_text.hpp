@@ -201,7 +201,7 @@ void write_peaks(Sink& sink, flow_labels const& labels, pipelining::timetable_vi
     sink.word("peaks");
     sink.word(labels.of_pool(pool));
     for (int device = 0; device < table.over.extents.devices; ++device)
-      sink.number(peak_chunks(table, device, of));
+      sink.number(pipelining::detail::peak_chunks(table, device, of));
     sink.end_line();
   }
 }

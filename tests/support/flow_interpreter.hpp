@@ -48,7 +48,7 @@ compute(pipelining::pipeline_view const& over, pipelining::pass const& what, Rea
                        : one.stage == pipelining::of_stage::group ? pipelining::beside
                        : of.instance == pipelining::per::reader ? over.declared->reader_step[one.of]
                                                                 : 0;
-      int const count = step == 0 ? 1 : neighbours(over, what.stage, step);
+      int const count = step == 0 ? 1 : pipelining::detail::neighbours(over, what.stage, step);
       for (int number = 0; number < count; ++number)
         go(i, number);
     }
@@ -87,7 +87,7 @@ inline std::array<int, 4> key_of(pipelining::pass const& what) {
 // What all passes read, one after the other in the order of their starts.
 inline digests interpret(pipelining::timetable_view table) {
   pipelining::pipeline_view const over = table.over;
-  std::vector<int> order = pipelining::global_order(table);
+  std::vector<int> order = pipelining::detail::global_order(table);
   std::map<std::array<int, 5>, std::uint64_t> values; // by datum, stage, microbatch, chunk, reader
   digests result;
   for (int const entry : order) {
@@ -97,9 +97,10 @@ inline digests interpret(pipelining::timetable_view table) {
       pipelining::effect const& one = kind.effects[i];
       pipelining::per const instance = over.declared->data[one.of].instance;
       int const step = pipelining::detail::step_to(one.stage);
-      pipelining::stage_neighbour const whose = one.stage == pipelining::of_stage::own
-                                                  ? pipelining::stage_neighbour{what.stage, number}
-                                                  : neighbour(over, what.stage, step, number);
+      pipelining::detail::stage_neighbour const whose =
+        one.stage == pipelining::of_stage::own
+          ? pipelining::detail::stage_neighbour{what.stage, number}
+          : pipelining::detail::neighbour(over, what.stage, step, number);
       return values[{one.of,
                      whose.stage,
                      what.microbatch,
@@ -166,7 +167,7 @@ inline pipelining::buffer slot_of(pipelining::pipeline_view const& over,
     }
     int const step =
       own ? over.declared->reader_step[one.of] : pipelining::detail::step_to(one.stage);
-    int const all = step == 0 ? 1 : neighbours(over, what.stage, step);
+    int const all = step == 0 ? 1 : pipelining::detail::neighbours(over, what.stage, step);
     bool const each = !own || of.instance == pipelining::per::reader;
     int const count = of.only_chunked && over.extents.chunks == 1 ? 0
                       : each                                      ? all

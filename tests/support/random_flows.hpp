@@ -140,13 +140,17 @@ inline declaration sensible(dice& chance) {
     result.data.push_back(of);
     return static_cast<std::uint8_t>(result.data.size() - 1);
   };
-  int const count = chance.below(10) + 1;
+  int count = chance.below(10) + 1;
+  // Now and then more kinds than there are letters. Other flows are what they would be without.
+  bool const many = dice(chance).one_in(25);
+  count = many ? 24 + 2 * count : count;
+  int const most_data = many ? pp::most_data : 26;
   std::vector<std::uint8_t> open; // made, and not freed yet
   std::vector<std::uint8_t> marks;
   std::vector<pp::effect> travels; // reads of other stages
-  for (int i = 0; i < count && result.data.size() + 8 < pp::most_data; ++i) {
+  for (int i = 0; i < count && static_cast<int>(result.data.size()) + 8 < most_data; ++i) {
     pp::kind_of_pass kind;
-    kind.letter = static_cast<char>('a' + i);
+    kind.letter = many ? '\0' : static_cast<char>('a' + i);
     kind.word = pp::flow_word::of(("k" + std::to_string(i)).c_str());
     if (chance.one_in(2))
       kind.on = static_cast<pp::engine>(1 + chance.below(3));
@@ -167,21 +171,21 @@ inline declaration sensible(dice& chance) {
     if (!copies && !travels.empty() && chance.one_in(4)) { // what another kind reads, too
       pp::effect const& read = chance.pick(travels);
       add(kind, read);
-    } else if (!copies && chance.one_in(3)) { // something that travels
+    } else if (!copies && chance.one_in(many ? 12 : 3)) { // something that travels
       bool const forward = chance.one_in(2);
       pp::datum sent =
         datum_of("", forward ? pp::slot_class::output : pp::slot_class::input_gradient);
       sent.arrives_in =
         number(forward ? pp::slot_class::received_input : pp::slot_class::received_gradient);
       sent.wanted = true;
-      sent.instance = chance.one_in(4) ? pp::per::reader : pp::per::unit;
+      sent.instance = chance.one_in(4) && !many ? pp::per::reader : pp::per::unit;
       std::uint8_t const of = declared(sent);
       travels.push_back(
         {pp::does::reads, of, forward ? pp::of_stage::before : pp::of_stage::after});
       add(kind, travels.back());
       add(kind, {pp::does::makes, of});
     }
-    if (!copies && chance.one_in(4)) { // a sum over the chunks
+    if (!copies && chance.one_in(many ? 30 : 4)) { // a sum over the chunks
       pp::datum sum = datum_of("", chance.pick(stays));
       sum.instance = pp::per::microbatch;
       sum.only_chunked = chance.one_in(2);
@@ -190,13 +194,13 @@ inline declaration sensible(dice& chance) {
       if (chance.one_in(2))
         add(kind, {pp::does::frees, static_cast<std::uint8_t>(result.data.size() - 1)});
     }
-    if (!copies && chance.one_in(5)) { // memory to work in
+    if (!copies && chance.one_in(many ? 12 : 5)) { // memory to work in
       std::uint8_t const of = declared(datum_of("", chance.pick(pools)));
       add(kind, {pp::does::makes, of});
       add(kind, {pp::does::frees, of});
     }
-    for (int makes = copies ? 1 : chance.below(3); makes > 0; --makes) {
-      pp::datum made = datum_of("", chance.pick(pools));
+    for (int makes = copies ? 1 : chance.below(many ? 2 : 3); makes > 0; --makes) {
+      pp::datum made = datum_of("", chance.pick(many ? stays : pools));
       if (chance.one_in(5)) {
         made = datum_of("", pp::slot_class::host_activation);
         made.lives = pp::residence::host;
@@ -207,15 +211,16 @@ inline declaration sensible(dice& chance) {
     }
     pp::datum mark;
     mark.lives = pp::residence::nowhere;
-    mark.wanted = !chance.one_in(3);
+    mark.wanted = many || !chance.one_in(3);
     marks.push_back(declared(mark));
     add(kind, {pp::does::makes, marks.back()});
     result.kinds.push_back({static_cast<pp::pass_kind>(i), kind});
     if (chance.one_in(6) && i + 1 < count &&
-        result.kinds.size() < 20) { // another way to do the same
-      kind.letter = static_cast<char>('A' + i);
+        (many ? i < 16 : result.kinds.size() < 20)) { // another way to do the same
+      kind.letter = many ? '\0' : static_cast<char>('A' + i);
+      kind.word = pp::flow_word::of(("other" + std::to_string(i)).c_str());
       kind.on = copies || chance.one_in(2) ? kind.on : chance.any<pp::engine>(4);
-      result.kinds.push_back({static_cast<pp::pass_kind>(20 - i), kind});
+      result.kinds.push_back({static_cast<pp::pass_kind>((many ? 63 : 20) - i), kind});
     }
   }
   return result;
@@ -310,11 +315,11 @@ inline std::vector<int> random_kinds(dice& chance, pipelining::flow const& of, b
   auto const has = [&chosen](int kind) {
     return std::find(chosen.begin(), chosen.end(), kind) != chosen.end();
   };
-  unsigned made = 0;
+  std::uint64_t made = 0;
   auto const rows_of = [&of](int kind) {
-    unsigned rows = 0;
+    std::uint64_t rows = 0;
     for (int row = 0; row < of.rows; ++row)
-      rows |= (of.makers[row] >> static_cast<unsigned>(kind) & 1U) << static_cast<unsigned>(row);
+      rows |= (of.makers[row] >> static_cast<unsigned>(kind) & 1) << static_cast<unsigned>(row);
     return rows;
   };
   auto const choose = [&](auto const& suits) {

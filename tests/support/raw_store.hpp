@@ -26,17 +26,17 @@ namespace pp = pipelining;
 inline constexpr auto patience = std::chrono::seconds(20);
 
 //! A connection to a store on this machine that has said nothing yet.
-inline pp::connection knock(int port) {
+inline pp::detail::connection knock(int port) {
   std::string problem;
   pp::countdown<> end(patience);
-  auto line = pp::reach("127.0.0.1", port, end, problem);
+  auto line = pp::detail::reach("127.0.0.1", port, end, problem);
   if (!line)
     throw std::runtime_error("nobody listens: " + problem);
   return std::move(*line);
 }
 
 //! The next frame, or nothing when the other end closes.
-inline std::optional<std::string> hear(pp::connection& line) {
+inline std::optional<std::string> hear(pp::detail::connection& line) {
   while (line.open()) {
     if (auto word = line.read())
       return word;
@@ -49,10 +49,10 @@ inline std::optional<std::string> hear(pp::connection& line) {
 class silent_store {
 public:
   explicit silent_store(int guests) {
-    door_ = pp::listen_on("127.0.0.1", 0, port_);
+    door_ = pp::detail::listen_on("127.0.0.1", 0, port_);
     thread_ = std::thread([this, guests] {
       for (int i = 0; i < guests && !over_;) {
-        pp::descriptor socket(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        pp::detail::descriptor socket(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
         if (socket.get() < 0) {
           pp::detail::wait_for_socket(door_.get(), false, std::chrono::milliseconds(10));
           continue;
@@ -75,9 +75,9 @@ public:
 
 private:
   int port_ = 0;
-  pp::descriptor door_;
+  pp::detail::descriptor door_;
   std::atomic<bool> over_ = false;
-  std::vector<pp::connection> lines_;
+  std::vector<pp::detail::connection> lines_;
   std::thread thread_;
 };
 
@@ -85,7 +85,7 @@ private:
 class counting_relay {
 public:
   explicit counting_relay(int store_port) : store_port_(store_port) {
-    door_ = pp::listen_on("127.0.0.1", 0, port_);
+    door_ = pp::detail::listen_on("127.0.0.1", 0, port_);
     thread_ = std::thread([this] { serve(); });
   }
   counting_relay(counting_relay const&) = delete;
@@ -100,8 +100,8 @@ public:
 
 private:
   struct line {
-    pp::connection rank;
-    pp::connection store;
+    pp::detail::connection rank;
+    pp::detail::connection store;
   };
 
   void serve() {
@@ -109,7 +109,7 @@ private:
     while (!over_) {
       watched.assign(1, {door_.get(), POLLIN, 0});
       for (line const& each : lines_)
-        for (pp::connection const* end : {&each.rank, &each.store})
+        for (pp::detail::connection const* end : {&each.rank, &each.store})
           watched.push_back({end->open() ? end->get() : -1, POLLIN, 0});
       (void)::poll(watched.data(), watched.size(), 10);
       for (std::size_t i = 0; i < lines_.size(); ++i) {
@@ -118,13 +118,15 @@ private:
         if (watched[2 + 2 * i].revents != 0)
           pass_on(lines_[i].store, lines_[i].rank, to_ranks_);
       }
-      pp::descriptor socket(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      pp::detail::descriptor socket(
+        ::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket.get() >= 0)
-        lines_.push_back({pp::connection(std::move(socket)), knock(store_port_)});
+        lines_.push_back({pp::detail::connection(std::move(socket)), knock(store_port_)});
     }
   }
 
-  static void pass_on(pp::connection& from, pp::connection& to, std::atomic<int>& count) {
+  static void
+  pass_on(pp::detail::connection& from, pp::detail::connection& to, std::atomic<int>& count) {
     while (auto const word = from.read()) {
       ++count; // before anybody can have heard it
       to.write(*word);
@@ -133,7 +135,7 @@ private:
 
   int store_port_;
   int port_ = 0;
-  pp::descriptor door_;
+  pp::detail::descriptor door_;
   std::atomic<bool> over_ = false;
   std::atomic<int> to_store_ = 0;
   std::atomic<int> to_ranks_ = 0;

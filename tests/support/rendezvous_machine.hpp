@@ -199,7 +199,7 @@ private:
       group = step.group;
       batches.back().push_back({step.what == pipelining::operation::send,
                                 step.peer,
-                                pipelining::message_index(work, step)});
+                                pipelining::detail::message_index(work, step)});
     }
   }
   return result;

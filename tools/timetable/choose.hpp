@@ -60,6 +60,7 @@ struct choose_command {
   double jitter = 0;        //!< standard deviation of a pass over its time
   std::string cost_file;
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
+  std::vector<int> layout;                       //!< of --layout: layers of each stage, or empty
   bool all = false;                              //!< every row of the table
   bool search = false;    //!< whether cut, places and order are searched, too
   double seconds = 5;     //!< of the search
@@ -181,9 +182,11 @@ times_of_parts(choose_command const& asked, pipelining::gpu const& on, bool exch
 //! Layers per stage such that no device is slow, whatever stages it has, and where that is another
 //! cut, such that no stage is slow. The first stage has the embedding besides, the last the output
 //! layer, and any may have no layer. Measured times are of stages of equal numbers of layers.
+//! Where a layout was given it is the only one.
 //! @param shards whether the output layer is in no stage
 //! @return one cut or two that differ, the likely best first
-//! @throws std::invalid_argument where measured times are of fewer layers than there are stages.
+//! @throws std::invalid_argument where measured times are of fewer layers than there are stages, or
+//! the layout has another number of stages.
 [[nodiscard]] std::vector<std::vector<int>>
 cuts_of_layers(choose_command const& asked, pipelining::shape const& extents, bool shards);
 
@@ -229,8 +232,8 @@ template <class WithCut, class Costs, class Count>
 //! What the stages of a candidate hold, [S].
 [[nodiscard]] std::vector<pipelining::stage_content> content_of(candidate const& one);
 
-//! What the stages of a candidate hold, in the letters of Megatron-LM's layouts: E the embedding, t
-//! a layer, L the output layer, | between stages. Empty where layers do not stay whole on a device.
+//! What the stages of a candidate hold, as `write_layout` writes it. Empty where layers do not stay
+//! whole on a device.
 [[nodiscard]] std::string layout_of(candidate const& one);
 
 //! The times of a candidate's passes.

@@ -3,6 +3,7 @@
 #include <pipe/planner/cut/device_partition.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/predict_shards.hpp>
@@ -175,6 +176,11 @@ std::string label_of(schedule_choice const& c) {
   add("--backward-stages", c.backward_stages);
   add("--memory-limit", c.memory_limit);
   text += c.eager ? " --eager" : "";
+  schedule_choice const usual;
+  if (c.resident != usual.resident)
+    text += " --resident " + std::to_string(c.resident);
+  if (c.prefetch != usual.prefetch)
+    text += " --prefetch " + std::to_string(c.prefetch);
   return in_adapter(text, c.adapted);
 }
 
@@ -200,6 +206,16 @@ part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool e
 std::vector<std::vector<int>>
 cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
   int const stages = pp::stages(extents);
+  if (!asked.layout.empty()) {
+    if (shards)
+      throw std::invalid_argument("the layout has embedding and output layer in a stage, not in "
+                                  "shards");
+    int const given = static_cast<int>(asked.layout.size());
+    if (stages != given)
+      throw std::invalid_argument("it has " + std::to_string(stages) + " stages, the layout has " +
+                                  std::to_string(given));
+    return {asked.layout};
+  }
   if (asked.measured && stages > asked.model.layers)
     throw std::invalid_argument("it has more stages than the model has layers, and measured times "
                                 "do not say what a stage without a layer takes");
@@ -384,15 +400,14 @@ std::vector<pp::stage_content> content_of(candidate const& one) {
 std::string layout_of(candidate const& one) {
   if (is_apart(one.choice) || !one.groups.empty())
     return {};
-  bool const whole = !has_shards(one.choice.adapted); // else every device has a part of both ends
-  std::string out = whole ? "E" : "";
-  for (std::size_t stage = 0; stage < one.layers.size(); ++stage) {
-    int const layers = one.layers[stage];
-    out += stage > 0 ? "|" : "";
-    out += layers > 2 ? "t*" + std::to_string(layers)
-                      : std::string(static_cast<std::size_t>(layers), 't');
+  std::vector<std::string> stages;
+  for (int const layers : one.layers)
+    stages.emplace_back(static_cast<std::size_t>(layers), 't');
+  if (!has_shards(one.choice.adapted)) { // else every device has a part of both ends
+    stages.front() = 'E' + stages.front();
+    stages.back() += 'L';
   }
-  return out + (whole ? "L" : "");
+  return pp::write_layout(stages);
 }
 
 namespace {
@@ -453,9 +468,9 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
     of_device.push_back(predicted(asked, one, asked.gpu(device)));
   pp::cost_table cost = of_device.front();
   for (int stage = 0; stage < pp::stages(one.extents); ++stage)
-    for (pp::pass_kind const kind : pp::timed_kinds)
+    for (pp::timed_kind const& timed : cost.kinds())
       for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
-        pp::pass const what = pp::row_writer::make(kind, stage, 0, chunk);
+        pp::pass const what = pp::row_writer::make(timed.kind, stage, 0, chunk);
         double slowest = 0;
         double exchanges = 0;
         for (int const device : holders_in(one, stage))
@@ -464,8 +479,8 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
             slowest = here.duration(what);
             exchanges = here.exchanges(what);
           }
-        cost.set(kind, stage, chunk, slowest);
-        cost.set_exchanges(kind, stage, chunk, exchanges);
+        cost.set(timed.kind, stage, chunk, slowest);
+        cost.set_exchanges(timed.kind, stage, chunk, exchanges);
       }
   int const longest = *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end());
   for (int from = 0; from < asked.devices; ++from)
@@ -496,6 +511,27 @@ bool is_looped(schedule_choice choice) {
   } catch (std::invalid_argument const&) {
     return false; // it says so where it stands alone
   }
+}
+
+} // namespace
+
+namespace {
+
+//! Weights in shards may stay as long as there is room, up to all of a device, and be gathered as
+//! far ahead as those that stay have slots.
+void add_residencies(std::vector<schedule_choice>& calls) {
+  std::vector<schedule_choice> more;
+  for (schedule_choice call : calls)
+    for (int const held =
+           call.adapted == adapter::sharded_weights ? call.stages_per_device.value_or(1) : 1;
+         call.resident < held;) {
+      ++call.resident;
+      call.prefetch = 1;
+      more.push_back(call);
+      call.prefetch = call.resident - 1;
+      more.push_back(call);
+    }
+  calls.insert(calls.end(), more.begin(), more.end());
 }
 
 } // namespace
@@ -538,8 +574,9 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   if (has(schedule.takes, option::keep))
     return {}; // for sequences of unequal length; here they are of one
   // No type is written down of these, and costs are predicted alone.
-  bool const apart = !asked.measured && asked.gpus.size() == 1 && asked.lengths.empty() &&
-                     asked.format != "header" && asked.model.layers >= asked.devices;
+  bool const apart = !asked.measured && asked.layout.empty() && asked.gpus.size() == 1 &&
+                     asked.lengths.empty() && asked.format != "header" &&
+                     asked.model.layers >= asked.devices;
   std::vector<schedule_choice> const others =
     apart ? calls_apart(schedule, asked) : std::vector<schedule_choice>{};
   if (schedule.traits.cuts_layers || schedule.traits.weights_travel ||
@@ -572,7 +609,8 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   }
   if (has(schedule.takes, option::stages_per_device)) {
     std::vector<int> values;
-    for (int const count : {1, 2, 4})
+    int const given = static_cast<int>(asked.layout.size()) / asked.devices;
+    for (int const count : given > 0 ? std::vector<int>{given} : std::vector<int>{1, 2, 4})
       if ((count > 1 || schedule.traits.two_copies) &&
           std::int64_t{count} * asked.devices <= asked.model.layers + 2) // with both ends
         values.push_back(count);
@@ -598,7 +636,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   }
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
   // Costs from a file do not know shards.
-  if (!asked.measured && asked.devices > 1)
+  if (!asked.measured && asked.layout.empty() && asked.devices > 1)
     adapters.insert(adapters.end(),
                     {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
   if (asked.setup.data > 1)
@@ -608,6 +646,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   std::erase_if(calls, [](schedule_choice const& c) {
     return c.adapted == adapter::weights_on_host && !is_looped(c);
   });
+  add_residencies(calls);
   if (schedule.traits.sees_recomputation) // next to nothing is held before it
     for (int const limit : {1, 2}) {
       base.memory_limit = limit;

@@ -41,6 +41,11 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
       "}";
     value = adapted ? "schedule{" + value + "}" : "schedule" + value;
   }
+  if (pick.choice.adapted == adapter::sharded_weights) {
+    value = value == "schedule{}" ? "schedule{{}" : value.substr(0, value.size() - 1);
+    pp::append(value, ", {.prefetch = ", pick.choice.prefetch);
+    pp::append(value, ", .resident = ", pick.choice.resident, "}}");
+  }
   bool const shards = has_shards(pick.choice.adapted);
   if (type.empty() && !pick.own_order)
     throw usage_error("choose: " + pick.label + " has no C++ type to write down");
@@ -83,7 +88,8 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
                                    pp::pass_kind::logits_gradient,
                                    pp::pass_kind::embed,
                                    pp::pass_kind::embed_gradient}) {
-    char const* const name = pp::word(kind);
+    char const* const name =
+      cost.kinds()[static_cast<std::size_t>(cost.number_of(kind))].word.c_str();
     bool const frugal = kind == pp::pass_kind::recompute || kind == pp::pass_kind::copy_out ||
                         kind == pp::pass_kind::copy_in;
     bool const of_shard = kind == pp::pass_kind::logits || kind == pp::pass_kind::logits_gradient ||

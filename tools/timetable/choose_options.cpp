@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <numeric>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "choose.hpp"
 #include "choose_lengths.hpp"
 #include "files.hpp"
+#include "layouts.hpp"
 #include "options.hpp"
 
 namespace pp = pipelining;
@@ -211,6 +213,26 @@ constexpr option_reader<choose_command> options[] = {
      c.cost_file = std::string(word);
      c.measured = read_cost_file(option, word);
    }},
+  {"--layout",
+   "LAYOUT",
+   modelled,
+   "the cut, as Megatron-LM writes it: Et*3|(tt|)*29,L; only schedules with as many stages",
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     std::vector<std::string> const stages = read_stages(option, word);
+     if (std::size_t const at = word.find('m'); at != word.npos)
+       throw usage_error(std::string(option) + ": layout, character " + std::to_string(at + 1) +
+                         ": no model here has modules for further tokens, m");
+     std::ptrdiff_t outputs = 0;
+     for (std::string const& each : stages) {
+       c.layout.push_back(static_cast<int>(std::count(each.begin(), each.end(), 't')));
+       outputs += std::count(each.begin(), each.end(), 'L');
+     }
+     if (!stages.front().starts_with('E') || !stages.back().ends_with('L') || outputs != 1)
+       throw usage_error(std::string(option) +
+                         ": the first stage must have the embedding E and "
+                         "the last one the output layer L, the only one, not " +
+                         quoted(word));
+   }},
   {"--jitter",
    "X",
    verbs::choose,
@@ -264,6 +286,22 @@ constexpr option_reader<choose_command> options[] = {
    }},
 };
 
+//! What the cut of a layout does not go with.
+void check_layout(choose_command const& asked, std::string const& who) {
+  if (asked.layout.empty())
+    return;
+  char const* const other = asked.search             ? "--search"
+                            : asked.measured         ? "--cost"
+                            : !asked.lengths.empty() ? "--lengths"
+                                                     : nullptr;
+  if (other != nullptr)
+    throw usage_error(who + "--layout is the cut; leave it or " + other + " out");
+  if (int const layers = std::accumulate(asked.layout.begin(), asked.layout.end(), 0);
+      layers != asked.model.layers)
+    throw usage_error(who + "--layout has " + std::to_string(layers) + " layers t, the model " +
+                      std::to_string(asked.model.layers));
+}
+
 } // namespace
 
 std::string describe_choose_options(verbs one) {
@@ -302,6 +340,7 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
   if (result.search && result.measured)
     throw usage_error(who + "--search cuts layers anew, and --cost has times of stages alone; "
                             "leave one of them out");
+  check_layout(result, who);
   pp::check_setup(result.model, result.setup);
   if (result.measured && result.devices > result.model.layers)
     throw usage_error(who + std::to_string(result.devices) +

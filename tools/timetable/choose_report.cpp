@@ -20,10 +20,18 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
+//! What a choice has beyond the name of its schedule: an adapter is more than any options.
+int extras_of(schedule_choice const& choice) {
+  int count = choice.adapted == adapter::none ? 0 : 100;
+  for (named_option const& each : named_options)
+    count += each.given(choice) ? 1 : 0;
+  return count;
+}
+
 std::vector<pp::choice_point> points_of(candidates const& found) {
   std::vector<pp::choice_point> points;
   for (candidate const& each : found.all)
-    points.push_back({each.gigabytes, each.ranked});
+    points.push_back({each.gigabytes, each.ranked, extras_of(each.choice)});
   return points;
 }
 
@@ -144,19 +152,6 @@ void append_table(std::string& out,
     pp::append(out, too_large, " of ", found.all.size(), " do not fit\n");
 }
 
-//! Nobody recomputes or copies for nothing: a schedule without that is picked where it fits and is
-//! as fast.
-std::size_t plainest(choose_command const& asked, candidates const& found, std::size_t pick) {
-  for (std::size_t i = 0; i < found.all.size(); ++i) {
-    candidate const& one = found.all[i];
-    bool const plain = one.choice.adapted == adapter::none;
-    if (plain && found.all[pick].choice.adapted != adapter::none &&
-        one.gigabytes <= asked.memory_gb && one.ranked <= found.all[pick].ranked)
-      pick = i;
-  }
-  return pick;
-}
-
 //! Memory upwards, time to the right: one line per point of the frontier.
 void append_frontier(std::string& out,
                      candidates const& found,
@@ -214,15 +209,24 @@ void append_reasons(std::string& out,
                     pp::memory_choice const& choice) {
   candidate const& pick = found.all[*choice.pick];
   std::size_t fit = 0;
+  std::size_t equal = 0;
+  double fastest = pick.ranked;
   candidate const* second = nullptr;
+  for (candidate const& each : found.all)
+    if (each.gigabytes <= asked.memory_gb)
+      fastest = std::min(fastest, each.ranked);
   for (candidate const& each : found.all) {
     if (each.gigabytes > asked.memory_gb)
       continue;
     ++fit;
-    if (&each != &pick && (second == nullptr || each.ranked < second->ranked))
+    if (&each != &pick && each.ranked <= fastest * (1 + pp::memory_choice::equal))
+      ++equal;
+    else if (&each != &pick && (second == nullptr || each.ranked < second->ranked))
       second = &each;
   }
   pp::append(out, "\npick: ", pick.label, ", the fastest of ", fit, " that fit");
+  if (equal > 0)
+    pp::append(out, ", with the least memory of ", equal + 1, " as fast within 0.1 %");
   if (second != nullptr)
     pp::append(out, "; next is ", second->label, ", ");
   if (second != nullptr)
@@ -264,14 +268,6 @@ void append_reasons(std::string& out,
   }
   if (pick.host_gigabytes > 0)
     out += "on the host: " + rounded(pick.host_gigabytes, 1) + " GB for each GPU\n";
-  candidate const* frugal = nullptr; // as fast, in less memory
-  for (candidate const& each : found.all)
-    if (each.ranked <= pick.ranked &&
-        each.gigabytes < (frugal == nullptr ? pick : *frugal).gigabytes)
-      frugal = &each;
-  if (frugal != nullptr)
-    out +=
-      "as fast in less memory: " + frugal->label + ", " + rounded(frugal->gigabytes, 1) + " GB\n";
   if (pick.extents.chunks > 1) {
     if (!asked.measured)
       out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
@@ -439,7 +435,7 @@ std::string choose_report(choose_command const& asked, candidates const& found) 
     throw usage_error("choose: no schedule takes these sizes; the first refusal is " +
                       (found.refused.empty() ? std::string("missing") : found.refused.front()));
   std::vector<pp::choice_point> const points = points_of(found);
-  pp::memory_choice choice = pp::choose_within(points, asked.memory_gb);
+  pp::memory_choice const choice = pp::choose_within(points, asked.memory_gb);
   if (!choice.pick) {
     candidate const& least = found.all[*choice.least];
     throw usage_error("choose: nothing fits " +
@@ -447,7 +443,6 @@ std::string choose_report(choose_command const& asked, candidates const& found) 
                       " GB per GPU; the least is " + rounded(least.gigabytes, 1) + " GB, with " +
                       least.label + ": take that much, more devices or more tensor parallelism");
   }
-  choice.pick = plainest(asked, found, *choice.pick);
   std::vector<std::size_t> const best = pp::frontier(points);
   if (asked.format == "json")
     return json_of(asked, found, choice, best);

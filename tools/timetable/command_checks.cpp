@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "files.hpp"
+#include "layouts.hpp"
 
 namespace pp = pipelining;
 
@@ -37,18 +38,41 @@ void check_tokens(command const& result) {
     throw usage_error("--tokens and --attention-ratio belong together, and --even to both");
 }
 
+//! Makes the costs of a layout.
+void take_layout(command& result, read_words const& read) {
+  if (result.layout.text.empty() && read.has("--parts"))
+    throw usage_error("--parts is for --layout only");
+  if (result.layout.text.empty())
+    return;
+  if (!result.cost_file.empty())
+    throw usage_error(
+      "--layout makes the times of stages of those of a layer; give --cost F,I,W in "
+      "place of a file");
+  result.layout.layer = result.cost;
+  result.measured = costs_of_layout(result.layout);
+  if (result.verb == verbs::csv)
+    return;
+  bool const takes = result.verb != verbs::timetable ||
+                     has(find_schedule(result.choice.name).takes, option::stages_per_device);
+  int const stages = result.measured->stages;
+  if (takes && !result.choice.stages_per_device && stages % result.choice.devices == 0)
+    result.choice.stages_per_device = stages / result.choice.devices;
+}
+
 //! What costs of a file do not go with, and their means.
 void check_measured(command& result) {
   if (!result.measured)
     return;
   if (result.tokens || result.attention_ratio)
-    throw usage_error("--tokens and --attention-ratio do not go with a file of costs, which says "
-                      "what every chunk takes");
+    throw usage_error("--tokens and --attention-ratio do not go with a file of costs or a layout, "
+                      "which say what every chunk takes");
   if (result.cost.overlapped_pair >= 0)
-    throw usage_error("--pair-cost does not go with a file of costs, which has no times of pairs; "
-                      "give --cost F,I,W");
+    throw usage_error(
+      "--pair-cost does not go with a file of costs or a layout, which have no times of pairs; "
+      "give --cost F,I,W");
   if (result.cost.all_reduce > 0)
-    throw usage_error("--all-reduce does not go with a file of costs, whose times have it already");
+    throw usage_error(
+      "--all-reduce does not go with a file of costs or a layout, whose times have it already");
   pp::shape const share{.devices = result.choice.devices};
   result.cost = mean_of(pp::costs_for(*result.measured, share), share);
 }
@@ -57,6 +81,9 @@ void check_measured(command& result) {
 void check_adapter(command const& result, read_words const& read) {
   auto const has_option = [&read](std::string_view name) { return read.has(name); };
   bool const offloads = moves_activations(result.choice.adapted);
+  bool const from_file = !result.cost_file.empty();
+  double const copy =
+    result.layout.text.empty() ? result.cost.copy_out : result.layout.layer.copy_out;
   if (has_option("--copy-cost") && !offloads)
     throw usage_error("--copy-cost is for --with offload, offload-half and offload-chunks only");
   if (has_option("--offloaded-stages") &&
@@ -64,14 +91,14 @@ void check_adapter(command const& result, read_words const& read) {
     throw usage_error("--offloaded-stages is for --with offload and offload-half only");
   bool const recomputes = result.choice.adapted == adapter::recompute ||
                           result.choice.adapted == adapter::recompute_first;
-  if (has_option("--recompute-cost") && (!recomputes || result.measured))
+  if (has_option("--recompute-cost") && (!recomputes || from_file))
     throw usage_error("--recompute-cost is for --with recompute and recompute-first only, and not "
                       "for costs of a file");
-  if (offloads && !(result.cost.copy_out > 0) && !result.measured)
+  if (offloads && !(copy > 0) && !from_file)
     throw usage_error("--with offload needs --copy-cost T above 0: the time of a copy of an "
                       "activation to the host, or back");
   for (std::string_view const name : {"--gather", "--scatter"})
-    if (has_option(name) && (!gathers_weights(result.choice.adapted) || result.measured))
+    if (has_option(name) && (!gathers_weights(result.choice.adapted) || from_file))
       throw usage_error(std::string(name) +
                         " is for --with sharded-weights, gathered-once and weights-on-host "
                         "only, and not for costs of a file");
@@ -83,7 +110,7 @@ void check_adapter(command const& result, read_words const& read) {
       "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
   if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
     throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
-                      "of a file or of tokens, which say nothing of shards");
+                      "of a file, a layout or tokens, which say nothing of shards");
 }
 
 } // namespace
@@ -95,6 +122,7 @@ void check(command& result, read_words const& read) {
       throw usage_error(std::string(each.option) + " is for the " + each.formats + " only");
   if (result.format == "header" && result.verb != verbs::search)
     throw usage_error("only search has the format header; others have types of their own");
+  take_layout(result, read);
   check_measured(result);
   if (result.verb == verbs::csv)
     return check_adapter(result, read);

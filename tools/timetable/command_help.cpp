@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/planner/cut/layout.hpp>
 #include <pipe/view/append.hpp>
 
 #include <string>
@@ -20,8 +21,11 @@ std::string describe_setting(command const& asked) {
   std::string text;
   pipelining::append(
     text, asked.choice.devices, " devices, ", asked.choice.microbatches, " microbatches; ");
+  if (!asked.layout.text.empty())
+    pipelining::append(text, "layout ", pipelining::write_layout(asked.layout.stages));
   if (asked.measured)
-    pipelining::append(text, "costs from ", asked.cost_file, ", in the mean ");
+    pipelining::append(
+      text, asked.layout.text.empty() ? "costs from " + asked.cost_file : "", ", in the mean ");
   pipelining::append(
     text, "a device's share of the model takes forward ", time(asked.cost.forward));
   pipelining::append(text, ", backward_input ", time(asked.cost.backward_input));

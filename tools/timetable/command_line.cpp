@@ -12,6 +12,7 @@
 
 #include "command_checks.hpp"
 #include "files.hpp"
+#include "layouts.hpp"
 
 namespace examples {
 namespace {
@@ -77,6 +78,17 @@ pipelining::uniform_cost read_cost(std::string_view option, std::string_view wor
   if (cost.forward + cost.backward_input + cost.backward_weight <= 0)
     throw usage_error(std::string(option) + ": at least one of F, I and W must be above 0");
   return cost;
+}
+
+void read_parts(stage_layout& layout, std::string_view option, std::string_view word) {
+  std::string_view rest = word;
+  for (double* const part : {&layout.embedding, &layout.module, &layout.output}) {
+    std::size_t const comma = rest.find(',');
+    if ((comma == rest.npos) != (part == &layout.output))
+      throw usage_error(std::string(option) + " wants 3 numbers, E,m,L, not " + quoted(word));
+    *part = read_time(option, rest.substr(0, comma));
+    rest.remove_prefix(comma == rest.npos ? rest.size() : comma + 1);
+  }
 }
 
 std::string read_format(std::string_view option, std::string_view word) {
@@ -210,6 +222,24 @@ constexpr option_reader<command> options[] = {
      c.cost.backward_input = given.backward_input;
      c.cost.backward_weight = given.backward_weight;
      c.cost.communication = given.communication;
+   }},
+  {"--layout",
+   "LAYOUT",
+   named | verbs::csv | verbs::search,
+   "the parts of every stage as Megatron-LM writes them, Et*3|(tt|)*29,m|L: --cost has the times "
+   "of "
+   "a layer t; only pipelines with as many stages",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.layout.text = std::string(word);
+     c.layout.stages = read_stages(option, word);
+   }},
+  {"--parts",
+   "E,m,L",
+   named | verbs::csv | verbs::search,
+   "of --layout: times of an embedding, of a module for further tokens and of an output layer, in "
+   "those of a layer; default 0,1,1",
+   [](command& c, std::string_view option, std::string_view word) {
+     read_parts(c.layout, option, word);
    }},
   {"--format",
    "FORMAT",

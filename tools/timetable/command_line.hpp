@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "options.hpp"
 
@@ -30,6 +31,16 @@ struct search_command {
   std::string like; //!< the schedule on whose placement to search; empty for all
 };
 
+//! The parts of stages, and what they take.
+struct stage_layout {
+  std::string text;                //!< as it was given; empty: none was
+  std::vector<std::string> stages; //!< [S] letters
+  double embedding = 0;            //!< times of a layer that an E takes
+  double module = 1;               //!< an m
+  double output = 1;               //!< an L
+  pipelining::uniform_cost layer;  //!< what a layer takes
+};
+
 //! What the user asked for.
 struct command {
   verbs verb = verbs::timetable;
@@ -38,7 +49,8 @@ struct command {
   pipelining::uniform_cost cost;
   bool cost_given = false;
   std::string cost_file; //!< where `measured` is from
-  //! Of --cost FILE. `cost` is then the mean of a device's share of the model.
+  stage_layout layout;
+  //! Of --cost FILE or of --layout. `cost` is then the mean of a device's share of the model.
   std::optional<pipelining::cut_costs> measured;
   std::optional<int> tokens;
   std::optional<double> attention_ratio;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "files.hpp"
+#include "layouts.hpp"
 #include "patience.hpp"
 
 namespace pp = pipelining;
@@ -63,9 +64,9 @@ pp::uniform_cost part_of(pp::uniform_cost const& work, double times, double piec
   return result;
 }
 
-//! The costs of a file, for one pipeline.
-void take_measured(made_table& made, pp::cut_costs const& measured, pp::shape const& extents) {
-  pp::cost_table const costs = pp::costs_for(measured, extents);
+//! The costs of a file or a layout, for one pipeline.
+void take_measured(made_table& made, command const& asked, pp::shape const& extents) {
+  pp::cost_table const costs = costs_of_stages(asked, extents);
   made.cost = mean_of(costs, extents);
   made.model = costs;
 }
@@ -113,7 +114,7 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
   check_size(extents, asked.format);
   made_table made{in_adapter(choice.name, choice.adapted), {}, cost, cost};
   if (asked.measured)
-    take_measured(made, *asked.measured, extents);
+    take_measured(made, asked, extents);
   named_schedule const& schedule = find_schedule(choice.name);
   if (asked.tokens && has(schedule.takes, option::chunks) &&
       choice.adapted != adapter::attention_exchange) {
@@ -255,7 +256,7 @@ made_table make(command const& asked) {
   check_size(file.orders.over.extents, asked.format);
   made_table made{in_adapter("csv", asked.choice.adapted), {}, asked.cost, asked.cost};
   if (asked.measured)
-    take_measured(made, *asked.measured, file.orders.over.extents);
+    take_measured(made, asked, file.orders.over.extents);
   else
     made.model_of = [](pp::uniform_cost const& now) { return now; };
   made.table = pp::make_timetable(file, made.model);

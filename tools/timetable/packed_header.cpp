@@ -56,7 +56,7 @@ void append_packed(std::string& out,
           seconds.push_back(cost.duration(what));
           exchanges.push_back(kind == pp::pass_kind::backward ? 0 : cost.exchanges(what));
         }
-    std::string const name = pp::word(kind);
+    std::string const name = pp::word(pp::training, kind);
     append_list(out, "double", (name + "_seconds").c_str(), seconds);
     append_list(out, "double", (name + "_exchange_seconds").c_str(), exchanges);
   }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "files.hpp"
+#include "layouts.hpp"
 #include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
 
@@ -92,7 +93,7 @@ void add_start(std::vector<group>& groups,
                         asked.cost.communication};
   any_cost cost = mean;
   if (asked.measured) {
-    pp::cost_table const costs = pp::costs_for(*asked.measured, extents);
+    pp::cost_table const costs = costs_of_stages(asked, extents);
     mean = mean_of(costs, extents);
     cost = costs;
   }
@@ -287,20 +288,25 @@ std::string report_of(command const& asked, std::vector<group> const& groups, gr
 
 //! The words that give the same order anywhere.
 std::string call_of(command const& asked, std::int64_t moves) {
+  pp::uniform_cost const& given = asked.layout.text.empty() ? asked.cost : asked.layout.layer;
   std::string out = "timetable search --devices ";
   pp::append(out, asked.choice.devices, " --microbatches ", asked.choice.microbatches);
   pp::append(out, " --memory ", asked.search.memory, " --cost ");
-  if (asked.measured)
+  if (!asked.cost_file.empty())
     out += asked.cost_file;
   else
     pp::append(out,
-               asked.cost.forward,
+               given.forward,
                ",",
-               asked.cost.backward_input,
+               given.backward_input,
                ",",
-               asked.cost.backward_weight,
+               given.backward_weight,
                ",",
-               asked.cost.communication);
+               given.communication);
+  if (stage_layout const& layout = asked.layout; !layout.text.empty()) {
+    pp::append(out, " --layout \"", layout.text, "\" --parts ", layout.embedding);
+    pp::append(out, ",", layout.module, ",", layout.output);
+  }
   pp::append(out, " --seed ", asked.search.seed, " --moves ", moves);
   if (asked.search.goal == pp::search_goal::span)
     out += " --goal span";
@@ -329,7 +335,7 @@ searched search(command const& asked) {
   static_cast<void>(pp::lower(best.found.table, asked.sizes)); // proves the plan, or throws
   searched result{{"search", best.found.table, best.mean, best.cost}, {}, {}};
   result.report = report_of(asked, groups, best);
-  result.call = call_of(asked, turns.moves());
+  result.call = call_of(asked, std::max<std::int64_t>(1, turns.moves()));
   return result;
 }
 

@@ -46,7 +46,7 @@ bool stands_with(choose_command const& asked, schedule_choice const& call, adapt
          !(which == adapter::offload_chunks && extents.chunks == 1);
 }
 
-//! The calls of the table: every schedule as README has it.
+//! The calls of the table: every schedule as the table of docs/schedules.md has it.
 std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
   std::vector<schedule_choice> calls;
   for (named_schedule const& each : named_schedules()) {
@@ -59,6 +59,9 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
     if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
       call.memory_limit =
         each.traits.stages_per_device == 1 ? asked.devices : asked.devices * 3 / 2;
+    if (int const given = static_cast<int>(asked.layout.size()) / asked.devices;
+        given > 1 && has(each.takes, option::stages_per_device))
+      call.stages_per_device = given;
     if (!is_apart(call))
       calls.push_back(call);
     // TeraPipe
@@ -72,8 +75,9 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
         calls.push_back(call);
         calls.back().adapted = one.which;
       }
-    for (schedule_choice const& apart : calls_apart(each, asked))
-      calls.push_back(apart);
+    if (asked.layout.empty())
+      for (schedule_choice const& apart : calls_apart(each, asked))
+        calls.push_back(apart);
   }
   return calls;
 }

@@ -65,11 +65,11 @@ void backward_on_device(parameters const& p,
                         Mask const& m,
                         Score const& f,
                         cudaStream_t stream) {
-  static_assert(is_kernel_element<Element>,
+  static_assert(detail::is_kernel_element<Element>,
                 "attention::backward_on_device: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::backward for float");
   using shape = backward_shape<Dim, Score>;
-  check_for_kernels<Dim>(p, t, mean);
+  detail::check_for_kernels<Dim>(p, t, mean);
   backward_call<Element, Mask, Score> const call{
     p, t, mean, m, f, static_cast<float>(p.effective_scale())};
   detail::launch_backward<Built, kernel_family::portable, Dim>(

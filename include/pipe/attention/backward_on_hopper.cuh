@@ -41,9 +41,7 @@ hopper_code backward_code() {
     reinterpret_cast<void const*>(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>));
 }
 
-} // namespace detail
-
-//! @brief Says whether the program has code for sm_90a of the backward kernel and runs it on the
+//! Says whether the program has code for sm_90a of the backward kernel and runs it on the
 //! current GPU. To be asked where is_hopper; see hopper/code_in_program.cuh.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim,
@@ -56,8 +54,6 @@ template <int Dim,
   return detail::backward_code<Dim, Element, Mask, Score, Built, Order>() ==
          detail::hopper_code::there;
 }
-
-namespace detail {
 
 //! Backward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
 template <int Dim, class Built, query_order Order, class Element, mask Mask, score Score>
@@ -134,10 +130,10 @@ void backward_on_hopper(parameters const& p,
                         Mask const& m,
                         Score const& f,
                         cudaStream_t stream) {
-  static_assert(is_kernel_element<Element>,
+  static_assert(detail::is_kernel_element<Element>,
                 "attention::backward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::backward for float");
-  check_for_kernels<Dim>(p, t, mean);
+  detail::check_for_kernels<Dim>(p, t, mean);
   detail::check_hopper(detail::backward_code<Dim, Element, Mask, Score, Built, Order>,
                        "backward_on_device");
   detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums, m, f, stream);

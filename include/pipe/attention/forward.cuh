@@ -84,10 +84,10 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
   cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
                 &blocks, kernel, shape::threads, shape::shared_bytes),
               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  return choose_key_splits((p.query_length + shape::queries - 1) / shape::queries * p.heads *
-                             p.batch,
-                           (p.key_length + shape::keys - 1) / shape::keys,
-                           std::int64_t{multiprocessors} * std::max(1, blocks));
+  return detail::choose_key_splits((p.query_length + shape::queries - 1) / shape::queries *
+                                     p.heads * p.batch,
+                                   (p.key_length + shape::keys - 1) / shape::keys,
+                                   std::int64_t{multiprocessors} * std::max(1, blocks));
 }
 
 //! @brief Attention of one chunk of queries over the keys cached so far, on the GPU of the stream.
@@ -117,11 +117,11 @@ void forward_on_device(parameters const& p,
                        Score const& f,
                        cudaStream_t stream,
                        key_splits const& splits = {}) {
-  static_assert(is_kernel_element<Element>,
+  static_assert(detail::is_kernel_element<Element>,
                 "attention::forward_on_device: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
   using shape = forward_shape<Dim, Score>;
-  check_for_kernels<Dim>(p, t);
+  detail::check_for_kernels<Dim>(p, t);
   auto const blocks = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
   detail::check_key_splits(splits, blocks);
   if (blocks == 0) {

@@ -38,19 +38,13 @@ __launch_bounds__(threads_on_hopper<hopper_forward_shape<Dim, Score>::threads>, 
 #endif
 }
 
-} // namespace detail
-
-namespace detail {
-
 template <int Dim, class Element, mask Mask, score Score, class Built>
 hopper_code forward_code() {
   return code_of_kernel<hopper_forward_shape<Dim, Score>>(reinterpret_cast<void const*>(
     forward_hopper_kernel<Built, Dim, Element, Mask, Score, no_key_splits>));
 }
 
-} // namespace detail
-
-//! @brief Says whether the program has code for sm_90a of the forward kernels and runs it on the
+//! Says whether the program has code for sm_90a of the forward kernels and runs it on the
 //! current GPU. To be asked where is_hopper; see hopper/code_in_program.cuh.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
@@ -58,7 +52,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
   return detail::forward_code<Dim, Element, Mask, Score, Built>() == detail::hopper_code::there;
 }
 
-//! @brief Into how many parts a call on the current GPU is best cut, see choose_key_splits.
+//! Into how many parts a call on the current GPU is best cut, see choose_key_splits.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, score Score = plain>
 [[nodiscard]] std::int32_t key_splits_on_hopper(parameters const& p) {
@@ -68,8 +62,6 @@ template <int Dim, score Score = plain>
                            (p.key_length + shape::keys - 1) / shape::keys,
                            detail::attribute_of_device(cudaDevAttrMultiProcessorCount));
 }
-
-namespace detail {
 
 //! Encodes the tensors of a call for the copy engine.
 template <class Shape, class Element>
@@ -149,10 +141,10 @@ void forward_on_hopper(parameters const& p,
                        Score const& f,
                        cudaStream_t stream,
                        key_splits const& splits = {}) {
-  static_assert(is_kernel_element<Element>,
+  static_assert(detail::is_kernel_element<Element>,
                 "attention::forward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
-  check_for_kernels<Dim>(p, t);
+  detail::check_for_kernels<Dim>(p, t);
   detail::check_hopper(detail::forward_code<Dim, Element, Mask, Score, Built>, "forward_on_device");
   detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
 }

@@ -75,9 +75,7 @@ inline void check_kernel_sizes(parameters const& p, std::int64_t dim) {
   }
 }
 
-} // namespace detail
-
-//! @brief Checks a forward call for a kernel of head dim Dim.
+//! Checks a forward call for a kernel of head dim Dim.
 //! @throws std::invalid_argument with one sentence, as check
 template <int Dim, class Element>
 void check_for_kernels(parameters const& p, forward_tensors<Element, float> const& t) {
@@ -89,7 +87,7 @@ void check_for_kernels(parameters const& p, forward_tensors<Element, float> cons
   detail::check_pieces("output", t.output);
 }
 
-//! @brief Checks a backward call for kernels of head dim Dim.
+//! Checks a backward call for kernels of head dim Dim.
 //! @throws std::invalid_argument with one sentence, as check
 template <int Dim, class Element>
 void check_for_kernels(parameters const& p,
@@ -107,5 +105,7 @@ void check_for_kernels(parameters const& p,
   detail::check_pieces("key gradient", t.key_gradient);
   detail::check_pieces("value gradient", t.value_gradient);
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3::attention

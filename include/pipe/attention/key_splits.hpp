@@ -47,9 +47,7 @@ inline void check_key_splits(key_splits const& splits, std::int64_t work) {
   }
 }
 
-} // namespace detail
-
-//! @brief Into how many parts to cut the keys, so that pieces of work fill the rounds of a GPU.
+//! Into how many parts to cut the keys, so that pieces of work fill the rounds of a GPU.
 //!
 //! One part where the pieces fill four fifths of a round. Else the fewest parts whose rounds are
 //! within 85 % as full as the fullest; a part has at least two tiles.
@@ -80,5 +78,7 @@ choose_key_splits(std::int64_t work, std::int64_t tiles, std::int64_t multiproce
   }
   return static_cast<std::int32_t>(fullest);
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3::attention

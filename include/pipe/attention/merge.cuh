@@ -93,7 +93,7 @@ void merge_on_device(tensor_view<Element> output,
                      tensor_view<std::type_identity_t<Element> const> other_output,
                      row_view<float const> other_lse,
                      cudaStream_t stream) {
-  static_assert(is_kernel_element<Element>,
+  static_assert(detail::is_kernel_element<Element>,
                 "attention::merge_on_device: elements must be __nv_bfloat16 or __half; use "
                 "attention::merge for float");
   static_assert(Dim == 64 || Dim == 128 || Dim == 256,

@@ -117,7 +117,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
   auto const choice = chosen_forward<Dim, Element, Mask, Score, Built>();
   auto const count = choice.family == kernel_family::portable
                        ? key_splits_on_device<Dim, Element, Mask, Score, Built>(p)
-                       : key_splits_on_hopper<Dim, Score>(p);
+                       : detail::key_splits_on_hopper<Dim, Score>(p);
   return count == 1 ? 0 : key_splits::scratch(p, count);
 }
 
@@ -155,7 +155,7 @@ kernel_choice forward_on_gpu(parameters const& p,
                              Mask const& m,
                              Score const& f,
                              cudaStream_t stream) {
-  check_for_kernels<Dim>(p, t);
+  detail::check_for_kernels<Dim>(p, t);
   detail::check_scratch(scratch, 0);
   auto choice = chosen_forward<Dim, Element, Mask, Score, Built>();
   if (choice.family == kernel_family::hopper &&
@@ -163,7 +163,7 @@ kernel_choice forward_on_gpu(parameters const& p,
     choice = {kernel_family::portable, choice_reason::strides};
   }
   if (choice.family == kernel_family::hopper) {
-    auto const splits = detail::splits_in(scratch, p, key_splits_on_hopper<Dim, Score>(p));
+    auto const splits = detail::splits_in(scratch, p, detail::key_splits_on_hopper<Dim, Score>(p));
     detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
     return choice;
   }
@@ -211,7 +211,7 @@ kernel_choice backward_on_gpu(parameters const& p,
   auto const sums = [&](kernel_family family) {
     return query_sums::in(scratch.data + detail::floats_of_means(p), p, family);
   };
-  check_for_kernels<Dim>(p, t, mean);
+  detail::check_for_kernels<Dim>(p, t, mean);
   if (choice.family == kernel_family::hopper &&
       !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
     choice = {kernel_family::portable, choice_reason::strides};

@@ -18,7 +18,9 @@ enum class query_order : std::uint8_t {
   free  //!< as they come: nobody waits, and dQ differs in its last bits from call to call
 };
 
-//! @brief Queries of one step of a backward kernel.
+namespace detail {
+
+//! Queries of one step of a backward kernel.
 [[nodiscard]] PIPELINING_HOST_DEVICE constexpr int queries_of_step(kernel_family family,
                                                                    std::int64_t dim) {
   if (family == kernel_family::hopper) {
@@ -26,6 +28,8 @@ enum class query_order : std::uint8_t {
   }
   return dim == 256 ? 32 : 64;
 }
+
+} // namespace detail
 
 //! @brief Scratch of the backward kernels: sums of dQ, [batch, heads, steps, queries of a step
 //! times head_dim], each step in the order in which lanes add to it, and what is known of each
@@ -44,12 +48,12 @@ struct query_sums {
   }
   //! Steps of the queries of a head.
   [[nodiscard]] static constexpr std::int64_t steps_of(parameters const& p, kernel_family family) {
-    auto const step = queries_of_step(family, p.head_dim);
+    auto const step = detail::queries_of_step(family, p.head_dim);
     return (p.query_length + step - 1) / step;
   }
   //! Numbers of 4 bytes that it takes.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, kernel_family family) {
-    auto const step = queries_of_step(family, p.head_dim);
+    auto const step = detail::queries_of_step(family, p.head_dim);
     return p.batch * p.heads * steps_of(p, family) *
              (step * (p.head_dim + 2) + halves(family, p.head_dim)) +
            1;
@@ -58,7 +62,7 @@ struct query_sums {
   //! @param data begins at a multiple of 16 bytes and holds scratch(p, family) numbers
   [[nodiscard]] static query_sums in(float* data, parameters const& p, kernel_family family) {
     auto const steps = p.batch * p.heads * steps_of(p, family);
-    auto const queries = steps * queries_of_step(family, p.head_dim);
+    auto const queries = steps * detail::queries_of_step(family, p.head_dim);
     auto* const numbers = data + queries * p.head_dim;
     auto* const after = reinterpret_cast<std::int32_t*>(numbers + queries * 2);
     return {data,

@@ -210,6 +210,21 @@ inline void settle_folder(std::string const& path) {
                              std::strerror(errno));
 }
 
+//! The newest step in all lists.
+//! @param steps [ranks] the steps of each rank, ascending.
+//! @return nothing where there is none, or no list.
+[[nodiscard]] inline std::optional<std::int64_t>
+newest_in_common(std::vector<std::vector<std::int64_t>> const& steps) {
+  if (steps.empty())
+    return std::nullopt;
+  for (auto step = steps.front().rbegin(); step != steps.front().rend(); ++step)
+    if (std::all_of(steps.begin(), steps.end(), [&](std::vector<std::int64_t> const& others) {
+          return std::binary_search(others.begin(), others.end(), *step);
+        }))
+      return *step;
+  return std::nullopt;
+}
+
 } // namespace detail
 
 //! @brief Writes the state of this rank after `step` steps. When this returns, the file is on the
@@ -245,9 +260,9 @@ inline void save_checkpoint(checkpoint_place const& place,
     std::string const text = detail::checkpoint_text(place, step);
     std::string const head = detail::checkpoint_head(
       text, static_cast<std::int64_t>(state.size()), std::to_string(detail::checksum_of(state)));
-    descriptor const file(::open(draft.c_str(),
-                                 O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
-                                 S_IRUSR | S_IWUSR | S_IRGRP));
+    detail::descriptor const file(::open(draft.c_str(),
+                                         O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
+                                         S_IRUSR | S_IWUSR | S_IRGRP));
     bool const whole = file.get() >= 0 && detail::write_all(file.get(), head) &&
                        detail::write_all(file.get(), text) &&
                        detail::write_all(file.get(), state) && ::fsync(file.get()) == 0;
@@ -289,21 +304,6 @@ inline void forget_checkpoints_after(checkpoint_place const& place, std::int64_t
       (void)::unlink(detail::checkpoint_path(place, later).c_str());
 }
 
-//! @brief The newest step in all lists.
-//! @param steps [ranks] the steps of each rank, ascending.
-//! @return nothing where there is none, or no list.
-[[nodiscard]] inline std::optional<std::int64_t>
-newest_in_common(std::vector<std::vector<std::int64_t>> const& steps) {
-  if (steps.empty())
-    return std::nullopt;
-  for (auto step = steps.front().rbegin(); step != steps.front().rend(); ++step)
-    if (std::all_of(steps.begin(), steps.end(), [&](std::vector<std::int64_t> const& others) {
-          return std::binary_search(others.begin(), others.end(), *step);
-        }))
-      return *step;
-  return std::nullopt;
-}
-
 //! @brief All ranks choose the newest checkpoint that each of them has whole, and forget later
 //! ones. Collective.
 //! @param rank in the store, which has `size` of them.
@@ -329,7 +329,7 @@ template <run_store Store>
       std::string const said = line.get(key(other), deadline);
       state_unpacker{said}(all.emplace_back());
     }
-    std::optional<std::int64_t> const chosen = newest_in_common(all);
+    std::optional<std::int64_t> const chosen = detail::newest_in_common(all);
     forget_checkpoints_after(place, chosen.value_or(-1));
     // Nobody writes a new one while others still have old ones of the same step.
     line.barrier(name + "/chosen", size, deadline);

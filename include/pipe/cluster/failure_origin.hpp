@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Where ranks stand when a run fails, and which of them it began with. Header for
-//! pipelining::rank_standing and pipelining::trace_origin.
+//! pipelining::rank_standing and pipelining::detail::trace_origin.
 
 #include <pipe/cluster/store.hpp>
 
@@ -19,7 +19,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief How sure a rank is that what it reports began with itself.
+namespace detail {
+
+//! How sure a rank is that what it reports began with itself.
 enum class failure_cause : char {
   own = 'o',      //!< its stage, its GPU, its options: it began here
   library = 'l',  //!< a library that talks to other ranks: one of them may have died
@@ -28,14 +30,14 @@ enum class failure_cause : char {
   ended = 'e'     //!< nothing: it has ended well, and waits for nobody
 };
 
-//! @brief Where a rank stood when it stopped, as it tells the others.
+//! Where a rank stood when it stopped, as it tells the others.
 struct rank_standing {
   std::string text{};           //!< behind the name of the rank: "has not ended item 3 of 12: ..."
   std::vector<int> waits_for{}; //!< the ranks that it waits for there; none: it is at work itself
   failure_cause cause = failure_cause::told; //!< whose failure it stopped for
 };
 
-//! @brief Where a failure began, as far as ranks can tell.
+//! Where a failure began, as far as ranks can tell.
 struct failure_origin {
   //! How the rank was found.
   enum class kind {
@@ -48,8 +50,6 @@ struct failure_origin {
   kind found = kind::named; //!< how that is known
   std::string text{};       //!< busy: where that rank stands; circle: a line for every rank of it
 };
-
-namespace detail {
 
 [[nodiscard]] inline std::string standing_key(std::string const& name, int rank) {
   return name + "/standing/" + std::to_string(rank);
@@ -78,16 +78,12 @@ namespace detail {
   return where;
 }
 
-} // namespace detail
-
-//! @brief Leaves word for the other ranks of where this one stands.
+//! Leaves word for the other ranks of where this one stands.
 //! @param name tells the runs of one store apart.
 template <run_store Store>
 void tell_standing(Store& line, std::string const& name, int rank, rank_standing const& where) {
-  line.set(detail::standing_key(name, rank), detail::write_standing(where));
+  line.set(standing_key(name, rank), write_standing(where));
 }
-
-namespace detail {
 
 //! Calls a store from another thread than its own, where it can tell that it is free.
 template <run_store Store, class Speak>
@@ -121,9 +117,7 @@ std::string tell_of_hang(Store& line, std::string const& name, int rank, std::st
   return reason;
 }
 
-} // namespace detail
-
-//! @brief Follows who waits for whom, from the rank that has reported a failure to the one that
+//! Follows who waits for whom, from the rank that has reported a failure to the one that
 //! does not answer, or that waits for nobody. Equal on all ranks that get the same answers.
 //! @param named the rank that has reported; it has told its standing before.
 //! @param patience the longest that a rank may take to answer.
@@ -134,8 +128,8 @@ trace_origin(Store& line, std::string const& name, int named, std::chrono::nanos
   using kind = failure_origin::kind;
   failure_origin const unknown{named, kind::named, {}};
   auto const ask = [&](int rank) -> std::optional<rank_standing> {
-    auto const answer = line.look_up(detail::standing_key(name, rank), patience);
-    return answer ? std::optional(detail::read_standing(*answer)) : std::nullopt;
+    auto const answer = line.look_up(standing_key(name, rank), patience);
+    return answer ? std::optional(read_standing(*answer)) : std::nullopt;
   };
   std::optional<rank_standing> const first = named < 0 ? std::nullopt : ask(named);
   if (!first || (first->cause != failure_cause::library && first->cause != failure_cause::deadline))
@@ -163,10 +157,12 @@ trace_origin(Store& line, std::string const& name, int named, std::chrono::nanos
   return late && !lines.empty() ? failure_origin{named, kind::circle, lines} : unknown;
 }
 
+} // namespace detail
+
 //! @brief The line of a report that says where a failure began; empty where the report says it
 //! already.
-[[nodiscard]] inline std::string describe(failure_origin const& origin) {
-  using kind = failure_origin::kind;
+[[nodiscard]] inline std::string describe(detail::failure_origin const& origin) {
+  using kind = detail::failure_origin::kind;
   std::string const who = "\n  rank " + std::to_string(origin.rank);
   switch (origin.found) {
   case kind::named: return {};

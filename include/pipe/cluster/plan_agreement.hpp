@@ -32,33 +32,7 @@ inline constexpr char const* same_program = "; start all ranks with the same pro
          '\n';
 }
 
-} // namespace detail
-
-//! @brief Compares a text of this rank, and the version of the library, with those of rank 0.
-//!
-//! Rank 0 waits for nobody. Where all must have agreed before they go on, a barrier follows.
-//! @param about all that must be the same, as lines `key=value`: options, model, seed, data.
-//! @param name tells the comparisons of one store apart.
-//! @throws std::runtime_error that names the first difference with both values and both ranks, or
-//! as the store's get does.
-template <run_store Store>
-void agree_on_text(Store& line,
-                   std::string_view about,
-                   int rank,
-                   std::string const& name,
-                   std::chrono::nanoseconds deadline) {
-  std::string const mine = detail::version_line().append(about);
-  if (rank == 0) {
-    line.set(name + "/about", mine);
-    return;
-  }
-  std::string const difference = differing_lines(
-    "rank 0", line.get(name + "/about", deadline), "rank " + std::to_string(rank), mine);
-  if (!difference.empty())
-    throw std::runtime_error(difference + detail::same_program);
-}
-
-//! @brief Compares the plan of this rank with that of rank 0, through the store.
+//! Compares the plan of this rank with that of rank 0, through the store.
 //! @param elements the user's word for the types of the elements in messages, such as "bf16".
 //! @param name tells the comparisons of one store apart.
 //! @throws std::runtime_error that names the first difference, or as the store's get does.
@@ -81,6 +55,32 @@ void agree_on_plan(Store& line,
     throw std::runtime_error("rank 0 has another version of the library");
   std::memcpy(theirs.words, text.data(), sizeof theirs.words);
   std::string const difference = first_difference(0, theirs, rank, mine);
+  if (!difference.empty())
+    throw std::runtime_error(difference + same_program);
+}
+
+} // namespace detail
+
+//! @brief Compares a text of this rank, and the version of the library, with those of rank 0.
+//!
+//! Rank 0 waits for nobody. Where all must have agreed before they go on, a barrier follows.
+//! @param about all that must be the same, as lines `key=value`: options, model, seed, data.
+//! @param name tells the comparisons of one store apart.
+//! @throws std::runtime_error that names the first difference with both values and both ranks, or
+//! as the store's get does.
+template <run_store Store>
+void agree_on_text(Store& line,
+                   std::string_view about,
+                   int rank,
+                   std::string const& name,
+                   std::chrono::nanoseconds deadline) {
+  std::string const mine = detail::version_line().append(about);
+  if (rank == 0) {
+    line.set(name + "/about", mine);
+    return;
+  }
+  std::string const difference = detail::differing_lines(
+    "rank 0", line.get(name + "/about", deadline), "rank " + std::to_string(rank), mine);
   if (!difference.empty())
     throw std::runtime_error(difference + detail::same_program);
 }

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Listening at an address and reaching one, IPv4 and IPv6, with a deadline. Header for
-//! pipelining::listen_on and pipelining::reach.
+//! pipelining::listen_on and pipelining::detail::reach.
 
 #include <pipe/cluster/socket.hpp>
 #include <pipe/run/clock.hpp>
@@ -28,9 +28,7 @@
 #include <thread>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 struct endpoint {
   sockaddr_storage address{};
@@ -159,26 +157,24 @@ inline void check_port(int port) {
                              "; ports are 1 to 65535, and 0 takes any free one");
 }
 
-} // namespace detail
-
-//! @brief A socket that listens.
+//! A socket that listens.
 //! @param where an address or a name of this machine; empty for all its addresses, IPv4 and IPv6.
 //! @param port 0 for any free one. @param chosen receives the port.
 //! @throws std::runtime_error
 [[nodiscard]] inline descriptor listen_on(std::string const& where, int port, int& chosen) {
-  detail::check_port(port);
-  std::vector<detail::endpoint> places;
+  check_port(port);
+  std::vector<endpoint> places;
   int code = 0;
   if (where.empty()) { // one socket for both families; one for IPv4 where the machine has no IPv6
     for (char const* any : {"::", "0.0.0.0"})
-      (void)detail::look_up_host(any, port, AI_NUMERICHOST, places);
+      (void)look_up_host(any, port, AI_NUMERICHOST, places);
   } else {
-    code = detail::look_up_host(where, port, 0, places);
+    code = look_up_host(where, port, 0, places);
   }
   std::string problem = code == 0 ? "" : ::gai_strerror(code);
-  for (detail::endpoint const& place : places) {
-    descriptor door = detail::bind_to(place, where.empty());
-    detail::endpoint bound;
+  for (endpoint const& place : places) {
+    descriptor door = bind_to(place, where.empty());
+    endpoint bound;
     bound.length = sizeof bound.address;
     if (door.get() >= 0 &&
         ::getsockname(door.get(), reinterpret_cast<sockaddr*>(&bound.address), &bound.length) ==
@@ -198,16 +194,16 @@ inline void check_port(int port) {
                            (where.empty() ? "" : " of " + where) + ": " + problem);
 }
 
-//! @brief One round of attempts to connect to a host: each of its addresses once.
+//! One round of attempts to connect to a host: each of its addresses once.
 //! @param problem receives why it has failed.
 //! @return nothing where none of them answers before the end.
 template <class Clock>
 [[nodiscard]] std::optional<connection>
 reach(std::string const& host, int port, countdown<Clock>& end, std::string& problem) {
-  for (auto const& place : detail::resolve(host, port, end, problem))
-    if (descriptor socket = detail::knock(place, end, problem); socket.get() >= 0)
+  for (auto const& place : resolve(host, port, end, problem))
+    if (descriptor socket = knock(place, end, problem); socket.get() >= 0)
       return connection(std::move(socket));
   return std::nullopt;
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

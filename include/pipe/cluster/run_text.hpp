@@ -3,16 +3,14 @@
 
 //! @file
 //! @brief What a run is of, as lines of `key=value`, and where two runs differ. Header for
-//! pipelining::differing_lines.
+//! pipelining::detail::differing_lines.
 
 #include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Takes the next line out of a text.
 [[nodiscard]] inline std::string_view take_line(std::string_view& text) {
@@ -33,9 +31,7 @@ namespace detail {
   return {};
 }
 
-} // namespace detail
-
-//! @brief The first difference of two texts of lines `key=value` as a sentence: "rank 0 has seed=1,
+//! The first difference of two texts of lines `key=value` as a sentence: "rank 0 has seed=1,
 //! rank 2 has seed=7", or "rank 0 has seed=1, rank 2 has no seed".
 //! @param one, other whose texts they are, such as "rank 0".
 //! @return an empty text when there is none. @complexity O(bytes)
@@ -54,16 +50,16 @@ namespace detail {
   };
   // What a text has instead of a line: its line of that key.
   auto const instead = [](std::string_view line, std::string_view text, std::string_view next) {
-    if (std::string_view const same = detail::line_of(text, detail::key_of(line)); !same.empty())
+    if (std::string_view const same = line_of(text, key_of(line)); !same.empty())
       return std::string(same);
     bool const keyed = line.find('=') != std::string_view::npos;
-    return keyed || next.empty() ? "no " + std::string(detail::key_of(line)) : std::string(next);
+    return keyed || next.empty() ? "no " + std::string(key_of(line)) : std::string(next);
   };
   std::string_view const first = ones;
   std::string_view const second = others;
   while (!ones.empty() || !others.empty()) {
-    std::string_view const mine = detail::take_line(ones);
-    std::string_view const theirs = detail::take_line(others);
+    std::string_view const mine = take_line(ones);
+    std::string_view const theirs = take_line(others);
     if (mine == theirs)
       continue;
     if (!mine.empty())
@@ -77,4 +73,4 @@ namespace detail {
   return {};
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

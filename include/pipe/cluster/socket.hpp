@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief TCP connections that carry frames of bytes and never block. Header for
-//! pipelining::connection.
+//! pipelining::detail::connection.
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -22,9 +22,9 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief A file descriptor that closes itself.
+//! A file descriptor that closes itself.
 class descriptor {
 public:
   //! Takes over an open descriptor; -1 is none.
@@ -41,14 +41,12 @@ public:
     if (number_ >= 0)
       ::close(number_);
   }
-  //! @brief The number that the kernel knows it by; -1: none.
+  //! The number that the kernel knows it by; -1: none.
   [[nodiscard]] int get() const noexcept { return number_; }
 
 private:
   int number_;
 };
-
-namespace detail {
 
 inline void set_option(int socket, int level, int name, int value) noexcept {
   (void)::setsockopt(socket, level, name, &value, sizeof value);
@@ -69,9 +67,7 @@ inline void wait_for_socket(int socket, bool writes, std::chrono::nanoseconds lo
   (void)::poll(&watched, 1, in_milliseconds(longest));
 }
 
-} // namespace detail
-
-//! @brief Frames over one TCP connection: each is four bytes of length, then that many bytes.
+//! Frames over one TCP connection: each is four bytes of length, then that many bytes.
 //!
 //! Not for several threads. Nothing blocks: what the kernel does not take at once is kept, up to
 //! `most_pending` bytes, and sent by later calls.
@@ -87,13 +83,13 @@ public:
   //! Takes over a connected socket.
   //! Takes over a connected socket.
   explicit connection(descriptor socket) : socket_(std::move(socket)) {
-    detail::set_option(socket_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(socket_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     // A machine that vanishes closes nothing; the kernel asks after it, and gives up after 25
     // seconds.
-    detail::set_option(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
-    detail::set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPIDLE, 10);
-    detail::set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPINTVL, 5);
-    detail::set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set_option(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPIDLE, 10);
+    set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPINTVL, 5);
+    set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPCNT, 3);
   }
 
   //! The number of its descriptor.
@@ -101,12 +97,12 @@ public:
   //! Whether the other end has not closed it.
   //! Whether the other end has not closed it.
   [[nodiscard]] bool open() const noexcept { return socket_.get() >= 0 && !ended_; }
-  //! @brief True while something that was written waits for the kernel to take it.
+  //! True while something that was written waits for the kernel to take it.
   [[nodiscard]] bool pending() const noexcept { return open() && sent_ < outgoing_.size(); }
-  //! @brief True when the connection was ended because the other end does not read.
+  //! True when the connection was ended because the other end does not read.
   [[nodiscard]] bool stuffed() const noexcept { return stuffed_; }
 
-  //! @brief Sends one frame, now or by later calls of `write` and `flush`.
+  //! Sends one frame, now or by later calls of `write` and `flush`.
   //! @return false when the other end is gone or does not read.
   bool write(std::string_view frame) {
     if (!open())
@@ -120,7 +116,7 @@ public:
     return open();
   }
 
-  //! @brief Sends what the kernel takes of what waits.
+  //! Sends what the kernel takes of what waits.
   void flush() {
     while (pending()) {
       ssize_t const count = ::send(socket_.get(),
@@ -138,7 +134,7 @@ public:
     sent_ = 0;
   }
 
-  //! @brief Takes the next whole frame that has arrived, if there is one. Notes the end of the
+  //! Takes the next whole frame that has arrived, if there is one. Notes the end of the
   //! connection. Takes a bounded number of bytes from the kernel: ask until there is nothing.
   //! @param longest a frame with more bytes ends the connection.
   [[nodiscard]] std::optional<std::string> read(std::size_t longest = most_bytes) {
@@ -189,4 +185,4 @@ private:
   bool stuffed_ = false;
 };
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

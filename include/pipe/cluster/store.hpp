@@ -11,9 +11,14 @@
 #include <pipe/run/clock.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +27,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -105,10 +112,10 @@ public:
   void set(std::string_view key, std::string_view value) {
     auto const held = take_turn();
     std::string const message = detail::frame('S', key, value);
-    if (message.size() > connection::most_bytes)
+    if (message.size() > detail::connection::most_bytes)
       throw std::length_error("store: the value of '" + std::string(key) + "' has " +
                               std::to_string(value.size()) + " bytes, but " +
-                              std::to_string(connection::most_bytes) +
+                              std::to_string(detail::connection::most_bytes) +
                               " with its key are the most; write it into a file");
     line_.write(message);
   }
@@ -177,7 +184,7 @@ public:
   //! passed on.
   void abort(std::string_view reason) {
     auto const held = take_turn();
-    line_.write(detail::frame('A', reason.substr(0, connection::most_bytes / 2)));
+    line_.write(detail::frame('A', reason.substr(0, detail::connection::most_bytes / 2)));
   }
 
   //! @brief The reason of the run's failure, once there is one: another rank's, or that rank 0 is
@@ -220,7 +227,7 @@ private:
                  std::chrono::nanoseconds greeting,
                  countdown<Clock>& end,
                  std::string& problem) {
-    auto reached = reach(host, address.port, end, problem);
+    auto reached = detail::reach(host, address.port, end, problem);
     if (!reached)
       return false;
     line_ = std::move(*reached);
@@ -228,14 +235,14 @@ private:
     std::optional<std::string> word = next_word(end, greeting);
     if (!word || *word != detail::frame('W', detail::store_magic)) {
       problem = word ? "what answers there is no store of this version" : "it does not answer";
-      line_ = connection();
+      line_ = detail::connection();
       return false;
     }
     line_.write(detail::hello(address, rank_));
     word = next_word(end);
     if (word && word->front() == 'W')
       return true;
-    line_ = connection();
+    line_ = detail::connection();
     if (word && word->front() == 'R')
       throw std::runtime_error("store: rank " + std::to_string(rank_) + " was turned away at " +
                                host + ", port " + std::to_string(address.port) + ": " +
@@ -336,7 +343,7 @@ private:
 
   std::unique_ptr<std::recursive_mutex> turn_; // one thread at a time; the line itself can move
   int rank_;
-  connection line_;
+  detail::connection line_;
   int questions_ = 0;
   int answered_ = 0;
   std::map<std::string, std::string> arrived_;
@@ -346,5 +353,53 @@ private:
 };
 
 using store = basic_store<>; //!< The store of a run, with the clock of the machine.
+
+//! @brief Rank 0 says where its store is, and its secret. The file appears whole or not at all, and
+//! can be read by its owner alone.
+//! @param address its job must be one that no earlier run had, such as the batch system's job
+//! number: a file that was left behind is known by it. Names and secret are one line each.
+//! @throws std::runtime_error when the file cannot be written.
+inline void write_store_file(std::string const& path, store_address const& address) {
+  std::string const draft = path + ".draft";
+  std::string const text = std::string(detail::store_magic) + '\n' + address.job + '\n' +
+                           address.host + '\n' + std::to_string(address.port) + '\n' +
+                           std::to_string(address.ranks) + '\n' + address.secret + "\n";
+  (void)::unlink(draft.c_str()); // one that was left behind may have other rights
+  detail::descriptor const file(
+    ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.get() < 0 ||
+      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    throw std::runtime_error("store: cannot write " + draft + ": " + std::strerror(errno));
+  if (std::rename(draft.c_str(), path.c_str()) != 0)
+    throw std::runtime_error("store: cannot rename " + draft + " to " + path);
+}
+
+//! @brief The other ranks wait until the file of this job is there.
+//! @throws std::runtime_error past the deadline.
+template <class Clock = polling_clock>
+[[nodiscard]] store_address read_store_file(std::string const& path,
+                                            std::string const& job,
+                                            std::chrono::nanoseconds deadline) {
+  for (countdown<Clock> left(deadline);;) {
+    std::ifstream file(path);
+    std::string magic;
+    std::string port;
+    std::string ranks;
+    store_address found;
+    for (std::string* line : {&magic, &found.job, &found.host, &port, &ranks, &found.secret})
+      std::getline(file, *line);
+    auto const port_number = detail::read_number(port);
+    auto const rank_count = detail::read_number(ranks);
+    if (file && magic == detail::store_magic && found.job == job && port_number && rank_count) {
+      found.port = *port_number;
+      found.ranks = *rank_count;
+      return found;
+    }
+    if (left.is_over())
+      throw std::runtime_error("store: rank 0 of job '" + job + "' has not written " + path +
+                               " before the deadline; do all ranks see that folder?");
+    Clock::sleep_for(std::chrono::milliseconds(20));
+  }
+}
 
 } // namespace pipelining::inline v0_3

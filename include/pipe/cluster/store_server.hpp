@@ -34,8 +34,8 @@ public:
   //! @brief Listens from now on.
   //! @throws std::runtime_error when the port is taken or the address is not this machine's.
   explicit store_server(store_address address) : address_(std::move(address)) {
-    door_ = listen_on(detail::place_to_listen(address_), address_.port, port_);
-    bell_ = descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    door_ = detail::listen_on(detail::place_to_listen(address_), address_.port, port_);
+    bell_ = detail::descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     thread_ = std::thread([this] { serve(); });
   }
   store_server(store_server const&) = delete;
@@ -61,7 +61,7 @@ private:
   static constexpr int most_per_turn = 64;
 
   struct guest {
-    connection line;
+    detail::connection line;
     countdown<clock> patience{hello_time}; //!< with a stranger
     int rank = -1;                         //!< -1: a stranger
     bool refused = false; //!< was told so; the line stays until the other end has read it
@@ -88,7 +88,7 @@ private:
     } catch (std::exception const&) { // out of memory: all lines close, which all ranks notice
     }
     guests_.clear();
-    door_ = descriptor();
+    door_ = detail::descriptor();
   }
 
   [[nodiscard]] bool over() {
@@ -122,7 +122,8 @@ private:
 
   void admit() {
     for (int turn = 0; turn < most_per_turn; ++turn) {
-      descriptor socket(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      detail::descriptor socket(
+        ::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket.get() < 0) {
         // Without descriptors the door would wake this thread for ever.
         crowded_ = errno == EMFILE || errno == ENFILE;
@@ -133,7 +134,7 @@ private:
       if (strangers() >= most_strangers)
         drop_oldest_stranger();
       guests_.push_back(std::make_unique<guest>());
-      guests_.back()->line = connection(std::move(socket));
+      guests_.back()->line = detail::connection(std::move(socket));
       guests_.back()->line.write(detail::frame('W', detail::store_magic));
     }
   }
@@ -155,7 +156,7 @@ private:
     visitor.line.flush();
     visitor.ready = false;
     std::size_t const longest =
-      visitor.stranger() ? detail::most_hello_bytes : connection::most_bytes;
+      visitor.stranger() ? detail::most_hello_bytes : detail::connection::most_bytes;
     for (int turn = 0; turn < most_per_turn; ++turn) {
       std::optional<std::string> const message = visitor.line.read(longest);
       if (!message)
@@ -209,7 +210,7 @@ private:
     }
   }
 
-  static void close(guest& visitor) { visitor.line = connection(); }
+  static void close(guest& visitor) { visitor.line = detail::connection(); }
 
   void welcome(guest& visitor, std::string const& message) {
     detail::hello_fields const said = detail::read_hello(message);
@@ -295,8 +296,8 @@ private:
 
   store_address address_;
   int port_ = 0;
-  descriptor door_;
-  descriptor bell_;
+  detail::descriptor door_;
+  detail::descriptor bell_;
   std::atomic<bool> closing_ = false;
   bool crowded_ = false;
   std::optional<countdown<clock>> end_;

@@ -24,19 +24,14 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
-
-namespace detail {
+namespace pipelining::inline v0_3::cuda::detail {
 
 [[nodiscard]] inline std::string hexadecimal(std::uint64_t value) {
   char digits[16]{};
   return "0x" + std::string(digits, std::to_chars(digits, digits + sizeof digits, value, 16).ptr);
 }
 
-} // namespace detail
-
-//! @brief The headers of all messages of one device, made before and compared behind each message
+//! The headers of all messages of one device, made before and compared behind each message
 //! on its own stream; what was found is read once per step.
 class message_checks {
 public:
@@ -61,25 +56,25 @@ public:
       check(cudaFuncGetAttributes(&loaded, kernel), "cudaFuncGetAttributes");
   }
 
-  //! @brief A step begins. What uses headers comes after this.
+  //! A step begins. What uses headers comes after this.
   void begin(cudaStream_t on) {
     auto* step = reinterpret_cast<std::uint64_t*>(memory_.data());
     void* arguments[] = {&step};
     launch(kernels_.count_step, 1, arguments, on);
   }
-  //! @brief A step ends: the host gets to know what was found. What uses headers comes before.
+  //! A step ends: the host gets to know what was found. What uses headers comes before.
   void end(cudaStream_t on) {
     check(
       cudaMemcpyAsync(verdicts_.data(), verdict(0), verdict_bytes(), cudaMemcpyDeviceToHost, on),
       "cudaMemcpyAsync");
   }
 
-  //! @brief Makes the header of a message to send.
-  void seal(int item_index, arena const& slots, cudaStream_t on) {
+  //! Makes the header of a message to send.
+  void seal(int item_index, pipelining::detail::arena const& slots, cudaStream_t on) {
     look_at(kernels_.seal, item_index, slots, on);
   }
-  //! @brief Compares a message and its header with what this device expects.
-  void compare(int item_index, arena const& slots, cudaStream_t on) {
+  //! Compares a message and its header with what this device expects.
+  void compare(int item_index, pipelining::detail::arena const& slots, cudaStream_t on) {
     look_at(kernels_.check, item_index, slots, on);
   }
   //! Where the header of an item's message lies on the device.
@@ -87,7 +82,7 @@ public:
     return reinterpret_cast<std::byte*>(header(place_of(item_index)));
   }
 
-  //! @brief The first message in the order of the program that was not as expected in a step that
+  //! The first message in the order of the program that was not as expected in a step that
   //! has ended.
   [[nodiscard]] std::optional<mismatch> first_mismatch() const {
     auto const* found = reinterpret_cast<message_verdict const*>(verdicts_.data());
@@ -126,7 +121,10 @@ private:
     return reinterpret_cast<message_header*>(verdict(messages_)) + place;
   }
 
-  void look_at(void const* kernel, int item_index, arena const& slots, cudaStream_t on) {
+  void look_at(void const* kernel,
+               int item_index,
+               pipelining::detail::arena const& slots,
+               cudaStream_t on) {
     item const& step = step_at(item_index);
     buffer const data = slots.message(step);
     bool const sends = step.what == operation::send;
@@ -155,7 +153,7 @@ private:
 
   [[nodiscard]] std::string named(item const& step) const {
     return (step.about == subject::pass ? "what comes of the " : "the ") +
-           describe_subject(step, work_.over);
+           pipelining::detail::describe_subject(step, work_.over);
   }
   //! The message of that number between the same two devices, if there is one.
   [[nodiscard]] std::string sent_as(item const& expected, std::uint64_t sequence) const {
@@ -202,5 +200,4 @@ private:
   pinned_memory verdicts_;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

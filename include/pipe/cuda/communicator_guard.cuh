@@ -19,10 +19,9 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief A thread that ends the communicators of a rank, all together in one group of NCCL: when
+//! A thread that ends the communicators of a rank, all together in one group of NCCL: when
 //! the rank asks, or when a step is late and the rank says nothing.
 //!
 //! ncclCommAbort and ncclCommDestroy wait for the communicator's own stream, and so for all that
@@ -40,14 +39,14 @@ class communicator_guard {
   struct shared;
 
 public:
-  //! @brief One communicator of the rank.
+  //! One communicator of the rank.
   struct entry {
     ncclComm_t handle;   //!< not null
     bool foreign;        //!< the user's: aborted with the others, but not destroyed
     bool settled = true; //!< no call of it is in progress
   };
 
-  //! @brief The rank's right to call NCCL, while the object lives.
+  //! The rank's right to call NCCL, while the object lives.
   class use {
   public:
     //! @throws detail::stop when the guard has begun to end the communicators.
@@ -91,16 +90,16 @@ public:
     thread_.join();
   }
 
-  //! @brief Takes a communicator under guard. @pre a `use` lives, or the guard was never armed.
+  //! Takes a communicator under guard. @pre a `use` lives, or the guard was never armed.
   //! @return its place, for `entry_at`.
   std::size_t add(ncclComm_t handle, bool foreign) {
     shared_->entries.push_back({handle, foreign});
     return shared_->entries.size() - 1;
   }
-  //! @brief What is at that place. @pre a `use` lives.
+  //! What is at that place. @pre a `use` lives.
   [[nodiscard]] entry& entry_at(std::size_t place) const { return shared_->entries[place]; }
 
-  //! @brief From now until `disarm` the guard aborts once its limit is over, of the time in which
+  //! From now until `disarm` the guard aborts once its limit is over, of the time in which
   //! this process runs, unless it is armed anew. @param now of the clock.
   void arm(typename Clock::time_point now) {
     shared_->armed = now;
@@ -108,23 +107,23 @@ public:
     if (shared_->idle)
       shared_->bell.ring();
   }
-  //! @brief The guard is to do nothing until it is armed again.
+  //! The guard is to do nothing until it is armed again.
   void disarm() noexcept { shared_->armed = disarmed; }
-  //! @brief True once the guard has aborted, or has been asked to.
+  //! True once the guard has aborted, or has been asked to.
   [[nodiscard]] bool ending() const noexcept { return shared_->holder == turn::guard; }
 
-  //! @brief Begins what `abort` does, and does not wait for it: a graph with them may be in its
+  //! Begins what `abort` does, and does not wait for it: a graph with them may be in its
   //! launch, and is to be destroyed when their kernels have let that return.
   void start_abort() { ask(wish::abort); }
-  //! @brief Aborts all communicators. No graph with them may exist any more.
+  //! Aborts all communicators. No graph with them may exist any more.
   //! @return false when they have not ended in time; their thread is left behind then, and what it
   //! uses must live on.
   [[nodiscard]] bool abort(std::chrono::nanoseconds patience) { return end(wish::abort, patience); }
-  //! @brief Destroys all communicators but the user's. @return as `abort`.
+  //! Destroys all communicators but the user's. @return as `abort`.
   [[nodiscard]] bool destroy(std::chrono::nanoseconds patience) {
     return end(wish::destroy, patience);
   }
-  //! @brief What the first call that failed has returned. @pre `abort` or `destroy` is true.
+  //! What the first call that failed has returned. @pre `abort` or `destroy` is true.
   [[nodiscard]] ncclResult_t result() const noexcept { return shared_->result; }
 
 private:
@@ -232,5 +231,4 @@ private:
   typename Clock::thread thread_;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -18,10 +18,11 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
 
-//! @brief The devices that share one communicator.
+namespace detail {
+
+//! The devices that share one communicator.
 struct communicator_members {
   std::int64_t key = 0;       //!< what the policy calls it
   int number = 0;             //!< among all, in the order in which they are made
@@ -38,7 +39,7 @@ struct communicator_members {
   }
 };
 
-//! @brief All communicators of a plan, in the one order in which all ranks make them: making one
+//! All communicators of a plan, in the one order in which all ranks make them: making one
 //! waits for its members, so two orders could wait for each other.
 //!
 //! The order is that of connect_rounds, so that a rank waits for as many communicators before its
@@ -57,7 +58,7 @@ struct communicator_members {
         place->devices.insert(
           std::upper_bound(place->devices.begin(), place->devices.end(), device), device);
   };
-  for (device_pair const& pair : connect_rounds(work)) {
+  for (pipelining::detail::device_pair const& pair : pipelining::detail::connect_rounds(work)) {
     if (pair.up)
       add(pair.one, pair.other);
     if (pair.down)
@@ -68,12 +69,14 @@ struct communicator_members {
   return all;
 }
 
+} // namespace detail
+
 //! @brief One rank's end of a communicator. Its calls do not block: each is followed by asking
 //! `settled`. A communicator_guard ends it.
 class communicator {
 public:
   //! @param label names the communicator in what NCCL logs.
-  explicit communicator(communicator_members members, std::string label)
+  explicit communicator(detail::communicator_members members, std::string label)
       : members_(std::move(members)), label_(std::move(label)) {}
   communicator(communicator const&) = delete;
   communicator& operator=(communicator const&) = delete;
@@ -110,7 +113,7 @@ public:
   //! What NCCL calls it in its log.
   [[nodiscard]] std::string const& label() const noexcept { return label_; }
   //! The devices that share it.
-  [[nodiscard]] communicator_members const& members() const noexcept { return members_; }
+  [[nodiscard]] detail::communicator_members const& members() const noexcept { return members_; }
   //! @brief True when messages have not gone to a peer, or come from it, before; they have then.
   [[nodiscard]] bool is_new_to(int peer, bool sends) {
     std::pair const use(peer, sends);
@@ -125,12 +128,11 @@ public:
   void put_under_guard(std::size_t place) noexcept { place_ = place; }
 
 private:
-  communicator_members members_;
+  detail::communicator_members members_;
   std::string label_;
   ncclComm_t handle_ = nullptr;
   std::size_t place_ = 0;
   std::vector<std::pair<int, bool>> used_; // peers, and whether it sends to them
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda

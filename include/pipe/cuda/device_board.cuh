@@ -6,7 +6,6 @@
 
 #include <pipe/cuda/device_guards.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/pass_times.cuh>
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/step_decisions.cuh>
@@ -23,8 +22,63 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
+
+namespace detail {
+
+//! An event before and one behind every pass of one device, and one at the start of its
+//! iteration. Made once; eager iterations and graphs record them anew.
+class pass_times {
+public:
+  //! @pre the GPU of the device is current.
+  pass_times(plan_view const& work, int device) : start_(cudaEventDefault) {
+    auto const steps = work.program_of(device);
+    before_.resize(steps.size());
+    behind_.resize(steps.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].what != operation::run || steps[i].about != subject::pass)
+        continue;
+      before_[i].emplace(cudaEventDefault);
+      behind_[i].emplace(cudaEventDefault);
+    }
+  }
+
+  //! The iteration begins. @param captured it goes into a graph.
+  void begin(cudaStream_t on, bool captured) {
+    captured_ = captured;
+    record(start_, on);
+  }
+  //! The pass of an item begins; nothing for items that are none.
+  void enter(int item, cudaStream_t on) { record(before_[static_cast<std::size_t>(item)], on); }
+  //! It has ended.
+  void leave(int item, cudaStream_t on) { record(behind_[static_cast<std::size_t>(item)], on); }
+
+  //! When a pass began or ended, in seconds since the iteration of `clock` began: another
+  //! device on the same GPU, or this one.
+  //! @pre the iteration has ended. @throws error when CUDA does.
+  [[nodiscard]] double seconds(std::size_t item, bool end, pass_times const& clock) const {
+    return (end ? behind_ : before_)[item]->seconds_since(clock.start_);
+  }
+
+private:
+  void record(event& which, cudaStream_t on) const {
+    if (captured_)
+      which.record_in_graph(on);
+    else
+      which.record(on);
+  }
+  void record(std::optional<event>& which, cudaStream_t on) const {
+    if (which)
+      record(*which, on);
+  }
+
+  event start_;
+  std::vector<std::optional<event>> before_; // of each item
+  std::vector<std::optional<event>> behind_;
+  bool captured_ = false;
+};
+
+} // namespace detail
 
 //! @brief How a device lays its plan out on streams.
 struct board_options {
@@ -46,7 +100,9 @@ struct board_options {
   bool guarded = false;
 };
 
-//! @brief How one plan lies on the streams and in the memory of one device, and its events, made
+namespace detail {
+
+//! How one plan lies on the streams and in the memory of one device, and its events, made
 //! once.
 //!
 //! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one behind them.
@@ -109,20 +165,20 @@ public:
   }
   //! The arena on the host, pinned; null where nothing waits there.
   [[nodiscard]] std::byte* host_memory() const noexcept { return shared_->host_memory(); }
-  //! @brief The slots of the device. @param work, device those of the board.
-  [[nodiscard]] arena slots(plan_view const& work, int device) const noexcept {
+  //! The slots of the device. @param work, device those of the board.
+  [[nodiscard]] pipelining::detail::arena slots(plan_view const& work, int device) const noexcept {
     return {work,
             device,
             memory(),
             host_memory(),
-            guards_ ? guard_bytes : 0,
+            guards_ ? pipelining::detail::guard_bytes : 0,
             decisions_ ? decisions_->rows() : nullptr};
   }
-  //! @brief What the host knows to decide about steps of the optimizer, or null where it need not.
+  //! What the host knows to decide about steps of the optimizer, or null where it need not.
   [[nodiscard]] step_decisions* decisions() noexcept { return decisions_ ? &*decisions_ : nullptr; }
-  //! @brief The guards of the checked mode, or null.
+  //! The guards of the checked mode, or null.
   [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
-  //! @brief When passes began and ended, or null where nobody asks for it.
+  //! When passes began and ended, or null where nobody asks for it.
   [[nodiscard]] pass_times* times() noexcept { return times_ ? &*times_ : nullptr; }
   //! What profilers see of each item.
   [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
@@ -139,7 +195,7 @@ public:
     return shared_->stream_at(index_for(step));
   }
 
-  //! @brief All streams wait for what is on the compute stream: the start of an iteration.
+  //! All streams wait for what is on the compute stream: the start of an iteration.
   //! @param captured the iteration goes into a graph.
   void fork(bool captured = false) {
     captured_ = captured;
@@ -150,7 +206,7 @@ public:
     for (int index = 1; index < stream_count(); ++index)
       start_->block(stream_at(index));
   }
-  //! @brief The compute stream waits for all others: the end of an iteration.
+  //! The compute stream waits for all others: the end of an iteration.
   void join() {
     for (int index = 1; index < stream_count(); ++index) {
       event& end = ends_[static_cast<std::size_t>(index)];
@@ -158,18 +214,18 @@ public:
       end.block(compute());
     }
   }
-  //! @brief What follows on `after` waits for what is on `before`, a stream of this device, now.
+  //! What follows on `after` waits for what is on `before`, a stream of this device, now.
   void start_after(cudaStream_t before, cudaStream_t after) {
     start_->record(before);
     start_->block(after);
   }
   //! The stream of second halves of composite passes. @pre the plan has such passes.
   [[nodiscard]] cudaStream_t beside() const noexcept { return shared_->beside(); }
-  //! @brief What follows on `waiting` waits for an item of this device.
+  //! What follows on `waiting` waits for an item of this device.
   void wait_for(int item_index, cudaStream_t waiting) const {
     done_[static_cast<std::size_t>(item_index)]->block(waiting);
   }
-  //! @brief Notes that an item is complete when its stream has come this far, if any item or
+  //! Notes that an item is complete when its stream has come this far, if any item or
   //! report asks for it.
   void complete(int item_index, cudaStream_t on) {
     auto const i = static_cast<std::size_t>(item_index);
@@ -179,13 +235,13 @@ public:
       in_graph_[i]->record_in_graph(on);
   }
 
-  //! @brief The next iteration has not begun: nothing of it is complete.
+  //! The next iteration has not begun: nothing of it is complete.
   void restart() noexcept {
     ended_ = 0;
     next_fence_ = 0;
     ended_on_.assign(ended_on_.size(), nothing);
   }
-  //! @brief True when the host may enqueue the item: no more than board_options::run_ahead items
+  //! True when the host may enqueue the item: no more than board_options::run_ahead items
   //! are on the streams. Asks the streams once in half as many items, each for its last one.
   //! @pre not in a capture. @throws error when the device reports one.
   [[nodiscard]] bool has_room_for(int item_index) {
@@ -199,7 +255,7 @@ public:
     }
     return true;
   }
-  //! @brief Looks how far the device has come; `first_unfinished` remembers it.
+  //! Looks how far the device has come; `first_unfinished` remembers it.
   //! @param end the items before it are enqueued, or launched with their graph.
   //! @throws error when the device reports one.
   void look(int end) {
@@ -213,7 +269,7 @@ public:
         return;
     }
   }
-  //! @brief The first item that was not complete when the device was last looked at; `end` of that
+  //! The first item that was not complete when the device was last looked at; `end` of that
   //! look if all were. Items without an event count as complete with those behind them.
   [[nodiscard]] int first_unfinished() const noexcept { return ended_; }
 
@@ -251,7 +307,7 @@ private:
 
   [[nodiscard]] std::size_t index_for(item const& step) const noexcept {
     int const own = stream_of(step);
-    if (runs_beside(step))
+    if (pipelining::detail::runs_beside(step))
       return static_cast<std::size_t>(own - shared_lanes_);
     return static_cast<std::size_t>(shared_lanes_ > 0 ? std::min(own, 1) : own);
   }
@@ -274,5 +330,6 @@ private:
   int ended_ = 0;         // items known to be complete
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace detail
+
+} // namespace pipelining::inline v0_3::cuda

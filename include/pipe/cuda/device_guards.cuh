@@ -21,10 +21,9 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief Memory for the slots of one device with guards around them, and poison (not a number) in
+//! Memory for the slots of one device with guards around them, and poison (not a number) in
 //! slots that nobody has written yet.
 //!
 //! The poison is enqueued, also into graphs; the guards are read when a step has ended. So they
@@ -34,8 +33,8 @@ class device_guards {
 public:
   //! Allocates and fills the memory. @pre the device's GPU is current.
   device_guards(plan_view const& work, int device)
-      : slots_{work, device, nullptr, nullptr, guard_bytes}, memory_(slots_.bytes()),
-        outputs_(outputs_of(work, device)),
+      : slots_{work, device, nullptr, nullptr, pipelining::detail::guard_bytes},
+        memory_(slots_.bytes()), outputs_(outputs_of(work, device)),
         ends_(static_cast<std::int64_t>(outputs_.size()) * end_bytes) {
     slots_.memory = memory_.data();
     if (slots_.bytes() > 0)
@@ -45,7 +44,8 @@ public:
             "cudaMemset");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     for (int of = 0; of < slot_classes; ++of) {
-      slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+      pipelining::detail::slot_layout const& layout =
+        work.layout(device, static_cast<slot_class>(of));
       used_[static_cast<std::size_t>(of)].assign(static_cast<std::size_t>(layout.count),
                                                  layout.bytes);
     }
@@ -54,12 +54,12 @@ public:
   //! The arena on the device.
   [[nodiscard]] std::byte* memory() const noexcept { return slots_.memory; }
 
-  //! @brief Before a pass or a receive is enqueued on the same stream: what it is the first to
+  //! Before a pass or a receive is enqueued on the same stream: what it is the first to
   //! write becomes poison.
   void before(item const& step, cudaStream_t on) {
     pipelining::detail::visit_opened(
       slots_.work, slots_.device, step, [&](slot const& which, std::int64_t bytes) {
-        slot_layout const& layout = slots_.work.layout(slots_.device, which.of);
+        pipelining::detail::slot_layout const& layout = slots_.work.layout(slots_.device, which.of);
         if (!slots_.guards(which.of))
           return;
         std::byte* const start = slots_.memory + slots_.place(which);
@@ -69,7 +69,7 @@ public:
       });
   }
 
-  //! @brief Behind a pass on the same stream: keeps the end of what it has written for others.
+  //! Behind a pass on the same stream: keeps the end of what it has written for others.
   void after(int item_index, cudaStream_t on) {
     auto at = std::lower_bound(
       outputs_.begin(), outputs_.end(), item_index, [](written const& each, int wanted) {
@@ -84,7 +84,7 @@ public:
             "cudaMemcpyAsync");
   }
 
-  //! @brief When a step has ended, and before the next one is enqueued.
+  //! When a step has ended, and before the next one is enqueued.
   //! @throws guard_error that names the slot and the passes that had it, or the pass that has not
   //! written its output to its end.
   void check_all(cudaStream_t on) {
@@ -109,7 +109,8 @@ private:
   //! In the order of the program. Poison is in slots with guards only, and a pass that runs again
   //! need not write what has been sent.
   [[nodiscard]] static std::vector<written> outputs_of(plan_view const& work, int device) {
-    arena const slots{work, device, nullptr, nullptr, guard_bytes};
+    pipelining::detail::arena const slots{
+      work, device, nullptr, nullptr, pipelining::detail::guard_bytes};
     std::vector<written> all;
     auto const steps = work.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -123,7 +124,7 @@ private:
           all.push_back({static_cast<int>(i), into, bytes});
       };
       add(step.out, step.out_bytes);
-      for (sized_slot const& further : work.further_outputs(step))
+      for (pipelining::detail::sized_slot const& further : work.further_outputs(step))
         add(further.used, further.bytes);
     }
     return all;
@@ -145,8 +146,8 @@ private:
         continue;
       item const& step =
         slots_.work.program_of(slots_.device)[static_cast<std::size_t>(each.item_index)];
-      throw guard_error("the " + describe_subject(step, slots_.work.over) + " on device " +
-                        std::to_string(slots_.device) + " has left the last " +
+      throw guard_error("the " + pipelining::detail::describe_subject(step, slots_.work.over) +
+                        " on device " + std::to_string(slots_.device) + " has left the last " +
                         std::to_string(kept(each)) + " bytes of its output of " +
                         std::to_string(each.bytes) +
                         " bytes unwritten, all of which the next stage reads");
@@ -163,7 +164,7 @@ private:
     std::int64_t bytes = 0;
     for (int of = 0; of < slot_classes; ++of) {
       auto const kind = static_cast<slot_class>(of);
-      slot_layout const& layout = slots_.work.layout(slots_.device, kind);
+      pipelining::detail::slot_layout const& layout = slots_.work.layout(slots_.device, kind);
       bool const guarded = slots_.guards(kind);
       for (int index = 0; guarded && index < layout.count; ++index) {
         bool const row = kind == slot_class::totals && index + 1 < layout.count;
@@ -229,17 +230,17 @@ private:
             has = has || each == which;
           });
       if (has && ++named <= 4)
-        text += (named == 1 ? " the " : ", the ") + describe_subject(step, slots_.work.over);
+        text += (named == 1 ? " the " : ", the ") +
+                pipelining::detail::describe_subject(step, slots_.work.over);
     }
     return text + (named > 4 ? " and " + std::to_string(named - 4) + " more" : "");
   }
 
-  arena slots_;
+  pipelining::detail::arena slots_;
   device_memory memory_;
   std::vector<written> outputs_;
   device_memory ends_;                           // of each of these
   std::vector<std::int64_t> used_[slot_classes]; // bytes of each slot that its last pass may write
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -14,9 +14,7 @@
 #include <cstddef>
 #include <string>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
-namespace detail {
+namespace pipelining::inline v0_3::cuda::detail {
 
 //! What one thread writes down as it enqueues, and a watchdog reads: relaxed stores, nothing else.
 struct enqueuing_place {
@@ -45,7 +43,7 @@ struct enqueuing_place {
     auto const items = work.program_of(of);
     item_type const& step = items[static_cast<std::size_t>(at)];
     pipeline_view const& over = work.over;
-    return (step.what == operation::run ? "the " + describe_subject(step, over)
+    return (step.what == operation::run ? "the " + pipelining::detail::describe_subject(step, over)
                                         : "a call to " + describe(step, over)) +
            " (item " + std::to_string(at) + " of " + std::to_string(items.size()) + ")";
   }
@@ -58,6 +56,4 @@ private:
   }
 };
 
-} // namespace detail
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

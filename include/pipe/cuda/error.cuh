@@ -11,8 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
 
 //! @brief A call of the CUDA runtime that failed. `what()` names the call, its place in the source
 //! and the error.
@@ -45,5 +44,4 @@ inline void check(cudaError_t code,
               code);
 }
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda

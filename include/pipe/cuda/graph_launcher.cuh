@@ -17,10 +17,9 @@
 #include <memory>
 #include <utility>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief A thread that launches graphs, one at a time, for a runner that waits with a deadline.
+//! A thread that launches graphs, one at a time, for a runner that waits with a deadline.
 //!
 //! A launch waits while the queue of its GPU is full, and for ever where the GPU has not begun a
 //! graph with more nodes than the queue holds. Nothing ends such a launch from outside, so it is
@@ -44,7 +43,7 @@ public:
     (void)end(none);
   }
 
-  //! @brief Launches a graph on a stream, and records an event behind it.
+  //! Launches a graph on a stream, and records an event behind it.
   //! @pre idle, and `end` has not been called. What is given lives until the launch has returned.
   void begin(graph const& what, cudaStream_t on, event& behind) {
     shared_->what = &what;
@@ -53,15 +52,15 @@ public:
     shared_->doing = deed::launch;
     shared_->bell.ring();
   }
-  //! @brief True when no launch is in progress.
+  //! True when no launch is in progress.
   [[nodiscard]] bool idle() const noexcept { return shared_->doing != deed::launch; }
-  //! @brief Throws what the last launch has thrown, once. @pre idle.
+  //! Throws what the last launch has thrown, once. @pre idle.
   void check() {
     if (std::exception_ptr const failure = std::exchange(shared_->failure, nullptr))
       std::rethrow_exception(failure);
   }
 
-  //! @brief Ends the thread, if need be behind the launch in progress.
+  //! Ends the thread, if need be behind the launch in progress.
   //! @param left of the time that this may take, with what else looks at it.
   //! @return false when that has not returned by then: it is left behind, and what it uses must
   //! live on.
@@ -127,5 +126,4 @@ private:
   bool ended_ = false;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

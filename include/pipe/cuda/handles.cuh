@@ -18,8 +18,7 @@
 #include <cstring>
 #include <utility>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
 
 namespace detail {
 
@@ -93,7 +92,9 @@ private:
   cudaStream_t handle_ = nullptr;
 };
 
-//! @brief An event, without timing and for ordering alone unless told otherwise.
+namespace detail {
+
+//! An event, without timing and for ordering alone unless told otherwise.
 class event {
 public:
   event() : event(cudaEventDisableTiming) {}
@@ -111,15 +112,15 @@ public:
   }
   [[nodiscard]] cudaEvent_t get() const noexcept { return handle_; }
 
-  //! @brief The event happens when what is on the stream now has completed.
+  //! The event happens when what is on the stream now has completed.
   void record(cudaStream_t on) { check(cudaEventRecord(handle_, on), "cudaEventRecord"); }
-  //! @brief In a capture: the event is recorded anew by every launch of the graph, and the host can
+  //! In a capture: the event is recorded anew by every launch of the graph, and the host can
   //! ask for it.
   void record_in_graph(cudaStream_t on) {
     check(cudaEventRecordWithFlags(handle_, on, cudaEventRecordExternal),
           "cudaEventRecordWithFlags");
   }
-  //! @brief True when the event has happened; never waits.
+  //! True when the event has happened; never waits.
   //! @throws error when the device reports one.
   [[nodiscard]] bool happened() const {
     cudaError_t const code = cudaEventQuery(handle_);
@@ -132,14 +133,14 @@ public:
     (void)cudaGetLastError();
     return false;
   }
-  //! @brief The time from another event of the same GPU to this one, to half a microsecond.
+  //! The time from another event of the same GPU to this one, to half a microsecond.
   //! @pre both have times, and have happened.
   [[nodiscard]] double seconds_since(event const& earlier) const {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, earlier.handle_, handle_), "cudaEventElapsedTime");
     return 1e-3 * static_cast<double>(milliseconds);
   }
-  //! @brief What is put on the stream from now on waits for the event.
+  //! What is put on the stream from now on waits for the event.
   void block(cudaStream_t waiting) const {
     check(cudaStreamWaitEvent(waiting, handle_, 0), "cudaStreamWaitEvent");
   }
@@ -147,6 +148,8 @@ public:
 private:
   cudaEvent_t handle_ = nullptr;
 };
+
+} // namespace detail
 
 //! @brief Memory of the current device, zeroed once.
 class device_memory {
@@ -245,5 +248,4 @@ private:
   cudaGraphExec_t handle_ = nullptr;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda

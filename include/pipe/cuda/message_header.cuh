@@ -10,10 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief The words of a message_header, in the order in which they are compared.
+//! The words of a message_header, in the order in which they are compared.
 enum class header_field : std::uint8_t {
   magic, //!< the same in every header: what follows is one
   step,  //!< of this runner, from 1
@@ -25,20 +24,20 @@ enum class header_field : std::uint8_t {
 };
 inline constexpr int header_fields = 7; //!< Words of a header.
 
-//! @brief What travels behind a checked message: which one it is, and what it held when it was
+//! What travels behind a checked message: which one it is, and what it held when it was
 //! sent.
 struct message_header {
   std::uint64_t words[header_fields]; //!< by header_field
 };
 
-//! @brief What the receiver has found in a message of the last step.
+//! What the receiver has found in a message of the last step.
 struct message_verdict {
   std::uint64_t wrong;    //!< 1 + the first header_field that differs; 0: none
   std::uint64_t expected; //!< the word that the receiver expected
   std::uint64_t found;    //!< the word that came
 };
 
-//! @brief One end of a message, as kernels see it.
+//! One end of a message, as kernels see it.
 struct checked_message {
   std::byte const* data;     //!< the message, in its slot
   message_header* header;    //!< what travels behind it
@@ -46,8 +45,6 @@ struct checked_message {
   std::uint64_t const* step; //!< the number of the step, counted on the GPU
   message_header known;      //!< without step and checksum
 };
-
-namespace detail {
 
 inline constexpr std::uint64_t header_magic = 0x7069706568656164; // "pipehead"
 inline constexpr int checking_threads = 512;
@@ -146,6 +143,4 @@ static inline checking_kernels kernels_for_checks() {
 }
 #endif
 
-} // namespace detail
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -35,8 +35,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
 
 namespace detail {
 
@@ -96,7 +95,8 @@ public:
       machine_ = std::make_unique<machine>(stages_, line_, rank_, options_, now_);
       machine_->take(std::move(work), 0, taken_++);
     } catch (std::logic_error const& unfit) {
-      tell_standing(line_, options_.name, rank_, {"has not begun", {}, failure_cause::own});
+      pipelining::detail::tell_standing(
+        line_, options_.name, rank_, {"has not begun", {}, pipelining::detail::failure_cause::own});
       line_.abort("rank " + std::to_string(rank_) + " could not begin: " + unfit.what());
       throw;
     } catch (...) {
@@ -133,14 +133,10 @@ public:
   //! a rank fails, is missing or has another plan.
   plan_number add(plan work) { return put(std::move(work), machine_ ? machine_->plans() : 0); }
 
-  //! @brief Takes a further plan in the place of another, which is gone then. Collective, as `add`
-  //! is. See plan_cache.
-  //! @param which of the plans.
-  //! @return the same number.
-  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  //! @brief As `thread_runner::replace`; collective, as `add` is.
   plan_number replace(plan_number which, plan work) {
     refuse_after_end();
-    check_number(which, machine_->plans());
+    pipelining::detail::check_number(which, machine_->plans());
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
@@ -154,7 +150,7 @@ public:
   //! @sync returns when this rank's streams have ended the iteration; others may still run.
   void step(plan_number which = {}) {
     refuse_after_end();
-    check_number(which, machine_->plans());
+    pipelining::detail::check_number(which, machine_->plans());
     machine_->check_turn(static_cast<std::size_t>(which.index));
     try {
       check_thread();
@@ -166,9 +162,7 @@ public:
     ++steps_;
   }
 
-  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
-  //! one is right now, and the iteration must begin again, with a plan that has nothing to
-  //! validate. The same on all ranks.
+  //! @brief As `thread_runner::begins_again`; the same on all ranks.
   [[nodiscard]] bool begins_again() const {
     return !failed_ && machine_ && machine_->begins_again();
   }
@@ -210,15 +204,15 @@ public:
     } catch (...) {
       end_run("could not close");
     }
-    tell_standing(
-      line_, options_.name, rank_, {"has closed its communicators", {}, failure_cause::ended});
+    pipelining::detail::tell_standing(
+      line_,
+      options_.name,
+      rank_,
+      {"has closed its communicators", {}, pipelining::detail::failure_cause::ended});
     machine_.reset();
   }
 
-  //! @brief Ends the run on all ranks, between two steps, for a reason of the program's own: it was
-  //! told to end, its data is gone.
-  //! @param why goes on after "rank 2".
-  //! @throws run_error always; the other ranks' steps throw with the same reason.
+  //! @brief As `mpi_runner::fail`.
   [[noreturn]] void fail(std::string const& why) {
     if (failed_ || !machine_)
       throw run_error("nccl: rank " + std::to_string(rank_) + ' ' + why, rank_);
@@ -236,7 +230,7 @@ public:
   [[nodiscard]] cudaStream_t origin() const noexcept { return machine_->origin(); }
 
 private:
-  using machine = nccl_machine<Stages, Store, Clock>;
+  using machine = detail::nccl_machine<Stages, Store, Clock>;
 
   void refuse_after_end() const {
     if (failed_ || !machine_)
@@ -260,9 +254,9 @@ private:
     detail::check_environment();
   }
   void check_plan(plan const& work) const {
-    check_stages(work.view(), stages_, rank_);
+    pipelining::detail::check_stages(work.view(), stages_, rank_);
     if (options_.graph)
-      refuse_validation(work.view());
+      pipelining::detail::refuse_validation(work.view());
   }
 
   //! Compares a plan with that of rank 0; before the first one, the text of the run.
@@ -271,12 +265,13 @@ private:
       now_ = {"compares its plan with that of rank 0", {0}};
     if (taken_ == 0)
       agree_on_text(line_, options_.about, rank_, options_.name, options_.deadline);
-    agree_on_plan(line_,
-                  work.view(),
-                  rank_,
-                  (options_.checked ? "checked " : "") + options_.elements,
-                  options_.name + (taken_ == 0 ? "" : "/plan " + std::to_string(taken_)),
-                  options_.deadline);
+    pipelining::detail::agree_on_plan(line_,
+                                      work.view(),
+                                      rank_,
+                                      (options_.checked ? "checked " : "") + options_.elements,
+                                      options_.name +
+                                        (taken_ == 0 ? "" : "/plan " + std::to_string(taken_)),
+                                      options_.deadline);
   }
 
   plan_number put(plan work, std::size_t at) {
@@ -284,7 +279,7 @@ private:
     now_ = {"adds a plan", {}};
     try {
       plan_view const& first = machine_->view(0);
-      check_addition(first, work);
+      pipelining::detail::check_addition(first, work);
       if (!pipelining::detail::same_stages(first, work))
         throw std::invalid_argument("nccl: the plans of a runner keep each stage on the same rank, "
                                     "but this one places them elsewhere; make another runner for "
@@ -321,9 +316,9 @@ private:
 
   //! Turns the exception in flight into the failure of the run, and throws it.
   [[noreturn]] void end_run(char const* what) {
-    stop_reason const why = why_stopped(line_);
+    detail::stop_reason const why = detail::why_stopped(line_);
     failed_ = true;
-    failure_report<Store, Clock> report(
+    detail::failure_report<Store, Clock> report(
       line_,
       options_.name,
       rank_,
@@ -344,7 +339,7 @@ private:
   int rank_;
   nccl_ranks options_;
   int exceptions_; // in flight when the runner was made
-  rank_standing now_{"has not begun", {}};
+  pipelining::detail::rank_standing now_{"has not begun", {}};
   std::unique_ptr<machine> machine_;
   int steps_ = 0;                // of all plans
   int taken_ = 0;                // plans so far, those among them that are gone
@@ -352,6 +347,5 @@ private:
   bool failed_ = false;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda
 #endif

@@ -16,8 +16,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
 
 //! @brief A call of NCCL that failed. `what()` names the call, its place in the source and the
 //! error.
@@ -49,5 +48,4 @@ inline void check(ncclResult_t code,
                    code);
 }
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda

@@ -20,17 +20,17 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief Why a rank has stopped.
+//! Why a rank has stopped.
 struct stop_reason {
-  failure_cause cause = failure_cause::own; //!< whose failure it was
+  pipelining::detail::failure_cause cause =
+    pipelining::detail::failure_cause::own; //!< whose failure it was
   std::string text{};  //!< without the rank; of another rank: all that it has reported
   bool thrown = false; //!< by a stage or a library: the exception is to be nested
 };
 
-//! @brief Understands the exception in flight. @pre called from a handler.
+//! Understands the exception in flight. @pre called from a handler.
 template <run_store Store>
 [[nodiscard]] stop_reason why_stopped(Store& line) {
   try {
@@ -41,19 +41,21 @@ template <run_store Store>
     // A wait in the store ends with the reason of another rank, and what comes after that reason is
     // its consequence.
     if (std::optional<std::string> const reason = line.failure())
-      return {failure_cause::told, *reason};
-    failure_cause cause = failure_cause::own;
+      return {pipelining::detail::failure_cause::told, *reason};
+    pipelining::detail::failure_cause cause = pipelining::detail::failure_cause::own;
     if (dynamic_cast<nccl_error const*>(&thrown) != nullptr)
-      cause = failure_cause::library;
+      cause = pipelining::detail::failure_cause::library;
     if (dynamic_cast<deadline_error const*>(&thrown) != nullptr)
-      cause = failure_cause::deadline;
+      cause = pipelining::detail::failure_cause::deadline;
     return {cause, thrown.what(), true};
   } catch (...) {
-    return {failure_cause::own, "an exception of a type that is no std::exception", true};
+    return {pipelining::detail::failure_cause::own,
+            "an exception of a type that is no std::exception",
+            true};
   }
 }
 
-//! @brief One rank's part in a report: it tells the others why it stopped and where it stood, hears
+//! One rank's part in a report: it tells the others why it stopped and where it stood, hears
 //! where they stood, and says with which rank it began.
 template <run_store Store, class Clock>
 class failure_report {
@@ -63,16 +65,16 @@ public:
   failure_report(Store& line, std::string const& name, int rank, std::chrono::nanoseconds patience)
       : line_(line), name_(name), rank_(rank), patience_(patience) {}
 
-  //! @brief Tells the others. To be called once, before anything is ended that they may wait for.
+  //! Tells the others. To be called once, before anything is ended that they may wait for.
   //! @param what this rank could not do: "failed", "could not connect"; where `why` says nothing,
   //! all that is to be said.
   //! @param where this rank stood.
-  void tell(char const* what, stop_reason const& why, rank_standing where) {
+  void tell(char const* what, stop_reason const& why, pipelining::detail::rank_standing where) {
     where.cause = why.cause;
     own_line_ = "\n  rank " + std::to_string(rank_) + ' ' + where.text;
-    tell_standing(line_, name_, rank_, where);
+    pipelining::detail::tell_standing(line_, name_, rank_, where);
     reason_ = why.text;
-    if (why.cause == failure_cause::told)
+    if (why.cause == pipelining::detail::failure_cause::told)
       return;
     reason_ = "rank " + std::to_string(rank_) + ' ' + what +
               (why.text.empty() ? std::string() : ": " + why.text) + own_line_;
@@ -80,12 +82,13 @@ public:
     reason_ = verdict(std::move(reason_));
   }
 
-  //! @brief The whole report, once the others have had the time to answer.
+  //! The whole report, once the others have had the time to answer.
   //! @param stuck streams or communicators of this rank could not be ended.
   //! @param world_ranks [devices] the numbers of the ranks in the whole run; empty: the same.
   [[nodiscard]] run_error made(bool stuck, std::vector<int> const& world_ranks) const {
     int const named = pipelining::detail::rank_named_in(reason_);
-    failure_origin const origin = trace_origin(line_, name_, named, patience_);
+    pipelining::detail::failure_origin const origin =
+      pipelining::detail::trace_origin(line_, name_, named, patience_);
     std::string text = "nccl: " + reason_ + describe(origin);
     if (text.find("\n  rank " + std::to_string(rank_) + ' ') == std::string::npos)
       text += own_line_;
@@ -117,5 +120,4 @@ private:
   std::string own_line_{};
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

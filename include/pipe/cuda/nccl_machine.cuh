@@ -43,10 +43,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
-
-namespace detail {
+namespace pipelining::inline v0_3::cuda::detail {
 
 //! A number as text, with all its digits.
 inline void append_number(std::string& text, double number) {
@@ -90,16 +87,18 @@ struct nccl_device : stream_device<Stages, Transport> {
   }
 };
 
-} // namespace detail
-
-//! @brief The streams, memory, communicators and plans of one rank. Its calls throw; what becomes
+//! The streams, memory, communicators and plans of one rank. Its calls throw; what becomes
 //! of a failure is the runner's.
 template <class Stages, run_store Store, class Clock>
 class nccl_machine {
 public:
   //! @param now what the rank does outside of the items of its program, for its report.
   //! @pre `options.gpu` is current; the other arguments outlive the machine.
-  nccl_machine(Stages& stages, Store& line, int rank, nccl_ranks const& options, rank_standing& now)
+  nccl_machine(Stages& stages,
+               Store& line,
+               int rank,
+               nccl_ranks const& options,
+               pipelining::detail::rank_standing& now)
       : stages_(stages), line_(line), rank_(rank), options_(options), now_(now),
         shared_(options.gpu), messages_(rank),
         launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr),
@@ -121,7 +120,7 @@ public:
   nccl_machine& operator=(nccl_machine const&) = delete;
   ~nccl_machine() = default;
 
-  //! @brief Takes a plan: makes the communicators that it lacks, and uses every edge once that no
+  //! Takes a plan: makes the communicators that it lacks, and uses every edge once that no
   //! plan before has had. Collective.
   //! @param at the place of another plan, which is gone then, or behind all.
   //! @param number of the plan among those that were taken.
@@ -145,13 +144,13 @@ public:
   }
   //! Plans that were taken and are there.
   [[nodiscard]] std::size_t plans() const noexcept { return plans_.size(); }
-  //! @brief A plan that was taken.
+  //! A plan that was taken.
   [[nodiscard]] plan_view const& view(std::size_t at) const noexcept { return plans_[at]->view; }
 
   //! @throws std::invalid_argument for a plan that may not follow the last step.
   void check_turn(std::size_t at) const { carried_.check(plans_[at]->view); }
 
-  //! @brief Runs one iteration and waits for its end.
+  //! Runs one iteration and waits for its end.
   //! @param at the place of its plan.
   void step(std::size_t at) {
     now_.text.clear();
@@ -175,7 +174,7 @@ public:
     now_.text = "is between two steps";
   }
 
-  //! @brief Ends the communicators together with the other ranks. Collective.
+  //! Ends the communicators together with the other ranks. Collective.
   void close() {
     // Ending a communicator waits for nobody, but a rank in its last step still needs it.
     meet("at the end of its last step");
@@ -185,18 +184,19 @@ public:
     messages_.close(waiting());
   }
 
-  //! @brief The times of the passes of all ranks, in seconds since each rank's iteration began.
+  //! The times of the passes of all ranks, in seconds since each rank's iteration began.
   //! Collective.
   //! @param number of the iteration, which has ended, among all.
   [[nodiscard]] dynamic_timetable trace(int number) {
     plan const& ran = running_->work;
     pass_times const& own = *running_->board.times();
     std::string text;
-    static_cast<void>(trace_of(ran, [&](int device, std::size_t item, bool end) {
-      if (device == rank_)
-        detail::append_number(text, own.seconds(item, end, own));
-      return 0;
-    }));
+    static_cast<void>(
+      pipelining::detail::trace_of(ran, [&](int device, std::size_t item, bool end) {
+        if (device == rank_)
+          detail::append_number(text, own.seconds(item, end, own));
+        return 0;
+      }));
     std::string const key = options_.name + "/times of step " + std::to_string(number) + '/';
     line_.set(key + std::to_string(rank_), text);
     std::vector<detail::number_reader> of;
@@ -205,12 +205,12 @@ public:
       of.emplace_back(line_.get(key + std::to_string(other), options_.deadline));
     }
     now_ = {"is between two steps", {}};
-    return trace_of(ran, [&](int device, std::size_t, bool) {
+    return pipelining::detail::trace_of(ran, [&](int device, std::size_t, bool) {
       return of[static_cast<std::size_t>(device)].next();
     });
   }
 
-  //! @brief The rows of the totals of the last step on the host, until the next call.
+  //! The rows of the totals of the last step on the host, until the next call.
   [[nodiscard]] totals rows() {
     return rows_on_host(running_->board.slots(running_->view, rank_).all_totals(), origin(), rows_);
   }
@@ -225,20 +225,20 @@ public:
   //! The stream of passes, from which a captured graph forks.
   [[nodiscard]] cudaStream_t origin() const noexcept { return shared_.stream_at(0); }
 
-  //! @brief Where this rank stands, for a report.
+  //! Where this rank stands, for a report.
   //! @param threw an exception has ended its enqueuing, so the item is the one that threw; else it
   //! is the one that the GPU has not ended.
-  [[nodiscard]] rank_standing standing(bool threw) {
+  [[nodiscard]] pipelining::detail::rank_standing standing(bool threw) {
     bool const in_program = now_.text.empty() && running_ != nullptr;
-    rank_standing found = !in_program  ? now_
-                          : in_launch_ ? running_->standing_in_launch()
-                                       : running_->standing(threw);
+    pipelining::detail::rank_standing found = !in_program  ? now_
+                                              : in_launch_ ? running_->standing_in_launch()
+                                                           : running_->standing(threw);
     std::vector<int> const& suspects = messages_.suspects();
     found.waits_for.insert(found.waits_for.end(), suspects.begin(), suspects.end());
     return found;
   }
 
-  //! @brief Ends what is on the streams, whatever it waits for: graphs first, but the launch of one
+  //! Ends what is on the streams, whatever it waits for: graphs first, but the launch of one
   //! may wait for messages to end.
   //! @return true when the streams are idle; they may be busy for ever otherwise, and communicators
   //! with them.
@@ -398,7 +398,7 @@ private:
         until([&] { return own.knows_enough_for(next); });
       (void)left_->is_over(); // a look in time
       place_.enter(rank_, run.position);
-      run.position = execute_item(run.view, rank_, run.position, own);
+      run.position = pipelining::detail::execute_item(run.view, rank_, run.position, own);
       place_.leave();
       run.launched = captured ? 0 : run.position;
       if (validated && run.position == behind && begins_again()) {
@@ -415,7 +415,7 @@ private:
   void receive_early(enqueuing_device& own) {
     auto const steps = running_->view.program_of(rank_);
     for (int at = running_->position; at < running_->items();) {
-      int const end = end_of_group(steps, at);
+      int const end = pipelining::detail::end_of_group(steps, at);
       if (pipelining::detail::arrives_early(
             running_->view, rank_, steps[static_cast<std::size_t>(at)]))
         own.post(at,
@@ -457,7 +457,7 @@ private:
   int rank_;
   int devices_ = 0;
   nccl_ranks const& options_;
-  rank_standing& now_;
+  pipelining::detail::rank_standing& now_;
   shared_device shared_;
   event iteration_end_;
   transport messages_;
@@ -466,7 +466,7 @@ private:
   std::unique_ptr<nccl_plan> coming_;
   nccl_plan* running_ = nullptr;                    // the plan of the last step
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
-  carried_totals carried_;
+  pipelining::detail::carried_totals carried_;
   bool in_launch_ = false;               // of a graph, by the launcher
   std::vector<std::byte> rows_;          // of the totals, for who asks
   std::optional<countdown<Clock>> left_; // for all waits of a step together
@@ -475,5 +475,4 @@ private:
   pipelining::detail::watchdog_for<Clock> watchdog_; // the first to end
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -31,10 +31,9 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief The lanes of one plan on one rank: what carries their messages.
+//! The lanes of one plan on one rank: what carries their messages.
 struct message_lanes {
   plan_view work;                      //!< the plan
   message_checks* checks = nullptr;    //!< makes and compares headers; null where there are none
@@ -56,7 +55,7 @@ struct message_lanes {
   }
 };
 
-//! @brief The communicators of one rank: made and connected in rounds before the first step, ended
+//! The communicators of one rank: made and connected in rounds before the first step, ended
 //! together. Plans share those that have the same members and the same name by the policy.
 //!
 //! No call of NCCL blocks the host: each is followed by a wait with a deadline that another rank's
@@ -70,7 +69,7 @@ public:
   //! @param device the rank.
   explicit nccl_messages(int device) : device_(device) {}
 
-  //! @brief Makes the communicators of a plan that there are not yet, in the order that all ranks
+  //! Makes the communicators of a plan that there are not yet, in the order that all ranks
   //! share; the lowest member makes the id of each and hands it out through the store.
   //! @param number of the plan among those that the runner has taken.
   void make(wait_type const& waiting, nccl_ranks const& options, message_lanes& lanes, int number) {
@@ -122,7 +121,7 @@ public:
           &lanes.carrying(device_, step.what == operation::send, step.peer);
   }
 
-  //! @brief Exchanges a few bytes over every edge of a plan in both of its directions that no plan
+  //! Exchanges a few bytes over every edge of a plan in both of its directions that no plan
   //! before has had, in the rounds of the plan: NCCL connects at the first use of a peer, and that
   //! must not happen inside a step.
   void connect(wait_type const& waiting, message_lanes const& lanes, cudaStream_t on) {
@@ -137,7 +136,8 @@ public:
         return arrived.happened();
       });
     };
-    for (device_pair const& pair : connect_rounds(lanes.work)) {
+    for (pipelining::detail::device_pair const& pair :
+         pipelining::detail::connect_rounds(lanes.work)) {
       if (pair.one != device_ && pair.other != device_)
         continue;
       bool const lower = pair.one == device_;
@@ -171,7 +171,7 @@ public:
     few_bytes_.reset();
   }
 
-  //! @brief Enqueues the messages of a group as one group of NCCL on the stream of its lane, each
+  //! Enqueues the messages of a group as one group of NCCL on the stream of its lane, each
   //! with its header behind it if it has one; or as one broadcast, if they are one.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
@@ -214,12 +214,12 @@ public:
       own.board.complete(first + static_cast<int>(k), on);
   }
 
-  //! @brief Throws when a communicator has found an error since the last call, or is being ended.
+  //! Throws when a communicator has found an error since the last call, or is being ended.
   void look() {
     for (auto const& each : all_)
       (void)settled(*each, "a message");
   }
-  //! @brief True when no call is in progress, whether it has failed or not.
+  //! True when no call is in progress, whether it has failed or not.
   [[nodiscard]] bool quiet() {
     bool all = true;
     for (auto const& each : all_)
@@ -229,10 +229,10 @@ public:
       }
     return all;
   }
-  //! @brief The other members of the communicators that have found an error.
+  //! The other members of the communicators that have found an error.
   [[nodiscard]] std::vector<int> const& suspects() const noexcept { return suspects_; }
 
-  //! @brief Ends all communicators. @pre no graph with them exists, and all ranks have ended their
+  //! Ends all communicators. @pre no graph with them exists, and all ranks have ended their
   //! last step.
   void close(wait_type const& waiting) {
     for (auto const& each : all_)
@@ -252,18 +252,18 @@ public:
     all_.clear();
   }
 
-  //! @brief Ends all communicators, whatever their kernels wait for. @pre no graph with them
+  //! Ends all communicators, whatever their kernels wait for. @pre no graph with them
   //! exists.
   //! @return false when they have not ended in time.
   [[nodiscard]] bool abort(std::chrono::nanoseconds patience) {
     return !guard_ || guard_->abort(patience);
   }
-  //! @brief Begins what `abort` does, while a graph with them is in its launch.
+  //! Begins what `abort` does, while a graph with them is in its launch.
   void start_abort() {
     if (guard_)
       guard_->start_abort();
   }
-  //! @brief From now until `disarm` they are aborted soon after the deadline of a step, also while
+  //! From now until `disarm` they are aborted soon after the deadline of a step, also while
   //! the rank sits in a call that does not return. @param now of the clock.
   void arm(typename Clock::time_point now) {
     if (guard_)
@@ -296,8 +296,10 @@ private:
   }
 
   //! What this rank does together with the other members of a communicator.
-  [[nodiscard]] rank_standing together(char const* what, communicator const& one) const {
-    rank_standing doing{what + std::to_string(one.members().key) + " with rank", {}};
+  [[nodiscard]] pipelining::detail::rank_standing together(char const* what,
+                                                           communicator const& one) const {
+    pipelining::detail::rank_standing doing{what + std::to_string(one.members().key) + " with rank",
+                                            {}};
     for (int const member : one.members().devices)
       if (member != device_) {
         doing.text += (doing.waits_for.empty() ? " " : ", ") + std::to_string(member);
@@ -426,5 +428,4 @@ private:
   std::optional<device_memory> few_bytes_;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -25,10 +25,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
-
-namespace detail {
+namespace pipelining::inline v0_3::cuda::detail {
 
 //! Whether all messages of a rank are to go through one stream.
 //! @throws std::invalid_argument where not even one lane fits beside the program's kernels.
@@ -41,9 +38,7 @@ namespace detail {
   return options.one_message_stream || options.graph || blocks > processors;
 }
 
-} // namespace detail
-
-//! @brief A plan, the places of its items on the streams of a rank, and how far it has come.
+//! A plan, the places of its items on the streams of a rank, and how far it has come.
 //!
 //! The graph is destroyed before the communicators, which wait for the graphs that use them.
 struct nccl_plan {
@@ -89,10 +84,10 @@ struct nccl_plan {
     return static_cast<int>(view.program_of(rank).size());
   }
 
-  //! @brief Where this rank stands in its program, for a report.
+  //! Where this rank stands in its program, for a report.
   //! @param threw an exception has ended its enqueuing, so the item is the one that threw; else it
   //! is the one that the GPU has not ended.
-  [[nodiscard]] rank_standing standing(bool threw) {
+  [[nodiscard]] pipelining::detail::rank_standing standing(bool threw) {
     bool lost = false;
     try {
       board.look(launched);
@@ -122,11 +117,11 @@ struct nccl_plan {
     return {text, {}};
   }
 
-  //! @brief The same while its graph is in its launch: the GPU is not asked, so the rank may be at
+  //! The same while its graph is in its launch: the GPU is not asked, so the rank may be at
   //! any item, and wait for any of its peers.
-  [[nodiscard]] rank_standing standing_in_launch() const {
-    rank_standing found{"is in the launch of its graph, at" + item_in_words(0) + ", or behind it",
-                        {}};
+  [[nodiscard]] pipelining::detail::rank_standing standing_in_launch() const {
+    pipelining::detail::rank_standing found{
+      "is in the launch of its graph, at" + item_in_words(0) + ", or behind it", {}};
     for (item const& step : view.program_of(rank))
       if (step.what != operation::run &&
           std::find(found.waits_for.begin(), found.waits_for.end(), step.peer) ==
@@ -135,12 +130,11 @@ struct nccl_plan {
     return found;
   }
 
-  //! @brief " item 3 of 40: " and what it does.
+  //! " item 3 of 40: " and what it does.
   [[nodiscard]] std::string item_in_words(int at) const {
     return " item " + std::to_string(at) + " of " + std::to_string(items()) + ": " +
            describe(view.program_of(rank)[static_cast<std::size_t>(at)], view.over);
   }
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

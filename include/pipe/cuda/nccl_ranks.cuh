@@ -16,8 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
 
 //! @brief A communicator of the program that uses the runner.
 //!
@@ -165,5 +164,4 @@ inline void check_environment() {
 }
 
 } // namespace detail
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda

@@ -21,10 +21,9 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief Pairs the two ends of every message on the host and copies from slot to slot on the
+//! Pairs the two ends of every message on the host and copies from slot to slot on the
 //! receiver's lane.
 //!
 //! One thread posts for all devices, in the plan's global order. The end that posts first leaves
@@ -35,7 +34,7 @@ public:
   //! @param boards [P], which must outlive this.
   peer_copies(plan_view const& work, std::span<device_board> boards)
       : work_(work), boards_(boards), posted_(boards.size()),
-        meetings_(static_cast<std::size_t>(message_indices(work))) {
+        meetings_(static_cast<std::size_t>(pipelining::detail::message_indices(work))) {
     for (int device = 0; device < work.over.extents.devices; ++device) {
       device_board& board = boards[static_cast<std::size_t>(device)];
       current_device const scope(
@@ -44,18 +43,18 @@ public:
         if (step.what != operation::run)
           end_of(step).come.emplace();
     }
-    for (device_pair const& pair : device_pairs(work))
+    for (pipelining::detail::device_pair const& pair : pipelining::detail::device_pairs(work))
       open_access(boards[static_cast<std::size_t>(pair.one)].gpu(),
                   boards[static_cast<std::size_t>(pair.other)].gpu());
   }
 
-  //! @brief Pairs of GPUs, the lower first, that cannot reach each other's memory: copies between
+  //! Pairs of GPUs, the lower first, that cannot reach each other's memory: copies between
   //! them go through the host.
   [[nodiscard]] std::vector<std::pair<int, int>> const& through_host() const noexcept {
     return through_host_;
   }
 
-  //! @brief Forgets messages of which one end only was posted: an iteration that ended early.
+  //! Forgets messages of which one end only was posted: an iteration that ended early.
   void reset() noexcept {
     for (meeting& point : meetings_)
       point.one_end_posted = false;
@@ -135,7 +134,7 @@ private:
   }
 
   [[nodiscard]] meeting& at(item const& step) {
-    return meetings_[static_cast<std::size_t>(message_index(work_, step))];
+    return meetings_[static_cast<std::size_t>(pipelining::detail::message_index(work_, step))];
   }
   [[nodiscard]] end& end_of(item const& step) {
     return step.what == operation::send ? at(step).sender : at(step).receiver;
@@ -182,5 +181,4 @@ private:
   std::vector<std::pair<int, int>> through_host_;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -22,10 +22,9 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief The name of an item in a profile: "F s3 m7 c1", "send F s3 m7 c1 to 2", "optimizer s3".
+//! The name of an item in a profile: "F s3 m7 c1", "send F s3 m7 c1 to 2", "optimizer s3".
 [[nodiscard]] inline std::string range_name(item const& step, pipeline_view const& over) {
   auto const number = [](char const* letter, int value) {
     return std::string(letter) + std::to_string(value);
@@ -34,7 +33,8 @@ namespace cuda {
   std::string name;
   switch (step.about) {
   case subject::pass:
-    name = letter(*over.declared, step.work.kind) + stage + number(" m", step.work.microbatch);
+    name =
+      sign(*over.declared, step.work.kind).c_str() + stage + number(" m", step.work.microbatch);
     name += over.extents.chunks > 1 ? number(" c", step.work.chunk) : "";
     break;
   case subject::copied_gradient: name = "copied" + stage; break;
@@ -56,7 +56,7 @@ namespace cuda {
   return (sends ? "send " : "receive ") + name + number(sends ? " to " : " from ", step.peer);
 }
 
-//! @brief The colour of an item in a profile: that of its pass in pictures; grey for what follows
+//! The colour of an item in a profile: that of its pass in pictures; grey for what follows
 //! complete gradients.
 [[nodiscard]] constexpr colour range_colour(plan_view const& work, int device, item const& step) {
   if (step.about != subject::pass)
@@ -70,12 +70,13 @@ namespace cuda {
       local += stage < step.work.stage ? 1 : 0;
       ++count;
     }
-  return shade(step.work.kind, local, count, step.work.chunk, work.over.extents.chunks);
+  return shade(
+    (*work.over.declared)[step.work.kind], local, count, step.work.chunk, work.over.extents.chunks);
 }
 
 #if PIPELINING_HAS_NVTX
 
-//! @brief One range, open while the object lives; none for a null pointer.
+//! One range, open while the object lives; none for a null pointer.
 class open_range {
 public:
   open_range(nvtxDomainHandle_t domain, nvtxEventAttributes_t const* what) noexcept
@@ -94,7 +95,7 @@ private:
   nvtxDomainHandle_t domain_;
 };
 
-//! @brief A range of the domain "pipelining" for every pass, group of messages and hook of a
+//! A range of the domain "pipelining" for every pass, group of messages and hook of a
 //! device, made once.
 //!
 //! A range covers the calls of the host that enqueue an item; profilers show it on the GPU around
@@ -110,7 +111,8 @@ public:
     ranges_.resize(steps.size());
     for (int first = 0; first < static_cast<int>(steps.size());) {
       item const& head = steps[static_cast<std::size_t>(first)];
-      int const end = head.what == operation::run ? first + 1 : end_of_group(steps, first);
+      int const end =
+        head.what == operation::run ? first + 1 : pipelining::detail::end_of_group(steps, first);
       std::string name;
       for (int i = first; i < end; ++i)
         name += (i > first ? ", " : "") + range_name(steps[static_cast<std::size_t>(i)], work.over);
@@ -119,7 +121,7 @@ public:
     }
   }
 
-  //! @brief Opens the range of a pass, a hook, or the group of messages that starts here.
+  //! Opens the range of a pass, a hook, or the group of messages that starts here.
   [[nodiscard]] open_range open(int item_index) const noexcept {
     return {domain_,
             ranges_.empty() ? nullptr : ranges_.data() + static_cast<std::size_t>(item_index)};
@@ -150,11 +152,11 @@ private:
 
 #else
 
-//! @brief Nothing: this toolkit has no NVTX.
+//! Nothing: this toolkit has no NVTX.
 struct open_range {
   ~open_range() {} // not trivial, so that an object for its scope alone is no unused variable
 };
-//! @brief The ranges of the items of one device: none, since this toolkit has no NVTX.
+//! The ranges of the items of one device: none, since this toolkit has no NVTX.
 class item_ranges {
 public:
   item_ranges() = default;
@@ -166,5 +168,4 @@ public:
 
 #endif
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

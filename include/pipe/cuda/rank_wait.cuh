@@ -13,15 +13,12 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
-
-namespace detail {
+namespace pipelining::inline v0_3::cuda::detail {
 
 //! Thrown inside a runner to end the run on this rank.
 struct stop {
   std::string reason;
-  failure_cause cause = failure_cause::own;
+  pipelining::detail::failure_cause cause = pipelining::detail::failure_cause::own;
 };
 
 //! The sum of two limits, of which the first may be the largest duration.
@@ -32,22 +29,22 @@ struct stop {
 
 //! What a rank says of a wait that has taken too long.
 [[nodiscard]] inline stop too_late(char const* what) {
-  return {std::string(what) + " took longer than the deadline", failure_cause::deadline};
+  return {std::string(what) + " took longer than the deadline",
+          pipelining::detail::failure_cause::deadline};
 }
 
-} // namespace detail
-
-//! @brief How long a rank waits for others, what ends its waiting early, and what a report says of
+//! How long a rank waits for others, what ends its waiting early, and what a report says of
 //! it then.
 template <class Store, class Clock>
 struct rank_wait {
   Store& line;                       //!< where others tell that they have stopped
   std::chrono::nanoseconds deadline; //!< of one wait
-  rank_standing& now;                //!< what this rank does outside of the items of its program
+  pipelining::detail::rank_standing&
+    now; //!< what this rank does outside of the items of its program
   //! What is left for all waits of a step together; null outside of a step.
   countdown<Clock>* step = nullptr;
 
-  //! @brief Polls until `done()`. Sleeps between polls once it has waited for a while.
+  //! Polls until `done()`. Sleeps between polls once it has waited for a while.
   //! @throws detail::stop past the deadline or when another rank has failed; what `done` throws.
   template <class Done>
   void wait(char const* what, Done done) const {
@@ -56,7 +53,7 @@ struct rank_wait {
     countdown<Clock> left(deadline);
     for (int polls = 1; !done(); ++polls) {
       if (std::optional<std::string> reason = line.failure())
-        throw detail::stop{std::move(*reason), failure_cause::told};
+        throw detail::stop{std::move(*reason), pipelining::detail::failure_cause::told};
       auto const looked = Clock::now();
       if (left.is_over(looked) || (step != nullptr && step->is_over(looked)))
         throw detail::too_late(what);
@@ -66,5 +63,4 @@ struct rank_wait {
   }
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -16,10 +16,9 @@
 #include <optional>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief The streams of one device, and memory that is as large as the largest of its plans wants.
+//! The streams of one device, and memory that is as large as the largest of its plans wants.
 //!
 //! Stream 0 runs passes, and those behind it carry messages and copies, which go first: the device
 //! at the other end waits for them. What waits on the host lies in pinned memory, so that copies
@@ -49,19 +48,19 @@ public:
   //! The memory on the host.
   [[nodiscard]] std::byte* host_memory() const noexcept { return host_ ? host_->data() : nullptr; }
 
-  //! @brief Makes streams until there are so many.
+  //! Makes streams until there are so many.
   void reserve_streams(std::size_t count) {
     current_device const scope(gpu_);
     while (streams_.size() < count)
       streams_.emplace_back(greatest_);
   }
-  //! @brief Makes the stream of second halves of composite passes, if there is none.
+  //! Makes the stream of second halves of composite passes, if there is none.
   void reserve_beside() {
     current_device const scope(gpu_);
     if (!beside_)
       beside_.emplace(least_);
   }
-  //! @brief Makes room for that many bytes; what was there is lost, and lies elsewhere, where they
+  //! Makes room for that many bytes; what was there is lost, and lies elsewhere, where they
   //! are more than before.
   //! @pre nothing that uses it is on a stream. @throws error when there is no more memory; there is
   //! as much as before then.
@@ -97,7 +96,7 @@ private:
   std::int64_t host_bytes_ = 0;
 };
 
-//! @brief True when a plan wants more memory on some device than each of the others, so that theirs
+//! True when a plan wants more memory on some device than each of the others, so that theirs
 //! may move. The same answer on all ranks.
 //! @param others pointers to what has a `view`.
 template <class Plans>
@@ -120,7 +119,7 @@ template <class Plans>
   return false;
 }
 
-//! @brief The rows of the totals of a device, copied to the host.
+//! The rows of the totals of a device, copied to the host.
 //! @pre what writes them has ended. @param on a stream of the device. @param into memory that lives
 //! as long as they are read.
 inline totals rows_on_host(totals const& rows, cudaStream_t on, std::vector<std::byte>& into) {
@@ -133,5 +132,4 @@ inline totals rows_on_host(totals const& rows, cudaStream_t on, std::vector<std:
   return {into.data(), rows.bytes, rows.stride, rows.rows};
 }
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

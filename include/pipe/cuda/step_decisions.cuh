@@ -18,10 +18,9 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief Brings the rows of the totals of one device to its host, which decides with `accepts`
+//! Brings the rows of the totals of one device to its host, which decides with `accepts`
 //! whether the stages step and whether the iteration before was right.
 //!
 //! The rows are copied to pinned memory on the stream of passes, behind what brings them, and an
@@ -38,9 +37,11 @@ public:
                work.layout(device, slot_class::totals).count),
         rows_(bytes_) {}
 
-  //! @brief Before an iteration. @param carried rows that its totals are to hold, or none.
+  //! Before an iteration. @param carried rows that its totals are to hold, or none.
   //! @param on the stream of passes.
-  void begin(arena const& slots, std::span<std::byte const> carried, cudaStream_t on) {
+  void begin(pipelining::detail::arena const& slots,
+             std::span<std::byte const> carried,
+             cudaStream_t on) {
     asked_ = subject::pass;
     wrong_ = false;
     if (carried.empty())
@@ -53,15 +54,15 @@ public:
                           on),
           "cudaMemcpyAsync");
   }
-  //! @brief True for items that need the rows on the host.
+  //! True for items that need the rows on the host.
   [[nodiscard]] static bool decides(item const& step) noexcept {
     return step.what == operation::run &&
            (step.about == subject::early_update || step.about == subject::validation);
   }
-  //! @brief True when the rows have been asked for.
+  //! True when the rows have been asked for.
   [[nodiscard]] bool asked(subject about) const noexcept { return asked_ == about; }
-  //! @brief Asks for them. @pre the stream waits for what brings the rows to the device.
-  void ask(arena const& slots, subject about, cudaStream_t on) {
+  //! Asks for them. @pre the stream waits for what brings the rows to the device.
+  void ask(pipelining::detail::arena const& slots, subject about, cudaStream_t on) {
     asked_ = about;
     totals const all = slots.all_totals();
     check(cudaMemcpyAsync(
@@ -77,14 +78,14 @@ public:
                               on),
               "cudaMemsetAsync");
   }
-  //! @brief True when they have come. @throws error when the device reports one.
+  //! True when they have come. @throws error when the device reports one.
   [[nodiscard]] bool come() const { return come_.happened(); }
-  //! @brief The rows of all stages. @pre they have come.
+  //! The rows of all stages. @pre they have come.
   [[nodiscard]] std::byte const* rows() const noexcept { return rows_.data(); }
 
-  //! @brief A stage has found that the step before was wrong, and has made it right.
+  //! A stage has found that the step before was wrong, and has made it right.
   void find_wrong() noexcept { wrong_ = true; }
-  //! @brief Whether one has: the iteration begins again.
+  //! Whether one has: the iteration begins again.
   [[nodiscard]] bool wrong() const noexcept { return wrong_; }
 
 private:
@@ -95,5 +96,4 @@ private:
   bool wrong_ = false;
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -19,10 +19,9 @@
 #include <cstddef>
 #include <span>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief What the executor loop drives: passes on the compute stream, messages through a transport
+//! What the executor loop drives: passes on the compute stream, messages through a transport
 //! on their lanes, copies on the streams of their engines.
 //!
 //! @pre the device's GPU is current while its passes run.
@@ -38,7 +37,7 @@ struct stream_device {
   Transport& transport; //!< what moves the messages
 
   //! The slots in the memory of the device.
-  [[nodiscard]] arena slots() const { return board.slots(work, device); }
+  [[nodiscard]] pipelining::detail::arena slots() const { return board.slots(work, device); }
   //! In the checked mode, poisons what an item is the first to write.
   void poison(item const& step) {
     if (board.guards() != nullptr && step.what != operation::send)
@@ -48,7 +47,7 @@ struct stream_device {
   //! Makes the stream of `step` wait for an earlier item.
   void wait_for(int earlier, item const& step) { board.wait_for(earlier, board.stream_for(step)); }
 
-  //! @brief True when the host knows what it must to enqueue an item: where it decides about a step
+  //! True when the host knows what it must to enqueue an item: where it decides about a step
   //! of the optimizer, the rows of the totals, for which this asks.
   [[nodiscard]] bool knows_enough_for(item const& step) {
     step_decisions* const its = board.decisions();
@@ -67,7 +66,8 @@ struct stream_device {
     open_range const range = board.ranges().open(index);
     if (is_copy(*work.over.declared, step))
       return copy(index, step);
-    cudaStream_t const its = runs_beside(step) ? board.stream_for(step) : board.compute();
+    cudaStream_t const its =
+      pipelining::detail::runs_beside(step) ? board.stream_for(step) : board.compute();
     poison(step);
     if (board.times() != nullptr)
       board.times()->enter(index, its);
@@ -79,11 +79,11 @@ struct stream_device {
     board.complete(index, its);
   }
 
-  //! @brief Enqueues a composite pass, where its stages can do its halves at once: each has a
+  //! Enqueues a composite pass, where its stages can do its halves at once: each has a
   //! stream, which starts behind all that either of them waits for, and the stream of passes goes
   //! on behind both.
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
-    if (!runs_as_one(stages, work, pair))
+    if (!pipelining::detail::runs_as_one(stages, work, pair))
       return false;
     open_range const range = board.ranges().open(first);
     open_range const other_range = board.ranges().open(first + 1);
@@ -96,7 +96,7 @@ struct stream_device {
     auto const join = [this, on] { board.start_after(board.beside(), on); };
     board.start_after(on, board.beside());
     try {
-      run_composite(stages, slots(), pair, {on, board.beside()}, join);
+      pipelining::detail::run_composite(stages, slots(), pair, {on, board.beside()}, join);
     } catch (...) {
       join(); // the end of the iteration waits for all that was enqueued
       throw;
@@ -125,14 +125,14 @@ struct stream_device {
 private:
   //! What the stage enqueues of a pass or a hook.
   void enqueue(item const& step, cudaStream_t on) {
-    if (!run_item(stages, slots(), step, on))
+    if (!pipelining::detail::run_item(stages, slots(), step, on))
       board.decisions()->find_wrong();
   }
 
   //! Copies a slot between the device and the host.
   void copy(int index, item const& step) {
     cudaStream_t const on = board.stream_for(step);
-    arena const memory = slots();
+    pipelining::detail::arena const memory = slots();
     buffer const to = memory.at(step.out, step.out_bytes);
     if (board.times() != nullptr)
       board.times()->enter(index, on);
@@ -149,5 +149,4 @@ private:
   }
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -28,10 +28,9 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief A plan, the places of its items on the streams of all devices, and how far it has come.
+//! A plan, the places of its items on the streams of all devices, and how far it has come.
 struct stream_plan {
   plan work;                              //!< the plan
   plan_view view;                         //!< of it
@@ -49,7 +48,7 @@ struct stream_plan {
   stream_plan(plan lowered,
               std::span<std::unique_ptr<shared_device> const> devices,
               board_options const& chosen)
-      : work(std::move(lowered)), view(work.view()), order(drained_order(view)),
+      : work(std::move(lowered)), view(work.view()), order(pipelining::detail::drained_order(view)),
         position(devices.size()), ends(devices.size()) {
     boards.reserve(devices.size());
     for (std::size_t device = 0; device < devices.size(); ++device) {
@@ -71,7 +70,7 @@ struct stream_plan {
   //! The stream on which an iteration starts and ends.
   [[nodiscard]] cudaStream_t origin() const noexcept { return boards.front().compute(); }
 
-  //! @brief All devices are at their first item. @param carried rows that the totals of the last
+  //! All devices are at their first item. @param carried rows that the totals of the last
   //! device are to hold, or none.
   void begin(std::span<std::byte const> carried, bool captured) {
     transport->reset();
@@ -89,7 +88,7 @@ struct stream_plan {
       }
     spread(captured);
   }
-  //! @brief Where a device has found that the iteration begins again, takes it on to the next
+  //! Where a device has found that the iteration begins again, takes it on to the next
   //! messages that come to it all the same, or behind its last item.
   void leave_out(int device) {
     auto const d = static_cast<std::size_t>(device);
@@ -102,16 +101,16 @@ struct stream_plan {
     while (static_cast<std::size_t>(position[d]) < items.size() &&
            !pipelining::detail::arrives_early(
              view, device, items[static_cast<std::size_t>(position[d])]))
-      position[d] = end_of_group(items, position[d]);
+      position[d] = pipelining::detail::end_of_group(items, position[d]);
   }
-  //! @brief True when a validation has found the step of the iteration before wrong.
+  //! True when a validation has found the step of the iteration before wrong.
   [[nodiscard]] bool begins_again() {
     return std::any_of(boards.begin(), boards.end(), [](device_board& board) {
       return board.decisions() != nullptr && board.decisions()->wrong();
     });
   }
 
-  //! @brief All streams of all devices start after what is on the origin.
+  //! All streams of all devices start after what is on the origin.
   void spread(bool captured) {
     for (device_board& board : boards) {
       if (&board != &boards.front())
@@ -119,7 +118,7 @@ struct stream_plan {
       board.fork(captured);
     }
   }
-  //! @brief The origin goes on after all streams of all devices.
+  //! The origin goes on after all streams of all devices.
   void gather() {
     for (device_board& board : boards) {
       board.join();
@@ -128,20 +127,20 @@ struct stream_plan {
     }
   }
 
-  //! @brief Looks how far the devices have come. @throws error when one reports it.
+  //! Looks how far the devices have come. @throws error when one reports it.
   void look() {
     // Once a GPU is lost it tells nothing any more: its events are asked while it works.
     for (std::size_t d = 0; d < boards.size(); ++d)
       boards[d].look(enqueued(d));
   }
-  //! @brief The first device that has not ended what is enqueued, or `nothing`.
+  //! The first device that has not ended what is enqueued, or `nothing`.
   [[nodiscard]] int first_unfinished() const {
     for (std::size_t d = 0; d < boards.size(); ++d)
       if (boards[d].first_unfinished() < enqueued(d))
         return static_cast<int>(d);
     return nothing;
   }
-  //! @brief A line for every device that has not ended, as far as was known when it last said so.
+  //! A line for every device that has not ended, as far as was known when it last said so.
   [[nodiscard]] std::string standings() const {
     std::string text;
     for (int device = 0; device < view.over.extents.devices; ++device) {
@@ -154,15 +153,14 @@ struct stream_plan {
     }
     return text;
   }
-  //! @brief The item of a device before which all are on its streams.
+  //! The item of a device before which all are on its streams.
   [[nodiscard]] int enqueued(std::size_t device) const {
     return std::min(position[device], ends[device]);
   }
-  //! @brief What an item does.
+  //! What an item does.
   [[nodiscard]] std::string in_words(int device, int item_index) const {
     return describe(view.program_of(device)[static_cast<std::size_t>(item_index)], view.over);
   }
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -39,8 +39,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda {
 
 //! @brief How the devices of one process run a plan.
 struct streams {
@@ -115,13 +114,13 @@ public:
                                   " devices, but " + std::to_string(options_.gpus.size()) +
                                   " CUDA devices were named");
     for (int const gpu : options_.gpus)
-      machine_->devices.push_back(std::make_unique<shared_device>(gpu));
+      machine_->devices.push_back(std::make_unique<detail::shared_device>(gpu));
     {
       current_device const scope(options_.gpus.front()); // it is recorded on streams of that GPU
       machine_->iteration_end.emplace();
     }
     if (options_.graph)
-      launcher_ = std::make_unique<graph_launcher<Clock>>(options_.gpus.front());
+      launcher_ = std::make_unique<detail::graph_launcher<Clock>>(options_.gpus.front());
     machine_->plans.push_back(made(std::move(work)));
   }
   stream_runner(stream_runner const&) = delete;
@@ -140,12 +139,9 @@ public:
   //! first one, has a stage on another GPU, or as the constructor does; run_error after a failure.
   plan_number add(plan work) { return put(std::move(work), machine_->plans.size()); }
 
-  //! @brief Takes a further plan in the place of another, which is gone then. See plan_cache.
-  //! @param which of the plans.
-  //! @return the same number.
-  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  //! @brief As `thread_runner::replace`.
   plan_number replace(plan_number which, plan work) {
-    check_number(which, machine_->plans.size());
+    pipelining::detail::check_number(which, machine_->plans.size());
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
@@ -172,9 +168,7 @@ public:
     launch_iteration();
   }
 
-  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
-  //! one is right now, and the iteration must begin again, with a plan that has nothing to
-  //! validate.
+  //! @brief As `thread_runner::begins_again`.
   [[nodiscard]] bool begins_again() const { return now_ != nullptr && now_->begins_again(); }
 
   //! @brief The stream on which an iteration starts and ends: the compute stream of device 0.
@@ -190,9 +184,10 @@ public:
       return {};
     bool const at_end = pipelining::detail::steps_early(now_->view.validation);
     int const device = at_end ? now_->view.over.extents.devices - 1 : 0;
-    device_board const& board = now_->boards[static_cast<std::size_t>(device)];
+    detail::device_board const& board = now_->boards[static_cast<std::size_t>(device)];
     current_device const scope(board.gpu());
-    return rows_on_host(board.slots(now_->view, device).all_totals(), board.compute(), rows_);
+    return detail::rows_on_host(
+      board.slots(now_->view, device).all_totals(), board.compute(), rows_);
   }
 
   //! @brief The passes of the last step with their measured start and end by events, in seconds
@@ -203,10 +198,10 @@ public:
   [[nodiscard]] dynamic_timetable trace() {
     if (!options_.timed || now_ == nullptr || now_->steps == 0)
       throw std::logic_error("cuda: there is no trace; set streams::timed and run a step");
-    return trace_of(now_->work, [&](int device, std::size_t item, bool end) {
-      device_board& board = now_->boards[static_cast<std::size_t>(device)];
-      device_board& first = now_->boards.front();
-      pass_times const& clock = *(board.gpu() == first.gpu() ? first : board).times();
+    return pipelining::detail::trace_of(now_->work, [&](int device, std::size_t item, bool end) {
+      detail::device_board& board = now_->boards[static_cast<std::size_t>(device)];
+      detail::device_board& first = now_->boards.front();
+      detail::pass_times const& clock = *(board.gpu() == first.gpu() ? first : board).times();
       return board.times()->seconds(item, end, clock);
     });
   }
@@ -217,14 +212,14 @@ public:
   }
 
 private:
-  using enqueuing_device = stream_device<Stages, peer_copies>;
+  using enqueuing_device = detail::stream_device<Stages, detail::peer_copies>;
 
   // Everything of CUDA. Destroyed from the end: no graph outlives what it uses.
   struct machinery {
-    std::vector<std::unique_ptr<shared_device>> devices; // [P]
-    std::optional<event> iteration_end;
+    std::vector<std::unique_ptr<detail::shared_device>> devices; // [P]
+    std::optional<detail::event> iteration_end;
     std::vector<std::pair<int, int>> through_host;
-    std::vector<std::unique_ptr<stream_plan>> plans;
+    std::vector<std::unique_ptr<detail::stream_plan>> plans;
   };
 
   using watch = typename pipelining::detail::watchdog_for<Clock>::watch;
@@ -254,7 +249,7 @@ private:
     if (options_.graph && now_->steps >= options_.warm_up) {
       if (!now_->iteration)
         now_->iteration = capture();
-      for (device_board& board : now_->boards)
+      for (detail::device_board& board : now_->boards)
         board.restart();
       launch_graph();
     } else {
@@ -271,19 +266,19 @@ private:
   }
 
   void check_turn(plan_number which) const {
-    check_number(which, machine_->plans.size());
+    pipelining::detail::check_number(which, machine_->plans.size());
     carried_.check(machine_->plans[static_cast<std::size_t>(which.index)]->view);
   }
   void check_plan(plan const& work) const {
-    check_stages(work.view(), stages_);
+    pipelining::detail::check_stages(work.view(), stages_);
     if (options_.graph)
-      refuse_validation(work.view());
+      pipelining::detail::refuse_validation(work.view());
   }
 
   plan_number put(plan work, std::size_t at) {
     refuse_after_failure();
     plan_view const& first = machine_->plans.front()->view;
-    check_addition(first, work);
+    pipelining::detail::check_addition(first, work);
     for (int stage = 0; stage < stages(first.over.extents); ++stage)
       if (gpu_of(first, stage) != gpu_of(work.view(), stage))
         throw std::invalid_argument("cuda: the plans of a runner keep each stage on the same GPU, "
@@ -292,7 +287,7 @@ private:
                                     " elsewhere; make another runner for it");
     check_plan(work);
     now_ = nullptr;
-    if (outgrows(work.view(), machine_->plans)) // what is in graphs moves
+    if (detail::outgrows(work.view(), machine_->plans)) // what is in graphs moves
       for (auto const& each : machine_->plans)
         each->iteration = graph();
     auto added = made(std::move(work));
@@ -306,16 +301,17 @@ private:
     return options_.gpus[static_cast<std::size_t>(device_of(work, stage))];
   }
 
-  [[nodiscard]] std::unique_ptr<stream_plan> made(plan work) {
-    auto result = std::make_unique<stream_plan>(std::move(work),
-                                                machine_->devices,
-                                                board_options{false,
-                                                              options_.watched,
-                                                              options_.watched && options_.graph,
-                                                              options_.ranges,
-                                                              options_.run_ahead,
-                                                              options_.timed,
-                                                              options_.guarded});
+  [[nodiscard]] std::unique_ptr<detail::stream_plan> made(plan work) {
+    auto result =
+      std::make_unique<detail::stream_plan>(std::move(work),
+                                            machine_->devices,
+                                            board_options{false,
+                                                          options_.watched,
+                                                          options_.watched && options_.graph,
+                                                          options_.ranges,
+                                                          options_.run_ahead,
+                                                          options_.timed,
+                                                          options_.guarded});
     auto& known = machine_->through_host;
     for (auto const& pair : result->transport->through_host())
       if (std::find(known.begin(), known.end(), pair) == known.end())
@@ -325,7 +321,7 @@ private:
 
   //! Enqueues all items. Also where a stage throws, the origin ends behind all that was enqueued.
   void enqueue(bool captured) {
-    stream_plan& work = *now_;
+    detail::stream_plan& work = *now_;
     work.begin(carried_.hand_on(work.view), captured);
     current_device current(work.boards.front().gpu());
     auto const go = [&](int device) { enqueue_next(device, captured, current); };
@@ -338,9 +334,9 @@ private:
 
   //! Enqueues what a device is at.
   void enqueue_next(int device, bool captured, current_device& current) {
-    stream_plan& work = *now_;
+    detail::stream_plan& work = *now_;
     auto const d = static_cast<std::size_t>(device);
-    device_board& board = work.boards[d];
+    detail::device_board& board = work.boards[d];
     if (!captured)
       wait_until([&] { return board.has_room_for(work.position[d]); });
     try {
@@ -348,7 +344,7 @@ private:
       enqueuing_device own = on_streams(device);
       (void)left_.is_over(); // a look in time
       place_.enter(device, work.position[d]);
-      work.position[d] = execute_item(work.view, device, work.position[d], own);
+      work.position[d] = pipelining::detail::execute_item(work.view, device, work.position[d], own);
       place_.leave();
     } catch (error const&) {
       stuck_ = true;
@@ -363,7 +359,7 @@ private:
   //! others go on.
   template <class Go>
   void enqueue_as_known(current_device& current, Go go) {
-    stream_plan& work = *now_;
+    detail::stream_plan& work = *now_;
     std::vector<int> at(work.position.size());
     auto const ended = [&] {
       for (std::size_t d = 0; d < at.size(); ++d)
@@ -384,7 +380,7 @@ private:
       at[static_cast<std::size_t>(device)] = work.position[static_cast<std::size_t>(device)];
     };
     while (!ended())
-      wait_until([&] { return take_turns(work.view, at, knows, go_on); });
+      wait_until([&] { return pipelining::detail::take_turns(work.view, at, knows, go_on); });
   }
 
   [[nodiscard]] enqueuing_device on_streams(int device) {
@@ -408,7 +404,7 @@ private:
 
   void check_guards() {
     for (std::size_t d = 0; d < now_->boards.size(); ++d) {
-      device_board& board = now_->boards[d];
+      detail::device_board& board = now_->boards[d];
       if (board.guards() == nullptr)
         continue;
       current_device const scope(board.gpu());
@@ -433,7 +429,7 @@ private:
   template <class Done>
   void wait_until(Done done) {
     try {
-      if (poll_until<Clock>(left_, done, [&] {
+      if (detail::poll_until<Clock>(left_, done, [&] {
             place_.leave();
             now_->look();
           }))
@@ -510,10 +506,10 @@ private:
   Stages& stages_;
   streams options_;
   std::unique_ptr<machinery> machine_;
-  std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
-  carried_totals carried_;
-  stream_plan* now_ = nullptr;  // the plan of the last step
-  std::vector<std::byte> rows_; // of the totals, for who asks
+  std::unique_ptr<detail::graph_launcher<Clock>> launcher_; // none where there are no graphs
+  pipelining::detail::carried_totals carried_;
+  detail::stream_plan* now_ = nullptr; // the plan of the last step
+  std::vector<std::byte> rows_;        // of the totals, for who asks
   // For all waits of the iteration together.
   countdown<Clock> left_{std::chrono::nanoseconds::zero(), typename Clock::time_point()};
   bool end_recorded_ = false; // behind all of the iteration
@@ -522,5 +518,4 @@ private:
   pipelining::detail::watchdog_for<Clock> watchdog_; // the first to end
 };
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda

@@ -9,10 +9,9 @@
 
 #include <chrono>
 
-namespace pipelining::inline v0_3 {
-namespace cuda {
+namespace pipelining::inline v0_3::cuda::detail {
 
-//! @brief Asks until the answer is yes. Never blocks inside the driver, so that a device that hangs
+//! Asks until the answer is yes. Never blocks inside the driver, so that a device that hangs
 //! cannot hang the host.
 //!
 //! @tparam Clock has now() and sleep_for(duration).
@@ -33,5 +32,4 @@ template <class Clock, class Done, class Between>
   return true;
 }
 
-} // namespace cuda
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::cuda::detail

@@ -9,6 +9,7 @@
 #include <pipe/flow/pass.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -35,7 +36,7 @@ struct kind_reads {
 //! True when these kinds together make every wanted row of a unit once, and no row twice.
 [[nodiscard]] constexpr bool makes_rows_once(flow const& declared, flow_set kinds) noexcept {
   for (int row = 0; row < declared.rows; ++row) {
-    auto const makers = static_cast<unsigned>(declared.makers[row] & kinds);
+    flow_set const makers = declared.makers[row] & kinds;
     if (makers == 0 ? declared.wanted[row] : (makers & (makers - 1)) != 0)
       return false;
   }
@@ -53,7 +54,7 @@ struct data_users {
   int count;
 
   constexpr explicit data_users(flow const& declared) : count(declared.data_count) {
-    for (int kind = 0; kind < most_kinds; ++kind)
+    for (int kind = 0; kind < declared.kind_count; ++kind)
       for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
         effect const& one = declared.kinds[kind].effects[i];
         if (one.stage != of_stage::own || declared.data[one.of].instance == per::microbatch)
@@ -98,15 +99,15 @@ public:
     number_engines();
     number_rows();
     find_readers();
-    for (int kind = 0; kind < most_kinds; ++kind)
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
       if (flow_.kinds[kind].exists()) {
         read_effects(kind);
         place_slots(static_cast<pass_kind>(kind));
       }
     reach();
-    for (int kind = 0; kind < most_kinds; ++kind)
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
       follow_users(kind);
-    for (int kind = 0; kind < most_kinds; ++kind)
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
       if (flow_.kinds[kind].exists())
         for (int after = 0; after < 2; ++after)
           link(kind, after == 1);
@@ -127,10 +128,10 @@ private:
   constexpr void number_rows() {
     for (int of = 0; of < flow_.data_count; ++of) {
       flow_set& makers = makers_[of];
-      for (int kind = 0; kind < most_kinds; ++kind)
+      for (int kind = 0; kind < flow_.kind_count; ++kind)
         for (int i = 0; i < flow_.kinds[kind].effect_count; ++i)
           if (effect const& one = flow_.kinds[kind].effects[i]; one.of == of && brings(one))
-            makers = static_cast<flow_set>(makers | only(kind));
+            makers = makers | only(kind);
       require(makers != 0, flow_.data[of], "is made by no kind; let one make it");
       int row = 0;
       while (row < flow_.rows && (makers & ~flow_.makers[row]) != 0)
@@ -139,7 +140,7 @@ private:
         flow_.makers[row] = makers;
         ++flow_.rows;
       }
-      flow_.row_of[of] = row;
+      flow_.row_of[of] = static_cast<std::int8_t>(row);
       flow_.wanted[row] = flow_.wanted[row] || flow_.data[of].wanted;
     }
   }
@@ -158,7 +159,7 @@ private:
         flow_.has_needs = flow_.has_needs || one.what == does::needs;
         if (one.stage == of_stage::own)
           continue;
-        flow_.reader_step[one.of] = step_back(one.stage);
+        flow_.reader_step[one.of] = static_cast<std::int8_t>(step_back(one.stage));
         flow_.reads_in_groups = flow_.reads_in_groups || one.stage == of_stage::group;
         flow_.reads_beside = flow_.reads_beside || kind.on != engine::compute;
         int& step = pool_step[flow_.data[one.of].pool];
@@ -171,7 +172,7 @@ private:
       int const pool = flow_.data[of].pool;
       if (flow_.reader_step[of] != 0 || !lies_in_slots(flow_.data[of]) || both_ways[pool])
         continue;
-      flow_.reader_step[of] = is_worked_in(of) ? pool_step[pool] : 0;
+      flow_.reader_step[of] = static_cast<std::int8_t>(is_worked_in(of) ? pool_step[pool] : 0);
       require(pool_step[pool] == 0 || flow_.freed[of],
               flow_.data[of],
               "lies in a pool of what other stages read, but they do not read it and nobody frees "
@@ -200,11 +201,11 @@ private:
         continue;
       int const row = flow_.row_of[one.of];
       if (brings(one)) {
-        made_[kind] = static_cast<flow_set>(made_[kind] | only(row));
+        made_[kind] = made_[kind] | only(row);
         continue;
       }
       if (one.stage == of_stage::own) {
-        reads.own = static_cast<flow_set>(reads.own | only(row));
+        reads.own = reads.own | only(row);
         continue;
       }
       reads.input = row;
@@ -214,7 +215,7 @@ private:
             declared,
             "makes nothing, so nobody can tell that it has run; let it make a datum that lies "
             "nowhere");
-    reads.own = static_cast<flow_set>(reads.own & ~made_[kind]);
+    reads.own = reads.own & ~made_[kind];
   }
 
   //! Where a pass has the slots of its effects, see `place_of`.
@@ -245,7 +246,7 @@ private:
     kind_of_pass& kind = flow_.kinds[freer];
     int const declared = kind.effect_count;
     for (int i = 0; i < declared; ++i)
-      for (int user = 0; user < most_kinds; ++user) {
+      for (int user = 0; user < flow_.kind_count; ++user) {
         int const of = kind.effects[i].of;
         if (kind.effects[i].what != does::frees || flow_.data[of].instance == per::microbatch ||
             !is_late_user(flow_, user, freer, of, reads_[freer].reached, made_[user]) ||
@@ -259,38 +260,41 @@ private:
         if (made == flow_.data_count)
           continue; // the rules refuse it
         kind.effects[kind.effect_count++] = {does::follows, static_cast<std::uint8_t>(made)};
-        reads_[freer].own = static_cast<flow_set>(reads_[freer].own | only(flow_.row_of[made]));
+        reads_[freer].own = reads_[freer].own | only(flow_.row_of[made]);
         reach();
       }
   }
 
-  //! True when every kind that makes `row` has `wanted` of its own stage behind it.
+  //! The rows of its own stage that every kind that makes `row` has behind it.
+  [[nodiscard]] constexpr flow_set reached_by_all_makers(int row) const noexcept {
+    flow_set result = ~flow_set{0};
+    for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
+      result &= reads_[std::countr_zero(left)].reached;
+    return result;
+  }
   [[nodiscard]] constexpr bool all_makers_reach(int row, int wanted) const noexcept {
-    for (int kind = 0; kind < most_kinds; ++kind)
-      if (holds(flow_.makers[row], kind) && !holds(reads_[kind].reached, wanted))
-        return false;
-    return true;
+    return holds(reached_by_all_makers(row), wanted);
   }
   [[nodiscard]] constexpr bool all_makers_read(int row, int input, int step) const noexcept {
-    for (int kind = 0; kind < most_kinds; ++kind)
-      if (holds(flow_.makers[row], kind) &&
-          (reads_[kind].input != input || reads_[kind].input_step != step))
+    for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
+      if (kind_reads const& reads = reads_[std::countr_zero(left)];
+          reads.input != input || reads.input_step != step)
         return false;
     return true;
   }
 
   constexpr void reach() {
-    for (int kind = 0; kind < most_kinds; ++kind)
-      reads_[kind].reached = static_cast<flow_set>(reads_[kind].own | made_[kind]);
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
+      reads_[kind].reached = reads_[kind].own | made_[kind];
     for (bool changed = true; changed;) {
       changed = false;
-      for (kind_reads& reads : reads_)
-        for (int row = 0; row < flow_.rows; ++row)
-          for (int further = 0; further < flow_.rows && holds(reads.own, row); ++further)
-            if (!holds(reads.reached, further) && all_makers_reach(row, further)) {
-              reads.reached = static_cast<flow_set>(reads.reached | only(further));
-              changed = true;
-            }
+      for (int kind = 0; kind < flow_.kind_count; ++kind) {
+        flow_set& reached = reads_[kind].reached;
+        flow_set const before = reached;
+        for (flow_set left = reads_[kind].own; left != 0; left &= left - 1)
+          reached |= reached_by_all_makers(std::countr_zero(left));
+        changed = changed || reached != before;
+      }
     }
   }
 
@@ -299,8 +303,8 @@ private:
   //! it, and that one comes from this stage.
   [[nodiscard]] constexpr bool
   is_implied(int kind, flow_set own, int row, bool has_after) const noexcept {
-    for (int other = 0; other < flow_.rows; ++other)
-      if (other != row && holds(own, other) && all_makers_reach(other, row))
+    for (flow_set others = own & ~only(row); others != 0; others &= others - 1)
+      if (all_makers_reach(std::countr_zero(others), row))
         return true;
     kind_reads const& reads = reads_[kind];
     return has_after && reads.input != kind_links::none && reads.input_step == 1 &&
@@ -317,26 +321,26 @@ private:
           made < 3,
           flow_.kinds[kind],
           "makes more than three rows of data; let the same kinds make what belongs together");
-        result.made[made++] = row;
+        result.made[made++] = static_cast<kind_links::number>(row);
       }
     flow_set own = reads.own;
-    for (int row = 0; row < flow_.rows; ++row)
-      if (holds(own, row) && is_implied(kind, own, row, has_after))
-        own = static_cast<flow_set>(own & ~only(row));
+    for (flow_set left = own; left != 0; left &= left - 1)
+      if (int const row = std::countr_zero(left); is_implied(kind, own, row, has_after))
+        own &= ~only(row);
     int count = 0;
     for (int row = 0; row < flow_.rows; ++row)
       if (holds(own, row)) {
         require(count < kind_links::most_own,
                 flow_.kinds[kind],
                 "waits for more than four rows of its own stage; let one of them wait for another");
-        result.own[count++] = row;
+        result.own[count++] = static_cast<kind_links::number>(row);
       }
     bool implied = reads.input == kind_links::none;
     for (int row = 0; row < flow_.rows && !implied; ++row)
       implied = holds(reads.own, row) && all_makers_read(row, reads.input, reads.input_step);
     if (!implied) {
-      result.input = reads.input;
-      result.input_step = reads.input_step;
+      result.input = static_cast<kind_links::number>(reads.input);
+      result.input_step = static_cast<kind_links::number>(reads.input_step);
     }
     int products = 0;
     for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
@@ -347,7 +351,7 @@ private:
         require(products < 3,
                 flow_.kinds[kind],
                 "makes more than three data for other stages; let a second kind make the others");
-        result.products[products++] = one.of;
+        result.products[products++] = static_cast<kind_links::number>(one.of);
       }
     }
     flow_.most_waits = std::max(flow_.most_waits, count);
@@ -355,24 +359,40 @@ private:
 
   constexpr void check_ends(flow_rules const& rules) const {
     flow_set reached[most_kinds]{};
-    for (int kind = 0; kind < most_kinds; ++kind)
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
       reached[kind] = reads_[kind].reached;
     rules.check_ends(reached, made_);
   }
 
-  //! Is there a set of kinds that makes all rows once but is not what a unit needs?
+  //! Is there a set of kinds that makes all rows once but is not what a unit needs? After many
+  //! sets without an answer the flow counts as one that has such a set: units are looked at then.
   constexpr void find_choices() {
-    flow_set existing = 0;
-    for (int kind = 0; kind < most_kinds; ++kind)
-      if (flow_.kinds[kind].exists())
-        existing = static_cast<flow_set>(existing | only(kind));
     data_users const users(flow_);
     for (int of = 0; of < flow_.data_count; ++of)
       flow_.has_choices =
         flow_.has_choices || (is_read_elsewhere(flow_, of) && !users.fill_row(flow_, of));
-    for (flow_set kinds = existing; kinds != 0 && !flow_.has_choices;
-         kinds = (kinds - 1) & existing)
-      flow_.has_choices = makes_rows_once(flow_, kinds) && !uses_all_data(users, kinds);
+    int left = 1024;
+    flow_.has_choices = flow_.has_choices || has_wrong_set(users, 0, 0, 0, left);
+  }
+
+  //! The same of the sets that have `chosen` and any of the kinds from a number on.
+  //! @param made the rows that the chosen ones make @param left how many sets are still looked at
+  constexpr bool has_wrong_set(
+    data_users const& users, int kind, flow_set chosen, flow_set made, int& left) const {
+    while (kind < flow_.kind_count && !flow_.kinds[kind].exists())
+      ++kind;
+    if (--left < 0)
+      return true;
+    if (kind == flow_.kind_count)
+      return !uses_all_data(users, chosen);
+    if ((made & made_[kind]) == 0 &&
+        has_wrong_set(users, kind + 1, chosen | only(kind), made | made_[kind], left))
+      return true;
+    for (int row = 0; row < flow_.rows; ++row) // without it, a later kind makes what is wanted
+      if (holds(made_[kind] & ~made, row) && flow_.wanted[row] &&
+          (flow_.makers[row] >> static_cast<unsigned>(kind)) == 1)
+        return false;
+    return has_wrong_set(users, kind + 1, chosen, made, left);
   }
 
   flow& flow_;
@@ -380,6 +400,18 @@ private:
   flow_set made_[most_kinds]{};
   flow_set makers_[most_data]{}; // by datum
 };
+
+//! The flow of kinds, with data.
+[[nodiscard]] constexpr flow declared_with(flow result, std::span<datum const> data) {
+  if (result.kind_count == 0)
+    throw std::invalid_argument("flow: there is no kind of pass; declare one");
+  for (datum const& one : data) {
+    require(result.data_count < most_data, one, "is one too many; a flow has at most 64 data");
+    result.data[result.data_count++] = one;
+  }
+  flow_resolution(result).run();
+  return result;
+}
 
 } // namespace detail
 
@@ -392,32 +424,38 @@ private:
 //! @throws std::invalid_argument (in the compiler: no constant, and the same sentence) for what
 //! `flow_rules` refuse: numbers that are none, a kind that makes nothing or uses more slots than a
 //! pass has, data that nobody makes, or that one kind frees and another may still read.
-//! @complexity O(2^k) for k kinds, where no set of them is a wrong choice.
+//! @complexity O(k^2 e + r^3) for k kinds of e effects and r rows, and at most 1,024 sets of kinds.
 [[nodiscard]] constexpr flow declare(std::span<datum const> data,
                                      std::span<numbered_kind const> kinds) {
   flow result;
-  for (datum const& one : data) {
-    detail::require(
-      result.data_count < most_data, one, "is one too many; a flow has at most 26 data");
-    result.data[result.data_count++] = one;
-  }
   for (numbered_kind const& one : kinds) {
     detail::require(index_of(one.number) < most_kinds && !result[one.number].exists(),
                     one.kind,
-                    "has a number of 26 or more, or that of another kind; use another pass_kind");
-    detail::require(one.kind.exists(), one.kind, "has no letter; give it one");
+                    "has a number of 64 or more, or that of another kind; use another pass_kind");
+    detail::require(one.kind.exists(), one.kind, "has no word; give it one");
     result.kinds[index_of(one.number)] = one.kind;
+    result.kind_count = std::max(result.kind_count, index_of(one.number) + 1);
   }
-  if (kinds.empty())
-    throw std::invalid_argument("flow: there is no kind of pass; declare one");
-  detail::flow_resolution(result).run();
-  return result;
+  return detail::declared_with(result, data);
 }
 
 //! @brief The same of lists.
 [[nodiscard]] constexpr flow declare(std::initializer_list<datum> data,
                                      std::initializer_list<numbered_kind> kinds) {
   return declare(std::span(data.begin(), data.size()), std::span(kinds.begin(), kinds.size()));
+}
+
+//! @brief The same of kinds that are numbered from 0 on; `kind_named` finds them by their words.
+[[nodiscard]] constexpr flow declare(std::span<datum const> data,
+                                     std::span<kind_of_pass const> kinds) {
+  flow result;
+  for (kind_of_pass const& one : kinds) {
+    detail::require(
+      result.kind_count < most_kinds, one, "is one too many; a flow has at most 64 kinds");
+    detail::require(one.exists(), one, "has no word; give it one");
+    result.kinds[result.kind_count++] = one;
+  }
+  return detail::declared_with(result, data);
 }
 
 } // namespace pipelining::inline v0_3

@@ -20,7 +20,7 @@ namespace pipelining::inline v0_3 {
   int count = 0;
   for (int const product : links.products)
     if (product != kind_links::none)
-      count += neighbours(
+      count += detail::neighbours(
         over, maker.stage, detail::to_readers(over.edges, over.declared->reader_step[product]));
   return count;
 }
@@ -67,15 +67,15 @@ reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept
                                     : product_reader{links_of(over, maker).products[0], reader, 0};
 }
 
-//! @brief Its stage, or `kind_links::none`.
+namespace detail {
+
+//! Its stage, or `kind_links::none`.
 [[nodiscard]] constexpr int
 reader_stage(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   if (over.edges != nullptr)
-    return detail::reader_in_graph(over, maker, number).stage;
-  return number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
+    return reader_in_graph(over, maker, number).stage;
+  return number == 0 ? reader_in_chain(over, maker) : kind_links::none;
 }
-
-namespace detail {
 
 //! True where another reader before the `number`-th gets the same on the same device.
 [[nodiscard]] constexpr bool
@@ -96,7 +96,7 @@ is_sent_before(pipeline_view const& over, pass const& maker, int number, int to)
 //! reader there gets the same.
 [[nodiscard]] constexpr int
 receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  int const reader = reader_stage(over, maker, number);
+  int const reader = detail::reader_stage(over, maker, number);
   if (reader == kind_links::none)
     return kind_links::none;
   int const to = device_of(over, reader, maker.microbatch);
@@ -106,7 +106,9 @@ receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept 
            : to;
 }
 
-//! @brief True where nothing leaves the device of `maker`.
+namespace detail {
+
+//! True where nothing leaves the device of `maker`.
 [[nodiscard]] constexpr bool stays_on_device(pipeline_view const& over,
                                              pass const& maker) noexcept {
   for (int number = 0; number < readers(over, maker); ++number)
@@ -115,7 +117,7 @@ receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept 
   return true;
 }
 
-//! @brief What a pass waits for: who made what it reads on other stages and on its own, and the
+//! What a pass waits for: who made what it reads on other stages and on its own, and the
 //! pass of the chunk before or after it.
 //!
 //! In training: a forward pass waits for the stages before it and for the chunk before it (whose
@@ -168,9 +170,11 @@ private:
   int own_ = 0;
 };
 
+} // namespace detail
+
 //! @brief What `what` waits for. @pre contains(over, what) @complexity O(1)
-[[nodiscard]] constexpr dependency_list dependencies(pipeline_view const& over,
-                                                     pass const& what) noexcept {
+[[nodiscard]] constexpr detail::dependency_list dependencies(pipeline_view const& over,
+                                                             pass const& what) noexcept {
   return {over, what};
 }
 

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Makes the table in which `stage_graph.hpp` looks neighbours up. Header for
-//! pipelining::edge_table.
+//! pipelining::detail::edge_table.
 
 #include <pipe/flow/stage_graph.hpp>
 
@@ -14,9 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 [[noreturn]] inline void refuse_edge(stage_edge const& edge, char const* why) {
   throw std::invalid_argument("stage graph: the edge from stage " + std::to_string(edge.from) +
@@ -43,9 +41,7 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
   return result;
 }
 
-} // namespace detail
-
-//! @brief The table of the edges of a graph of stages.
+//! The table of the edges of a graph of stages.
 //! @param groups no stage is in two of them. @param frozen stages without weights to train: where
 //! none before them has any, they only go forward
 //! @throws std::invalid_argument with a sentence for an edge that leads to no stage, back, or twice
@@ -56,20 +52,20 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
                                                  std::span<stage_group const> groups = {},
                                                  std::span<int const> frozen = {}) {
   auto const count = static_cast<std::size_t>(stage_count);
-  std::vector<std::vector<stage_neighbour>> sides[beside - detail::takers + 1]; // by step
+  std::vector<std::vector<stage_neighbour>> sides[beside - takers + 1]; // by step
   for (auto& side : sides)
     side.resize(count);
   auto& [beside_all, after_all, none, before_all, takers_all] = sides;
   for (stage_edge const& edge : edges) {
     if (edge.from < 0 || edge.to >= stage_count)
-      detail::refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
+      refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
     if (edge.from >= edge.to)
-      detail::refuse_edge(edge, "leads back; number stages so that each reads of lower ones");
+      refuse_edge(edge, "leads back; number stages so that each reads of lower ones");
     std::vector<stage_neighbour>& out = after_all[static_cast<std::size_t>(edge.from)];
     std::vector<stage_neighbour>& in = before_all[static_cast<std::size_t>(edge.to)];
     for (stage_neighbour const& other : out)
       if (other.stage == edge.to)
-        detail::refuse_edge(edge, "is there twice; put what both carry into one output");
+        refuse_edge(edge, "is there twice; put what both carry into one output");
     out.push_back({edge.to, static_cast<int>(in.size())});
     in.push_back({edge.from, static_cast<int>(out.size()) - 1});
   }
@@ -84,7 +80,7 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
         beside_all[static_cast<std::size_t>(group.first + member)].push_back(
           {group.first + other, member});
     }
-  std::vector<int> still = detail::forward_only(stage_count, groups, frozen);
+  std::vector<int> still = forward_only(stage_count, groups, frozen);
   for (std::size_t to = 0; to < count; ++to)
     for (stage_neighbour const& from : before_all[to]) {
       if (still[static_cast<std::size_t>(from.stage)] != 0)
@@ -127,4 +123,4 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
   return table;
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

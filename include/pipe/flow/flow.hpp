@@ -8,10 +8,12 @@
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/stage_graph.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
+#include <string>
 
 namespace pipelining::inline v0_3 {
 
@@ -118,27 +120,43 @@ enum class stage_call : std::uint8_t {
   perform
 };
 
+//! @brief What a kind of pass is for. Costs, pictures and bounds ask it, and the engine, where they
+//! do not know the kind: kinds are numbers of their flow alone.
+enum class role : std::uint8_t {
+  forward,    //!< goes from the first stage to the last one
+  backward,   //!< goes back, and makes the gradients of inputs and of weights
+  input,      //!< goes back, and makes the gradient of its input alone
+  weights,    //!< makes the gradients of weights that `input` has left
+  again,      //!< does a second time what has been done for a forward pass
+  copy,       //!< moves slots
+  mark,       //!< stands between passes, and takes no time
+  communicate //!< exchanges something with other devices
+};
+
 inline constexpr int most_effects = 10; //!< Effects of one kind of pass.
 
 //! @brief A kind of pass: its letter in files and pictures, its word in sentences, the engine it
 //! occupies, and what it does.
 struct kind_of_pass {
-  char letter = '\0';                     //!< no letter: the flow has no such kind
-  flow_word word;                         //!< what sentences call it
+  char letter = '\0';                     //!< what files and pictures call it; 0: its word
+  flow_word word;                         //!< what sentences call it; none: no such kind
   engine on = engine::compute;            //!< the engine that it occupies
   stage_call calls = stage_call::perform; //!< the member of a stage that it calls
+  role is = role::forward;                //!< what it is for
   effect effects[most_effects]{};         //!< what it does
   int effect_count = 0;                   //!< how much of that there is
   bool in_groups = false;                 //!< runs on stages of groups alone, others on all others
 
   //! Whether the flow has such a kind.
-  [[nodiscard]] constexpr bool exists() const noexcept { return letter != '\0'; }
+  [[nodiscard]] constexpr bool exists() const noexcept { return word.text[0] != '\0'; }
   friend constexpr bool operator==(kind_of_pass const&, kind_of_pass const&) = default;
 };
 
-inline constexpr int most_kinds = 26;  //!< Kinds of passes of a flow.
-inline constexpr int most_data = 26;   //!< Data of a flow.
+inline constexpr int most_kinds = 64;  //!< Kinds of passes of a flow.
+inline constexpr int most_data = 64;   //!< Data of a flow.
 inline constexpr int engine_count = 4; //!< Engines of a device.
+//! A kind that no flow has.
+inline constexpr pass_kind no_kind{most_kinds};
 
 //! @brief The number of a kind in the arrays of a flow.
 [[nodiscard]] constexpr int index_of(pass_kind kind) noexcept {
@@ -148,15 +166,16 @@ inline constexpr int engine_count = 4; //!< Engines of a device.
 //! @brief What a pass waits for and makes, in lines. A line is a row of a flow on a stage: the data
 //! that the same pass makes share a row, so that it is enough to know who made the row.
 struct kind_links {
-  static constexpr int none = -1;    //!< no row
+  using number = std::int8_t;        //!< of a row or a datum; a flow has many links
+  static constexpr number none = -1; //!< no row
   static constexpr int most_own = 4; //!< rows of its own stage that a pass waits for
 
-  int made[3] = {none, none, none}; //!< rows that a pass of this kind makes, the first names it
-  int input = none;                 //!< row that it reads of another stage
-  int input_step = 0;               //!< -1: of the stages before, +1: of those after; or `beside`
-  int own[4] = {none, none, none, none}; //!< rows that it reads of its own stage and unit
-  int chunk_step = 0;                    //!< -1, +1: it follows its row of the chunk before, after
-  int products[3] = {none, none, none};  //!< the data that it makes for other stages
+  number made[3] = {none, none, none}; //!< rows that a pass of this kind makes, the first names it
+  number input = none;                 //!< row that it reads of another stage
+  number input_step = 0; //!< -1: of the stages before, +1: of those after; or `beside`
+  number own[4] = {none, none, none, none}; //!< rows that it reads of its own stage and unit
+  number chunk_step = 0; //!< -1, +1: it follows its row of the chunk before, after
+  number products[3] = {none, none, none}; //!< the data that it makes for other stages
 
   friend constexpr bool operator==(kind_links const&, kind_links const&) = default;
 };
@@ -165,22 +184,23 @@ struct kind_links {
 //! kinds of passes with what they do to them. Everything else follows from it: who waits for whom,
 //! what is sent, how long memory is held.
 //!
-//! A value: make one with `declare`. Kinds are numbered by `pass_kind`, data as declared.
+//! A value: make one with `declare`. Kinds and data are known by their numbers.
 //! @source own derivation, see docs/explanation/flow.md
 struct flow {
   datum data[most_data]{};          //!< by number
   int data_count = 0;               //!< how many there are
   kind_of_pass kinds[most_kinds]{}; //!< by index_of
+  int kind_count = 0;               //!< one more than the last number
 
   // What follows from data and kinds, worked out once by `declare`.
-  int rows = 0;                      //!< rows of lines, of which a stage has one each
-  int row_of[most_data]{};           //!< the row of a datum
-  std::uint32_t makers[most_data]{}; //!< by row: the kinds that make it, one bit each
-  bool wanted[most_data]{};          //!< by row: must be made for every unit
-  int reader_step[most_data]{};      //!< by datum: -1, +1 where the stage before, after reads it,
-                                     //!< `beside` where those of the group do
-  bool freed[most_data]{};           //!< by datum: a kind frees it
-  kind_links links[most_kinds][2]{}; //!< [kind][1 where a stage comes after, else 0]
+  int rows = 0;                         //!< rows of lines, of which a stage has one each
+  std::int8_t row_of[most_data]{};      //!< the row of a datum
+  std::uint64_t makers[most_data]{};    //!< by row: the kinds that make it, one bit each
+  bool wanted[most_data]{};             //!< by row: must be made for every unit
+  std::int8_t reader_step[most_data]{}; //!< by datum: -1, +1 where the stage before, after reads
+                                        //!< it, `beside` where those of the group do
+  bool freed[most_data]{};                       //!< by datum: a kind frees it
+  kind_links links[most_kinds][2]{};             //!< [kind][1 where a stage comes after, else 0]
   slot_place places[most_kinds][most_effects]{}; //!< [kind][effect]
   int engine_row[engine_count] = {
     0, -1, -1, -1};             //!< which row of a device an engine is, -1 for none
@@ -251,6 +271,36 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
   return declared.places[index_of(kind)][number];
 }
 
+namespace detail {
+
+//! The role of a kind that says nothing else: what its call and its engine suggest.
+[[nodiscard]] constexpr role usual_role(engine on, stage_call calls) noexcept {
+  switch (calls) {
+  case stage_call::forward: return role::forward;
+  case stage_call::backward: return role::backward;
+  case stage_call::backward_input: return role::input;
+  case stage_call::backward_weight: return role::weights;
+  case stage_call::recompute: return role::again;
+  case stage_call::use_weights:
+  case stage_call::collect_gradients: return role::mark;
+  case stage_call::gather_weights:
+  case stage_call::scatter_gradients: return role::communicate;
+  case stage_call::copy: return on == engine::compute ? role::mark : role::copy;
+  case stage_call::perform: break;
+  }
+  return on == engine::compute   ? role::forward
+         : on == engine::network ? role::communicate
+                                 : role::copy;
+}
+
+} // namespace detail
+
+//! @brief The same kind with a role of its own.
+[[nodiscard]] constexpr kind_of_pass with_role(kind_of_pass kind, role is) noexcept {
+  kind.is = is;
+  return kind;
+}
+
 //! @brief The class of the slot that a kind of pass has as its activation.
 [[nodiscard]] constexpr slot_class activation_class(flow const& declared, pass_kind kind) noexcept {
   kind_of_pass const& of = declared[kind];
@@ -260,9 +310,42 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
   return slot_class::activation;
 }
 
-//! @brief The letter of a kind in texts and files; '?' for one that the flow does not have.
+namespace detail {
+
+//! The letters of roles, for kinds without one.
+[[nodiscard]] constexpr char letter_of(role is) noexcept {
+  constexpr char letters[] = {'F', 'B', 'I', 'W', 'R', 'C', 'M', 'N'};
+  return letters[static_cast<int>(is)];
+}
+
+} // namespace detail
+
+//! @brief The letter of a kind in texts: its own, or that of its role; '?' for one that the flow
+//! does not have.
 [[nodiscard]] constexpr char letter(flow const& declared, pass_kind kind) noexcept {
-  return index_of(kind) < most_kinds && declared[kind].exists() ? declared[kind].letter : '?';
+  if (index_of(kind) >= most_kinds || !declared[kind].exists())
+    return '?';
+  return declared[kind].letter != '\0' ? declared[kind].letter
+                                       : detail::letter_of(declared[kind].is);
+}
+
+//! @brief What a kind is called in files: its letter, or its word where it has none; "?" for one
+//! that the flow does not have.
+[[nodiscard]] constexpr flow_word sign(flow const& declared, pass_kind kind) noexcept {
+  if (index_of(kind) < most_kinds && declared[kind].exists() && declared[kind].letter == '\0')
+    return declared[kind].word;
+  flow_word result;
+  result.text[0] = letter(declared, kind);
+  return result;
+}
+
+//! @brief The kind with a word: `constexpr auto experts = kind_named(declared, "experts");`
+//! @throws std::invalid_argument (in the compiler: no constant) where the flow has no such kind.
+[[nodiscard]] constexpr pass_kind kind_named(flow const& declared, flow_word const& word) {
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    if (declared.kinds[kind].exists() && declared.kinds[kind].word == word)
+      return static_cast<pass_kind>(kind);
+  throw std::invalid_argument(std::string("flow: there is no kind '") + word.c_str() + "'");
 }
 
 //! @brief The word of a kind in sentences; "unknown" for one that the flow does not have.
@@ -271,14 +354,61 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
                                                                 : "unknown";
 }
 
-//! @brief True for the kinds that stand between passes and take no time: they call no stage, or
-//! hand it memory.
-[[nodiscard]] constexpr bool stands_between(flow const& declared, pass_kind kind) noexcept {
-  stage_call const calls = declared[kind].calls;
-  return declared[kind].exists() && declared[kind].on == engine::compute &&
-         (calls == stage_call::copy || calls == stage_call::use_weights ||
-          calls == stage_call::collect_gradients);
+//! @brief True for the kinds that stand between passes and take no time: marks, and what calls no
+//! stage, or hands it memory.
+[[nodiscard]] constexpr bool stands_between(kind_of_pass const& kind) noexcept {
+  return kind.is == role::mark ||
+         (kind.on == engine::compute &&
+          (kind.calls == stage_call::copy || kind.calls == stage_call::use_weights ||
+           kind.calls == stage_call::collect_gradients));
 }
+//! @brief The same of a kind that the flow may not have.
+[[nodiscard]] constexpr bool stands_between(flow const& declared, pass_kind kind) noexcept {
+  return declared[kind].exists() && stands_between(declared[kind]);
+}
+
+//! @brief The kind that stages outside groups have for a role; of several the first. It takes time.
+//! @return a kind that no flow has, where there is none
+[[nodiscard]] constexpr pass_kind
+kind_with(flow const& declared, role is, engine on = engine::compute) noexcept {
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    if (kind_of_pass const& one = declared.kinds[kind];
+        one.exists() && one.is == is && one.on == on && !one.in_groups && !stands_between(one))
+      return static_cast<pass_kind>(kind);
+  return no_kind;
+}
+
+namespace detail {
+
+//! The kinds of the passes of a unit on a stage whose backward pass is split: forward, input and
+//! weights.
+[[nodiscard]] constexpr std::array<pass_kind, 3> split_kinds(flow const& declared) noexcept {
+  return {kind_with(declared, role::forward),
+          kind_with(declared, role::input),
+          kind_with(declared, role::weights)};
+}
+
+//! The first kind of groups that reads stages on this side, or `no_kind`.
+[[nodiscard]] constexpr pass_kind kind_in_groups(flow const& declared, of_stage read) noexcept {
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    for (int i = 0; i < declared.kinds[kind].effect_count; ++i)
+      if (declared.kinds[kind].in_groups && declared.kinds[kind].effects[i].stage == read)
+        return static_cast<pass_kind>(kind);
+  return no_kind;
+}
+
+//! True for a forward pass that frees its own activation: another kind brings it back.
+[[nodiscard]] constexpr bool is_checkpointed(flow const& declared, pass_kind kind) noexcept {
+  kind_of_pass const& of = declared[kind];
+  bool frees = false;
+  for (int i = 0; i < of.effect_count; ++i)
+    frees = frees || (of.effects[i].what == does::frees &&
+                      declared.data[of.effects[i].of].pool ==
+                        static_cast<int>(activation_class(declared, kind)));
+  return frees && of.is == role::forward;
+}
+
+} // namespace detail
 
 //! @brief True for the kinds that add to the weight gradients of their stage, which lie nowhere
 //! that the library knows of.
@@ -301,8 +431,11 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
 //! @brief True where forward and backward passes make the same, so that a stage has one of them: a
 //! chain of stages that go forward and, behind them, others that go back.
 [[nodiscard]] constexpr bool stages_go_one_way(flow const& declared) noexcept {
-  std::uint32_t const both =
-    1u << index_of(pass_kind::forward) | 1u << index_of(pass_kind::backward);
+  pass_kind const forward = kind_with(declared, role::forward);
+  pass_kind const backward = kind_with(declared, role::backward);
+  if (forward == no_kind || backward == no_kind)
+    return false;
+  auto const both = std::uint64_t{1} << index_of(forward) | std::uint64_t{1} << index_of(backward);
   for (int row = 0; row < declared.rows; ++row)
     if (declared.wanted[row] && (declared.makers[row] & both) == both)
       return true;
@@ -316,7 +449,7 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
                                                   engine on,
                                                   stage_call calls,
                                                   std::initializer_list<effect> effects) {
-  kind_of_pass result{letter, word, on, calls};
+  kind_of_pass result{letter, word, on, calls, detail::usual_role(on, calls)};
   if (effects.size() > most_effects)
     throw std::invalid_argument("flow: a kind has at most 10 effects; split it into two kinds");
   for (effect const& one : effects)
@@ -324,10 +457,12 @@ place_of(flow const& declared, pass_kind kind, int number) noexcept {
   return result;
 }
 
-//! @brief The same with the letter and the word of a kind of training.
-[[nodiscard]] constexpr kind_of_pass
-declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
-  return declare_kind(letter(named), flow_word::of(word(named)), on, calls, effects);
+//! @brief The same without a letter: files and pictures have the word, or the letter of the role.
+[[nodiscard]] constexpr kind_of_pass declare_kind(flow_word const& word,
+                                                  engine on,
+                                                  stage_call calls,
+                                                  std::initializer_list<effect> effects) {
+  return declare_kind('\0', word, on, calls, effects);
 }
 
 } // namespace pipelining::inline v0_3

@@ -14,10 +14,10 @@
 namespace pipelining::inline v0_3::detail {
 
 //! A set of rows or of kinds.
-using flow_set = std::uint32_t;
+using flow_set = std::uint64_t;
 
 [[nodiscard]] constexpr flow_set only(int member) noexcept {
-  return static_cast<flow_set>(1u << static_cast<unsigned>(member));
+  return flow_set{1} << static_cast<unsigned>(member);
 }
 [[nodiscard]] constexpr bool holds(flow_set set, int member) noexcept {
   return (set >> static_cast<unsigned>(member) & 1u) != 0;
@@ -101,15 +101,10 @@ public:
                 "is on the host in a pool of the device, or the other way round; give it a pool of "
                 "its own");
     }
-    flow_set letters[8]{};
-    for (kind_of_pass const& kind : flow_.kinds)
-      if (kind.exists()) {
-        check_kind(kind);
-        auto const letter = static_cast<unsigned char>(kind.letter);
-        require(!holds(letters[letter / 32], letter % 32),
-                kind,
-                "has the letter of another kind; give each kind one of its own");
-        letters[letter / 32] |= only(letter % 32);
+    for (int number = 0; number < flow_.kind_count; ++number)
+      if (flow_.kinds[number].exists()) {
+        check_kind(flow_.kinds[number]);
+        check_names(number);
       }
   }
 
@@ -122,7 +117,7 @@ public:
         require(flow_.data[of].instance != per::reader,
                 flow_.data[of],
                 "is there for each reader, but no other stage reads it; make it one per unit");
-    for (int kind = 0; kind < most_kinds; ++kind)
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
       if (flow_.kinds[kind].exists()) {
         kind_of_pass const& declared = flow_.kinds[kind];
         check_slots(static_cast<pass_kind>(kind));
@@ -138,10 +133,10 @@ public:
   //! @param reached the rows that a kind has behind it @param made those that it makes, both by
   //! kind
   constexpr void check_ends(flow_set const* reached, flow_set const* made) const {
-    for (int freer = 0; freer < most_kinds; ++freer)
+    for (int freer = 0; freer < flow_.kind_count; ++freer)
       for (int i = 0; i < flow_.kinds[freer].effect_count; ++i)
         if (effect const& one = flow_.kinds[freer].effects[i]; one.what == does::frees)
-          for (int user = 0; user < most_kinds; ++user)
+          for (int user = 0; user < flow_.kind_count; ++user)
             check_end(freer, user, one.of, reached[freer], made[freer], made[user]);
   }
 
@@ -167,11 +162,25 @@ private:
             "per::microbatch, or leave only_chunked out");
   }
 
+  //! Kinds are known by their words and letters in files and pictures.
+  constexpr void check_names(int number) const {
+    kind_of_pass const& kind = flow_.kinds[number];
+    for (int other = 0; other < number; ++other) {
+      require(kind.letter == '\0' || kind.letter != flow_.kinds[other].letter,
+              kind,
+              "has the letter of another kind; give each kind one of its own, or none");
+      require(!(kind.word == flow_.kinds[other].word),
+              kind,
+              "has the word of another kind; give each kind one of its own");
+    }
+  }
+
   constexpr void check_kind(kind_of_pass const& kind) const {
     require(ends(kind.word), kind, "has a word without an end; a word has at most 27 letters");
-    require(static_cast<int>(kind.on) < engine_count && kind.calls <= stage_call::perform,
+    require(static_cast<int>(kind.on) < engine_count && kind.calls <= stage_call::perform &&
+              kind.is <= role::communicate,
             kind,
-            "has an engine or a call that is none; use the enumerators");
+            "has an engine, a call or a role that is none; use the enumerators");
     require(kind.effect_count >= 0 && kind.effect_count <= most_effects,
             kind,
             "has more than 10 effects; split it into two kinds");
@@ -343,7 +352,7 @@ private:
   constexpr void check_sum(int adder, effect const& sum) const {
     kind_of_pass const& kind = flow_.kinds[adder];
     int const row = flow_.links[adder][0].made[0];
-    for (int other = 0; other < most_kinds; ++other) {
+    for (int other = 0; other < flow_.kind_count; ++other) {
       if (!flow_.kinds[other].exists() || flow_.kinds[other].in_groups != kind.in_groups ||
           flow_.links[other][0].made[0] != row)
         continue;

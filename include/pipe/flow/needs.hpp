@@ -11,8 +11,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What is there for passes that need it, as the passes of one compute engine go by in their order.
 class needed_data {
@@ -53,5 +52,4 @@ private:
   int* held_; // [data][S]
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

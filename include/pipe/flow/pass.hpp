@@ -11,7 +11,8 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a pass computes.
+//! @brief What a pass computes: the number of a kind in its flow. The names are those of kinds of
+//! training; other flows number their own.
 //!
 //! `backward` computes both gradients at once; `backward_input` and `backward_weight` are its
 //! halves. Papers of the zero-bubble family write "B" for what is `backward_input` here.
@@ -50,77 +51,6 @@ enum class pass_kind : std::uint8_t {
   scatter_gradients,
   keep_weights
 };
-
-namespace detail {
-
-struct pass_name {
-  char letter;
-  char const* word;
-};
-inline constexpr pass_name pass_names[] = {
-  {'F', "forward"},
-  {'B', "backward"},
-  {'I', "backward_input"},
-  {'W', "backward_weight"},
-  {'K', "checkpointed_forward"},
-  {'R', "recompute"},
-  {'H', "offloaded_forward"},
-  {'O', "copy_out"},
-  {'L', "copy_in"},
-  {'Q', "copy_request"},
-  {'E', "embed"},
-  {'S', "logits"},
-  {'T', "logits_gradient"},
-  {'G', "embed_gradient"},
-  {'N', "request_weights"},
-  {'A', "gather_weights"},
-  {'U', "use_weights"},
-  {'X', "release_weights"},
-  {'P', "request_weights_again"},
-  {'J', "gather_weights_again"},
-  {'V', "use_weights_again"},
-  {'Y', "release_weights_again"},
-  {'C', "collect_gradients"},
-  {'D', "request_scatter"},
-  {'Z', "scatter_gradients"},
-  {'M', "keep_weights"},
-};
-
-//! Unknown kinds come from broken plans.
-[[nodiscard]] constexpr pass_name name_of(pass_kind kind) noexcept {
-  return kind <= pass_kind::keep_weights ? pass_names[static_cast<int>(kind)]
-                                         : pass_name{'?', "unknown"};
-}
-
-} // namespace detail
-
-//! @brief The letter of a kind of training in texts and files: F, B, I, W, K, R, H, O, L, Q, E, S,
-//! T, G, and with sharded weights N, A, U, X, P, J, V, Y, C, D, Z or M.
-[[nodiscard]] constexpr char letter(pass_kind kind) noexcept {
-  return detail::name_of(kind).letter;
-}
-
-//! @brief The word of a kind of training in sentences.
-[[nodiscard]] constexpr char const* word(pass_kind kind) noexcept {
-  return detail::name_of(kind).word;
-}
-
-//! @brief True for the kinds that stand between passes and take no time.
-[[nodiscard]] constexpr bool stands_between(pass_kind kind) noexcept {
-  switch (kind) {
-  case pass_kind::copy_request:
-  case pass_kind::request_weights:
-  case pass_kind::use_weights:
-  case pass_kind::release_weights:
-  case pass_kind::request_weights_again:
-  case pass_kind::use_weights_again:
-  case pass_kind::release_weights_again:
-  case pass_kind::collect_gradients:
-  case pass_kind::request_scatter:
-  case pass_kind::keep_weights: return true;
-  default: return false;
-  }
-}
 
 //! @brief One piece of work: a kind, on one stage, for one chunk of one microbatch. Eight bytes.
 //!

@@ -37,6 +37,30 @@ namespace detail {
   return declared;
 }
 
+//! The time of a message from one device to another.
+//! @param links [P x P], times from the device of a row to that of a column; null: all take
+//! `latency`
+[[nodiscard]] constexpr double
+message_time(double const* links, int devices, double latency, int from, int to) noexcept {
+  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
+}
+
+//! How many stages are before (step -1), after (step +1) or `beside` a stage.
+[[nodiscard]] constexpr int neighbours(pipeline_view const& over, int stage, int step) noexcept {
+  return neighbours(over.edges, stages(over.extents), stage, step);
+}
+
+//! One of them. @pre 0 <= number < neighbours(over, stage, step)
+[[nodiscard]] constexpr stage_neighbour
+neighbour(pipeline_view const& over, int stage, int step, int number) noexcept {
+  return neighbour(over.edges, stages(over.extents), stage, step, number);
+}
+
+//! The most stages that read what one stage makes: 1 for a chain.
+[[nodiscard]] constexpr int graph_width(pipeline_view const& over) noexcept {
+  return over.edges == nullptr ? 1 : over.edges[0];
+}
+
 } // namespace detail
 
 //! @brief A pipeline that owns its tables. Orders, timetables and plans hold one by value.
@@ -67,7 +91,8 @@ struct pipeline {
   if (over.first_units != nullptr)
     result.first_units.assign(over.first_units, over.first_units + over.extents.microbatches + 1);
   if (over.edges != nullptr)
-    result.edges.assign(over.edges, over.edges + table_size(over.edges, stages(over.extents)));
+    result.edges.assign(over.edges,
+                        over.edges + detail::table_size(over.edges, stages(over.extents)));
   return result;
 }
 
@@ -79,30 +104,6 @@ struct group_times {
 
   friend constexpr bool operator==(group_times const&, group_times const&) = default;
 };
-
-//! @brief The time of a message from one device to another.
-//! @param links [P x P], times from the device of a row to that of a column; null: all take
-//! `latency`
-[[nodiscard]] constexpr double
-message_time(double const* links, int devices, double latency, int from, int to) noexcept {
-  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
-}
-
-//! @brief How many stages are before (step -1), after (step +1) or `beside` a stage.
-[[nodiscard]] constexpr int neighbours(pipeline_view const& over, int stage, int step) noexcept {
-  return neighbours(over.edges, stages(over.extents), stage, step);
-}
-
-//! @brief One of them. @pre 0 <= number < neighbours(over, stage, step)
-[[nodiscard]] constexpr stage_neighbour
-neighbour(pipeline_view const& over, int stage, int step, int number) noexcept {
-  return neighbour(over.edges, stages(over.extents), stage, step, number);
-}
-
-//! @brief The most stages that read what one stage makes: 1 for a chain.
-[[nodiscard]] constexpr int graph_width(pipeline_view const& over) noexcept {
-  return over.edges == nullptr ? 1 : over.edges[0];
-}
 
 //! @brief The device that holds `stage` for `microbatch`.
 [[nodiscard]] constexpr int
@@ -189,7 +190,7 @@ copies_below(pipeline_view const& over, int stage, int device) noexcept {
 
 //! @brief True for a stage of a group, such as a shard of a vocabulary.
 [[nodiscard]] constexpr bool in_group(pipeline_view const& over, int stage) noexcept {
-  return over.edges != nullptr && neighbours(over, stage, beside) > 0;
+  return over.edges != nullptr && detail::neighbours(over, stage, beside) > 0;
 }
 
 namespace detail {
@@ -224,7 +225,9 @@ is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
          (*over.declared)[what.kind].in_groups == in_group(over, what.stage);
 }
 
-//! @brief The time from the end of a pass of one stage to the start of one of another that reads
+namespace detail {
+
+//! The time from the end of a pass of one stage to the start of one of another that reads
 //! what it made.
 //! @param message from the device of the one to that of the other: 0 where they are the same
 [[nodiscard]] constexpr double transfer_time(
@@ -235,12 +238,22 @@ is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
   return together >= 0 ? together : message;
 }
 
-namespace detail {
 //! Whether a stage of a graph is before another. By itself, so that what chains do stays small
 //! enough to be inlined.
 [[nodiscard]] constexpr bool is_read(pipeline_view const& over, int stage) noexcept {
   return neighbours(over, stage, 1) > 0;
 }
+
+//! The device of a line.
+[[nodiscard]] constexpr int holder_of(pipeline_view const& over, int line) noexcept {
+  int const stage_count = stages(over.extents);
+  int const route = line / (over.declared->rows * stage_count);
+  if (over.holders != nullptr)
+    return over.holders[route * stage_count + line % stage_count];
+  return device_of(
+    over.extents, line % stage_count, route == 0 ? 0 : over.extents.microbatches - 1);
+}
+
 } // namespace detail
 
 //! @brief What a pass waits for and makes.
@@ -256,42 +269,46 @@ namespace detail {
   return over.declared->rows * stages(over.extents) * routes(over.extents);
 }
 
-//! @brief The device of a line.
-[[nodiscard]] constexpr int holder_of(pipeline_view const& over, int line) noexcept {
-  int const stage_count = stages(over.extents);
-  int const route = line / (over.declared->rows * stage_count);
-  if (over.holders != nullptr)
-    return over.holders[route * stage_count + line % stage_count];
-  return device_of(
-    over.extents, line % stage_count, route == 0 ? 0 : over.extents.microbatches - 1);
-}
-
 //! @brief The number of values of `pass_index`.
 [[nodiscard]] constexpr int pass_indices(pipeline_view const& over) noexcept {
   return over.declared->rows * stages(over.extents) * units(over);
 }
 
-//! @brief A dense number for what a pass makes: kinds that make the same row (`backward` and
+//! @brief Rows of passes of all devices: one per device for each engine of the flow, engine after
+//! engine.
+[[nodiscard]] constexpr int row_count(pipeline_view const& over) noexcept {
+  return over.extents.devices * over.declared->engines;
+}
+
+//! @brief The row that a pass stands in.
+[[nodiscard]] constexpr int row_of(pipeline_view const& over, pass const& what) noexcept {
+  int const on = static_cast<int>((*over.declared)[what.kind].on);
+  return over.declared->engine_row[on] * over.extents.devices + device_of(over, what);
+}
+
+namespace detail {
+
+//! A dense number for what a pass makes: kinds that make the same row (`backward` and
 //! `backward_input`) share one, since a unit has one of them.
 [[nodiscard]] constexpr int pass_index(pipeline_view const& over, pass const& what) noexcept {
   int const row = links_of(over, what).made[0];
   return (row * stages(over.extents) + what.stage) * units(over) + unit_of(over, what);
 }
 
-//! @brief The kind that a row is named after.
+//! The kind that a row is named after.
 [[nodiscard]] constexpr pass_kind namer_of(flow const& declared, int row) noexcept {
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < declared.kind_count; ++kind)
     if (declared.kinds[kind].exists() && declared.links[kind][0].made[0] == row)
       return static_cast<pass_kind>(kind);
   return pass_kind{};
 }
 
-//! @brief The same for a stage: of the kinds that run on it, the first that reads a stage before or
+//! The same for a stage: of the kinds that run on it, the first that reads a stage before or
 //! after it, else its group, else nobody.
 [[nodiscard]] constexpr pass_kind namer_of(pipeline_view const& over, int row, int stage) noexcept {
   pass_kind best = namer_of(*over.declared, row);
   int rank = 0;
-  for (int kind = 0; kind < most_kinds; ++kind) {
+  for (int kind = 0; kind < over.declared->kind_count; ++kind) {
     pass const what{static_cast<pass_kind>(kind), false, static_cast<std::uint16_t>(stage), 0, 0};
     if (!contains(over, what) || links_of(over, what).made[0] != row)
       continue;
@@ -305,7 +322,7 @@ namespace detail {
   return best;
 }
 
-//! @brief The pass of a number; the row of input gradients gives `backward`.
+//! The pass of a number; the row of input gradients gives `backward`.
 //! @pre 0 <= index < pass_indices(over)
 [[nodiscard]] constexpr pass pass_at(pipeline_view const& over, int index) noexcept {
   int const unit = index % units(over);
@@ -321,19 +338,7 @@ namespace detail {
           static_cast<std::uint16_t>(unit - first_unit(over, microbatch))};
 }
 
-//! @brief Rows of passes of all devices: one per device for each engine of the flow, engine after
-//! engine.
-[[nodiscard]] constexpr int row_count(pipeline_view const& over) noexcept {
-  return over.extents.devices * over.declared->engines;
-}
-
-//! @brief The row that a pass stands in.
-[[nodiscard]] constexpr int row_of(pipeline_view const& over, pass const& what) noexcept {
-  int const on = static_cast<int>((*over.declared)[what.kind].on);
-  return over.declared->engine_row[on] * over.extents.devices + device_of(over, what);
-}
-
-//! @brief The most passes that one row can have.
+//! The most passes that one row can have.
 [[nodiscard]] constexpr int row_capacity(pipeline_view const& over) noexcept {
   shape const& extents = over.extents;
   int most = extents.stages_per_device * (extents.where == placement::bidirectional ? 2 : 1);
@@ -353,9 +358,11 @@ namespace detail {
   return over.declared->rows * most * per_stage;
 }
 
-//! @brief The most passes that one device of a training pipeline with a named placement can have.
+//! The most passes that one device of a training pipeline with a named placement can have.
 [[nodiscard]] constexpr int row_capacity(shape const& extents) noexcept {
   return row_capacity(pipeline_view{extents});
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

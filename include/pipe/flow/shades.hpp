@@ -4,10 +4,12 @@
 //! @file
 //! @brief The colours of pictures. Header for pipelining::shade.
 
-#include <pipe/flow/pass.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/training_kinds.hpp>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 
 namespace pipelining::inline v0_3 {
@@ -34,40 +36,80 @@ struct colour {
           '\0'};
 }
 
-//! @brief The plain colour of a kind: that people with any common colour blindness tell apart.
-//! Forward passes of all kinds look alike.
-//! @source Okabe and Ito, "Color Universal Design", 2008: sky blue, vermilion, orange, bluish
-//! green, reddish purple, yellow, blue; and a grey.
-[[nodiscard]] constexpr colour plain_colour(pass_kind kind) noexcept {
-  switch (kind) {
-  case pass_kind::forward: return {86, 180, 233};
-  case pass_kind::backward: return {213, 94, 0};
-  case pass_kind::backward_input: return {230, 159, 0};
-  case pass_kind::backward_weight: return {0, 158, 115};
-  case pass_kind::checkpointed_forward: return {86, 180, 233};
-  case pass_kind::offloaded_forward: return {86, 180, 233};
-  case pass_kind::recompute: return {204, 121, 167};
-  case pass_kind::copy_out: return {240, 228, 66};
-  case pass_kind::copy_in: return {0, 114, 178};
-  case pass_kind::copy_request: return {0, 114, 178};
-  case pass_kind::embed: return {0, 114, 178};
-  case pass_kind::logits: return {240, 228, 66};
-  case pass_kind::logits_gradient: return {204, 121, 167};
-  case pass_kind::embed_gradient: return {153, 153, 153};
-  case pass_kind::request_weights:
-  case pass_kind::gather_weights:
-  case pass_kind::use_weights:
-  case pass_kind::release_weights: return {0, 114, 178};
-  case pass_kind::request_weights_again:
-  case pass_kind::gather_weights_again:
-  case pass_kind::use_weights_again:
-  case pass_kind::release_weights_again: return {204, 121, 167};
-  case pass_kind::collect_gradients:
-  case pass_kind::request_scatter:
-  case pass_kind::scatter_gradients:
-  case pass_kind::keep_weights: return {240, 228, 66};
+namespace detail {
+
+//! What a kind of training looks like in pictures.
+struct kind_in_pictures {
+  std::string_view legend;
+  colour plain;
+};
+
+//! Colours that people with any common colour blindness tell apart.
+//! @source Okabe and Ito, "Color Universal Design", 2008; and a grey.
+inline constexpr colour sky_blue{86, 180, 233}, vermilion{213, 94, 0}, orange{230, 159, 0},
+  bluish_green{0, 158, 115}, reddish_purple{204, 121, 167}, yellow{240, 228, 66}, blue{0, 114, 178},
+  grey{153, 153, 153};
+
+//! By number of the kinds of training. Forward passes of all kinds look alike.
+inline constexpr kind_in_pictures pictures_of_training[] = {
+  {"forward", sky_blue},
+  {"backward (input and weights)", vermilion},
+  {"backward for the input", orange},
+  {"backward for the weights", bluish_green},
+  {"forward, keeping its input alone", sky_blue},
+  {"recompute", reddish_purple},
+  {"forward, for the host", sky_blue},
+  {"copy to the host", yellow},
+  {"copy from the host", blue},
+  {"request of a copy", blue},
+  {"shard of the embedding", blue},
+  {"shard of the logits", yellow},
+  {"gradients of such a shard", reddish_purple},
+  {"gradients of a shard of the embedding", grey},
+  {"request of weights", blue},
+  {"gather weights for forward", blue},
+  {"weights are there", blue},
+  {"release of weights", blue},
+  {"request of weights", reddish_purple},
+  {"gather weights for backward", reddish_purple},
+  {"weights are there", reddish_purple},
+  {"release of weights", reddish_purple},
+  {"memory for gradients", yellow},
+  {"request of a scatter", yellow},
+  {"scatter gradients", yellow},
+  {"weights that stay", yellow},
+};
+static_assert(std::size(pictures_of_training) == std::size(names_of_training));
+
+//! Kinds of one's own look like those of training that have their role.
+[[nodiscard]] constexpr colour colour_of(role is) noexcept {
+  switch (is) {
+  case role::forward: return sky_blue;
+  case role::backward: return vermilion;
+  case role::input: return orange;
+  case role::weights: return bluish_green;
+  case role::again: return reddish_purple;
+  case role::copy: return yellow;
+  case role::communicate: return blue;
+  case role::mark: return grey;
   }
   return {};
+}
+
+} // namespace detail
+
+//! @brief The plain colour of a kind: that people with any common colour blindness tell apart.
+//! Kinds that are none of training have the colour of their role.
+[[nodiscard]] constexpr colour plain_colour(kind_of_pass const& kind) noexcept {
+  int const known = detail::number_in_training(kind);
+  return known < 0 ? detail::colour_of(kind.is) : detail::pictures_of_training[known].plain;
+}
+
+//! @brief The name of a kind in legends: of a kind of training in full, else its word.
+[[nodiscard]] constexpr std::string_view legend_word(kind_of_pass const& kind) noexcept {
+  int const known = detail::number_in_training(kind);
+  return known < 0 ? std::string_view(kind.word.c_str())
+                   : detail::pictures_of_training[known].legend;
 }
 
 //! @brief Moves a colour towards another; 0 keeps it, 1 gives the other.
@@ -80,7 +122,7 @@ struct colour {
 //! each stage with a range of its own.
 //! @param local which of its device's `local_count` stages. @param chunk which of `chunks` chunks.
 [[nodiscard]] constexpr colour
-shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcept {
+shade(kind_of_pass const& kind, int local, int local_count, int chunk, int chunks) noexcept {
   double const in_range = chunks > 1        ? static_cast<double>(chunk) / (chunks - 1)
                           : local_count > 1 ? 0.5
                                             : 0.3;
@@ -98,39 +140,6 @@ shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcep
   double const luminance =
     (0.2126 * c.red * c.red + 0.7152 * c.green * c.green + 0.0722 * c.blue * c.blue) / (255 * 255);
   return luminance < 0.235;
-}
-
-//! @brief The name of a kind in legends.
-[[nodiscard]] constexpr std::string_view legend_word(pass_kind kind) noexcept {
-  switch (kind) {
-  case pass_kind::forward: return "forward";
-  case pass_kind::backward: return "backward (input and weights)";
-  case pass_kind::backward_input: return "backward for the input";
-  case pass_kind::backward_weight: return "backward for the weights";
-  case pass_kind::checkpointed_forward: return "forward, keeping its input alone";
-  case pass_kind::offloaded_forward: return "forward, for the host";
-  case pass_kind::recompute: return "recompute";
-  case pass_kind::copy_out: return "copy to the host";
-  case pass_kind::copy_in: return "copy from the host";
-  case pass_kind::copy_request: return "request of a copy";
-  case pass_kind::embed: return "shard of the embedding";
-  case pass_kind::logits: return "shard of the logits";
-  case pass_kind::logits_gradient: return "gradients of such a shard";
-  case pass_kind::embed_gradient: return "gradients of a shard of the embedding";
-  case pass_kind::request_weights:
-  case pass_kind::request_weights_again: return "request of weights";
-  case pass_kind::gather_weights: return "gather weights for forward";
-  case pass_kind::gather_weights_again: return "gather weights for backward";
-  case pass_kind::use_weights:
-  case pass_kind::use_weights_again: return "weights are there";
-  case pass_kind::release_weights:
-  case pass_kind::release_weights_again: return "release of weights";
-  case pass_kind::collect_gradients: return "memory for gradients";
-  case pass_kind::request_scatter: return "request of a scatter";
-  case pass_kind::scatter_gradients: return "scatter gradients";
-  case pass_kind::keep_weights: return "weights that stay";
-  }
-  return "";
 }
 
 } // namespace pipelining::inline v0_3

@@ -139,7 +139,9 @@ constexpr void check_extents(shape const& extents, int rows = 3) {
       "passes; choose smaller extents");
 }
 
-//! @brief Checks the device that a placement of one's own gives to a stage.
+namespace detail {
+
+//! Checks the device that a placement of one's own gives to a stage.
 //! @throws std::invalid_argument
 constexpr void check_holder(shape const& extents, int stage, int device) {
   if (extents.where != placement::custom)
@@ -151,7 +153,7 @@ constexpr void check_holder(shape const& extents, int stage, int device) {
                                 std::to_string(extents.devices) + " devices");
 }
 
-//! @brief Checks that a schedule without `device_of` has a placement with a name.
+//! Checks that a schedule without `device_of` has a placement with a name.
 //! @throws std::invalid_argument
 constexpr void check_named_placement(shape const& extents) {
   if (extents.where == placement::custom)
@@ -159,7 +161,7 @@ constexpr void check_named_placement(shape const& extents) {
                                 "device_of(shape, stage, route) that says where each stage is");
 }
 
-//! @brief Checks the chunks of a microbatch of its own number of chunks.
+//! Checks the chunks of a microbatch of its own number of chunks.
 //! @throws std::invalid_argument
 constexpr void check_chunk_count(shape const& extents, int microbatch, int chunks) {
   if (chunks < 1 || chunks > extents.chunks)
@@ -168,5 +170,7 @@ constexpr void check_chunk_count(shape const& extents, int microbatch, int chunk
                                 " chunks; there must be 1 to shape::chunks, " +
                                 std::to_string(extents.chunks));
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

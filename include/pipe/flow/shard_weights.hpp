@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief A flow whose weights lie in shards until they are needed. Header for
-//! pipelining::shard_weights.
+//! pipelining::detail::shard_weights.
 
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
@@ -11,12 +11,12 @@
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training_kinds.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! True for the kinds that multiply with the weights of their stage. The gradient of weights alone
 //! does not.
@@ -39,6 +39,7 @@ public:
       add(of.data[i]);
     for (int i = 0; i < most_kinds; ++i)
       flow_.kinds[i] = of.kinds[i];
+    flow_.kind_count = std::max(of.kind_count, index_of(pass_kind::keep_weights) + 1);
   }
   [[nodiscard]] constexpr flow run() {
     std::uint8_t const in_use = add_visits("", pass_kind::request_weights);
@@ -69,11 +70,13 @@ private:
       throw std::invalid_argument("shard_weights: a kind of the flow has too many effects");
     to.effects[to.effect_count++] = one;
   }
-  constexpr void
-  add(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
+  constexpr void add(pass_kind named, std::initializer_list<effect> effects) {
     if (flow_[named].exists())
       throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
-    flow_.kinds[index_of(named)] = declare_kind(named, on, calls, effects);
+    kind_of_pass& kind = flow_.kinds[index_of(named)];
+    kind = training_kind(named);
+    for (effect const& one : effects)
+      add(kind, one);
   }
   //! A datum of a pool whose slots, if any, are of a class.
   [[nodiscard]] static constexpr datum
@@ -94,19 +97,10 @@ private:
     auto const at = [first](int number) {
       return static_cast<pass_kind>(index_of(first) + number);
     };
-    add(at(0), engine::compute, stage_call::copy, {{does::makes, asked}});
-    add(at(1),
-        engine::network,
-        stage_call::gather_weights,
-        {{does::reads, asked}, {does::makes, whole}});
-    add(at(2),
-        engine::compute,
-        stage_call::use_weights,
-        {{does::reads, whole}, {does::makes, in_use}});
-    add(at(3),
-        engine::compute,
-        stage_call::copy,
-        {{does::frees, whole}, {does::frees, in_use}, {does::makes, done}});
+    add(at(0), {{does::makes, asked}});
+    add(at(1), {{does::reads, asked}, {does::makes, whole}});
+    add(at(2), {{does::reads, whole}, {does::makes, in_use}});
+    add(at(3), {{does::frees, whole}, {does::frees, in_use}, {does::makes, done}});
     return in_use;
   }
 
@@ -119,17 +113,9 @@ private:
     std::uint8_t const collecting = add(datum_in(gradients, "gradients_collected", nowhere));
     std::uint8_t const asked = add({"scatter_request", 0, 0, nowhere});
     std::uint8_t const scattered = add({"scattered_gradients", 0, 0, nowhere});
-    add(pass_kind::collect_gradients,
-        engine::compute,
-        stage_call::collect_gradients,
-        {{does::makes, whole}, {does::makes, collecting}});
-    add(pass_kind::request_scatter,
-        engine::compute,
-        stage_call::copy,
-        {{does::frees, collecting}, {does::makes, asked}});
+    add(pass_kind::collect_gradients, {{does::makes, whole}, {does::makes, collecting}});
+    add(pass_kind::request_scatter, {{does::frees, collecting}, {does::makes, asked}});
     add(pass_kind::scatter_gradients,
-        engine::network,
-        stage_call::scatter_gradients,
         {{does::frees, whole}, {does::reads, asked}, {does::makes, scattered}});
     return collecting;
   }
@@ -139,18 +125,13 @@ private:
     constexpr residence nowhere = residence::nowhere;
     std::uint8_t const weights = add(datum_in(slot_class::weights, "weights_kept", nowhere));
     std::uint8_t const sums = add(datum_in(slot_class::full_gradients, "gradients_kept", nowhere));
-    add(pass_kind::keep_weights,
-        engine::compute,
-        stage_call::copy,
-        {{does::makes, weights}, {does::makes, sums}});
+    add(pass_kind::keep_weights, {{does::makes, weights}, {does::makes, sums}});
   }
 
   flow flow_;
 };
 
-} // namespace detail
-
-//! @brief A flow of training whose weights lie in shards: the whole weights of a stage are gathered
+//! A flow of training whose weights lie in shards: the whole weights of a stage are gathered
 //! for a *visit*, a run of passes of the stage on its device, and released behind it; whole
 //! gradients are collected over a run of passes and scattered behind it.
 //!
@@ -167,7 +148,7 @@ private:
 //! or has no room for them.
 //! @source Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023.
 [[nodiscard]] constexpr flow shard_weights(flow const& of) {
-  return detail::weight_shards(of).run();
+  return weight_shards(of).run();
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

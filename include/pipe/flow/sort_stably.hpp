@@ -10,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! std::stable_sort, whose buffer newer compilers call deprecated in the standard library of GCC
 //! 12, in the user's program.
@@ -29,5 +28,4 @@ void sort_stably(std::vector<T>& all, Less const& less) {
   all = std::move(sorted);
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

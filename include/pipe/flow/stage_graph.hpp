@@ -35,15 +35,12 @@ inline constexpr int takers = -2;
 [[nodiscard]] constexpr int to_readers(int const* edges, int step) noexcept {
   return edges != nullptr && step == -1 ? takers : step;
 }
-} // namespace detail
 
-//! @brief A stage at the other end of an edge.
+//! A stage at the other end of an edge.
 struct stage_neighbour {
   int stage = 0;  //!< its number
   int number = 0; //!< which of its neighbours on that side this edge leads to, as it counts them
 };
-
-namespace detail {
 
 //! Where the neighbours of a stage begin in a table of edges: 1 + 5 (S + 1) + 2 n numbers. The
 //! first is the most stages that read of one; then, for every step from `beside` down to `takers`,
@@ -54,33 +51,32 @@ first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept
   return edges + 1 + (beside - step) * (stage_count + 1) + stage;
 }
 
-} // namespace detail
-
-//! @brief How many stages are before (step -1), after (step +1) or `beside` a stage.
+//! How many stages are before (step -1), after (step +1) or `beside` a stage.
 //! @param edges a table of edges; null for a chain.
 [[nodiscard]] constexpr int
 neighbours(int const* edges, int stage_count, int stage, int step) noexcept {
   if (edges == nullptr)
     return step != beside && stage + step >= 0 && stage + step < stage_count ? 1 : 0;
-  int const* const first = detail::first_neighbour(edges, stage_count, stage, step);
+  int const* const first = first_neighbour(edges, stage_count, stage, step);
   return first[1] - first[0];
 }
 
-//! @brief One of them, in the order in which the edges were given.
+//! One of them, in the order in which the edges were given.
 //! @pre 0 <= number < neighbours(edges, stage_count, stage, step)
 [[nodiscard]] constexpr stage_neighbour
 neighbour(int const* edges, int stage_count, int stage, int step, int number) noexcept {
   if (edges == nullptr)
     return {stage + step, 0};
-  int const at = *detail::first_neighbour(edges, stage_count, stage, step) + number;
+  int const at = *first_neighbour(edges, stage_count, stage, step) + number;
   int const* const pair = edges + 1 + 5 * (stage_count + 1) + 2 * at;
   return {pair[0], pair[1]};
 }
 
-//! @brief The numbers of a table of edges.
+//! The numbers of a table of edges.
 [[nodiscard]] constexpr int table_size(int const* edges, int stage_count) noexcept {
-  return 1 + 5 * (stage_count + 1) +
-         2 * *detail::first_neighbour(edges, stage_count, stage_count, detail::takers);
+  return 1 + 5 * (stage_count + 1) + 2 * *first_neighbour(edges, stage_count, stage_count, takers);
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

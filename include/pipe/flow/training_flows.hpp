@@ -67,17 +67,6 @@ requires(Barriers == 1 || Barriers == 2) inline constexpr flow vocabulary_traini
   detail::declare_vocabulary_training(Barriers);
 
 //! @brief Training with sharded weights; other flows of training are made by `shard_weights`, too.
-inline constexpr flow sharded_training = shard_weights(training);
-
-namespace detail {
-
-//! What a kind of training is; three flows have them all.
-[[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
-  return index_of(kind) < index_of(pass_kind::embed)             ? frugal_training[kind]
-         : index_of(kind) < index_of(pass_kind::request_weights) ? vocabulary_training<2>[kind]
-                                                                 : sharded_training[kind];
-}
-
-} // namespace detail
+inline constexpr flow sharded_training = detail::shard_weights(training);
 
 } // namespace pipelining::inline v0_3

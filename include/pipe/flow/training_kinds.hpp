@@ -9,9 +9,66 @@
 #include <pipe/flow/slot_class.hpp>
 
 #include <cstdint>
+#include <initializer_list>
+#include <iterator>
+#include <string_view>
 
 namespace pipelining::inline v0_3 {
 namespace detail {
+
+struct kind_name {
+  char letter;
+  char const* word;
+};
+//! The letters and words of the kinds of training, by number.
+inline constexpr kind_name names_of_training[] = {
+  {'F', "forward"},
+  {'B', "backward"},
+  {'I', "backward_input"},
+  {'W', "backward_weight"},
+  {'K', "checkpointed_forward"},
+  {'R', "recompute"},
+  {'H', "offloaded_forward"},
+  {'O', "copy_out"},
+  {'L', "copy_in"},
+  {'Q', "copy_request"},
+  {'E', "embed"},
+  {'S', "logits"},
+  {'T', "logits_gradient"},
+  {'G', "embed_gradient"},
+  {'N', "request_weights"},
+  {'A', "gather_weights"},
+  {'U', "use_weights"},
+  {'X', "release_weights"},
+  {'P', "request_weights_again"},
+  {'J', "gather_weights_again"},
+  {'V', "use_weights_again"},
+  {'Y', "release_weights_again"},
+  {'C', "collect_gradients"},
+  {'D', "request_scatter"},
+  {'Z', "scatter_gradients"},
+  {'M', "keep_weights"},
+};
+
+} // namespace detail
+
+//! @brief A kind with its effects, and the letter and the word of a kind of training.
+[[nodiscard]] constexpr kind_of_pass
+declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
+  detail::kind_name const& name = detail::names_of_training[index_of(named)];
+  return declare_kind(name.letter, flow_word::of(name.word), on, calls, effects);
+}
+
+namespace detail {
+
+//! The number of a kind of training with the word of another kind; negative where there is none.
+[[nodiscard]] constexpr int number_in_training(kind_of_pass const& kind) noexcept {
+  std::string_view const word = kind.word.c_str();
+  for (int number = 0; number < static_cast<int>(std::size(names_of_training)); ++number)
+    if (word == names_of_training[number].word)
+      return number;
+  return -1;
+}
 
 //! The data of the flows of training, numbered.
 enum training_datum : std::uint8_t {
@@ -161,6 +218,11 @@ inline constexpr kind_of_pass copy_request_kind =
   kind.in_groups = true;
   return kind;
 }
+//! A kind that does for a backward pass what another one has done for the forward pass.
+[[nodiscard]] constexpr kind_of_pass
+done_again(pass_kind named, engine on, stage_call calls) noexcept {
+  return with_role(declare_kind(named, on, calls, {}), role::again);
+}
 inline constexpr effect reads_statistics{does::reads, shard_statistics, of_stage::group};
 inline constexpr kind_of_pass embed_kind = in_groups(declare_kind(
   pass_kind::embed, engine::compute, stage_call::forward, {{does::makes, made_output}}));
@@ -191,6 +253,59 @@ inline constexpr kind_of_pass embed_gradient_kind = in_groups(
   if (barriers == 2)
     kind.effects[kind.effect_count++] = {does::makes, made_gradient};
   return in_groups(kind);
+}
+
+//! What moves weights in shards, by number from `request_weights` on, without effects: these differ
+//! from flow to flow.
+inline constexpr kind_of_pass kinds_of_weights[] = {
+  declare_kind(pass_kind::request_weights, engine::compute, stage_call::copy, {}),
+  declare_kind(pass_kind::gather_weights, engine::network, stage_call::gather_weights, {}),
+  declare_kind(pass_kind::use_weights, engine::compute, stage_call::use_weights, {}),
+  declare_kind(pass_kind::release_weights, engine::compute, stage_call::copy, {}),
+  done_again(pass_kind::request_weights_again, engine::compute, stage_call::copy),
+  done_again(pass_kind::gather_weights_again, engine::network, stage_call::gather_weights),
+  done_again(pass_kind::use_weights_again, engine::compute, stage_call::use_weights),
+  done_again(pass_kind::release_weights_again, engine::compute, stage_call::copy),
+  declare_kind(pass_kind::collect_gradients, engine::compute, stage_call::collect_gradients, {}),
+  declare_kind(pass_kind::request_scatter, engine::compute, stage_call::copy, {}),
+  declare_kind(pass_kind::scatter_gradients, engine::network, stage_call::scatter_gradients, {}),
+  declare_kind(pass_kind::keep_weights, engine::compute, stage_call::copy, {})};
+
+//! The kinds of all flows of training, and none of their data.
+inline constexpr flow kinds_of_training = [] {
+  flow result;
+  for (kind_of_pass const& kind : {forward_kind,
+                                   backward_kind,
+                                   backward_input_kind,
+                                   backward_weight_kind,
+                                   checkpointed_forward_kind,
+                                   recompute_kind,
+                                   offloaded_forward_kind,
+                                   copy_out_kind,
+                                   copy_in_kind,
+                                   copy_request_kind,
+                                   embed_kind,
+                                   logits_kind(2),
+                                   logits_gradient_kind(2),
+                                   embed_gradient_kind})
+    result.kinds[result.kind_count++] = kind;
+  for (kind_of_pass const& kind : kinds_of_weights)
+    result.kinds[result.kind_count++] = kind;
+  return result;
+}();
+
+//! What a kind of training is.
+[[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
+  return kinds_of_training[kind];
+}
+
+//! Whether all kinds of a flow are kinds of training.
+[[nodiscard]] constexpr bool is_of_training(flow const& declared) noexcept {
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    if (declared.kinds[kind].exists() &&
+        !(declared.kinds[kind].word == kinds_of_training.kinds[kind].word))
+      return false;
+  return true;
 }
 
 //! A gradient that all stages before read, where each of them gets the same.

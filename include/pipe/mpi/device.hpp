@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief One MPI process's side of the executor loop. Header for pipelining::mpi_device.
+//! @brief One MPI process's side of the executor loop. Header for pipelining::detail::mpi_device.
 
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/flow/pass.hpp>
@@ -30,9 +30,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The memory of a rank, shared by its plans. What MPI may still write to is left to MPI.
 struct mpi_memory {
@@ -55,9 +53,7 @@ struct mpi_memory {
   }
 };
 
-} // namespace detail
-
-//! @brief The device of one MPI process: passes run on the calling thread, messages are MPI's.
+//! The device of one MPI process: passes run on the calling thread, messages are MPI's.
 //!
 //! Both ends of a message give it the tag of its place in the sequence between the two devices, so
 //! programs that differ stall instead of mixing up their messages, and so do the plans of a runner.
@@ -75,9 +71,9 @@ public:
   mpi_device(plan_view const& work,
              Stages& stages,
              int device,
-             detail::mpi_wait<Clock>& patience,
+             mpi_wait<Clock>& patience,
              MPI_Comm channel,
-             detail::mpi_memory& memory,
+             mpi_memory& memory,
              int number = 0,
              bool guarded = false)
       : work_(work), stages_(&stages), device_(device), patience_(&patience), channel_(channel),
@@ -98,7 +94,7 @@ public:
   mpi_device(mpi_device const&) = delete;
   mpi_device& operator=(mpi_device const&) = delete;
 
-  //! @brief Takes back the receives that are still open. Where MPI may still use the memory, it is
+  //! Takes back the receives that are still open. Where MPI may still use the memory, it is
   //! left to MPI.
   ~mpi_device() {
     int finalized = 0;
@@ -118,7 +114,7 @@ public:
     }
   }
 
-  //! @brief Before a step.
+  //! Before a step.
   //! @param other_before another plan has used the memory, or nobody yet.
   void begin(bool other_before) {
     if (other_before)
@@ -160,18 +156,15 @@ public:
     return true;
   }
 
-  //! @brief When the items of the last step that ran began and ended, in seconds since it began:
+  //! When the items of the last step that ran began and ended, in seconds since it began:
   //! [items] each.
   [[nodiscard]] std::span<double const> starts() const noexcept { return starts_; }
   //! The ends.
   [[nodiscard]] std::span<double const> ends() const noexcept { return ends_; }
-  //! @brief The slots in the memory of this rank.
+  //! The slots in the memory of this rank.
   [[nodiscard]] arena slots() const noexcept {
-    return {work_,
-            device_,
-            detail::mpi_memory::data(memory_->device),
-            detail::mpi_memory::data(memory_->host),
-            guard_};
+    return {
+      work_, device_, mpi_memory::data(memory_->device), mpi_memory::data(memory_->host), guard_};
   }
 
   //! Starts the messages of one group.
@@ -195,7 +188,7 @@ public:
     at_.store(static_cast<int>(steps().size()), std::memory_order_relaxed);
   }
 
-  //! @brief Where this rank was when its step ended early: item, last pass, and whom it waited for.
+  //! Where this rank was when its step ended early: item, last pass, and whom it waited for.
   [[nodiscard]] rank_standing standing() const {
     std::string text = "was at ";
     std::vector<int> waits_for;
@@ -218,7 +211,7 @@ public:
     return {text, waits_for};
   }
 
-  //! @brief The pass that is running, with its position. Any thread may ask.
+  //! The pass that is running, with its position. Any thread may ask.
   [[nodiscard]] std::string running() const {
     int const at = at_.load(std::memory_order_relaxed);
     if (at == nothing || static_cast<std::size_t>(at) >= steps().size())
@@ -290,19 +283,19 @@ private:
     MPI_Status status{};
     std::optional<int> const code = patience_->wait(request, status);
     if (!code)
-      throw detail::mpi_stop{"no progress before the deadline: rank " + std::to_string(device_) +
-                               " " + standing().text,
-                             failure_cause::deadline};
+      throw mpi_stop{"no progress before the deadline: rank " + std::to_string(device_) + " " +
+                       standing().text,
+                     failure_cause::deadline};
     if (*code != MPI_SUCCESS)
       stop(index, *code);
     int bytes = 0;
     if (message.what == operation::receive &&
         (MPI_Get_count(&status, MPI_BYTE, &bytes) != MPI_SUCCESS || bytes != bytes_of(message)))
-      throw detail::mpi_stop{"rank " + std::to_string(device_) + " got " + std::to_string(bytes) +
-                               " bytes instead of " + std::to_string(bytes_of(message)) +
-                               " from rank " + std::to_string(message.peer) + " in " +
-                               place(index) + "; do all ranks have the same sizes?",
-                             failure_cause::own};
+      throw mpi_stop{"rank " + std::to_string(device_) + " got " + std::to_string(bytes) +
+                       " bytes instead of " + std::to_string(bytes_of(message)) + " from rank " +
+                       std::to_string(message.peer) + " in " + place(index) +
+                       "; do all ranks have the same sizes?",
+                     failure_cause::own};
     awaited_ = nothing;
   }
 
@@ -310,20 +303,20 @@ private:
   //! words are the reason.
   [[noreturn]] void stop(int index, int code) {
     if (auto reason = patience_->verdict())
-      throw detail::mpi_stop{std::move(*reason), failure_cause::told};
-    throw detail::mpi_stop{"rank " + std::to_string(device_) + ": MPI failed in " + place(index) +
-                             ": " + detail::mpi_words(code),
-                           failure_cause::library};
+      throw mpi_stop{std::move(*reason), failure_cause::told};
+    throw mpi_stop{"rank " + std::to_string(device_) + ": MPI failed in " + place(index) + ": " +
+                     mpi_words(code),
+                   failure_cause::library};
   }
 
   plan_view work_;
   Stages* stages_;
   int device_;
-  detail::mpi_wait<Clock>* patience_;
+  mpi_wait<Clock>* patience_;
   MPI_Comm channel_;
   std::int64_t guard_;
   int number_;
-  detail::mpi_memory* memory_;
+  mpi_memory* memory_;
   slot_guards guards_;
   std::vector<double> starts_; // [items], seconds
   std::vector<double> ends_;
@@ -335,4 +328,4 @@ private:
   int awaited_ = nothing;             // the message that is waited for
 };
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -146,10 +146,10 @@ public:
     watchdog_.reset();
     plans_.clear();
     if (failed_ == fine)
-      tell_standing(patience_.line,
-                    options_.name,
-                    rank_,
-                    {"has ended its last step", {}, failure_cause::ended});
+      detail::tell_standing(patience_.line,
+                            options_.name,
+                            rank_,
+                            {"has ended its last step", {}, detail::failure_cause::ended});
     if (finalized == 0 && failed_ == fine && channel_ != MPI_COMM_NULL)
       (void)MPI_Comm_free(&channel_);
   }
@@ -164,13 +164,9 @@ public:
   //! other places for them; else as the constructor does.
   plan_number add(plan work) { return put(std::move(work), plans_.size()); }
 
-  //! @brief Takes a further plan in the place of another, which is gone then. Collective, as `add`
-  //! is. See plan_cache.
-  //! @param which of the plans.
-  //! @return the same number.
-  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  //! @brief As `thread_runner::replace`; collective, as `add` is.
   plan_number replace(plan_number which, plan work) {
-    check_number(which, plans_.size());
+    detail::check_number(which, plans_.size());
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
@@ -183,7 +179,7 @@ public:
   //! @sync returns when this rank has ended its program; others may still run.
   void step(plan_number which = {}) {
     refuse_after_failure();
-    check_number(which, plans_.size());
+    detail::check_number(which, plans_.size());
     mpi_plan& next = *plans_[static_cast<std::size_t>(which.index)];
     carried_.check(next.view);
     next.runs->begin(now_running_ != &next);
@@ -193,7 +189,7 @@ public:
     try {
       {
         typename detail::watchdog<Clock>::watch const watch(*watchdog_);
-        execute(next.view, rank_, *next.runs);
+        detail::execute(next.view, rank_, *next.runs);
       }
       carried_.take(next.runs->slots(), next.runs->begins_again());
     } catch (detail::mpi_stop const& stop) {
@@ -205,9 +201,7 @@ public:
     }
   }
 
-  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
-  //! one is right now, and the iteration must begin again, with a plan that has nothing to
-  //! validate. The same on all ranks.
+  //! @brief As `thread_runner::begins_again`; the same on all ranks.
   [[nodiscard]] bool begins_again() const noexcept {
     return now_running_ != nullptr && now_running_->runs->begins_again();
   }
@@ -239,7 +233,7 @@ public:
   //! @throws run_error always; the other ranks' steps throw with the same reason.
   [[noreturn]] void fail(std::string const& why) {
     throw conclude("rank " + std::to_string(rank_) + ' ',
-                   {why, failure_cause::own},
+                   {why, detail::failure_cause::own},
                    {"was between two steps", {}});
   }
 
@@ -247,7 +241,7 @@ public:
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
 private:
-  using device = mpi_device<Stages, Clock>;
+  using device = detail::mpi_device<Stages, Clock>;
 
   //! A plan of the runner, and what runs it here.
   struct mpi_plan {
@@ -265,7 +259,7 @@ private:
     refuse_after_failure();
     now_ = {"adds a plan", {}};
     guard("could not add a plan", [&] {
-      check_addition(first(), work);
+      detail::check_addition(first(), work);
       if (!detail::same_stages(first(), work))
         throw std::invalid_argument("run: the plans of a runner keep each stage on the same rank, "
                                     "but this one places them elsewhere; make another runner for "
@@ -285,29 +279,29 @@ private:
       throw conclude(who, stop, now_);
     } catch (deadline_error const& late) {
       now_.waits_for = late.missing();
-      throw conclude(who, {late.what(), failure_cause::deadline}, now_);
+      throw conclude(who, {late.what(), detail::failure_cause::deadline}, now_);
     } catch (std::logic_error const& error) {
       patience_.line.abort(who + error.what());
       failed_ = rank_;
       throw;
     } catch (std::exception const& error) {
       if (auto const reason = patience_.line.failure())
-        throw conclude(who, {*reason, failure_cause::told}, now_);
-      throw conclude(who, {error.what(), failure_cause::own}, now_);
+        throw conclude(who, {*reason, detail::failure_cause::told}, now_);
+      throw conclude(who, {error.what(), detail::failure_cause::own}, now_);
     }
   }
 
   void check(int code, char const* call) {
     if (code != MPI_SUCCESS)
       throw detail::mpi_stop{std::string(call) + " failed: " + detail::mpi_words(code),
-                             failure_cause::library};
+                             detail::failure_cause::library};
   }
   void await(MPI_Request& request, char const* what) {
     MPI_Status status{};
     std::optional<int> const code = patience_.wait(request, status);
     if (!code)
       throw detail::mpi_stop{std::string(what) + " took longer than the deadline",
-                             failure_cause::deadline};
+                             detail::failure_cause::deadline};
     check(*code, what);
   }
 
@@ -340,8 +334,9 @@ private:
     int const number = static_cast<int>(at);
     std::string const name = options_.name + (taken_ == 0 ? "" : "/plan " + std::to_string(taken_));
     ++taken_;
-    check_stages(added->view, *stages_, rank_);
-    agree_on_plan(patience_.line, added->view, rank_, options_.elements, name, options_.deadline);
+    detail::check_stages(added->view, *stages_, rank_);
+    detail::agree_on_plan(
+      patience_.line, added->view, rank_, options_.elements, name, options_.deadline);
     patience_.line.barrier(name + "/agreed", devices_, options_.deadline);
     prepare();
     added->runs = std::make_unique<device>(
@@ -403,7 +398,7 @@ private:
                           &request),
           "MPI_Iallgatherv");
     await(request, "gathering the trace");
-    return trace_of(ran.work, [&](int each, std::size_t item, bool end) {
+    return detail::trace_of(ran.work, [&](int each, std::size_t item, bool end) {
       std::size_t const size = view.program_of(each).size();
       return times[static_cast<std::size_t>(offsets[static_cast<std::size_t>(each)]) +
                    (end ? size : 0) + item];
@@ -413,11 +408,13 @@ private:
   //! Tells the others why and where this rank has stopped, and hears where they have. What the
   //! store has then is the first failure: of several at once, all ranks report the same one.
   //! @param who what to put before the reason, where it is this rank's own.
-  run_error conclude(std::string const& who, detail::mpi_stop const& stop, rank_standing where) {
+  run_error
+  conclude(std::string const& who, detail::mpi_stop const& stop, detail::rank_standing where) {
     where.cause = stop.cause;
     std::string const own_name = "\n  rank " + std::to_string(rank_) + ' ';
-    std::string const own_reason = stop.cause == failure_cause::told ? "" : who + stop.reason;
-    tell_standing(patience_.line, options_.name, rank_, where);
+    std::string const own_reason =
+      stop.cause == detail::failure_cause::told ? "" : who + stop.reason;
+    detail::tell_standing(patience_.line, options_.name, rank_, where);
     std::optional<std::string> first = stop.reason;
     if (!own_reason.empty()) {
       patience_.line.abort(own_reason);
@@ -431,8 +428,8 @@ private:
       text += "\n  rank 0 is where it began: its process, which serves the store, does not answer";
       failed_ = 0;
     } else if (!reason.starts_with(detail::store_saw)) {
-      failure_origin const origin =
-        trace_origin(patience_.line, options_.name, failed_, std::chrono::seconds(1));
+      detail::failure_origin const origin =
+        detail::trace_origin(patience_.line, options_.name, failed_, std::chrono::seconds(1));
       text += describe(origin);
       failed_ = origin.rank;
     }
@@ -446,10 +443,11 @@ private:
     std::string const reason = "rank " + std::to_string(rank_) + " failed in " +
                                now_running_->runs->running() + ": " + cause;
     failed_ = rank_;
-    tell_standing(patience_.line,
-                  options_.name,
-                  rank_,
-                  {"failed in " + now_running_->runs->running(), {}, failure_cause::own});
+    detail::tell_standing(
+      patience_.line,
+      options_.name,
+      rank_,
+      {"failed in " + now_running_->runs->running(), {}, detail::failure_cause::own});
     patience_.line.abort(reason);
     (void)patience_.verdict();
     std::throw_with_nested(run_error("run: " + reason, rank_));
@@ -460,7 +458,7 @@ private:
   detail::mpi_wait<Clock> patience_;
   int rank_ = 0;
   int failed_ = fine;
-  rank_standing now_{not_begun, {}}; // before the first step
+  detail::rank_standing now_{not_begun, {}}; // before the first step
   int devices_ = 0;
   MPI_Comm channel_ = MPI_COMM_NULL;
   std::vector<int> connected_; // ranks that messages have been exchanged with
@@ -468,7 +466,7 @@ private:
   std::vector<std::unique_ptr<mpi_plan>> plans_;
   int taken_ = 0;                   // plans so far, those among them that are gone
   mpi_plan* now_running_ = nullptr; // the plan of the last step
-  carried_totals carried_;
+  detail::carried_totals carried_;
   bool answered_ = false; // for a pass that lasts; of the watchdog
   std::unique_ptr<detail::watchdog<Clock>> watchdog_;
 };

@@ -17,9 +17,7 @@
 #include <thread>
 #include <utility>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Thrown to leave a program. Unless it was told, this rank is one to tell the others.
 struct mpi_stop {
@@ -88,6 +86,4 @@ struct mpi_wait {
   }
 };
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

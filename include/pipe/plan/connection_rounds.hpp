@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief In which rounds devices connect before the first step. Header for
-//! pipelining::connect_rounds.
+//! pipelining::detail::connect_rounds.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief Two devices that exchange messages: in round `round` both make their connections, in both
+//! Two devices that exchange messages: in round `round` both make their connections, in both
 //! directions that are in use, and wait for them.
 struct device_pair {
   int one = 0;       //!< the lower device
@@ -27,7 +27,7 @@ struct device_pair {
   friend constexpr bool operator==(device_pair const&, device_pair const&) = default;
 };
 
-//! @brief The pairs of devices between which a plan sends messages, in ascending order; not in
+//! The pairs of devices between which a plan sends messages, in ascending order; not in
 //! rounds yet.
 //! @complexity O(n log E) for n items and E pairs.
 [[nodiscard]] inline std::vector<device_pair> device_pairs(plan_view work) {
@@ -48,8 +48,6 @@ struct device_pair {
     }
   return all;
 }
-
-namespace detail {
 
 //! Colours the edges of a graph by trying, one edge after the other, in the order of a walk.
 struct edge_colouring {
@@ -117,9 +115,7 @@ inline std::vector<device_pair> along_walks(std::vector<device_pair> const& edge
   return result;
 }
 
-} // namespace detail
-
-//! @brief Gives every pair of devices a round so that each device is in one pair at most per round:
+//! Gives every pair of devices a round so that each device is in one pair at most per round:
 //! the rounds in which connections are made before the first step, and never lazily after it.
 //!
 //! Uses the fewest rounds that there are, as long as a search of `budget` steps finds them;
@@ -132,7 +128,7 @@ inline std::vector<device_pair> along_walks(std::vector<device_pair> const& edge
 //! the largest number of neighbours suffices, or one more.
 [[nodiscard]] inline std::vector<device_pair>
 connect_rounds(std::vector<device_pair> const& pairs, int devices, long budget = 200000) {
-  std::vector<device_pair> edges = detail::along_walks(pairs, devices);
+  std::vector<device_pair> edges = along_walks(pairs, devices);
   std::vector<int> neighbours(static_cast<std::size_t>(devices));
   int most = 0;
   for (device_pair const& edge : edges)
@@ -142,7 +138,7 @@ connect_rounds(std::vector<device_pair> const& pairs, int devices, long budget =
     std::vector<char> busy(static_cast<std::size_t>(devices) * static_cast<std::size_t>(rounds));
     // With twice the neighbours there is always a free colour: no search, no budget.
     long const steps = rounds >= 2 * most ? static_cast<long>(edges.size()) * (rounds + 1) : budget;
-    detail::edge_colouring search{edges, rounds, steps, std::move(busy)};
+    edge_colouring search{edges, rounds, steps, std::move(busy)};
     if (search.solve())
       break;
   }
@@ -153,9 +149,9 @@ connect_rounds(std::vector<device_pair> const& pairs, int devices, long budget =
   return edges;
 }
 
-//! @brief The rounds of the pairs of a plan.
+//! The rounds of the pairs of a plan.
 [[nodiscard]] inline std::vector<device_pair> connect_rounds(plan_view work) {
   return connect_rounds(device_pairs(work), work.over.extents.devices);
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

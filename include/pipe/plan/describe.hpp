@@ -20,7 +20,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a step is about in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
+namespace detail {
+
+//! What a step is about in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
 [[nodiscard]] inline std::string describe_subject(item const& step, pipeline_view const& over) {
   std::string const stage = " stage " + std::to_string(step.work.stage);
   switch (step.about) {
@@ -42,11 +44,13 @@ namespace pipelining::inline v0_3 {
   return "unknown step";
 }
 
+} // namespace detail
+
 //! @brief A step in words: "send what comes of the forward of stage 1, microbatch 0 to device 2".
 [[nodiscard]] inline std::string describe(item const& step, pipeline_view const& over) {
   std::string text = word(step.what);
   text += step.what == operation::run || step.about != subject::pass ? " " : " what comes of ";
-  text += "the " + describe_subject(step, over);
+  text += "the " + detail::describe_subject(step, over);
   if (step.what == operation::send)
     text += " to device " + std::to_string(step.peer);
   if (step.what == operation::receive)
@@ -54,7 +58,9 @@ namespace pipelining::inline v0_3 {
   return text;
 }
 
-//! @brief Where a plan that does not drain stands: the devices of the circle, each with what it
+namespace detail {
+
+//! Where a plan that does not drain stands: the devices of the circle, each with what it
 //! waits for.
 //! @return one line per device, empty for a plan that drains.
 [[nodiscard]] inline std::string describe_circle(plan_view work) {
@@ -63,7 +69,7 @@ namespace pipelining::inline v0_3 {
   std::vector<int> stack(devices);
   std::vector<int> circle(devices);
   auto const queued = std::make_unique<bool[]>(devices);
-  detail::plan_drain run{work, at.data(), stack.data(), queued.get()};
+  plan_drain run{work, at.data(), stack.data(), queued.get()};
   begin(run);
   while (advance(run, 0x7fffffff) > 0) {
   }
@@ -86,14 +92,16 @@ namespace pipelining::inline v0_3 {
   return text;
 }
 
+} // namespace detail
+
 //! @brief A proof's verdict as a sentence that names the devices and items, with the circle where
 //! there is one.
 [[nodiscard]] inline std::string describe(proof const& verdict, plan_view work) {
-  std::string text = std::string("plan: ") + sentence(verdict.broken);
+  std::string text = std::string("plan: ") + detail::sentence(verdict.broken);
   if (verdict)
     return text;
   if (verdict.broken == plan_rule::circular)
-    return text + ":\n" + describe_circle(work);
+    return text + ":\n" + detail::describe_circle(work);
   if (verdict.broken == plan_rule::seam)
     return text + " (device " + std::to_string(verdict.device) + ")";
   auto const name = [&](int device, int index, pass const& what) {
@@ -103,7 +111,7 @@ namespace pipelining::inline v0_3 {
       item missing;
       missing.work = what;
       missing.about = verdict.about;
-      return words + ": " + describe_subject(missing, over);
+      return words + ": " + detail::describe_subject(missing, over);
     }
     auto const steps = work.program_of(device);
     auto const at = static_cast<std::size_t>(index);
@@ -118,7 +126,7 @@ namespace pipelining::inline v0_3 {
 
 //! @brief What does not fit, as a sentence that names the class and the pass of the peak.
 [[nodiscard]] inline std::string
-describe(over_budget const& found, std::int64_t limit, pipeline_view const& over) {
+describe(detail::over_budget const& found, std::int64_t limit, pipeline_view const& over) {
   if (found.fits())
     return "plan: every arena fits";
   item peak;
@@ -129,7 +137,7 @@ describe(over_budget const& found, std::int64_t limit, pipeline_view const& over
          std::to_string(found.arena_bytes) + " of " + std::to_string(limit) +
          " bytes; most of it for class " + word(found.largest) + ", " +
          std::to_string(found.slots) + " slots of " + std::to_string(found.slot_bytes) +
-         " bytes, first in use together at the " + describe_subject(peak, over) + ")";
+         " bytes, first in use together at the " + detail::describe_subject(peak, over) + ")";
 }
 
 } // namespace pipelining::inline v0_3

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Do all devices run the same plan, and if not, where do they differ? Header for
-//! pipelining::first_difference.
+//! pipelining::detail::first_difference.
 
 #include <pipe/plan/fingerprint.hpp>
 
@@ -11,9 +11,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 [[nodiscard]] inline std::string unpack(std::uint64_t const* words, std::size_t count) {
   std::string text;
@@ -76,9 +74,7 @@ namespace detail {
   }
 }
 
-} // namespace detail
-
-//! @brief The first difference between the summaries of two devices as a sentence: "devices 0 and 2
+//! The first difference between the summaries of two devices as a sentence: "devices 0 and 2
 //! disagree: microbatches 16 vs 12".
 //! @return an empty text when there is none.
 [[nodiscard]] inline std::string
@@ -91,10 +87,10 @@ first_difference(int one, plan_summary const& ones, int other, plan_summary cons
   auto const at = static_cast<summary_field>(first);
   std::string const who =
     "devices " + std::to_string(one) + " and " + std::to_string(other) + " disagree";
-  std::string const value = detail::value_of(ones, at);
+  std::string const value = value_of(ones, at);
   if (value.empty())
     return who + " on " + detail::word(at);
-  return who + ": " + detail::word(at) + " " + value + " vs " + detail::value_of(others, at);
+  return who + ": " + detail::word(at) + " " + value + " vs " + value_of(others, at);
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -60,9 +60,7 @@ struct hasher {
   }
 };
 
-} // namespace detail
-
-//! @brief The facts of a plan that all devices must share, in the order in which differences are
+//! The facts of a plan that all devices must share, in the order in which differences are
 //! told.
 enum class summary_field : int {
   version,
@@ -89,17 +87,19 @@ enum class summary_field : int {
 };
 inline constexpr int summary_fields = 21; //!< Words of a summary.
 
+} // namespace detail
+
 //! @brief What devices compare before the first step: words of 64 bits that can be sent as they
 //! are.
 struct plan_summary {
-  std::uint64_t words[summary_fields]{}; //!< by summary_field
+  std::uint64_t words[detail::summary_fields]{}; //!< by summary_field
 
   //! One word.
-  [[nodiscard]] constexpr std::uint64_t& operator[](summary_field at) noexcept {
+  [[nodiscard]] constexpr std::uint64_t& operator[](detail::summary_field at) noexcept {
     return words[static_cast<int>(at)];
   }
   //! One word.
-  [[nodiscard]] constexpr std::uint64_t const& operator[](summary_field at) const noexcept {
+  [[nodiscard]] constexpr std::uint64_t const& operator[](detail::summary_field at) const noexcept {
     return words[static_cast<int>(at)];
   }
   friend constexpr bool operator==(plan_summary const&, plan_summary const&) = default;
@@ -166,7 +166,7 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
 //! @complexity O(n) for all items and waits.
 [[nodiscard]] constexpr plan_summary summarise(plan_view work,
                                                std::string_view elements = {}) noexcept {
-  using field = summary_field;
+  using field = detail::summary_field;
   plan_summary result;
   auto const set = [&result](field at, std::int64_t value) {
     result[at] = static_cast<std::uint64_t>(value);
@@ -183,7 +183,7 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
       passes += step.what == operation::run && step.about == subject::pass ? 1 : 0;
     }
     for (int of = 0; of < slot_classes; ++of) {
-      slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+      detail::slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
       if (layout.count == 0)
         continue;
       hashes.slots.add(of);
@@ -197,8 +197,9 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   int const lines_of_a_route = work.over.declared->rows * stages(extents);
   for (int stage = 0; stage < stages(extents); ++stage)
     for (int route = 0; route < routes(extents); ++route)
-      hashes.passes.add(holder_of(work.over, route * lines_of_a_route + stage));
-  for (int i = 0; work.over.edges != nullptr && i < table_size(work.over.edges, stages(extents));
+      hashes.passes.add(detail::holder_of(work.over, route * lines_of_a_route + stage));
+  for (int i = 0;
+       work.over.edges != nullptr && i < detail::table_size(work.over.edges, stages(extents));
        ++i)
     hashes.passes.add(work.over.edges[i]);
   set(field::version,
@@ -234,7 +235,8 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
 //! @brief The fingerprint of a plan: of its order, policy, sizes, element types and the version of
 //! the library.
 [[nodiscard]] constexpr fingerprint fingerprint_of(plan_summary const& summary) noexcept {
-  return {summary[summary_field::fingerprint_high], summary[summary_field::fingerprint_low]};
+  return {summary[detail::summary_field::fingerprint_high],
+          summary[detail::summary_field::fingerprint_low]};
 }
 
 } // namespace pipelining::inline v0_3

@@ -26,7 +26,9 @@ struct slot {
   friend constexpr bool operator==(slot const&, slot const&) = default;
 };
 
-//! @brief A slot and what goes through it.
+namespace detail {
+
+//! A slot and what goes through it.
 struct sized_slot {
   slot used{};            //!< which
   std::int64_t bytes = 0; //!< of what is in it
@@ -34,13 +36,15 @@ struct sized_slot {
   friend constexpr bool operator==(sized_slot const&, sized_slot const&) = default;
 };
 
-//! @brief A part of a plan's list of further slots.
+//! A part of a plan's list of further slots.
 struct slot_range {
   int first = 0; //!< in the list
   int count = 0; //!< how many
 
   friend constexpr bool operator==(slot_range const&, slot_range const&) = default;
 };
+
+} // namespace detail
 
 //! @brief What a step of a device's program does.
 enum class operation : std::uint8_t { run, send, receive };
@@ -115,17 +119,11 @@ struct item {
   int state = nothing;        //!< slot of class sequence
   int state_gradient = nothing; //!< slot of class sequence_gradient
   int rows = 0; //!< of totals or of copies that the step reads or writes, from its slot on
-  slot_range further_inputs{};  //!< run: what it reads after the first
-  slot_range further_outputs{}; //!< run: what it fills after the first
+  detail::slot_range further_inputs{};  //!< run: what it reads after the first
+  detail::slot_range further_outputs{}; //!< run: what it fills after the first
 
   friend constexpr bool operator==(item const&, item const&) = default;
 };
-
-//! @brief True for a message that passes on what other messages have brought, perhaps on the same
-//! lane. The order of a stream says so; where lanes are no streams, the executor waits.
-[[nodiscard]] constexpr bool relays(item const& step) noexcept {
-  return step.about == subject::gather || step.about == subject::spread;
-}
 
 //! @brief The stream of an item on its device: what the compute engine runs on stream 0, messages
 //! and copies of lane l on stream l + 1. Items of one stream complete in program order.
@@ -133,17 +131,20 @@ struct item {
   return step.lane == nothing ? 0 : step.lane + 1;
 }
 
-//! @brief True for a step of an engine that works beside the compute engine.
+namespace detail {
+
+//! True for a message that passes on what other messages have brought, perhaps on the same
+//! lane. The order of a stream says so; where lanes are no streams, the executor waits.
+[[nodiscard]] constexpr bool relays(item const& step) noexcept {
+  return step.about == subject::gather || step.about == subject::spread;
+}
+
+//! True for a step of an engine that works beside the compute engine.
 [[nodiscard]] constexpr bool runs_beside(item const& step) noexcept {
   return step.what == operation::run && step.lane != nothing;
 }
 
-//! @brief True for such a step in which the library copies a slot, and no stage is called.
-[[nodiscard]] constexpr bool is_copy(flow const& declared, item const& step) noexcept {
-  return runs_beside(step) && detail::is_copy(declared[step.work.kind]);
-}
-
-//! @brief The number of the slot that a step has in a member of its context, or null for lists.
+//! The number of the slot that a step has in a member of its context, or null for lists.
 [[nodiscard]] constexpr int* kept_slot(item& step, slot_place at) noexcept {
   switch (at) {
   case slot_place::activation: return &step.activation;
@@ -158,14 +159,14 @@ struct item {
   return kept_slot(const_cast<item&>(step), at);
 }
 
-//! @brief True when two items are about one message: its two ends.
+//! True when two items are about one message: its two ends.
 //! @pre both are messages.
 [[nodiscard]] constexpr bool same_message(item const& one, item const& other) noexcept {
   return one.number == other.number && one.about == other.about &&
          (one.about != subject::pass || one.work == other.work);
 }
 
-//! @brief The item behind those that start together with item `first`: the messages of one group,
+//! The item behind those that start together with item `first`: the messages of one group,
 //! or the two halves of a composite pass. Any other item starts alone.
 //! @pre `first` is the first of its group.
 [[nodiscard]] constexpr int end_of_group(std::span<item const> steps, int first) noexcept {
@@ -179,6 +180,13 @@ struct item {
            steps[end].group == head.group)
       ++end;
   return static_cast<int>(end);
+}
+
+} // namespace detail
+
+//! @brief True for such a step in which the library copies a slot, and no stage is called.
+[[nodiscard]] constexpr bool is_copy(flow const& declared, item const& step) noexcept {
+  return detail::runs_beside(step) && detail::is_copy(declared[step.work.kind]);
 }
 
 } // namespace pipelining::inline v0_3

@@ -34,7 +34,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The global order of a timetable: entries of its flat arrays, each after all that it waits
+namespace detail {
+
+//! The global order of a timetable: entries of its flat arrays, each after all that it waits
 //! for.
 //! @pre `verify` accepts the timetable.
 //! @throws std::invalid_argument when the order of passes that take no time is circular.
@@ -52,15 +54,13 @@ namespace pipelining::inline v0_3 {
   auto const indices = static_cast<std::size_t>(pass_indices(table.over));
   auto const emitted = all_take_time ? nullptr : std::make_unique<bool[]>(indices);
   auto const waiting = std::make_unique<bool[]>(rows);
-  detail::order_merge merge{
+  order_merge merge{
     table, order.data(), emitted.get(), next.data(), key.data(), heap.data(), waiting.get()};
   begin(merge);
   if (advance(merge, table.size() + 1) != table.size())
     throw std::invalid_argument("lower: the order of passes is circular; verify the timetable");
   return order;
 }
-
-namespace detail {
 
 //! The numbers of the events that are the program of each device, device after device, and where
 //! each message stands in its peer's program.
@@ -360,16 +360,17 @@ template <communication_policy Policy, buffer_sizes Sizes>
 //! would be larger than the limit, std::logic_error when the plan cannot be proven (which no
 //! verified timetable leads to).
 //! @complexity O(n (log P + L)) for n passes and L lanes per device.
-template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes = no_sizes>
+template <communication_policy Policy = communicator_per_pair,
+          buffer_sizes Sizes = detail::no_sizes>
 [[nodiscard]] plan
 lower(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   std::vector<int> order;
   if (options.validation != step_validation::last)
-    order = global_order(table);
+    order = detail::global_order(table);
   std::vector<detail::event> events =
-    detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
+    detail::place_messages(table, order, Policy::duplex_groups, detail::joins_exchanges<Policy>());
   detail::chosen_hooks const hooks =
     detail::add_hooks(table, sizes, events, false, options.validation);
   return detail::lower_programs<Policy>(table, false, hooks, events, sizes, options);
@@ -387,7 +388,8 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
 //! @throws as `lower` does, and std::invalid_argument for flows that have no evaluation: with
 //! statistics between stages, weights that are gathered, or stages that go one way.
 //! @complexity that of `lower`.
-template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes = no_sizes>
+template <communication_policy Policy = communicator_per_pair,
+          buffer_sizes Sizes = detail::no_sizes>
 [[nodiscard]] plan
 lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
@@ -408,11 +410,11 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
       "or "
       "train with a plan of the whole timetable and leave its gradients alone");
   std::vector<int> order;
-  for (int const entry : global_order(table))
+  for (int const entry : detail::global_order(table))
     if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
   std::vector<detail::event> events =
-    detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
+    detail::place_messages(table, order, Policy::duplex_groups, detail::joins_exchanges<Policy>());
   detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events, true);
   return detail::lower_programs<Policy>(table, true, hooks, events, sizes, options);
 }

@@ -17,7 +17,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Where the slots of one class lie in the arena of a device.
+namespace detail {
+
+//! Where the slots of one class lie in the arena of a device.
 struct slot_layout {
   int count = 0;           //!< slots, the most that are in use at once
   int peak_item = nothing; //!< the item of the device that is the first to need all of them
@@ -27,28 +29,31 @@ struct slot_layout {
   friend constexpr bool operator==(slot_layout const&, slot_layout const&) = default;
 };
 
-//! @brief The key of the communicator that carries messages from one device to another.
+//! The key of the communicator that carries messages from one device to another.
 using communicator_key = std::int64_t (*)(int from, int to);
+
+} // namespace detail
 
 //! @brief What functions that look at a plan take: pointers to flat arrays, device after device.
 //! Owns nothing.
 struct plan_view {
-  pipeline_view over{};                      //!< the pipeline that it is of
-  char const* policy = "";                   //!< the name of the communication policy
-  communicator_key key = nullptr;            //!< messages with equal keys share a communicator
-  bool duplex_groups = true;                 //!< groups may hold messages of both directions
-  bool evaluates = false;                    //!< forward passes only
-  item const* items = nullptr;               //!< [offsets[P]]
-  int const* offsets = nullptr;              //!< [P + 1]
-  int const* waits = nullptr;                //!< numbers of items of the same device
-  int const* lanes = nullptr;                //!< [P], lanes of each device
-  slot_layout const* layouts = nullptr;      //!< [P][slot_classes]
-  std::int64_t const* arena_bytes = nullptr; //!< [P]
-  std::int64_t tied_bytes = 0;               //!< of the gradient of a tied weight; 0: none is tied
-  std::int64_t totals_bytes = 0;             //!< of a stage's row of the totals; 0: no totals
-  int other_messages = 0;                    //!< messages that no pass makes
-  std::int64_t const* host_bytes = nullptr;  //!< [P], of the arena on the host
-  sized_slot const* further = nullptr; //!< what items of such stages use beside `in` and `out`
+  pipeline_view over{};                         //!< the pipeline that it is of
+  char const* policy = "";                      //!< the name of the communication policy
+  detail::communicator_key key = nullptr;       //!< messages with equal keys share a communicator
+  bool duplex_groups = true;                    //!< groups may hold messages of both directions
+  bool evaluates = false;                       //!< forward passes only
+  item const* items = nullptr;                  //!< [offsets[P]]
+  int const* offsets = nullptr;                 //!< [P + 1]
+  int const* waits = nullptr;                   //!< numbers of items of the same device
+  int const* lanes = nullptr;                   //!< [P], lanes of each device
+  detail::slot_layout const* layouts = nullptr; //!< [P][slot_classes]
+  std::int64_t const* arena_bytes = nullptr;    //!< [P]
+  std::int64_t tied_bytes = 0;              //!< of the gradient of a tied weight; 0: none is tied
+  std::int64_t totals_bytes = 0;            //!< of a stage's row of the totals; 0: no totals
+  int other_messages = 0;                   //!< messages that no pass makes
+  std::int64_t const* host_bytes = nullptr; //!< [P], of the arena on the host
+  detail::sized_slot const* further =
+    nullptr; //!< what items of such stages use beside `in` and `out`
   step_validation validation = step_validation::at_once; //!< where there are totals
 
   //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
@@ -66,29 +71,32 @@ struct plan_view {
     return {waits + step.first_wait, static_cast<std::size_t>(step.wait_count)};
   }
   //! What an item reads after the first.
-  [[nodiscard]] constexpr std::span<sized_slot const>
+  [[nodiscard]] constexpr std::span<detail::sized_slot const>
   further_inputs(item const& step) const noexcept {
     return {further + step.further_inputs.first,
             static_cast<std::size_t>(step.further_inputs.count)};
   }
   //! What an item fills after the first.
-  [[nodiscard]] constexpr std::span<sized_slot const>
+  [[nodiscard]] constexpr std::span<detail::sized_slot const>
   further_outputs(item const& step) const noexcept {
     return {further + step.further_outputs.first,
             static_cast<std::size_t>(step.further_outputs.count)};
   }
   //! Where the slots of a class lie.
-  [[nodiscard]] constexpr slot_layout const& layout(int device, slot_class of) const noexcept {
+  [[nodiscard]] constexpr detail::slot_layout const& layout(int device,
+                                                            slot_class of) const noexcept {
     return layouts[device * slot_classes + static_cast<int>(of)];
   }
 };
 
-//! @brief The number of values of `message_index`.
+namespace detail {
+
+//! The number of values of `message_index`.
 [[nodiscard]] constexpr int message_indices(plan_view const& work) noexcept {
   return pass_indices(work.over) * graph_width(work.over) + work.other_messages;
 }
 
-//! @brief Dense numbers for messages, the same at both ends of each, for walks over many.
+//! Dense numbers for messages, the same at both ends of each, for walks over many.
 class message_numbers {
 public:
   //! Those of a pipeline.
@@ -114,11 +122,13 @@ private:
   int behind_passes_;
 };
 
-//! @brief The number of one message.
+//! The number of one message.
 //! @param step one of its ends.
 [[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
   return message_numbers(work.over).of(step);
 }
+
+} // namespace detail
 
 //! @brief The device that holds `stage` for `microbatch` in a plan.
 [[nodiscard]] constexpr int
@@ -131,7 +141,7 @@ device_of(plan_view const& work, int stage, int microbatch = 0) noexcept {
 struct plan {
   pipeline over{};                                       //!< the pipeline that it is of
   char const* policy = "";                               //!< the name of the communication policy
-  communicator_key key = nullptr;                        //!< which messages share a communicator
+  detail::communicator_key key = nullptr;                //!< which messages share a communicator
   bool duplex_groups = true;                             //!< groups may have both directions
   bool evaluates = false;                                //!< forward passes alone
   std::int64_t tied_bytes = 0;                           //!< of the gradient of a tied weight
@@ -141,10 +151,10 @@ struct plan {
   std::vector<int> offsets;                              //!< [P + 1], where a device's items begin
   std::vector<int> waits;                                //!< what items wait for, item after item
   std::vector<int> lanes;                                //!< [P], lanes of each device
-  std::vector<slot_layout> layouts;                      //!< [P][slot_classes]
+  std::vector<detail::slot_layout> layouts;              //!< [P][slot_classes]
   std::vector<std::int64_t> arena_bytes;                 //!< [P]
   std::vector<std::int64_t> host_bytes;                  //!< [P], of the arenas on the host
-  std::vector<sized_slot> further;                       //!< what items use beside `in` and `out`
+  std::vector<detail::sized_slot> further;               //!< what items use beside `in` and `out`
   step_validation validation = step_validation::at_once; //!< of the step of the optimizer
 
   [[nodiscard]] plan_view view() const noexcept {

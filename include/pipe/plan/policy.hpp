@@ -53,7 +53,9 @@ struct exchanges_at_once {
   [[nodiscard]] static constexpr std::int64_t key(int, int) noexcept { return 0; }
 };
 
-//! @brief Whether a policy makes one step of what a group of stages exchanges. It need not say.
+namespace detail {
+
+//! Whether a policy makes one step of what a group of stages exchanges. It need not say.
 template <class Policy>
 [[nodiscard]] constexpr bool joins_exchanges() noexcept {
   if constexpr (requires { Policy::joins_exchanges; })
@@ -61,6 +63,8 @@ template <class Policy>
   else
     return false;
 }
+
+} // namespace detail
 
 //! @brief Any type that says which messages share a communicator.
 template <class Policy>

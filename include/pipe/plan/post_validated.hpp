@@ -14,13 +14,17 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The plans of a training loop whose optimizer's steps are validated in the iteration that
+namespace detail {
+
+//! The plans of a training loop whose optimizer's steps are validated in the iteration that
 //! follows.
 struct post_validated_plans {
   plan first;  //!< of the first iteration, of one behind `last`, and of one that begins again
   plan steady; //!< of an iteration that validates the step of the one before
   plan last;   //!< validates the last step, and has no passes
 };
+
+} // namespace detail
 
 //! @brief Lowers a timetable of any schedule to plans that take the step of the optimizer early and
 //! validate it in the next iteration, as `step_validation` says.
@@ -32,7 +36,7 @@ struct post_validated_plans {
 //! @throws as `lower` does; std::invalid_argument where the sizes have no `totals_bytes`.
 //! @complexity that of `lower`.
 template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes>
-[[nodiscard]] post_validated_plans
+[[nodiscard]] detail::post_validated_plans
 lower_post_validated(timetable_view table, Sizes const& sizes, lower_options options = {}) {
   auto const lowered = [&](step_validation when) {
     options.validation = when;

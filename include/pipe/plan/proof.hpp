@@ -34,7 +34,25 @@ enum class plan_rule : std::uint8_t {
   seam           //!< two plans in a row differ in their devices, stages or communicators
 };
 
-//! @brief The sentence of a rule of plans. Compile errors use the same words.
+//! @brief The verdict of `prove`: the first broken rule and the items involved.
+struct proof {
+  plan_rule broken = plan_rule::none; //!< the rule, none where all is well
+  int device = 0;                     //!< where it is broken
+  int item_index = nothing;           //!< on `device`; `nothing` for a pass that no device runs
+  int other_device = nothing;         //!< the device it is in conflict with
+  int other_item = nothing;           //!< on the other device
+  pass what{};                        //!< the pass of the item, or the one that is missing
+  pass other{};                       //!< the pass of the other item
+  subject about = subject::pass;      //!< what is missing where no device runs it
+
+  [[nodiscard]] constexpr explicit operator bool() const noexcept {
+    return broken == plan_rule::none;
+  }
+};
+
+namespace detail {
+
+//! The sentence of a rule of plans. Compile errors use the same words.
 [[nodiscard]] constexpr char const* sentence(plan_rule broken) noexcept {
   switch (broken) {
   case plan_rule::none: return "the plan is proven";
@@ -62,24 +80,6 @@ enum class plan_rule : std::uint8_t {
   }
   return "unknown rule";
 }
-
-//! @brief The verdict of `prove`: the first broken rule and the items involved.
-struct proof {
-  plan_rule broken = plan_rule::none; //!< the rule, none where all is well
-  int device = 0;                     //!< where it is broken
-  int item_index = nothing;           //!< on `device`; `nothing` for a pass that no device runs
-  int other_device = nothing;         //!< the device it is in conflict with
-  int other_item = nothing;           //!< on the other device
-  pass what{};                        //!< the pass of the item, or the one that is missing
-  pass other{};                       //!< the pass of the other item
-  subject about = subject::pass;      //!< what is missing where no device runs it
-
-  [[nodiscard]] constexpr explicit operator bool() const noexcept {
-    return broken == plan_rule::none;
-  }
-};
-
-namespace detail {
 
 //! Fills in the passes of the items that a verdict names.
 [[nodiscard]] constexpr proof with_passes(proof verdict, plan_view work) noexcept {

@@ -14,7 +14,6 @@
 #include <pipe/plan/prove/drain.hpp>
 #include <pipe/plan/prove/messages.hpp>
 #include <pipe/plan/prove/steps.hpp>
-#include <pipe/plan/prove/validation.hpp>
 
 namespace pipelining::inline v0_3 {
 namespace detail {

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief How large buffers are. Header for the concept pipelining::buffer_sizes and for
-//! pipelining::no_sizes.
+//! pipelining::detail::no_sizes.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
@@ -31,10 +31,14 @@ concept buffer_sizes = requires(Sizes const sizes, slot_class of, pass const wha
   { sizes.bytes(of, what) } -> std::convertible_to<std::int64_t>;
 };
 
-//! @brief Buffers of no bytes: the plan hands out slot numbers only.
+namespace detail {
+
+//! Buffers of no bytes: the plan hands out slot numbers only.
 struct no_sizes {
   [[nodiscard]] static constexpr std::int64_t bytes(slot_class, pass const&) noexcept { return 0; }
 };
+
+} // namespace detail
 
 //! @brief One size for all messages, one for each class of kept buffers.
 struct uniform_sizes {

@@ -14,7 +14,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The cores that the calling thread may run on, ascending.
+namespace detail {
+
+//! The cores that the calling thread may run on, ascending.
 //! @throws std::runtime_error where the system does not say.
 [[nodiscard]] inline std::vector<int> usable_cores() {
   cpu_set_t set{};
@@ -27,7 +29,7 @@ namespace pipelining::inline v0_3 {
   return cores;
 }
 
-//! @brief Keeps the calling thread, and threads that it starts later, on some cores.
+//! Keeps the calling thread, and threads that it starts later, on some cores.
 //! @throws std::runtime_error where it may run on none of them.
 inline void pin_to_cores(std::vector<int> const& cores) {
   cpu_set_t set{};
@@ -43,7 +45,7 @@ inline void pin_to_cores(std::vector<int> const& cores) {
                            "; usable_cores() lists those that this process may use");
 }
 
-//! @brief Reads a list of numbers as Linux writes it, such as `0-3,8`. Ends at what is no list.
+//! Reads a list of numbers as Linux writes it, such as `0-3,8`. Ends at what is no list.
 [[nodiscard]] inline std::vector<int> read_core_list(std::string const& text) {
   std::vector<int> numbers;
   for (char const* at = text.c_str(); *at >= '0' && *at <= '9'; at += *at == ',') {
@@ -57,7 +59,7 @@ inline void pin_to_cores(std::vector<int> const& cores) {
   return numbers;
 }
 
-//! @brief The cores that the calling thread may run on, by node of memory (NUMA), ascending in
+//! The cores that the calling thread may run on, by node of memory (NUMA), ascending in
 //! each. One node where Linux names none.
 //! @param folder where Linux describes its nodes
 //! @throws std::runtime_error where the system does not say which cores may be used.
@@ -86,7 +88,7 @@ usable_cores_by_node(std::string const& folder = "/sys/devices/system/node") {
   return nodes;
 }
 
-//! @brief Divides cores among devices: neighbours in the pipeline get neighbouring cores.
+//! Divides cores among devices: neighbours in the pipeline get neighbouring cores.
 //!
 //! Nodes get devices so that the smallest share is as large as it can be, and a node's devices
 //! share its cores evenly. Fewer devices than nodes get whole nodes. More devices than cores get a
@@ -132,16 +134,18 @@ divide_cores(std::vector<std::vector<int>> const& nodes, int devices) {
   return shares;
 }
 
+} // namespace detail
+
 //! @brief A choice for `threads::on_start`: each device runs on its share of the cores, and so do
 //! threads that its passes start (OpenMP, oneDNN, libtorch). Without it the system may put two
 //! devices on one core for a while, whenever the caller has worked between two steps.
 struct pin_in_turn {
-  std::vector<std::vector<int>> nodes = usable_cores_by_node(); //!< the cores to divide
+  std::vector<std::vector<int>> nodes = detail::usable_cores_by_node(); //!< the cores to divide
 
   //! @brief Keeps the calling thread, which is that of a device, on its cores.
   //! @throws std::runtime_error where it may not run there.
   void operator()(int device, int devices) const {
-    pin_to_cores(divide_cores(nodes, devices)[static_cast<std::size_t>(device)]);
+    detail::pin_to_cores(detail::divide_cores(nodes, devices)[static_cast<std::size_t>(device)]);
   }
 };
 

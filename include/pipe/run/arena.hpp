@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The memory of one device. Header for pipelining::arena and pipelining::host_memory.
+//! @brief The memory of one device. Header for pipelining::arena and
+//! pipelining::detail::host_memory.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
@@ -14,9 +15,9 @@
 #include <cstring>
 #include <new>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief Finds the slots of a device in its memory, wherever that is. Does not own the memory.
+//! Finds the slots of a device in its memory, wherever that is. Does not own the memory.
 struct arena {
   plan_view work;              //!< the plan that laid the memory out
   int device = 0;              //!< whose memory it is
@@ -28,19 +29,19 @@ struct arena {
   //! A copy of the rows of all stages for the host, where `memory` is no memory of its own.
   std::byte const* host_rows = nullptr;
 
-  //! @brief What the memory must hold.
+  //! What the memory must hold.
   [[nodiscard]] std::int64_t bytes() const noexcept {
     std::int64_t const slots = work.arena_bytes[device];
     return slots == 0 || guard == 0 ? slots : slots + guard * (1 + guards_before(slot_classes));
   }
 
-  //! @brief True for a class whose slots have guards around them.
+  //! True for a class whose slots have guards around them.
   [[nodiscard]] bool guards(slot_class of) const noexcept {
     return guard != 0 && work.layout(device, of).bytes != 0 &&
-           !detail::lies_on_host(*work.over.declared, static_cast<int>(of));
+           !lies_on_host(*work.over.declared, static_cast<int>(of));
   }
 
-  //! @brief Where a slot starts in its memory.
+  //! Where a slot starts in its memory.
   [[nodiscard]] std::int64_t place(slot where) const noexcept {
     slot_layout const& layout = work.layout(device, where.of);
     std::int64_t const place = layout.offset + where.index * layout.bytes;
@@ -50,14 +51,14 @@ struct arena {
     return place + guard * (1 + guards_before(static_cast<int>(where.of)) + own);
   }
 
-  //! @brief The buffer of a slot that holds `bytes` bytes; without memory where the slot has none.
+  //! The buffer of a slot that holds `bytes` bytes; without memory where the slot has none.
   [[nodiscard]] buffer at(slot where, std::int64_t bytes) const noexcept {
     if (where.index == nothing)
       return {};
     return lies(where, work.layout(device, where.of), bytes);
   }
 
-  //! @brief The whole slot, at the size of its class.
+  //! The whole slot, at the size of its class.
   [[nodiscard]] buffer whole(slot where) const noexcept {
     if (where.index == nothing)
       return {};
@@ -65,37 +66,37 @@ struct arena {
     return lies(where, layout, layout.bytes);
   }
 
-  //! @brief What a message is sent from or received into.
+  //! What a message is sent from or received into.
   [[nodiscard]] buffer message(item const& step) const noexcept {
     return step.what == operation::send ? at(step.in, step.in_bytes) : at(step.out, step.out_bytes);
   }
 
-  //! @brief What a pass reads.
+  //! What a pass reads.
   [[nodiscard]] input input_of(item const& step) const noexcept {
     buffer const in = at(step.in, step.in_bytes);
     return {in.slot, in.data, in.bytes};
   }
 
-  //! @brief What a pass writes.
+  //! What a pass writes.
   [[nodiscard]] output output_of(item const& step) const noexcept {
     return at(step.out, step.out_bytes);
   }
 
-  //! @brief The gradient of one of the two stages that share a tied weight.
+  //! The gradient of one of the two stages that share a tied weight.
   //! @param which 0 for the first stage, 1 for the last one.
   [[nodiscard]] input tied_gradient(int which) const noexcept {
     buffer const in = at({slot_class::tied_gradient, which}, work.tied_bytes);
     return {in.slot, in.data, in.bytes};
   }
 
-  //! @brief The gradients of all copies of a stage, for the step that adds them.
+  //! The gradients of all copies of a stage, for the step that adds them.
   [[nodiscard]] totals copies_of(item const& step) const noexcept {
     buffer const first = at(step.in, step.in_bytes);
     std::int64_t const stride = place({step.in.of, 1}) - place({step.in.of, 0});
     return {first.data, first.bytes, stride, step.rows};
   }
 
-  //! @brief The rows of all stages; none where the plan has no totals.
+  //! The rows of all stages; none where the plan has no totals.
   [[nodiscard]] totals all_totals() const noexcept {
     if (work.totals_bytes == 0)
       return {};
@@ -103,7 +104,7 @@ struct arena {
     return {memory + place({slot_class::totals, 0}), work.totals_bytes, layout.bytes, layout.count};
   }
 
-  //! @brief The same where the host can read them.
+  //! The same where the host can read them.
   [[nodiscard]] totals readable_totals() const noexcept {
     totals all = all_totals();
     if (host_rows != nullptr)
@@ -111,14 +112,14 @@ struct arena {
     return all;
   }
 
-  //! @brief Copies a slot between the device and the host, where both are memory of this process.
+  //! Copies a slot between the device and the host, where both are memory of this process.
   void copy(item const& step) const noexcept {
     buffer const to = at(step.out, step.out_bytes);
     if (to.bytes > 0)
       std::memcpy(to.data, at(step.in, step.in_bytes).data, static_cast<std::size_t>(to.bytes));
   }
 
-  //! @brief What a stage functor is told of a pass.
+  //! What a stage functor is told of a pass.
   [[nodiscard]] context context_of(item const& step, void* stream = nullptr) const noexcept {
     return {device,
             step.work.stage,
@@ -145,9 +146,8 @@ private:
     if (guard == 0 && host == nullptr) // as a rule
       return {where.index, memory + layout.offset + where.index * layout.bytes, bytes};
     std::byte* const base =
-      host != nullptr && detail::lies_on_host(*work.over.declared, static_cast<int>(where.of))
-        ? host
-        : memory;
+      host != nullptr && lies_on_host(*work.over.declared, static_cast<int>(where.of)) ? host
+                                                                                       : memory;
     return {where.index, base + place(where), bytes};
   }
   //! Guards behind the slots of the classes before one.
@@ -162,7 +162,7 @@ private:
   }
 };
 
-//! @brief Host memory for the slots of one device, allocated and touched once.
+//! Host memory for the slots of one device, allocated and touched once.
 class host_memory {
 public:
   //! None yet.
@@ -184,7 +184,7 @@ public:
   //! The first byte.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
-  //! @brief Makes room for that many bytes; what was there is lost if it moves.
+  //! Makes room for that many bytes; what was there is lost if it moves.
   //! @throws std::bad_alloc, and then nothing has changed.
   void reserve(std::int64_t bytes) {
     if (bytes <= bytes_)
@@ -195,7 +195,7 @@ public:
     data_ = larger;
     bytes_ = bytes;
   }
-  //! @brief Writes all of it. The system puts pages next to the core that touches them first.
+  //! Writes all of it. The system puts pages next to the core that touches them first.
   void touch() noexcept {
     if (bytes_ > 0)
       std::memset(data_, 0, static_cast<std::size_t>(bytes_));
@@ -207,4 +207,4 @@ private:
   std::int64_t bytes_ = 0;
 };
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

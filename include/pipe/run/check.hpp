@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What every runner checks before it starts. Header for pipelining::check_stages and
-//! pipelining::drained_order.
+//! @brief What every runner checks before it starts. Header for pipelining::detail::check_stages
+//! and pipelining::detail::drained_order.
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
@@ -16,9 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The hooks of a subject, as a stage declares them.
 [[nodiscard]] constexpr char const* hooks_for(subject about) noexcept {
@@ -60,9 +58,7 @@ template <class Stage>
   return nullptr;
 }
 
-} // namespace detail
-
-//! @brief Checks that there is one stage for each stage of the plan, and that each can run its
+//! Checks that there is one stage for each stage of the plan, and that each can run its
 //! passes, has the hooks that the plan calls, and no others.
 //! @param only the device whose passes are looked at, or `nothing` for all. Stages of other devices
 //! may be null pointers.
@@ -71,7 +67,7 @@ template <class Stages>
 void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
   auto const needed = static_cast<std::size_t>(pipelining::stages(work.over.extents));
   if (!has_stages(stages, needed)) {
-    if constexpr (!detail::function_of_stages<Stages>)
+    if constexpr (!function_of_stages<Stages>)
       throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
                                   std::to_string(stage_count(stages)) + " were given");
   }
@@ -83,11 +79,11 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
         continue;
       std::string const who = "stage " + std::to_string(step.work.stage);
       bool const there = visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
-        static_assert(detail::check_stage<Stage>::good);
+        static_assert(check_stage<Stage>::good);
         if (!can_follow<Stage>(step.about))
           throw std::invalid_argument("run: the sizes of the plan ask for a hook that " + who +
-                                      " lacks; give it " + detail::hooks_for(step.about));
-        if (char const* const idle = detail::uncalled_hook<Stage>(work); idle != nullptr)
+                                      " lacks; give it " + hooks_for(step.about));
+        if (char const* const idle = uncalled_hook<Stage>(work); idle != nullptr)
           throw std::invalid_argument("run: " + who + idle);
         stage_call const call = (*work.over.declared)[step.work.kind].calls;
         if (step.about == subject::pass && !can_run<Stage>(call))
@@ -101,7 +97,7 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
   }
 }
 
-//! @brief Refuses plans that decide on the host, in the middle of an iteration, whether it goes on:
+//! Refuses plans that decide on the host, in the middle of an iteration, whether it goes on:
 //! for runners that launch an iteration as a whole.
 //! @throws std::invalid_argument
 inline void refuse_validation(plan_view const& work) {
@@ -112,7 +108,7 @@ inline void refuse_validation(plan_view const& work) {
       "lower the plan with step_validation::at_once");
 }
 
-//! @brief Takes every device as far as its next pass, and behind that; the ends of a group of
+//! Takes every device as far as its next pass, and behind that; the ends of a group of
 //! messages one right after the other.
 //!
 //! @param at [P], the items that devices stand at. @param may_run whether a device may run the pass
@@ -135,7 +131,7 @@ bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go 
         next = end_of_group(steps, next);
       } else {
         others.clear();
-        if (!detail::meet_at_messages(
+        if (!meet_at_messages(
               work, at.data(), device, [&others](int other) { others.push_back(other); }))
           break;
       }
@@ -149,7 +145,7 @@ bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go 
   return moved;
 }
 
-//! @brief One order of all items of all devices in which the ends of a group come one right after
+//! One order of all items of all devices in which the ends of a group come one right after
 //! the other: for each item or group, the device whose turn it is.
 //!
 //! Devices take turns of one pass each, so that none is far behind the others: a host that enqueues
@@ -166,4 +162,4 @@ bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go 
   return order;
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -97,11 +97,11 @@ struct context {
 
   //! A stage that has no input: it reads the data.
   [[nodiscard]] constexpr bool first_stage() const noexcept {
-    return neighbours(edges, stages(extents), stage, -1) == 0;
+    return detail::neighbours(edges, stages(extents), stage, -1) == 0;
   }
   //! A stage whose output nobody reads: it makes the loss.
   [[nodiscard]] constexpr bool last_stage() const noexcept {
-    return neighbours(edges, stages(extents), stage, 1) == 0;
+    return detail::neighbours(edges, stages(extents), stage, 1) == 0;
   }
   //! The first chunk of its sequence: forward passes begin with it.
   [[nodiscard]] constexpr bool first_chunk() const noexcept { return chunk == 0; }

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The loop that every executor runs. Header for pipelining::execute.
+//! @brief The loop that every executor runs. Header for pipelining::detail::execute.
 
 #include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
@@ -12,9 +12,9 @@
 #include <cstddef>
 #include <span>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief What the loop asks of a device and its transport.
+//! What the loop asks of a device and its transport.
 //!
 //! `wait_for(item, stream)` orders what comes next on the stream after an item of this device; it
 //! may block or not. `run(index, item)` runs or enqueues a pass. `post(first, items)` posts the
@@ -28,21 +28,21 @@ concept execution_device =
   device.finish();
 };
 
-//! @brief `run_together(first, items)`: a device that runs the halves of a composite pass as one.
+//! `run_together(first, items)`: a device that runs the halves of a composite pass as one.
 //! @return false where their stages cannot; the loop runs them in turn then.
 template <class Device>
 concept composing_device = requires(Device& device, int index, std::span<item const> pair) {
   { device.run_together(index, pair) } -> std::same_as<bool>;
 };
 
-//! @brief `begins_again()`: a device that can tell whether a validation has found the optimizer's
+//! `begins_again()`: a device that can tell whether a validation has found the optimizer's
 //! step of the iteration before wrong.
 template <class Device>
 concept restarting_device = requires(Device& device) {
   { device.begins_again() } -> std::same_as<bool>;
 };
 
-//! @brief Runs one item of a device's program, or one whole group of messages. Decides nothing:
+//! Runs one item of a device's program, or one whole group of messages. Decides nothing:
 //! order, groups, slots
 //!        and waits are the plan's.
 //!
@@ -71,20 +71,20 @@ int execute_item(plan_view const& work, int device_number, int first, Device& de
   return end;
 }
 
-//! @brief Runs the program of one device, once; where the iteration must begin again, up to its
+//! Runs the program of one device, once; where the iteration must begin again, up to its
 //! last validation, and receives what other devices have sent by then.
 //! @throws what the device throws.
 template <execution_device Device>
 void execute(plan_view const& work, int device_number, Device& device) {
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
-  int const validated = detail::behind_validation(work, device_number);
+  int const validated = behind_validation(work, device_number);
   for (int next = 0; next < count;) {
     next = execute_item(work, device_number, next, device);
     if constexpr (restarting_device<Device>)
       if (next == validated && device.begins_again()) {
         for (auto i = static_cast<std::size_t>(next); i < steps.size(); ++i)
-          if (detail::arrives_early(work, device_number, steps[i]))
+          if (arrives_early(work, device_number, steps[i]))
             device.post(static_cast<int>(i), steps.subspan(i, 1));
         break;
       }
@@ -92,4 +92,4 @@ void execute(plan_view const& work, int device_number, Device& device) {
   device.finish();
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

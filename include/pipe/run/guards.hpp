@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Finds stages that write where they may not, read what nobody wrote, or leave a message
-//! unwritten. Header for pipelining::slot_guards.
+//! unwritten. Header for pipelining::detail::slot_guards.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -25,9 +25,6 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The bytes of a guard. A write that jumps over it is not found.
-inline constexpr std::int64_t guard_bytes = slot_alignment;
-
 //! @brief A stage has broken the rules of its memory.
 class guard_error : public std::logic_error {
 public:
@@ -35,6 +32,9 @@ public:
 };
 
 namespace detail {
+
+//! The bytes of a guard. A write that jumps over it is not found.
+inline constexpr std::int64_t guard_bytes = slot_alignment;
 
 inline constexpr std::byte guard_byte{0xA7};
 //! As floats of any size it is not a number.
@@ -114,65 +114,60 @@ describe_overrun(std::string const& name, std::int64_t bytes, std::int64_t byte)
                std::to_string(byte) + "; data, bytes and as<T>() say where it ends";
 }
 
-} // namespace detail
-
-//! @brief The checked mode of one device in host memory: guards around its slots, and poison in
+//! The checked mode of one device in host memory: guards around its slots, and poison in
 //! those that nobody has written yet.
 //!
 //! Without a guard in the arena it does nothing.
 class slot_guards {
 public:
-  //! @brief Fills the memory. @param memory of the device; must outlive this.
+  //! Fills the memory. @param memory of the device; must outlive this.
   explicit slot_guards(arena const& memory) : memory_(memory) {
     if (!on() || memory_.memory == nullptr)
       return;
-    std::memset(memory_.memory,
-                std::to_integer<int>(detail::guard_byte),
-                static_cast<std::size_t>(memory_.bytes()));
+    std::memset(
+      memory_.memory, std::to_integer<int>(guard_byte), static_cast<std::size_t>(memory_.bytes()));
   }
 
   //! Whether the checked mode is on.
   [[nodiscard]] bool on() const noexcept { return memory_.guard != 0; }
 
-  //! @brief Before a pass runs or a receive is posted: what it is the first to write is poison.
+  //! Before a pass runs or a receive is posted: what it is the first to write is poison.
   void before(item const& step) {
     if (!on())
       return;
-    detail::visit_opened(
-      memory_.work, memory_.device, step, [&](slot const& which, std::int64_t bytes) {
-        slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
-        if (!memory_.guards(which.of))
-          return;
-        std::byte* const start = memory_.memory + memory_.place(which);
-        std::fill_n(start, bytes, detail::poison_byte);
-        std::fill(start + bytes, start + layout.bytes, detail::guard_byte);
-      });
+    visit_opened(memory_.work, memory_.device, step, [&](slot const& which, std::int64_t bytes) {
+      slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
+      if (!memory_.guards(which.of))
+        return;
+      std::byte* const start = memory_.memory + memory_.place(which);
+      std::fill_n(start, bytes, poison_byte);
+      std::fill(start + bytes, start + layout.bytes, guard_byte);
+    });
   }
 
-  //! @brief After a pass.
+  //! After a pass.
   //! @throws guard_error when it has written beside its slots, or not written all of its output.
   void after(item const& step) const {
     if (!on())
       return;
-    detail::visit_handed(
-      memory_.work, memory_.device, step, [&](slot const& which, std::int64_t bytes) {
-        std::int64_t const byte = first_change(which, bytes);
-        if (byte != unchanged)
-          throw guard_error(detail::describe_overrun(detail::name_of(which, step), bytes, byte));
-      });
+    visit_handed(memory_.work, memory_.device, step, [&](slot const& which, std::int64_t bytes) {
+      std::int64_t const byte = first_change(which, bytes);
+      if (byte != unchanged)
+        throw guard_error(describe_overrun(detail::name_of(which, step), bytes, byte));
+    });
     stage_call const call = (*memory_.work.over.declared)[step.work.kind].calls;
     if (step.about != subject::pass || call == stage_call::recompute)
       return;
     // Weights that are released and gradients that are scattered are not read any more.
     if (bool const ends = call == stage_call::copy || call == stage_call::scatter_gradients;
         ends && step.in.index != nothing && memory_.guards(step.in.of))
-      std::fill_n(memory_.memory + memory_.place(step.in), step.in_bytes, detail::poison_byte);
+      std::fill_n(memory_.memory + memory_.place(step.in), step.in_bytes, poison_byte);
     check_filled(memory_.output_of(step));
     for (sized_slot const& further : memory_.work.further_outputs(step))
       check_filled(memory_.at(further.used, further.bytes));
   }
 
-  //! @brief At the end of a step: also guards of slots that no pass had in its hands.
+  //! At the end of a step: also guards of slots that no pass had in its hands.
   //! @throws guard_error
   void check_all() const {
     if (!on())
@@ -201,7 +196,7 @@ private:
       return unchanged;
     std::byte const* const start = memory_.memory + memory_.place(which);
     bool const rows = which.of == slot_class::totals;
-    auto const is_guard = [](std::byte each) { return each == detail::guard_byte; };
+    auto const is_guard = [](std::byte each) { return each == guard_byte; };
     auto const search = [&](std::int64_t from, std::int64_t to) {
       std::byte const* const found = std::find_if_not(start + from, start + to, is_guard);
       return found == start + to ? unchanged : found - start;
@@ -218,7 +213,7 @@ private:
     if (out.data == nullptr || out.bytes == 0)
       return;
     std::byte const* end = out.data + out.bytes;
-    while (end != out.data && *(end - 1) == detail::poison_byte)
+    while (end != out.data && *(end - 1) == poison_byte)
       --end;
     std::int64_t const missing = out.bytes - (end - out.data);
     if (missing >= std::min<std::int64_t>(out.bytes, 16))
@@ -233,7 +228,7 @@ private:
   arena memory_;
 };
 
-//! @brief Runs the pass of an item as run_item does, and looks after its memory where guards are
+//! Runs the pass of an item as run_item does, and looks after its memory where guards are
 //! on.
 //! @return as run_item. @throws guard_error, and what the stage throws.
 template <class Stages>
@@ -254,7 +249,7 @@ bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item 
   return goes_on;
 }
 
-//! @brief Runs a composite pass as run_composite does, where its stages can, and looks after its
+//! Runs a composite pass as run_composite does, where its stages can, and looks after its
 //! memory where guards are on.
 //! @return false where they cannot: nothing has run then. @throws guard_error, and what the stage
 //! throws.
@@ -272,5 +267,7 @@ bool run_guarded(Stages& stages,
     guards.after(step);
   return true;
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief What a stage may have beside its passes. Header for the concepts of hooks, such as
-//! pipelining::can_update.
+//! pipelining::detail::can_update.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/run/context.hpp>
@@ -11,9 +11,9 @@
 #include <concepts>
 #include <type_traits>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief `stage.gradients_ready(context)`: called once per iteration and device, right after the
+//! `stage.gradients_ready(context)`: called once per iteration and device, right after the
 //! last pass that adds
 //!        to the stage's weight gradients, while other stages still run. The place to start a
 //!        data-parallel reduction or the optimizer's step of this stage.
@@ -22,7 +22,7 @@ concept can_announce_gradients = requires(Stage& stage, context const& where) {
   stage.gradients_ready(where);
 };
 
-//! @brief `stage.copied_gradient(context, output)`: writes the gradients of this copy of the stage
+//! `stage.copied_gradient(context, output)`: writes the gradients of this copy of the stage
 //! into the output, with all else that is to be added up, such as the loss; `stage.add_copies(
 //! context, totals)`: makes the sum of all rows its gradients. Row c is that of the c-th copy in
 //! the order of devices. All copies are handed the same rows, so they stay equal bit for bit.
@@ -33,7 +33,7 @@ concept can_add_copies =
   stage.add_copies(where, all);
 };
 
-//! @brief `stage.tied_gradient(context, output)`: writes the gradient of the weight that the first
+//! `stage.tied_gradient(context, output)`: writes the gradient of the weight that the first
 //! and the last stage share into the output; `stage.add_tied(context, first, last)`: makes the sum
 //! of both its gradient. Both stages are handed the same two inputs in the same order, so their
 //! copies stay equal bit for bit.
@@ -43,7 +43,7 @@ concept can_tie = requires(Stage& stage, context const& where, input in, output 
   stage.add_tied(where, in, in);
 };
 
-//! @brief `stage.contribute(context, output)`: writes the stage's row of the totals. Called once
+//! `stage.contribute(context, output)`: writes the stage's row of the totals. Called once
 //! per iteration, behind all passes of the device, when the stage's gradients are complete, tied
 //! ones included; in an evaluation (`context.evaluating`) behind its forward passes.
 template <class Stage>
@@ -51,14 +51,14 @@ concept can_contribute = requires(Stage& stage, context const& where, output out
   stage.contribute(where, out);
 };
 
-//! @brief `stage.optimizer_step(context, totals)`: called once at the end of the iteration. The
+//! `stage.optimizer_step(context, totals)`: called once at the end of the iteration. The
 //! totals lie where the stage runs: on a GPU, kernels read them.
 template <class Stage>
 concept can_update = requires(Stage& stage, context const& where, totals const& all) {
   stage.optimizer_step(where, all);
 };
 
-//! @brief `stage.accepts(context, totals)`, with `step_validation`: whether the step of the
+//! `stage.accepts(context, totals)`, with `step_validation`: whether the step of the
 //! optimizer needs no more of the totals than that nothing stands against it: no overflow, no
 //! coefficient below 1. It says so of the rows of some stages (the others are zeros), so rows that
 //! it does not accept must not become acceptable when rows of further stages join them: squares add
@@ -83,7 +83,7 @@ concept can_step_early = can_update<Stage> &&
   stage.begin_iteration(where);
 };
 
-//! @brief `stage.forward_backward(forward, backward, other)`: runs a composite pass, a forward pass
+//! `stage.forward_backward(forward, backward, other)`: runs a composite pass, a forward pass
 //! of this stage and a backward pass (both gradients) of `other`, in any order or at once: neither
 //! needs what the other makes. Composite passes of stages without it run as two passes in turn.
 template <class Stage, class Other>
@@ -94,7 +94,7 @@ concept can_overlap = requires(Stage& stage,
   stage.forward_backward(forward, backward, other);
 };
 
-//! @brief `stage.braid(kind, half, other_kind, other_half, other)`: runs a composite pass of any
+//! `stage.braid(kind, half, other_kind, other_half, other)`: runs a composite pass of any
 //! two kinds, such as those of STP: a pass of this stage and one of `other`, which may be this one,
 //! in any order or at once. A forward pass comes first. Where stages have `forward_backward`, that
 //! runs the pairs that it can.
@@ -104,7 +104,7 @@ concept can_braid =
   stage.braid(kind, half, kind, half, other);
 };
 
-//! @brief `stage.gather_weights(context, output)` writes the whole weights of the stage, from the
+//! `stage.gather_weights(context, output)` writes the whole weights of the stage, from the
 //! shards of all devices that share them, into the output; `stage.use_weights(context, input)` says
 //! where they lie for the passes that follow, until it is said again. What lies there is another's
 //! once the visit of the stage ends. With `with_sharded_weights`.
@@ -116,7 +116,7 @@ concept can_gather_weights = requires(Stage& stage, context const& where, input 
   stage.use_weights(where, in);
 };
 
-//! @brief `stage.collect_gradients(context, output)` says where the passes that follow add their
+//! `stage.collect_gradients(context, output)` says where the passes that follow add their
 //! weight gradients, and clears what lies there; `stage.scatter_gradients(context, input)` adds
 //! what has been collected to the shards of all devices that share the stage. With
 //! `with_sharded_weights`, once per visit or once per iteration.
@@ -128,7 +128,7 @@ concept can_scatter_gradients = requires(Stage& stage, context const& where, inp
   stage.scatter_gradients(where, in);
 };
 
-//! @brief True when a stage can do what a step is about that follows complete gradients.
+//! True when a stage can do what a step is about that follows complete gradients.
 template <class Stage>
 [[nodiscard]] constexpr bool can_follow(subject about) noexcept {
   switch (about) {
@@ -143,8 +143,6 @@ template <class Stage>
   default: return true;
   }
 }
-
-namespace detail {
 
 //! Stands for a parameter of any type but an rvalue reference.
 struct anything {
@@ -252,6 +250,4 @@ struct check_hook_names {
   static constexpr bool good = true;
 };
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -3,8 +3,9 @@
 
 //! @file
 //! @brief Says which pass has touched a buffer that it has not got. Header for
-//! pipelining::null_explainer.
+//! pipelining::detail::null_explainer.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/run/context.hpp>
@@ -17,9 +18,7 @@
 #include <string>
 #include <unistd.h>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 inline thread_local char const* pass_in_progress = nullptr;
 inline struct sigaction action_before_explaining {};
@@ -49,17 +48,18 @@ inline void explain_accesses() {
 }
 
 //! What a pass has not got, and why.
-[[nodiscard]] inline std::string
-list_null_buffers(item const& step, context const& where, bool has_input, bool has_output) {
-  bool const forward = step.work.kind == pass_kind::forward ||
-                       step.work.kind == pass_kind::checkpointed_forward ||
-                       step.work.kind == pass_kind::offloaded_forward;
+[[nodiscard]] inline std::string list_null_buffers(item const& step,
+                                                   kind_of_pass const& kind,
+                                                   context const& where,
+                                                   bool has_input,
+                                                   bool has_output) {
+  bool const forward = kind.is == role::forward;
   std::string text;
   auto const add = [&](bool missing, char const* name, char const* why) {
     if (missing)
       text += std::string("\n  ") + name + ": " + why;
   };
-  if (step.work.kind != pass_kind::backward_weight) {
+  if (kind.is != role::weights) {
     add(!has_output,
         "output",
         forward ? "the last stage has none, or its size is 0; slot is -1 there"
@@ -83,9 +83,7 @@ list_null_buffers(item const& step, context const& where, bool has_input, bool h
   return text;
 }
 
-} // namespace detail
-
-//! @brief While it lives, an access through a null pointer on this thread says on stderr which pass
+//! While it lives, an access through a null pointer on this thread says on stderr which pass
 //! it was in and which of its buffers are null, before it ends the process.
 class null_explainer {
 public:
@@ -97,17 +95,19 @@ public:
                  pipeline_view const& over)
       : text_("run: device " + std::to_string(where.device) +
               " has touched a null pointer in the " + describe_subject(step, over) +
-              "; this pass has no" + detail::list_null_buffers(step, where, has_input, has_output) +
+              "; this pass has no" +
+              list_null_buffers(
+                step, (*over.declared)[step.work.kind], where, has_input, has_output) +
               '\n') {
-    detail::explain_accesses();
-    detail::pass_in_progress = text_.c_str();
+    explain_accesses();
+    pass_in_progress = text_.c_str();
   }
   null_explainer(null_explainer const&) = delete;
   null_explainer& operator=(null_explainer const&) = delete;
-  ~null_explainer() { detail::pass_in_progress = nullptr; }
+  ~null_explainer() { pass_in_progress = nullptr; }
 
 private:
   std::string text_;
 };
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

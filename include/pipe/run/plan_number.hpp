@@ -21,7 +21,9 @@ struct plan_number {
   friend constexpr bool operator==(plan_number, plan_number) = default;
 };
 
-//! @brief Checks that a plan can share the stages and devices of a runner.
+namespace detail {
+
+//! Checks that a plan can share the stages and devices of a runner.
 //! @throws std::invalid_argument with one sentence.
 inline void check_addition(plan_view const& first, plan_view const& added) {
   auto const differ = [](char const* what, int has, int was) {
@@ -36,7 +38,7 @@ inline void check_addition(plan_view const& first, plan_view const& added) {
     differ(" stages", stages(added.over.extents), stages(first.over.extents));
 }
 
-//! @brief Checks that a runner has a plan of this number.
+//! Checks that a runner has a plan of this number.
 //! @throws std::invalid_argument with one sentence.
 inline void check_number(plan_number which, std::size_t plans) {
   if (which.index < 0 || static_cast<std::size_t>(which.index) >= plans)
@@ -44,5 +46,7 @@ inline void check_number(plan_number which, std::size_t plans) {
                                 "; it has " + std::to_string(plans) +
                                 ", and add gives the numbers of those after the first");
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

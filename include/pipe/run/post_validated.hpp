@@ -24,7 +24,8 @@ struct post_validated_numbers {
 //! made.
 //! @throws as `add` of the runner does.
 template <class Runner>
-post_validated_numbers add(Runner& runner, post_validated_plans plans, plan_number first = {}) {
+post_validated_numbers
+add(Runner& runner, detail::post_validated_plans plans, plan_number first = {}) {
   plan_number const steady = runner.add(std::move(plans.steady));
   return {first, steady, runner.add(std::move(plans.last))};
 }
@@ -33,7 +34,7 @@ post_validated_numbers add(Runner& runner, post_validated_plans plans, plan_numb
 //! @throws as `replace` of the runner does.
 template <class Runner>
 post_validated_numbers
-replace(Runner& runner, post_validated_numbers const& which, post_validated_plans plans) {
+replace(Runner& runner, post_validated_numbers const& which, detail::post_validated_plans plans) {
   return {runner.replace(which.first, std::move(plans.first)),
           runner.replace(which.steady, std::move(plans.steady)),
           runner.replace(which.last, std::move(plans.last))};

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Messages between threads without a buffer in between. Header for pipelining::rendezvous.
+//! @brief Messages between threads without a buffer in between. Header for
+//! pipelining::detail::rendezvous.
 
 #include <pipe/config.hpp>
 #include <pipe/flow/shape.hpp>
@@ -19,9 +20,7 @@
 #include <thread>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Bytes that cores fetch and give up together. What one thread writes while others poll something
 //! else lies on lines of its own.
@@ -88,9 +87,7 @@ private:
   std::atomic<bool> asleep_ = false;
 };
 
-} // namespace detail
-
-//! @brief The meeting points of all messages of a plan: sender and receiver post, the second of
+//! The meeting points of all messages of a plan: sender and receiver post, the second of
 //! them copies.
 //!
 //! Posting never blocks and buffers nothing: the data stays in the sender's slot until the receiver
@@ -104,7 +101,7 @@ public:
       : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))),
         doors_(static_cast<std::size_t>(work.over.extents.devices)) {}
 
-  //! @brief Forgets all posts. No thread may be in any other member.
+  //! Forgets all posts. No thread may be in any other member.
   //! @complexity O(1), after an abort O(messages): every round counts on where the last one ended.
   void reset() noexcept {
     if (aborted() || some_left_.load(std::memory_order_relaxed)) {
@@ -117,7 +114,7 @@ public:
     round_ += posts_of_a_round;
   }
 
-  //! @brief Posts one end of a message; copies when the other end is there.
+  //! Posts one end of a message; copies when the other end is there.
   //! @param memory the slot to send from or to receive into.
   void post(item const& step, std::byte* memory) {
     meeting& point = at(step);
@@ -132,29 +129,29 @@ public:
     doors_[static_cast<std::size_t>(step.peer)].open();
   }
 
-  //! @brief True when a message has been copied.
+  //! True when a message has been copied.
   [[nodiscard]] bool done(item const& step) const noexcept {
     return meetings_[index(step)].posts.load(std::memory_order_seq_cst) == round_;
   }
 
-  //! @brief Blocks device `device` until a message has been copied or the run is aborted, which is
+  //! Blocks device `device` until a message has been copied or the run is aborted, which is
   //! up to whoever watches the run.
   //! @param awake how long it looks before it sleeps.
   //! @return false when the run was aborted.
   [[nodiscard]] bool wait(item const& step, int device, std::chrono::nanoseconds awake) {
     auto const over = [&] { return done(step) || aborted(); };
-    if (!detail::spin_until(awake, over))
+    if (!spin_until(awake, over))
       doors_[static_cast<std::size_t>(device)].wait(over);
     return done(step);
   }
 
-  //! @brief Ends all waits, now and until `reset`.
+  //! Ends all waits, now and until `reset`.
   void abort() {
     aborted_.store(true, std::memory_order_seq_cst);
-    for (detail::sleeping_place& door : doors_)
+    for (sleeping_place& door : doors_)
       door.open();
   }
-  //! @brief Says that the round ends with messages that nobody has posted.
+  //! Says that the round ends with messages that nobody has posted.
   void leave_some() noexcept { some_left_.store(true, std::memory_order_relaxed); }
   //! Whether a device has given up.
   [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
@@ -164,7 +161,7 @@ private:
   static constexpr std::uint32_t posts_of_a_round = 3;
 
   // On a cache line of its own: neighbours belong to other messages, which other cores write.
-  struct alignas(detail::cache_line) meeting {
+  struct alignas(cache_line) meeting {
     std::byte* from = nullptr;
     std::byte* to = nullptr;
     std::atomic<std::uint32_t> posts = 0; // of all rounds
@@ -177,11 +174,11 @@ private:
 
   plan_view work_;
   std::vector<meeting> meetings_;
-  std::vector<detail::sleeping_place> doors_;
+  std::vector<sleeping_place> doors_;
   std::uint32_t round_ = 0; // what `posts` of a complete message is
   // Read at every look, written when a run fails.
-  alignas(detail::cache_line) std::atomic<bool> aborted_ = false;
+  alignas(cache_line) std::atomic<bool> aborted_ = false;
   std::atomic<bool> some_left_ = false;
 };
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -2,23 +2,77 @@
 #pragma once
 
 //! @file
-//! @brief One pass of a plan on the user's stages. Header for pipelining::run_item and
-//! pipelining::run_composite.
+//! @brief One pass of a plan on the user's stages. Header for pipelining::detail::run_item and
+//! pipelining::detail::run_composite.
 
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/step_validation.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
+#include <pipe/run/hooks.hpp>
 #include <pipe/run/stage.hpp>
-#include <pipe/run/validate_step.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-namespace detail {
+//! The rows that a device has when it steps early: those of the stages of the devices up to
+//! it. The others are zeros.
+//!
+//! They can be told from all rows later on, so nobody has to remember what they said.
+class early_totals {
+public:
+  //! @param memory of a device that has the rows of the stages of the devices up to it.
+  explicit early_totals(arena const& memory) : all_(memory.readable_totals()) {
+    auto const stride = static_cast<std::size_t>(all_.stride);
+    rows_.resize(stride * static_cast<std::size_t>(all_.rows));
+    for (int stage = 0; stage < all_.rows; ++stage)
+      if (device_of(memory.work, stage) <= memory.device)
+        std::copy_n(all_.data + stage * all_.stride,
+                    stride,
+                    rows_.data() + static_cast<std::size_t>(stage) * stride);
+    all_.data = rows_.data();
+  }
+  early_totals(early_totals const&) = delete;
+  early_totals& operator=(early_totals const&) = delete;
+
+  //! All of them, in the order of the stages; valid as long as this.
+  [[nodiscard]] totals const& rows() const noexcept { return all_; }
+
+private:
+  std::vector<std::byte> rows_;
+  totals all_;
+};
+
+//! Steps where the rows so far say that the step is right, unless later ones tell otherwise.
+//! The host decides; what a GPU steps with lies in its memory, where missing rows are zeros.
+//! @throws what the stage throws.
+template <can_step_early Stage>
+void step_early(Stage& stage, arena const& memory, context const& where) {
+  early_totals const known(memory);
+  if (stage.accepts(where, known.rows()))
+    stage.optimizer_step(where, memory.host_rows == nullptr ? known.rows() : memory.all_totals());
+}
+
+//! Looks at the step with all rows, and makes it right.
+//! @return false where it was not: forward passes that have run since must run again.
+//! @throws what the stage throws.
+template <can_step_early Stage>
+[[nodiscard]] bool validate_step(Stage& stage, arena const& memory, context const& where) {
+  if (stage.accepts(where, memory.readable_totals()))
+    return true;
+  early_totals const known(memory);
+  stage.roll_back(where, stage.accepts(where, known.rows()));
+  stage.optimizer_step(where, memory.all_totals());
+  if (memory.work.validation == step_validation::both) // the last plan begins nothing
+    stage.begin_iteration(where);
+  return false;
+}
 
 //! What follows complete gradients. Runners have checked that the stage has the hook.
 //! @return false where the iteration must begin again.
@@ -164,9 +218,7 @@ void run_halves(
     stage.braid(first.step.work.kind, first.given, second.step.work.kind, second.given, other);
 }
 
-} // namespace detail
-
-//! @brief Runs the pass of an item on its stage, and tells the stage when its weight gradients are
+//! Runs the pass of an item on its stage, and tells the stage when its weight gradients are
 //! complete; or runs what follows then.
 //!
 //! What every executor does for an item that runs.
@@ -181,12 +233,12 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
     memory.copy(step);
     return true;
   }
-  detail::handed const given(memory, step, stream);
+  handed const given(memory, step, stream);
   context const& where = given.where();
   bool goes_on = true;
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if (step.about != subject::pass) {
-      goes_on = detail::run_hook(stage, memory, step, where);
+      goes_on = run_hook(stage, memory, step, where);
       return;
     }
     run_pass(stage,
@@ -202,13 +254,13 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
   return goes_on;
 }
 
-//! @brief True when the stages of a composite pass can do its halves at once.
+//! True when the stages of a composite pass can do its halves at once.
 //! @param pair the two items, in either order.
 template <class Stages>
 [[nodiscard]] bool runs_as_one(Stages& stages, plan_view const& work, std::span<item const> pair) {
   if (pair.size() != 2)
     return false;
-  detail::ordered_pair const halves(work, pair);
+  ordered_pair const halves(work, pair);
   bool can = false;
   (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage&) {
     (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other&) {
@@ -218,14 +270,14 @@ template <class Stages>
   return can;
 }
 
-//! @brief The CUDA streams of the halves of a composite pass; null where they run on the calling
+//! The CUDA streams of the halves of a composite pass; null where they run on the calling
 //! thread.
 struct pair_streams {
   void* first = nullptr;  //!< of the forward pass, or of the first half where there is none
   void* second = nullptr; //!< of the other half
 };
 
-//! @brief Runs a composite pass, and tells stages when their weight gradients are complete.
+//! Runs a composite pass, and tells stages when their weight gradients are complete.
 //!
 //! @param pair the two items, in either order.
 //! @param join called when both halves have run, or are enqueued; what follows on the first stream
@@ -238,22 +290,22 @@ void run_composite(Stages& stages,
                    std::span<item const> pair,
                    pair_streams const& on,
                    Join join) {
-  detail::ordered_pair const halves(memory.work, pair);
-  detail::handed const given_first(memory, halves.first, on.first);
-  detail::handed const given_second(memory, halves.second, on.second);
-  auto const half_of = [](item const& step, detail::handed const& given) -> detail::half_of_pair {
+  ordered_pair const halves(memory.work, pair);
+  handed const given_first(memory, halves.first, on.first);
+  handed const given_second(memory, halves.second, on.second);
+  auto const half_of = [](item const& step, handed const& given) -> half_of_pair {
     return {step, {given.where(), given.in(), given.out()}};
   };
-  detail::half_of_pair const first = half_of(halves.first, given_first);
-  detail::half_of_pair const second = half_of(halves.second, given_second);
+  half_of_pair const first = half_of(halves.first, given_first);
+  half_of_pair const second = half_of(halves.second, given_second);
   (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage& stage) {
     (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other& other) {
-      detail::run_halves(stage, other, halves.whole, first, second);
+      run_halves(stage, other, halves.whole, first, second);
       join();
-      detail::announce(stage, first, on.first);
-      detail::announce(other, second, on.first);
+      announce(stage, first, on.first);
+      announce(other, second, on.first);
     });
   });
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -77,6 +77,28 @@ concept stage_functor = can_perform<Stage> ||
   (can_forward<Stage> &&
    (can_backward<Stage> || can_split_backward<Stage> || detail::says_frozen<Stage>));
 
+//! @brief True when a stage has the member that a kind of pass calls. The two halves are no fused
+//! backward: what the first keeps for the second has a slot in split passes only. A stage without
+//! `recompute` recomputes by `forward`.
+template <class Stage>
+[[nodiscard]] constexpr bool can_run(stage_call call) noexcept {
+  switch (call) {
+  case stage_call::forward:
+  case stage_call::recompute: return can_forward<Stage>;
+  case stage_call::backward: return can_backward<Stage> || is_frozen<Stage>;
+  case stage_call::backward_input:
+  case stage_call::backward_weight: return can_split_backward<Stage> || is_frozen<Stage>;
+  case stage_call::copy: return true;
+  case stage_call::gather_weights:
+  case stage_call::use_weights: return detail::can_gather_weights<Stage>;
+  case stage_call::collect_gradients:
+  case stage_call::scatter_gradients:
+    return detail::can_scatter_gradients<Stage> || is_frozen<Stage>;
+  case stage_call::perform: return can_perform<Stage>;
+  }
+  return false;
+}
+
 namespace detail {
 
 //! One readable sentence for each capability that a stage lacks.
@@ -97,9 +119,7 @@ struct check_stage {
   static constexpr bool good = check_hook_names<Stage>::good;
 };
 
-} // namespace detail
-
-//! @brief A sentence that says what to give a stage that lacks the member that a kind of pass
+//! A sentence that says what to give a stage that lacks the member that a kind of pass
 //! calls.
 //! @param who "the stage", or "stage 3"
 [[nodiscard]] inline std::string missing_member(stage_call call, std::string const& who) {
@@ -124,34 +144,13 @@ struct check_stage {
          " has only the fused backward; give it backward_input and backward_weight";
 }
 
-//! @brief True when a stage has the member that a kind of pass calls. The two halves are no fused
-//! backward: what the first keeps for the second has a slot in split passes only. A stage without
-//! `recompute` recomputes by `forward`.
-template <class Stage>
-[[nodiscard]] constexpr bool can_run(stage_call call) noexcept {
-  switch (call) {
-  case stage_call::forward:
-  case stage_call::recompute: return can_forward<Stage>;
-  case stage_call::backward: return can_backward<Stage> || is_frozen<Stage>;
-  case stage_call::backward_input:
-  case stage_call::backward_weight: return can_split_backward<Stage> || is_frozen<Stage>;
-  case stage_call::copy: return true;
-  case stage_call::gather_weights:
-  case stage_call::use_weights: return can_gather_weights<Stage>;
-  case stage_call::collect_gradients:
-  case stage_call::scatter_gradients: return can_scatter_gradients<Stage> || is_frozen<Stage>;
-  case stage_call::perform: return can_perform<Stage>;
-  }
-  return false;
-}
-
-//! @brief Runs one pass on a stage.
+//! Runs one pass on a stage.
 //! @param kind is handed to `perform`, for kinds of the user's own.
 //! @throws what the stage throws; std::logic_error for a member that the stage lacks.
 template <class Stage>
 void run_pass(
   Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
-  static_assert(detail::check_stage<Stage>::good);
+  static_assert(check_stage<Stage>::good);
   switch (call) {
   case stage_call::forward:
     if constexpr (can_forward<Stage>) {
@@ -223,5 +222,7 @@ void run_pass(
   }
   throw std::logic_error(missing_member(call, "the stage"));
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief How runners reach the stages of a model. Header for pipelining::visit_stage.
+//! @brief How runners reach the stages of a model. Header for pipelining::detail::visit_stage.
 
 #include <concepts>
 #include <cstddef>
@@ -58,9 +58,7 @@ bool visit_tuple(Stages& stages, std::size_t stage, Visit& visit) {
     return false;
 }
 
-} // namespace detail
-
-//! @brief Calls `visit` with one stage of a model.
+//! Calls `visit` with one stage of a model.
 //!
 //! @param stages a vector, an array or a tuple (of stages of different types), of stages or of raw
 //! or smart pointers to them; or a function from the number of a stage to a reference or a pointer.
@@ -69,24 +67,26 @@ bool visit_tuple(Stages& stages, std::size_t stage, Visit& visit) {
 //! @pre the stage exists.
 template <class Stages, class Visit>
 bool visit_stage(Stages& stages, int stage, Visit visit) {
-  if constexpr (detail::function_of_stages<Stages>)
-    return detail::visit_element(stages(stage), visit);
-  else if constexpr (detail::tuple_of_stages<Stages>)
-    return detail::visit_tuple<0>(stages, static_cast<std::size_t>(stage), visit);
+  if constexpr (function_of_stages<Stages>)
+    return visit_element(stages(stage), visit);
+  else if constexpr (tuple_of_stages<Stages>)
+    return visit_tuple<0>(stages, static_cast<std::size_t>(stage), visit);
   else
-    return detail::visit_element(stages[static_cast<std::size_t>(stage)], visit);
+    return visit_element(stages[static_cast<std::size_t>(stage)], visit);
 }
 
-//! @brief Whether `stages` has exactly `needed` stages. A function has as many as are asked for.
+//! Whether `stages` has exactly `needed` stages. A function has as many as are asked for.
 template <class Stages>
 [[nodiscard]] bool has_stages(Stages const& stages, std::size_t needed) {
-  if constexpr (detail::function_of_stages<Stages>)
+  if constexpr (function_of_stages<Stages>)
     return true;
-  else if constexpr (detail::tuple_of_stages<Stages>)
+  else if constexpr (tuple_of_stages<Stages>)
     return std::tuple_size_v<Stages> == needed;
   else
     return stages.size() == needed;
 }
+
+} // namespace detail
 
 //! @brief The number of stages in a vector, an array or a tuple.
 template <class Stages>
@@ -103,7 +103,7 @@ template <class Stages>
 [[nodiscard]] std::vector<int> frozen_stages(Stages& stages, int count) {
   std::vector<int> found;
   for (int stage = 0; stage < count; ++stage)
-    (void)visit_stage(stages, stage, [&]<class Stage>(Stage&) {
+    (void)detail::visit_stage(stages, stage, [&]<class Stage>(Stage&) {
       if constexpr (requires { requires Stage::frozen; })
         found.push_back(stage);
     });

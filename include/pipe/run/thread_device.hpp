@@ -20,8 +20,7 @@
 #include <span>
 #include <string>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! One device during one step.
 template <class Stages>
@@ -155,5 +154,4 @@ private:
   }
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

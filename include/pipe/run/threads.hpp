@@ -115,7 +115,7 @@ public:
   //! @return the same number.
   //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
   plan_number replace(plan_number which, plan work) {
-    check_number(which, board_->plans.size());
+    detail::check_number(which, board_->plans.size());
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
@@ -128,7 +128,7 @@ public:
   //! @sync returns when all devices have ended the step.
   void step(plan_number which = {}) {
     refuse_while_stuck();
-    check_number(which, board_->plans.size());
+    detail::check_number(which, board_->plans.size());
     detail::thread_plan& next = *board_->plans[static_cast<std::size_t>(which.index)];
     carried_.check(next.view);
     board_->begin_step(next);
@@ -161,7 +161,7 @@ public:
   [[nodiscard]] dynamic_timetable trace() const {
     refuse_while_stuck();
     detail::thread_plan const& ran = board_->now != nullptr ? *board_->now : *board_->plans.front();
-    return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
+    return detail::trace_of(ran.work, [&](int device, std::size_t item, bool end) {
       return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
     });
   }
@@ -169,8 +169,8 @@ public:
 private:
   plan_number put(plan work, std::size_t at) {
     refuse_while_stuck();
-    check_addition(board_->plans.front()->view, work);
-    check_stages(work, *stages_);
+    detail::check_addition(board_->plans.front()->view, work);
+    detail::check_stages(work, *stages_);
     board_->put(std::move(work), at);
     complete(detail::errand::touch);
     return {static_cast<int>(at)};
@@ -179,7 +179,7 @@ private:
   //! What is wrong is found before a thread starts.
   static std::shared_ptr<detail::thread_board>
   make_board(plan const& work, Stages& stages, threads options) {
-    check_stages(work, stages);
+    detail::check_stages(work, stages);
     return std::make_shared<detail::thread_board>(work.over.extents.devices, std::move(options));
   }
 
@@ -252,7 +252,7 @@ private:
   Stages* stages_;
   detail::thread_crew crew_;
   detail::thread_board* board_;
-  carried_totals carried_;
+  detail::carried_totals carried_;
   int stuck_device_ = nothing;
 };
 

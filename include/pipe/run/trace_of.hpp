@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What ran, as a timetable. Header for pipelining::trace_of.
+//! @brief What ran, as a timetable. Header for pipelining::detail::trace_of.
 
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
@@ -11,9 +11,9 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief The passes of a plan with the times at which they ran. Hooks are not among them.
+//! The passes of a plan with the times at which they ran. Hooks are not among them.
 //! @param time `time(device, item, end)` is when the item of that number of the device began, or
 //! ended where `end` is true.
 //! @complexity O(n E) for n items and E engines.
@@ -38,4 +38,4 @@ template <class Time>
   return result;
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -14,13 +14,17 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The attention that a pass takes over from another device, or gives away.
+namespace detail {
+
+//! The attention that a pass takes over from another device, or gives away.
 struct exchanged_keys {
   int peer = 0;   //!< the other device; the own one where nothing is exchanged
   int chunks = 0; //!< oldest key chunks taken over, negative: given away
 
   friend constexpr bool operator==(exchanged_keys const&, exchanged_keys const&) = default;
 };
+
+} // namespace detail
 
 //! @brief The plan by which the devices of SlimPipe even out the attention of passes that run at
 //! the same time: those of later chunks of a sequence have more keys.
@@ -40,7 +44,8 @@ struct attention_exchange {
   //! @brief What a pass exchanges wherever devices that run at the same time can: also in units
   //! whose peer has no pass at that time, at both ends of a step.
   //! @pre extents are those of SlimPipe. @complexity O(P^2)
-  [[nodiscard]] constexpr exchanged_keys steady(shape const& extents, pass const& what) const {
+  [[nodiscard]] constexpr detail::exchanged_keys steady(shape const& extents,
+                                                        pass const& what) const {
     int const own = what.stage % extents.devices;
     auto const keys_of = [&](int device) {
       return chunk_of(extents, unit_of(extents, what) + own - device);
@@ -56,7 +61,7 @@ struct attention_exchange {
         int const half = (keys_of(peer) - what.chunk) / 2;
         int const limit = most > 0 ? most : extents.chunks;
         int const chunks = half > limit ? limit : half < -limit ? -limit : half;
-        return chunks == 0 ? exchanged_keys{own, 0} : exchanged_keys{peer, chunks};
+        return chunks == 0 ? detail::exchanged_keys{own, 0} : detail::exchanged_keys{peer, chunks};
       }
     }
     throw std::invalid_argument("attention_exchange: the extents are not those of SlimPipe");
@@ -65,11 +70,12 @@ struct attention_exchange {
   //! @brief What a forward pass or a backward pass exchanges: nothing in units during which some
   //! device has no pass of that kind to run.
   //! @pre extents are those of SlimPipe. @complexity O(P^2)
-  [[nodiscard]] constexpr exchanged_keys of(shape const& extents, pass const& what) const {
+  [[nodiscard]] constexpr detail::exchanged_keys of(shape const& extents, pass const& what) const {
     int const at = turn_of(extents, what);
     int const all = extents.microbatches * extents.stages_per_device * extents.chunks;
-    return at >= extents.devices - 1 && at < all ? steady(extents, what)
-                                                 : exchanged_keys{what.stage % extents.devices, 0};
+    return at >= extents.devices - 1 && at < all
+             ? steady(extents, what)
+             : detail::exchanged_keys{what.stage % extents.devices, 0};
   }
 
   //! @brief The pass that a device runs as its `number`-th of a kind: forward passes are numbered

@@ -38,7 +38,7 @@ struct BitPipe {
     return detail::arrange_both_ways(devices, microbatches, 2);
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    slot_block const block(extents, device);
+    detail::slot_block const block(extents, device);
     // Before slot `head` of a block there are forward passes alone, and by symmetry as many
     // backward passes alone at its end.
     int const outer = device < extents.devices - 1 - device ? extents.devices - 1 - device : device;

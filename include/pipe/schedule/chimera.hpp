@@ -58,7 +58,7 @@ struct ChimeraWaves {
     return detail::arrange_both_ways(devices, microbatches, stages_per_device);
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    write_by_slots(extents, device, out);
+    detail::write_by_slots(extents, device, out);
   }
 };
 

@@ -9,10 +9,14 @@
 #include <pipe/schedule/block/repeat.hpp>
 
 namespace pipelining::inline v0_3 {
-//! @brief The block of ChronosPipe: a unit goes from device to device in one slot forwards and in
+namespace detail {
+
+//! The block of ChronosPipe: a unit goes from device to device in one slot forwards and in
 //! two slots backwards, on both stages of a device; the gaps between are those that hold the least.
 //! Two passes of a device never meet only if its two forward passes are 3 slots modulo 6 apart.
 inline constexpr strides<2> chronos_strides{.fused = true, .stride = {1, 1, 2, 2}};
+
+} // namespace detail
 
 //! @brief ChronosPipe: two stages per device, stage s on device s mod P, backward passes in one
 //! piece, and three quarters of 1F1B's activations: while a unit waits on the first stage of a
@@ -32,11 +36,15 @@ inline constexpr strides<2> chronos_strides{.fused = true, .stride = {1, 1, 2, 2
 //! @source ChronosPipe (2025, arXiv:2503.03182), by its abstract: strides and memory are
 //! its, the gaps are our own derivation, and warm-up and cool-down are reordered as `Repeat` does.
 //! The bubble is what our tests find at P <= 16.
-template <int Chunks = 1, effort How = effort::search>
-using ChronosPipeChunked = Repeat<fixed_block<chronos_strides>, loops, Chunks, How>;
+template <int Chunks = 1, detail::effort How = detail::effort::search>
+using ChronosPipeChunked = Repeat<fixed_block<detail::chronos_strides>, detail::loops, Chunks, How>;
 
 using ChronosPipe = ChronosPipeChunked<>; //!< @brief The same without chunks of sequences.
-//! @brief Without a search for real costs.
+namespace detail {
+
+//! Without a search for real costs.
 using SweptChronosPipe = ChronosPipeChunked<1, effort::sweeps>;
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -55,7 +55,7 @@ struct ChunkFlow {
         "ChunkFlow: a microbatch keeps at least one chunk, whose backward pass comes next");
     return {.devices = devices,
             .microbatches = microbatches,
-            .chunks = most_chunks(counts, microbatches)};
+            .chunks = detail::most_chunks(counts, microbatches)};
   }
   [[nodiscard]] constexpr int chunks_of(shape const&, int microbatch) const
     requires(!equal_chunk_counts<Counts>) {
@@ -63,8 +63,8 @@ struct ChunkFlow {
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
     int const microbatches = extents.microbatches;
-    chunk_walk<Counts> forward(counts, microbatches, device, direction::forward);
-    chunk_walk<Counts> backward(counts, microbatches, device, direction::backward);
+    detail::chunk_walk<Counts> forward(counts, microbatches, device, direction::forward);
+    detail::chunk_walk<Counts> backward(counts, microbatches, device, direction::backward);
     int arrived = 0; // units up to the microbatch whose backward passes come next
     int behind = 0;  // forward passes before the next backward pass on the last device
     int done = 0;

@@ -49,7 +49,7 @@ struct Hanayo {
             .where = placement::wave};
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    write_by_slots(extents, device, out);
+    detail::write_by_slots(extents, device, out);
   }
 };
 

@@ -45,7 +45,8 @@ struct Interleaved {
   parameter<Group, 0> group{};
   parameter<Stagger, 2> stagger{};
 
-  [[nodiscard]] constexpr walk steps() const noexcept {
+  //! @brief The rule of the walk that makes its rows.
+  [[nodiscard]] constexpr detail::walk steps() const noexcept {
     return {.stages_per_device = stages_per_device, .group = group, .reach = stagger};
   }
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {

@@ -18,7 +18,7 @@ namespace pipelining::inline v0_3 {
 //! @source Narayanan et al., "PipeDream", SOSP 2019, section 3.2, in its flushing form (Narayanan
 //! et al., SC 2021,
 //!         section 2.2.1).
-using OneFOneB = Walk<walk{}>;
+using OneFOneB = detail::Walk<detail::walk{}>;
 
 //! @brief 1F1B with twice the warm-up: device d runs 2 (P - 1 - d) forward passes first, so that
 //! every message has the time of one pass to travel.
@@ -30,6 +30,6 @@ using OneFOneB = Walk<walk{}>;
 //! @complexity O(1) per pass.
 //! @source Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023
 //! (arXiv:2211.05322), section 4; the bubble is an own derivation, checked by simulation.
-using EagerOneFOneB = Walk<walk{.reach = 2}>;
+using EagerOneFOneB = detail::Walk<detail::walk{.reach = 2}>;
 
 } // namespace pipelining::inline v0_3

@@ -9,8 +9,7 @@
 
 #include <concepts>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Each requirement of the concept `schedule` in a sentence. To be named where one is missing.
 template <class Schedule>
@@ -33,7 +32,7 @@ struct schedule_requirements {
   static_assert(arranges,
                 "schedule: a const member `shape arrange(int devices, int microbatches)` is "
                 "missing. It gives the extents: placement, stages per device, chunks");
-  static_assert(!arranges || pipelining::arranges<Schedule> || !std::copyable<Schedule>,
+  static_assert(!arranges || pipelining::detail::arranges<Schedule> || !std::copyable<Schedule>,
                 "schedule: `arrange` must return a pipelining::shape");
   static_assert(orders || generates,
                 "schedule: the order of passes is missing. Write a const member `void order(shape "
@@ -42,5 +41,4 @@ struct schedule_requirements {
                 "where devices are ordered together or costs matter");
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -11,6 +11,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training.hpp>
+#include <pipe/flow/training_kinds.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -107,7 +108,9 @@ struct row_writer {
   }
 };
 
-//! @brief Any type with the extents of its pipeline: which placement, how many stages per device,
+namespace detail {
+
+//! Any type with the extents of its pipeline: which placement, how many stages per device,
 //! how many chunks.
 //! @throws arrange throws std::invalid_argument when the schedule has a precondition that the
 //! extents miss.
@@ -117,17 +120,20 @@ concept arranges = std::copyable<Schedule> &&
   { schedule.arrange(devices, microbatches) } -> std::same_as<shape>;
 };
 
+} // namespace detail
+
 //! @brief A schedule whose order on a device follows from the extents alone, without looking at
 //! other devices.
 template <class Schedule>
-concept closed_form_schedule = arranges<Schedule> &&
+concept closed_form_schedule = detail::arranges<Schedule> &&
   requires(Schedule const schedule, shape const extents, int device, row_writer out) {
   schedule.order(extents, device, out);
 };
 
 //! @brief What a generated schedule may ask of a cost model.
 //!
-//! `duration(pass)` is the time of a pass, `latency()` the time that a message takes between two
+//! `duration(pass)` is the time of a pass, where the model has it `duration(flow, pass)` that of a
+//! pass of this flow, `latency()` the time that a message takes between two
 //! devices (it occupies neither). All times are in one unit of the user's choice. Where messages
 //! differ, `links()` gives a time for each pair of devices (see `links_of`), and the latency is
 //! what schedules take for all of them while they order passes.
@@ -139,8 +145,8 @@ concept cost_model = requires(Cost const cost, pass const what) {
 
 namespace detail {
 
-[[noreturn]] inline void refuse_time(pass_kind kind, int stage, int chunk) {
-  throw std::invalid_argument(std::string("cost model: the time of ") + word(kind) + " on stage " +
+[[noreturn]] inline void refuse_time(char const* kind, int stage, int chunk) {
+  throw std::invalid_argument(std::string("cost model: the time of ") + kind + " on stage " +
                               std::to_string(stage) + " for chunk " + std::to_string(chunk) +
                               " must be a finite number and not negative");
 }
@@ -148,13 +154,27 @@ namespace detail {
   return time >= 0 && time <= std::numeric_limits<double>::max();
 }
 
-//! The time of a pass. @throws std::invalid_argument for one that is negative or not finite.
+//! The time of a pass of a flow.
+template <cost_model Cost>
+[[nodiscard]] constexpr double time_of(Cost const& cost, flow const& declared, pass const& what) {
+  if constexpr (requires { cost.duration(declared, what); })
+    return cost.duration(declared, what);
+  else
+    return cost.duration(what);
+}
+//! The same. @throws std::invalid_argument for one that is negative or not finite.
+template <cost_model Cost>
+[[nodiscard]] constexpr double
+checked_duration(Cost const& cost, flow const& declared, pass const& what) {
+  double const time = time_of(cost, declared, what);
+  if (!is_time(time))
+    refuse_time(word(declared, what.kind), what.stage, what.chunk);
+  return time;
+}
+//! The same of a pass of training.
 template <cost_model Cost>
 [[nodiscard]] constexpr double checked_duration(Cost const& cost, pass const& what) {
-  double const time = cost.duration(what);
-  if (!is_time(time))
-    refuse_time(what.kind, what.stage, what.chunk);
-  return time;
+  return checked_duration(cost, kinds_of_training, what);
 }
 
 //! The latency. @throws std::invalid_argument for one that is negative or not finite.
@@ -187,19 +207,17 @@ struct no_cost {
   [[nodiscard]] static constexpr double duration(pass const&) noexcept { return 1; }
   [[nodiscard]] static constexpr double latency() noexcept { return 0; }
 };
-} // namespace detail
-
-//! @brief A schedule that orders all devices together and may look at the costs: `generate(extents,
+//! A schedule that orders all devices together and may look at the costs: `generate(extents,
 //! cost, rows)`,
 //!        where `rows[d]` is the row_writer of device d; for a flow with several engines
 //!        `rows[e P + d]` is that of engine row e of device d.
 template <class Schedule>
 concept generated_schedule = arranges<Schedule> &&
   requires(Schedule const schedule, shape const extents, row_writer* rows) {
-  schedule.generate(extents, detail::no_cost{}, rows);
+  schedule.generate(extents, no_cost{}, rows);
 };
 
-//! @brief The flow that a schedule orders passes of: its static member `declared`, else `training`.
+//! The flow that a schedule orders passes of: its static member `declared`, else `training`.
 template <class Schedule>
 [[nodiscard]] constexpr flow const& flow_of() noexcept {
   if constexpr (requires { Schedule::declared; })
@@ -208,26 +226,30 @@ template <class Schedule>
     return training;
 }
 
-//! @brief A schedule made of another, its member `of`. Placement and chunks are those of the other,
+//! A schedule made of another, its member `of`. Placement and chunks are those of the other,
 //! and the edges too where it gives none itself.
 template <class Schedule>
 concept adapts_schedule = arranges<Schedule> && requires(Schedule const schedule) {
   requires arranges<std::remove_cvref_t<decltype(schedule.of)>>;
 };
 
+} // namespace detail
+
 //! @brief The schedule at the bottom of adapters, which places the stages.
 template <class Schedule>
 [[nodiscard]] constexpr auto const& adapted(Schedule const& plan) noexcept {
-  if constexpr (adapts_schedule<Schedule>)
+  if constexpr (detail::adapts_schedule<Schedule>)
     return adapted(plan.of);
   else
     return plan;
 }
-//! @brief Its type.
+
+namespace detail {
+
+//! The type of that schedule.
 template <class Schedule>
 using adapted_type = std::remove_cvref_t<decltype(adapted(std::declval<Schedule const&>()))>;
 
-namespace detail {
 //! Where that flow is, for constants.
 template <class Schedule>
 inline constexpr flow const* flow_pointer = [] {
@@ -245,14 +267,16 @@ concept places_stages = requires(Schedule const schedule, shape const extents) {
   { schedule.device_of(extents, 0, 0) } -> std::convertible_to<int>;
 };
 
-//! @brief A schedule of microbatches of unequal numbers of chunks: `chunks_of(shape, microbatch)`;
+namespace detail {
+
+//! A schedule of microbatches of unequal numbers of chunks: `chunks_of(shape, microbatch)`;
 //! the extents name the largest number.
 template <class Schedule>
 concept counts_chunks = requires(Schedule const schedule, shape const extents) {
   { schedule.chunks_of(extents, 0) } -> std::convertible_to<int>;
 };
 
-//! @brief A schedule for stages that are no chain: `edges_of(shape)` gives a range of `stage_edge`,
+//! A schedule for stages that are no chain: `edges_of(shape)` gives a range of `stage_edge`,
 //! and `groups_of(shape)`, where stages share out work, one of `stage_group`. For timetables that
 //! the program makes.
 template <class Schedule>
@@ -260,9 +284,11 @@ concept joins_stages = requires(Schedule const schedule, shape const extents) {
   { *std::begin(schedule.edges_of(extents)) } -> std::convertible_to<stage_edge>;
 };
 
+} // namespace detail
+
 //! @brief A pipeline schedule: a small value that knows its extents and the order of passes on
 //! every device.
 template <class Schedule>
-concept schedule = closed_form_schedule<Schedule> || generated_schedule<Schedule>;
+concept schedule = closed_form_schedule<Schedule> || detail::generated_schedule<Schedule>;
 
 } // namespace pipelining::inline v0_3

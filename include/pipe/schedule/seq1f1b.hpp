@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3 {
 //! @complexity O(1) per pass.
 //! @source Sun et al., "Seq1F1B", NAACL 2025 (arXiv:2406.03488), the partially ordered queue.
 template <int Chunks = dynamic>
-using Seq1F1B = Walk<walk{}, Chunks>;
+using Seq1F1B = detail::Walk<detail::walk{}, Chunks>;
 
 //! @brief Seq1F1B with a warm-up that gives every message the time of one pass to travel: device d
 //! runs P - 1 - d more units first.
@@ -36,7 +36,7 @@ using Seq1F1B = Walk<walk{}, Chunks>;
 //! @complexity O(1) per pass.
 //! @source own derivation, checked by simulation: EagerOneFOneB over the units of Seq1F1B.
 template <int Chunks = dynamic>
-using EagerSeq1F1B = Walk<walk{.reach = 2}, Chunks>;
+using EagerSeq1F1B = detail::Walk<detail::walk{.reach = 2}, Chunks>;
 
 //! @brief Seq1F1B with split backward passes in the memory of Seq1F1B: device d runs the gradients
 //! of the weights d units late.
@@ -51,7 +51,7 @@ using EagerSeq1F1B = Walk<walk{.reach = 2}, Chunks>;
 //! @source own derivation, checked by simulation: the order of Seq1F1B (arXiv:2406.03488, which
 //! shows a timeline of the combination) with the lag of ZB-H1 (arXiv:2401.10241, section 2).
 template <int Chunks = dynamic>
-using Seq1F1BZeroBubbleH1 = Walk<walk{.lag = 1}, Chunks>;
+using Seq1F1BZeroBubbleH1 = detail::Walk<detail::walk{.lag = 1}, Chunks>;
 
 //! @brief Seq1F1B with split backward passes and the warm-up that leaves no bubble on the span:
 //! device d runs P - 1 - d more units first and the gradients of the weights 2 d units late.
@@ -66,6 +66,6 @@ using Seq1F1BZeroBubbleH1 = Walk<walk{.lag = 1}, Chunks>;
 //! @source own derivation, checked by simulation: the order of Seq1F1B (arXiv:2406.03488) with the
 //! warm-up and the lag of ZB-H2 (arXiv:2401.10241, section 2).
 template <int Chunks = dynamic>
-using Seq1F1BZeroBubbleH2 = Walk<walk{.reach = 2, .lag = 2}, Chunks>;
+using Seq1F1BZeroBubbleH2 = detail::Walk<detail::walk{.reach = 2, .lag = 2}, Chunks>;
 
 } // namespace pipelining::inline v0_3

@@ -53,7 +53,8 @@ struct Seq1F1BInterleaved {
   parameter<Group, 0> group{};
   parameter<Stagger, 2> stagger{};
 
-  [[nodiscard]] constexpr walk steps() const noexcept {
+  //! @brief The rule of the walk that makes its rows.
+  [[nodiscard]] constexpr detail::walk steps() const noexcept {
     return {
       .stages_per_device = stages_per_device, .chunks = chunks, .group = group, .reach = stagger};
   }
@@ -81,6 +82,7 @@ struct Seq1F1BInterleaved {
 //! stages (SC 2021), the chunks of Seq1F1B (arXiv:2406.03488) and the lag of ZB-H1
 //! (arXiv:2401.10241) meet.
 template <int StagesPerDevice = dynamic, int Chunks = dynamic>
-using Seq1F1BZeroBubbleInterleaved = LoopedWalk<walk{.lag = 1}, StagesPerDevice, Chunks>;
+using Seq1F1BZeroBubbleInterleaved =
+  detail::LoopedWalk<detail::walk{.lag = 1}, StagesPerDevice, Chunks>;
 
 } // namespace pipelining::inline v0_3

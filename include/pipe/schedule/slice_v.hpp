@@ -43,8 +43,8 @@ struct RaggedSliceV {
   Counts counts{};
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    int const most = most_chunks(counts, microbatches);
-    int const all = count_chunks(counts, microbatches);
+    int const most = detail::most_chunks(counts, microbatches);
+    int const all = detail::count_chunks(counts, microbatches);
     if (int const least = 2 * (devices - 1) + most; most >= 1 && all < least)
       throw std::invalid_argument(
         "SliceV: " + std::to_string(all) + " chunks of all microbatches are too few: " +
@@ -64,7 +64,7 @@ struct RaggedSliceV {
   constexpr void order(shape const& extents, int device, row_writer& out) const {
     int const after = extents.devices - 1 - device; // devices behind this one
     int const both = extents.chunks + device;       // forward passes of each side in turn
-    int const rest = count_chunks(counts, extents.microbatches) - extents.chunks -
+    int const rest = detail::count_chunks(counts, extents.microbatches) - extents.chunks -
                      2 * (extents.devices - 1) + device;
     half down(*this, extents, stage_of(extents, device, 0));
     half up(*this, extents, stage_of(extents, device, 1));
@@ -107,9 +107,9 @@ struct RaggedSliceV {
 private:
   //! What a device still has to run of one of its two stages.
   struct half {
-    chunk_walk<Counts> forward;
-    chunk_walk<Counts> input;
-    chunk_walk<Counts> weight;
+    detail::chunk_walk<Counts> forward;
+    detail::chunk_walk<Counts> input;
+    detail::chunk_walk<Counts> weight;
 
     constexpr half(RaggedSliceV const& of, shape const& extents, int stage)
         : forward(of.counts, extents.microbatches, stage, direction::forward),

@@ -94,7 +94,7 @@ struct SlimPipeExchange {
     if (what.part != layer_part::taken_attention)
       return what.layer % extents.devices;
     pass const forward = row_writer::make(pass_kind::forward, what.layer, 0, what.chunk);
-    exchanged_keys const planned = exchange.steady(inside(extents), forward);
+    detail::exchanged_keys const planned = exchange.steady(inside(extents), forward);
     return what.taken > 0 ? planned.peer : what.layer % extents.devices;
   }
   //! Who reads what; of taken attention, its own projection first, then those of the oldest chunks.
@@ -153,7 +153,7 @@ private:
     //! The `number`-th pass of a kind, and what the device takes over then.
     constexpr void turn(pass_kind kind, int number) {
       pass const own = attention_exchange::numbered(*within, kind, device, number);
-      exchanged_keys const planned = schedule->exchange.steady(*within, own);
+      detail::exchanged_keys const planned = schedule->exchange.steady(*within, own);
       int const other = attention_exchange::beside(kind, number, device, planned.peer);
       bool const takes = planned.chunks > 0 && exists(other);
       pass const taken = attention_exchange::numbered(*within, kind, planned.peer, other);

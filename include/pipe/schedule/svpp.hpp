@@ -52,7 +52,8 @@ struct SVPP {
   parameter<Chunks> chunks{};
   parameter<Forwards, 0> forwards{}; //!< passes that a device has under way at most; 0: no limit
 
-  [[nodiscard]] constexpr walk steps() const noexcept {
+  //! @brief The rule of the walk that makes its rows.
+  [[nodiscard]] constexpr detail::walk steps() const noexcept {
     return {.stages_per_device = stages_per_device,
             .chunks = chunks,
             .lag = 1,

@@ -8,10 +8,14 @@
 #include <pipe/schedule/block/repeat.hpp>
 
 namespace pipelining::inline v0_3 {
-//! @brief The block of 1F1B-V: forward passes one slot apart, backward passes as soon as they fit;
+namespace detail {
+
+//! The block of 1F1B-V: forward passes one slot apart, backward passes as soon as they fit;
 //! the loss turn that holds the least.
 inline constexpr strides<2> one_f_one_b_v_strides{
   .fused = true, .stride = {1, 1, 0, 0}, .gap = {0, 1, 0, 2}};
+
+} // namespace detail
 
 //! @brief 1F1B on a V: two thirds of 1F1B's memory without splitting the backward pass.
 //!
@@ -23,7 +27,8 @@ inline constexpr strides<2> one_f_one_b_v_strides{
 //! @source Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, appendix
 //! (1F1B-V); the layout by first fit is our own.
 template <int Chunks = 1>
-using OneFOneBVChunked = Repeat<fixed_block<one_f_one_b_v_strides>, waves, Chunks, effort::search>;
+using OneFOneBVChunked =
+  Repeat<fixed_block<detail::one_f_one_b_v_strides>, waves, Chunks, detail::effort::search>;
 
 using OneFOneBV = OneFOneBVChunked<>; //!< @brief The same without chunks of sequences.
 

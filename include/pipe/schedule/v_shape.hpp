@@ -9,7 +9,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The least memory of the family: floor((P + 4) / 3) activations of a device's share of the
+namespace detail {
+
+//! The least memory of the family: floor((P + 4) / 3) activations of a device's share of the
 //! model, about a third of 1F1B's. Bubble with unit costs 6P - 1 - 3 (2 floor((P + 4) / 3)).
 inline constexpr offsets v_min_offsets{.forward_down = 1,
                                        .forward_up = 1,
@@ -17,6 +19,8 @@ inline constexpr offsets v_min_offsets{.forward_down = 1,
                                        .backward_up = 1,
                                        .forward_turn = 1,
                                        .backward_turn = 1};
+
+} // namespace detail
 
 //! @brief Half of 1F1B's memory: floor((P + 2) / 2) activations of a device's share of the model.
 //! The bubble stays bounded in M while W + 2 I >= 2 F and W + 2 F >= 2 I.
@@ -92,24 +96,29 @@ struct v_min_block {
 //! @complexity as `Repeat`.
 //! @source as `Repeat`.
 template <offsets Offsets, int Chunks = 1>
-using VShape = Repeat<detail::v_block<Offsets>, waves, Chunks, effort::search>;
-
-//! @brief The same without a search.
-template <offsets Offsets, int Chunks = 1>
-using SweptVShape = Repeat<detail::v_block<Offsets>, waves, Chunks, effort::sweeps>;
+using VShape = Repeat<detail::v_block<Offsets>, waves, Chunks, detail::effort::search>;
 
 //! @brief V-Min: the offsets `v_min_offsets`, and on two devices, where they save nothing, those of
 //! V-ZB.
-template <int Chunks = 1, effort How = effort::search>
+template <int Chunks = 1, detail::effort How = detail::effort::search>
 using VMinChunked = Repeat<detail::v_min_block, waves, Chunks, How>;
 
 using VMin = VMinChunked<>; //!< @brief The least memory of the family, about a third of 1F1B's.
 using VHalf = VShape<v_half_offsets>; //!< @brief About half of 1F1B's memory.
 //! @brief The memory of 1F1B and, with unit costs, no bubble on the span.
 using VZeroBubble = VShape<v_zero_bubble_offsets>;
+
+namespace detail {
+
+//! The same without a search.
+template <offsets Offsets, int Chunks = 1>
+using SweptVShape = Repeat<v_block<Offsets>, waves, Chunks, effort::sweeps>;
+
 using SweptVMin = VMinChunked<1, effort::sweeps>; //!< @brief Without a search for real costs.
 using SweptVHalf = SweptVShape<v_half_offsets>;   //!< @brief Without a search for real costs.
-//! @brief Without a search for real costs.
+//! Without a search for real costs.
 using SweptVZeroBubble = SweptVShape<v_zero_bubble_offsets>;
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

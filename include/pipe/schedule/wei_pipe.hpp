@@ -44,9 +44,7 @@ travelling_datum_in(flow_word const& word, slot_class made, slot_class arrives) 
   return result;
 }
 
-} // namespace detail
-
-//! @brief The flow in which weights travel and activations stay: what is a stage elsewhere is a
+//! The flow in which weights travel and activations stay: what is a stage elsewhere is a
 //! microbatch, and what is a chunk there is a group of layers.
 //!
 //! A forward pass reads the weights of its group from the microbatch before, keeps an activation,
@@ -56,31 +54,32 @@ travelling_datum_in(flow_word const& word, slot_class made, slot_class arrives) 
 //! gradient in `context::state_gradient`. Pools are those of training: weights on their way
 //! forward are an `output`, those on their way backward with their gradients an `input_gradient`.
 inline constexpr flow travelling_weights = declare(
-  {detail::travelling_datum_in("weights", slot_class::output, slot_class::received_input),
-   detail::travelling_datum_in(
+  {travelling_datum_in("weights", slot_class::output, slot_class::received_input),
+   travelling_datum_in(
      "weights and gradients", slot_class::input_gradient, slot_class::received_gradient),
-   detail::travelling_datum_in("activation", slot_class::activation, slot_class::activation),
-   detail::passed_on("output of a group", slot_class::sequence),
-   detail::passed_on("gradient of an output", slot_class::sequence_gradient)},
+   travelling_datum_in("activation", slot_class::activation, slot_class::activation),
+   passed_on("output of a group", slot_class::sequence),
+   passed_on("gradient of an output", slot_class::sequence_gradient)},
   {{pass_kind::forward,
     declare_kind(pass_kind::forward,
                  engine::compute,
                  stage_call::forward,
-                 {{does::reads, detail::forward_weights, of_stage::before},
-                  {does::makes, detail::activation_of_group},
-                  {does::adds_to, detail::group_output, of_stage::own, chunk_order::ascending},
-                  {does::makes, detail::forward_weights}})},
+                 {{does::reads, forward_weights, of_stage::before},
+                  {does::makes, activation_of_group},
+                  {does::adds_to, group_output, of_stage::own, chunk_order::ascending},
+                  {does::makes, forward_weights}})},
    {pass_kind::backward,
-    declare_kind(
-      pass_kind::backward,
-      engine::compute,
-      stage_call::backward,
-      {{does::reads, detail::backward_weights, of_stage::before},
-       {does::frees, detail::activation_of_group},
-       {does::frees, detail::group_output},
-       {does::adds_to, detail::group_output_gradient, of_stage::own, chunk_order::descending},
-       {does::frees, detail::group_output_gradient},
-       {does::makes, detail::backward_weights}})}});
+    declare_kind(pass_kind::backward,
+                 engine::compute,
+                 stage_call::backward,
+                 {{does::reads, backward_weights, of_stage::before},
+                  {does::frees, activation_of_group},
+                  {does::frees, group_output},
+                  {does::adds_to, group_output_gradient, of_stage::own, chunk_order::descending},
+                  {does::frees, group_output_gradient},
+                  {does::makes, backward_weights}})}});
+
+} // namespace detail
 
 //! @brief WeiPipe: microbatches stay on their device, and the weights of P groups of layers travel
 //! round a ring of devices, for long sequences, whose activations are larger than weights.
@@ -107,7 +106,7 @@ inline constexpr flow travelling_weights = declare(
 //! Long-Context Large Model Training", PPoPP 2025, and its repository, wuhouming/TawPipe
 //! (weipipe.py).
 struct WeiPipe {
-  static constexpr flow declared = travelling_weights; //!< weights flow, activations stay
+  static constexpr flow declared = detail::travelling_weights; //!< weights flow, activations stay
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (devices > 0 && microbatches % devices != 0)

@@ -20,7 +20,7 @@ namespace pipelining::inline v0_3 {
 //! @complexity O(1) per pass.
 //! @source Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv:2401.10241), section
 //! 2.1 and table 2.
-using ZeroBubbleH1 = Walk<walk{.lag = 1}>;
+using ZeroBubbleH1 = detail::Walk<detail::walk{.lag = 1}>;
 
 //! @brief ZB-H2: twice the warm-up of ZB-H1 and twice its lag, so that steady state begins with no
 //! wait.
@@ -34,6 +34,6 @@ using ZeroBubbleH1 = Walk<walk{.lag = 1}>;
 //! @complexity O(1) per pass.
 //! @source Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv:2401.10241), section
 //! 2.2 and table 2.
-using ZeroBubbleH2 = Walk<walk{.reach = 2, .lag = 2}>;
+using ZeroBubbleH2 = detail::Walk<detail::walk{.reach = 2, .lag = 2}>;
 
 } // namespace pipelining::inline v0_3

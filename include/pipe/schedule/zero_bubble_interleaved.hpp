@@ -27,6 +27,6 @@ namespace pipelining::inline v0_3 {
 //! with Narayanan et al., SC 2021, section 2.2.2. Where all groups are of one size, the order is
 //! that of PyTorch's ScheduleInterleavedZeroBubble; uneven groups are our own.
 template <int StagesPerDevice = dynamic>
-using ZeroBubbleInterleaved = LoopedWalk<walk{.lag = 1}, StagesPerDevice, 1>;
+using ZeroBubbleInterleaved = detail::LoopedWalk<detail::walk{.lag = 1}, StagesPerDevice, 1>;
 
 } // namespace pipelining::inline v0_3

@@ -5,8 +5,10 @@
 //! @brief Passes that take longer the more keys their queries attend to. Header for
 //! pipelining::attention_cost and pipelining::attention_part_cost.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/slim_pipe_exchange.hpp>
@@ -31,9 +33,9 @@ struct attention_cost {
   std::optional<attention_exchange> exchange{}; //!< none: every device does its own attention
 
   [[nodiscard]] constexpr double duration(pass const& what) const {
-    bool const is_forward = what.kind == pass_kind::forward;
-    bool const attends =
-      is_forward || what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
+    role const is = detail::training_kind(what.kind).is;
+    bool const is_forward = is == role::forward;
+    bool const attends = is_forward || is == role::backward || is == role::input;
     double const taken = attends && exchange ? exchange->of(extents, what).chunks : 0;
     double const keys = attends ? what.chunk + 0.5 + taken : 0;
     return linear.duration(what) + keys * (is_forward ? forward : backward);
@@ -54,9 +56,8 @@ struct attention_part_cost {
 
   [[nodiscard]] constexpr double duration(pass const& what) const {
     exchange_stage const part = schedule.stage_at(extents, what.stage);
-    double const keys = what.kind == pass_kind::forward           ? forward
-                        : what.kind == pass_kind::backward_weight ? 0
-                                                                  : backward;
+    role const is = detail::training_kind(what.kind).is;
+    double const keys = is == role::forward ? forward : is == role::weights ? 0 : backward;
     switch (part.part) {
     case layer_part::projection: return projection_share * linear.duration(what);
     case layer_part::attention: return (part.chunk + 0.5 - part.taken) * keys;

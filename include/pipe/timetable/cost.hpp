@@ -8,6 +8,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
@@ -35,8 +36,8 @@ braid_time(double computes, double exchanges, double other, double other_exchang
 //! papers' unit cost.
 //!
 //! A fused `backward` takes `backward_input + backward_weight`; forward passes of all kinds take
-//! `forward`. Times are of one pass of one stage (of one chunk where there are chunks), in any one
-//! unit.
+//! `forward`. Kinds of one's own take the time of their role. Times are of one pass of one stage
+//! (of one chunk where there are chunks), in any one unit.
 struct uniform_cost {
   double forward = 1;         //!< of a stage, or of a chunk of it
   double backward_input = 1;  //!< the gradient of the input alone
@@ -63,52 +64,81 @@ struct uniform_cost {
   //! is longer than that is exposed.
   double all_reduce = 0;
 
-  // One switch and no further call: the compiler comes here for every pass.
+  //! The time of a pass of training.
   [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
-    switch (what.kind) {
-    case pass_kind::forward:
-    case pass_kind::checkpointed_forward:
-    case pass_kind::offloaded_forward: return forward + all_reduce;
-    case pass_kind::backward:
+    return duration(detail::kinds_of_training, what);
+  }
+  // One switch and no further call: the compiler comes here for every pass.
+  //! The time of a pass by the role of its kind.
+  [[nodiscard]] constexpr double duration(flow const& declared, pass const& what) const noexcept {
+    kind_of_pass const& kind = declared.kinds[static_cast<int>(what.kind)];
+    if (kind.in_groups)
+      return shard_duration(kind);
+    switch (kind.is) {
+    case role::forward: return forward + all_reduce;
+    case role::backward:
       return backward_input + (all_reduce > backward_weight ? all_reduce : backward_weight);
-    case pass_kind::backward_input: return backward_input + all_reduce;
-    case pass_kind::backward_weight: return backward_weight;
-    case pass_kind::recompute: return (recompute < 0 ? forward : recompute) + all_reduce;
-    case pass_kind::copy_out: return copy_out;
-    case pass_kind::copy_in: return copy_in;
-    case pass_kind::gather_weights:
-    case pass_kind::gather_weights_again: return gather;
-    case pass_kind::scatter_gradients: return scatter;
-    case pass_kind::embed: return embed;
-    case pass_kind::logits: return logits;
-    case pass_kind::logits_gradient: return logits_gradient;
-    case pass_kind::embed_gradient: return embed_gradient;
-    default: return 0; // stands between passes
+    case role::input: return backward_input + all_reduce;
+    case role::weights: return backward_weight;
+    case role::again:
+      return kind.on != engine::compute || kind.calls != stage_call::recompute
+               ? moving_duration(kind)
+               : (recompute < 0 ? forward : recompute) + all_reduce;
+    case role::copy: return kind.on == engine::copy_in ? copy_in : copy_out;
+    case role::communicate: return moving_duration(kind);
+    case role::mark: return 0;
     }
+    return 0;
   }
   //! The same where the exchanges of a tensor parallel group are hidden.
-  [[nodiscard]] constexpr double hidden_duration(pass const& what) const noexcept {
+  [[nodiscard]] constexpr double hidden_duration(flow const& declared,
+                                                 pass const& what) const noexcept {
     uniform_cost hidden = *this;
-    if (exposed(what.kind) > 0)
+    if (exposed(declared[what.kind]) > 0)
       hidden.all_reduce = 0;
-    return hidden.duration(what);
+    return hidden.duration(declared, what);
   }
   [[nodiscard]] constexpr double latency() const noexcept { return communication; }
   [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
   [[nodiscard]] constexpr double pair_duration(pass const& first,
                                                pass const& second) const noexcept {
-    return overlapped_pair < 0 ? detail::braid_time(hidden_duration(first),
-                                                    exposed(first.kind),
-                                                    hidden_duration(second),
-                                                    exposed(second.kind))
+    return pair_duration(detail::kinds_of_training, first, second);
+  }
+  //! The same of two passes of a flow.
+  [[nodiscard]] constexpr double
+  pair_duration(flow const& declared, pass const& first, pass const& second) const noexcept {
+    return overlapped_pair < 0 ? detail::braid_time(hidden_duration(declared, first),
+                                                    exposed(declared[first.kind]),
+                                                    hidden_duration(declared, second),
+                                                    exposed(declared[second.kind]))
                                : overlapped_pair;
   }
   //! What a pass of a kind takes longer when it runs alone.
-  [[nodiscard]] constexpr double exposed(pass_kind kind) const noexcept {
-    bool const waits = kind == pass_kind::forward || kind == pass_kind::checkpointed_forward ||
-                       kind == pass_kind::offloaded_forward || kind == pass_kind::recompute ||
-                       kind == pass_kind::backward_input;
+  [[nodiscard]] constexpr double exposed(kind_of_pass const& kind) const noexcept {
+    bool const waits =
+      !kind.in_groups && kind.on == engine::compute && !stands_between(kind) &&
+      (kind.is == role::forward || kind.is == role::again || kind.is == role::input);
     return waits ? all_reduce : 0;
+  }
+
+private:
+  //! Of shards of a vocabulary: those of the embedding read no stage before them or read one after
+  //! them, those of the output layer read one before them or each other.
+  [[nodiscard]] constexpr double shard_duration(kind_of_pass const& kind) const noexcept {
+    for (int i = 0; i < kind.effect_count; ++i)
+      switch (kind.effects[i].stage) {
+      case of_stage::before: return logits;
+      case of_stage::after: return embed_gradient;
+      case of_stage::group: return logits_gradient;
+      case of_stage::own: break;
+      }
+    return embed;
+  }
+  //! Of what moves weights or their gradients; none for marks.
+  [[nodiscard]] constexpr double moving_duration(kind_of_pass const& kind) const noexcept {
+    return kind.on == engine::compute                    ? 0
+           : kind.calls == stage_call::scatter_gradients ? scatter
+                                                         : gather;
   }
 };
 
@@ -118,11 +148,20 @@ static_assert(cost_model<uniform_cost>);
 //! two passes.
 template <cost_model Cost>
 [[nodiscard]] constexpr double
-pair_duration(Cost const& cost, pass const& first, pass const& second) {
-  if constexpr (requires { cost.pair_duration(first, second); })
+pair_duration(Cost const& cost, flow const& declared, pass const& first, pass const& second) {
+  if constexpr (requires { cost.pair_duration(declared, first, second); })
+    return cost.pair_duration(declared, first, second);
+  else if constexpr (requires { cost.pair_duration(first, second); })
     return cost.pair_duration(first, second);
   else
-    return cost.duration(first) + cost.duration(second);
+    return detail::time_of(cost, declared, first) + detail::time_of(cost, declared, second);
+}
+
+//! @brief The same of two passes of training.
+template <cost_model Cost>
+[[nodiscard]] constexpr double
+pair_duration(Cost const& cost, pass const& first, pass const& second) {
+  return pair_duration(cost, detail::kinds_of_training, first, second);
 }
 
 //! @brief The times between a group and other stages: what the cost model says, else those of
@@ -163,23 +202,21 @@ template <cost_model Cost>
   return links;
 }
 
-} // namespace detail
-
-//! @brief Checks the times of a cost model once, before anything is ordered by them: of every kind
+//! Checks the times of a cost model once, before anything is ordered by them: of every kind
 //! on every stage for every chunk of the first microbatch, and of messages.
 //! @throws std::invalid_argument with one sentence that names the first that is negative or not
 //! finite.
 //! @complexity O(S C)
 template <cost_model Cost>
 constexpr void check_cost(pipeline_view const& over, Cost const& cost) {
-  (void)detail::checked_latency(cost);
-  (void)detail::checked_links(cost, over.extents.devices);
+  (void)checked_latency(cost);
+  (void)checked_links(cost, over.extents.devices);
   group_times const groups = groups_of(cost);
   for (double const time : {groups.broadcast, groups.reduce})
-    if (!(time < 0) && !detail::is_time(time))
+    if (!(time < 0) && !is_time(time))
       throw std::invalid_argument("cost model: the times of a broadcast and of a reduce must be "
                                   "finite numbers, or negative for those of messages");
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < over.declared->kind_count; ++kind)
     for (int stage = 0; stage < stages(over.extents); ++stage)
       for (int chunk = 0; chunk < chunks_of(over, 0); ++chunk) {
         pass const what{static_cast<pass_kind>(kind),
@@ -188,8 +225,10 @@ constexpr void check_cost(pipeline_view const& over, Cost const& cost) {
                         0,
                         static_cast<std::uint16_t>(chunk)};
         if ((*over.declared)[what.kind].exists())
-          (void)detail::checked_duration(cost, what);
+          (void)checked_duration(cost, *over.declared, what);
       }
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -5,13 +5,17 @@
 //! @brief Times that differ from stage to stage and from chunk to chunk. Header for
 //! pipelining::cost_table.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -20,33 +24,67 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The kinds that a cost_table has times of: `backward` is the sum of its halves, forward
-//! passes of all kinds take the time of `forward`, and both gathers that of `gather_weights`.
-inline constexpr pass_kind timed_kinds[] = {pass_kind::forward,
-                                            pass_kind::backward_input,
-                                            pass_kind::backward_weight,
-                                            pass_kind::recompute,
-                                            pass_kind::copy_out,
-                                            pass_kind::copy_in,
-                                            pass_kind::gather_weights,
-                                            pass_kind::scatter_gradients,
-                                            pass_kind::embed,
-                                            pass_kind::logits,
-                                            pass_kind::logits_gradient,
-                                            pass_kind::embed_gradient};
+//! @brief A kind that a cost_table has times of, or the first of several that take the same time.
+struct timed_kind {
+  pass_kind kind; //!< its number in the flow
+  role is;        //!< what it is for
+  bool in_groups; //!< it runs on stages of groups
+  bool needed;    //!< no step goes without it
+  flow_word word; //!< what files call it
+};
 
 //! @brief One time per kind, stage and chunk: what a measurement gives.
+//!
+//! Kinds that call the same of a stage on the same engine share their times: forward passes of all
+//! kinds, and both gathers. A fused `backward` takes the sum of its halves. Marks take no time.
 class cost_table {
 public:
-  //! @brief Every pass takes what `base` says, until `set` says otherwise.
+  //! @brief Every pass of training takes what `base` says, until `set` says otherwise.
   //! @complexity O(S C) time and memory.
   cost_table(shape const& extents, uniform_cost const& base)
+      : cost_table(detail::kinds_of_training, extents, base) {}
+
+  //! @brief The same of the passes of a flow.
+  cost_table(flow const& of, shape const& extents, uniform_cost const& base)
       : devices_(extents.devices), chunks_(extents.chunks), base_(base), stages_(stages(extents)) {
-    auto const of_kind = static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_);
-    for (pass_kind const kind : timed_kinds) {
-      times_.insert(times_.end(), of_kind, base.duration({kind}));
-      exchanges_.insert(exchanges_.end(), of_kind, base.exposed(kind));
+    flow const& declared = detail::is_of_training(of) ? detail::kinds_of_training : of;
+    bool const split =
+      kind_with(declared, role::input) != no_kind && kind_with(declared, role::weights) != no_kind;
+    for (bool const in_groups : {false, true})
+      for (int kind = 0; kind < declared.kind_count; ++kind)
+        if (kind_of_pass const& one = declared.kinds[kind];
+            one.exists() && one.in_groups == in_groups)
+          add(declared, static_cast<pass_kind>(kind), split);
+    if (split) {
+      input_row_ = row_of_[index_of(kind_with(declared, role::input))];
+      weight_row_ = row_of_[index_of(kind_with(declared, role::weights))];
     }
+  }
+
+  //! @brief A table of the same kinds for other extents, in which no pass takes time.
+  [[nodiscard]] cost_table reshaped(shape const& extents, double latency) const {
+    cost_table result = *this;
+    result.devices_ = extents.devices;
+    result.chunks_ = extents.chunks;
+    result.stages_ = stages(extents);
+    result.base_ = {.communication = latency};
+    result.links_.clear();
+    for (std::vector<double>* const all : {&result.times_, &result.exchanges_})
+      all->assign(kinds_.size() * static_cast<std::size_t>(result.stages_ * result.chunks_), 0.0);
+    return result;
+  }
+
+  //! @brief The kinds that have times of their own: first those outside groups, each by number.
+  [[nodiscard]] std::span<timed_kind const> kinds() const noexcept { return kinds_; }
+  //! @brief The number there of a kind, or of the one whose time it takes; negative for marks, for
+  //! kinds of no pass, and for a fused `backward`.
+  [[nodiscard]] int number_of(pass_kind kind) const noexcept {
+    int const row = index_of(kind) < most_kinds ? row_of_[index_of(kind)] : no_time;
+    return row < of_halves ? row : -1;
+  }
+  //! @brief True for a fused `backward`.
+  [[nodiscard]] bool takes_halves(pass_kind kind) const noexcept {
+    return index_of(kind) < most_kinds && row_of_[index_of(kind)] == of_halves;
   }
 
   //! @brief Sets the time of one kind on one stage for one chunk. Forward passes of all kinds take
@@ -55,13 +93,19 @@ public:
   //! time that is negative or not finite, or for the
   //!         fused `backward`, whose time is the sum of its halves.
   void set(pass_kind kind, int stage, int chunk, double time) {
-    if (kind == pass_kind::backward)
+    if (takes_halves(kind))
       throw std::invalid_argument(
         "cost_table::set: a fused backward takes the sum of backward_input and "
         "backward_weight; set those two");
     if (!(time >= 0 && time <= std::numeric_limits<double>::max()))
       throw std::invalid_argument("cost_table::set: a time must be finite and not negative");
     times_.at(index(kind, stage, chunk)) = time;
+  }
+  //! @brief The same of all kinds with a role that run outside groups and take time.
+  void set(role is, int stage, int chunk, double time) {
+    for (timed_kind const& one : kinds_)
+      if (one.is == is && !one.in_groups)
+        set(one.kind, stage, chunk, time);
   }
 
   //! @brief Sets how much of the time of a pass that runs alone are exchanges of a tensor parallel
@@ -75,12 +119,16 @@ public:
                                   "a pass, so they are not negative and take no longer than it");
     exchanges_[at] = time;
   }
+  //! @brief The same of all kinds with a role that run outside groups and take time.
+  void set_exchanges(role is, int stage, int chunk, double time) {
+    for (timed_kind const& one : kinds_)
+      if (one.is == is && !one.in_groups)
+        set_exchanges(one.kind, stage, chunk, time);
+  }
   //! @brief How much of the time of a pass that runs alone are such exchanges; of a fused
   //! `backward`, what it does not hide itself is none that others could.
   [[nodiscard]] double exchanges(pass const& what) const {
-    return stands_between(what.kind) || what.kind == pass_kind::backward
-             ? 0
-             : exchanges_[index(what.kind, what.stage, what.chunk)];
+    return number_of(what.kind) < 0 ? 0 : exchanges_[index(what.kind, what.stage, what.chunk)];
   }
   //! @brief The same table with all exchanges hidden: no order takes less than under these times.
   [[nodiscard]] cost_table without_exchanges() const {
@@ -123,12 +171,10 @@ public:
   }
 
   [[nodiscard]] double duration(pass const& what) const {
-    if (stands_between(what.kind))
-      return 0;
-    if (what.kind != pass_kind::backward)
-      return times_[index(what.kind, what.stage, what.chunk)];
-    std::size_t const input = index(pass_kind::backward_input, what.stage, what.chunk);
-    double const weight = times_[index(pass_kind::backward_weight, what.stage, what.chunk)];
+    if (!takes_halves(what.kind))
+      return number_of(what.kind) < 0 ? 0 : times_[index(what.kind, what.stage, what.chunk)];
+    std::size_t const input = place(input_row_, what.stage, what.chunk);
+    double const weight = times_[place(weight_row_, what.stage, what.chunk)];
     return std::max(times_[input] - exchanges_[input], 0.0) + std::max(weight, exchanges_[input]);
   }
   [[nodiscard]] double latency() const noexcept { return base_.communication; }
@@ -145,14 +191,54 @@ public:
   }
 
 private:
+  static constexpr std::uint8_t no_time = 255;   // marks, and kinds that are none
+  static constexpr std::uint8_t of_halves = 254; // the sum of two others
+
+  [[nodiscard]] static constexpr std::array<std::uint8_t, most_kinds> filled_with_no_time() {
+    std::array<std::uint8_t, most_kinds> rows{};
+    rows.fill(no_time);
+    return rows;
+  }
+  [[nodiscard]] static constexpr bool take_the_same(kind_of_pass const& one,
+                                                    kind_of_pass const& other) noexcept {
+    return !one.in_groups && !other.in_groups && one.calls != stage_call::perform &&
+           one.calls == other.calls && one.on == other.on;
+  }
+  //! Steps of training have the passes of a unit; those of a flow of one's own all of its kinds.
+  [[nodiscard]] static constexpr bool is_needed(kind_of_pass const& one) noexcept {
+    return one.calls == stage_call::perform ||
+           (!one.in_groups &&
+            (one.is == role::forward || one.is == role::input || one.is == role::weights));
+  }
+  void add(flow const& declared, pass_kind kind, bool split) {
+    kind_of_pass const& one = declared[kind];
+    std::uint8_t& row = row_of_[index_of(kind)];
+    if (stands_between(one))
+      return;
+    if (split && one.is == role::backward && !one.in_groups) {
+      row = of_halves;
+      return;
+    }
+    row = 0;
+    while (row < kinds_.size() && !take_the_same(declared[kinds_[row].kind], one))
+      ++row;
+    if (row < kinds_.size())
+      return;
+    kinds_.push_back({kind, one.is, one.in_groups, is_needed(one), one.word});
+    auto const of_kind = static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_);
+    times_.insert(times_.end(), of_kind, base_.duration(declared, {kind}));
+    exchanges_.insert(exchanges_.end(), of_kind, base_.exposed(one));
+  }
+
+  //! @pre the kind has times of its own
   [[nodiscard]] std::size_t index(pass_kind kind, int stage, int chunk) const {
+    if (number_of(kind) < 0)
+      throw std::out_of_range("cost_table: no pass of this kind takes time in this table");
+    return place(number_of(kind), stage, chunk);
+  }
+  [[nodiscard]] std::size_t place(int row, int stage, int chunk) const {
     if (stage < 0 || stage >= stages_ || chunk < 0 || chunk >= chunks_)
       throw std::out_of_range("cost_table: no such stage or chunk in this table");
-    if (kind == pass_kind::gather_weights_again)
-      kind = pass_kind::gather_weights;
-    int row = 0; // that of all forward passes
-    for (int i = 1; i < static_cast<int>(std::size(timed_kinds)); ++i)
-      row = timed_kinds[i] == kind ? i : row;
     return static_cast<std::size_t>((row * stages_ + stage) * chunks_ + chunk);
   }
 
@@ -160,6 +246,10 @@ private:
   int chunks_;
   uniform_cost base_;
   int stages_;
+  std::vector<timed_kind> kinds_;
+  std::array<std::uint8_t, most_kinds> row_of_ = filled_with_no_time();
+  int input_row_ = 0; // of the two halves of a fused backward
+  int weight_row_ = 0;
   std::vector<double> times_;
   std::vector<double> exchanges_; // of times_, what something else can hide
   std::vector<double> links_;

@@ -22,7 +22,9 @@ namespace pipelining::inline v0_3 {
   return text;
 }
 
-//! @brief The sentence of a rule, without the passes. Compile errors use the same words.
+namespace detail {
+
+//! The sentence of a rule, without the passes. Compile errors use the same words.
 [[nodiscard]] constexpr char const* sentence(rule broken) noexcept {
   switch (broken) {
   case rule::none: return "the timetable keeps every rule";
@@ -48,9 +50,11 @@ namespace pipelining::inline v0_3 {
   return "unknown rule";
 }
 
+} // namespace detail
+
 //! @brief A verdict as one sentence that names the rule, the device and the passes.
 [[nodiscard]] inline std::string describe(report const& verdict, pipeline_view const& over) {
-  std::string text = std::string("timetable: ") + sentence(verdict.broken);
+  std::string text = std::string("timetable: ") + detail::sentence(verdict.broken);
   if (verdict)
     return text;
   text += " (device " + std::to_string(verdict.device);

@@ -7,8 +7,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/timetable/verify.hpp>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 // These types exist for their names: compilers print the arguments of the template that holds a
 // failed static_assert.
@@ -81,5 +80,4 @@ struct diagnosis : timetable_breaks<Verdict.broken,
                                                    microbatch<Verdict.other.microbatch>,
                                                    chunk<Verdict.other.chunk>>> {};
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -14,8 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The number of an entry in its row. Unsigned, so that the number before the first is one that no
 //! row reaches.
@@ -145,7 +144,7 @@ struct entry_rules {
     flow const& declared = *over.declared;
     int const stage_count = stages(over.extents);
     bool const chunked = over.extents.chunks > 1 || over.first_units != nullptr;
-    for (int kind = 0; kind < most_kinds; ++kind) {
+    for (int kind = 0; kind < declared.kind_count; ++kind) {
       if (!declared.kinds[kind].exists() ||
           (declared.kinds[kind].in_groups && over.edges == nullptr))
         continue;
@@ -385,5 +384,4 @@ private:
   row_findings found_;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief How soon one iteration may follow another. Header for pipelining::post_validated_period
-//! and pipelining::may_run_again.
+//! and pipelining::detail::may_run_again.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -13,7 +13,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief True for a pass that a device may run before it knows whether the step of the optimizer
+namespace detail {
+
+//! True for a pass that a device may run before it knows whether the step of the optimizer
 //! was right: a forward pass of its lowest stage, which needs nothing of this iteration but such
 //! passes, and can run again.
 [[nodiscard]] constexpr bool
@@ -26,7 +28,7 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
   return true;
 }
 
-//! @brief When a device begins the first pass that cannot run again, on whichever engine.
+//! When a device begins the first pass that cannot run again, on whichever engine.
 [[nodiscard]] constexpr double first_final_start(timetable_view table, int device) noexcept {
   double first = last_end(table, device);
   for (int row = device; row < table.rows(); row += table.over.extents.devices)
@@ -35,6 +37,8 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
         first = table.starts[i];
   return first;
 }
+
+} // namespace detail
 
 //! @brief The time from the start of one iteration to that of the next, where every device begins
 //! the next one when it has ended this one, and has the totals of all devices before the first pass
@@ -50,9 +54,10 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
   double period = span_of(table);
   double complete = 0;
   for (int device = 0; device < table.over.extents.devices; ++device)
-    complete = last_end(table, device) > complete ? last_end(table, device) : complete;
+    complete =
+      detail::last_end(table, device) > complete ? detail::last_end(table, device) : complete;
   for (int device = 0; device < table.over.extents.devices; ++device)
-    if (double const wait = complete - first_final_start(table, device); wait > period)
+    if (double const wait = complete - detail::first_final_start(table, device); wait > period)
       period = wait;
   return period;
 }

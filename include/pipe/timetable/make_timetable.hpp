@@ -153,7 +153,7 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] device_orders
 make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   device_orders orders{detail::arranged_pipeline(plan, size), {}, {0}};
-  check_cost(orders.over, cost);
+  detail::check_cost(orders.over, cost);
   orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over)) + 1);
   detail::order_rows(plan, orders.over, cost, orders.offsets.data(), detail::growing_room{orders});
   orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
@@ -176,7 +176,7 @@ make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) 
   detail::entered_rows const entered = detail::enter(table);
   if (entered.found().first) // else a pass may name what the pipeline does not have
     detail::run(table, entered, cost);
-  if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)
+  if (report const verdict = detail::verify_entered(table, entered, detail::unlimited); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   return table;
 }

@@ -5,21 +5,46 @@
 //! @brief How good a timetable is. Header for span, makespan, bubble and peak activations.
 
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/ratio.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <compare>
+#include <cstdint>
 #include <span>
 
 namespace pipelining::inline v0_3 {
 
-//! @brief When the first pass of a device starts.
+//! @brief A fraction kept as it was given; comparisons look at its value, so ratio{2, 4} ==
+//! ratio{1, 2}.
+//!
+//! @pre `denominator` > 0, and both members stay below 2^31 so that the products of a comparison
+//! are exact.
+struct ratio {
+  std::int64_t numerator = 0;   //!< as it was given
+  std::int64_t denominator = 1; //!< as it was given, above 0
+
+  friend constexpr bool operator==(ratio a, ratio b) noexcept {
+    return a.numerator * b.denominator == b.numerator * a.denominator;
+  }
+  friend constexpr std::strong_ordering operator<=>(ratio a, ratio b) noexcept {
+    return a.numerator * b.denominator <=> b.numerator * a.denominator;
+  }
+};
+
+//! @brief The nearest double.
+[[nodiscard]] constexpr double to_double(ratio r) noexcept {
+  return static_cast<double>(r.numerator) / static_cast<double>(r.denominator);
+}
+
+namespace detail {
+
+//! When the first pass of a device starts.
 [[nodiscard]] constexpr double first_start(timetable_view table, int device) noexcept {
   return table.row_size(device) == 0 ? 0 : table.starts[table.offsets[device]];
 }
 
-//! @brief When the last pass of a device ends, on whichever engine.
+//! When the last pass of a device ends, on whichever engine.
 [[nodiscard]] constexpr double last_end(timetable_view table, int device) noexcept {
   double last = 0;
   for (int row = device; row < table.rows(); row += table.over.extents.devices)
@@ -27,6 +52,16 @@ namespace pipelining::inline v0_3 {
       last = table.ends[table.offsets[row + 1] - 1];
   return last;
 }
+
+//! The most slots of a pool that a device holds at once, in chunks of one stage. A pass
+//! takes them at its start and gives them back at its end, as its flow says.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] constexpr int
+peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
+  return detail::peak_of<int>(table, device, pool, [](pass const&) { return 1; });
+}
+
+} // namespace detail
 
 //! @brief The time that a device spends in passes; a composite pass counts once.
 //! @complexity O(n) for the n passes of the device.
@@ -44,7 +79,7 @@ namespace pipelining::inline v0_3 {
 [[nodiscard]] constexpr double span_of(timetable_view table) noexcept {
   double longest = 0;
   for (int device = 0; device < table.over.extents.devices; ++device) {
-    double const length = last_end(table, device) - first_start(table, device);
+    double const length = detail::last_end(table, device) - detail::first_start(table, device);
     if (length > longest)
       longest = length;
   }
@@ -53,13 +88,13 @@ namespace pipelining::inline v0_3 {
 
 //! @brief The time from the first start on any device to the last end on any device.
 [[nodiscard]] constexpr double makespan(timetable_view table) noexcept {
-  double first = first_start(table, 0);
-  double last = last_end(table, 0);
+  double first = detail::first_start(table, 0);
+  double last = detail::last_end(table, 0);
   for (int device = 1; device < table.over.extents.devices; ++device) {
-    if (first_start(table, device) < first)
-      first = first_start(table, device);
-    if (last_end(table, device) > last)
-      last = last_end(table, device);
+    if (detail::first_start(table, device) < first)
+      first = detail::first_start(table, device);
+    if (detail::last_end(table, device) > last)
+      last = detail::last_end(table, device);
   }
   return last - first;
 }
@@ -75,19 +110,11 @@ namespace pipelining::inline v0_3 {
   return span > 0 ? 1 - sum / table.over.extents.devices / span : 0;
 }
 
-//! @brief The most slots of a pool that a device holds at once, in chunks of one stage. A pass
-//! takes them at its start and gives them back at its end, as its flow says.
-//! @complexity O(n) for the n passes of the device.
-[[nodiscard]] constexpr int
-peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
-  return detail::peak_of<int>(table, device, pool, [](pass const&) { return 1; });
-}
-
 //! @brief The most chunks of activations that a device holds at once. In training, a forward pass
 //! takes one and `backward` or `backward_weight` gives it back.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] constexpr int peak_activation_chunks(timetable_view table, int device) noexcept {
-  return peak_chunks(table, device, slot_class::activation);
+  return detail::peak_chunks(table, device, slot_class::activation);
 }
 
 //! @brief Peak activations of one device in whole microbatches of one stage, for chunks of equal

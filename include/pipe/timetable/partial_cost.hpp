@@ -4,8 +4,10 @@
 //! @file
 //! @brief Recomputation and copies of a part of an activation. Header for pipelining::partial_cost.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 
@@ -21,10 +23,15 @@ struct partial_cost {
   Cost of{};     //!< the times of whole activations
   Share share{}; //!< of a recompute or a copy
 
+  //! @brief The time of a pass of training.
   [[nodiscard]] constexpr double duration(pass const& what) const {
-    double const whole = of.duration(what);
-    if (what.kind != pass_kind::recompute && what.kind != pass_kind::copy_out &&
-        what.kind != pass_kind::copy_in)
+    return duration(detail::kinds_of_training, what);
+  }
+  //! @brief The time of a pass of a flow: less where only a share is recomputed or copied.
+  [[nodiscard]] constexpr double duration(flow const& declared, pass const& what) const {
+    double const whole = detail::time_of(of, declared, what);
+    stage_call const calls = declared[what.kind].calls;
+    if (calls != stage_call::recompute && !detail::is_copy(declared[what.kind]))
       return whole;
     double const part = share(what);
     if (!(part >= 0 && part <= 1))
@@ -34,8 +41,9 @@ struct partial_cost {
   }
   [[nodiscard]] constexpr double latency() const { return of.latency(); }
   [[nodiscard]] constexpr group_times groups() const { return groups_of(of); }
-  [[nodiscard]] constexpr double pair_duration(pass const& first, pass const& second) const {
-    return pipelining::pair_duration(of, first, second);
+  [[nodiscard]] constexpr double
+  pair_duration(flow const& declared, pass const& first, pass const& second) const {
+    return pipelining::pair_duration(of, declared, first, second);
   }
 };
 

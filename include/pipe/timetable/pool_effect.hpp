@@ -9,8 +9,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable_view.hpp>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! How many slots of one pool a pass of each kind takes at its start and gives back at its end.
 struct pool_effect {
@@ -20,7 +19,7 @@ struct pool_effect {
 
 [[nodiscard]] constexpr pool_effect effect_on(flow const& declared, slot_class pool) noexcept {
   pool_effect result{};
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < declared.kind_count; ++kind)
     for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
       effect const& one = declared.kinds[kind].effects[i];
       datum const& of = declared.data[one.of];
@@ -117,5 +116,4 @@ peak_of(timetable_view const& table, int device, slot_class pool, Weight const& 
   });
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

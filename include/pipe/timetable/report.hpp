@@ -42,7 +42,11 @@ struct report {
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == rule::none; }
 };
 
-//! @brief No limit on the activations of a device.
+namespace detail {
+
+//! No limit on the activations of a device.
 inline constexpr int unlimited = 0x7fffffff;
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -13,8 +13,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The times between devices that a timetable says it has.
 struct message_times {
@@ -154,11 +153,11 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
         start = ready;
     }
     if (pair) {
-      free_from = start + pair_duration(cost, passes[entry - 1], what);
+      free_from = start + pair_duration(cost, *state.map.over.declared, passes[entry - 1], what);
       starts[entry - 1] = start;
       ends[entry - 1] = free_from;
     } else {
-      free_from = start + cost.duration(what);
+      free_from = start + time_of(cost, *state.map.over.declared, what);
     }
     starts[entry] = start;
     ends[entry] = free_from;
@@ -195,5 +194,4 @@ constexpr void advance(simulation& state, Cost const& cost) {
     }
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

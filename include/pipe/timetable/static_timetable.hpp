@@ -25,13 +25,13 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The unit cost of the papers as a type: the default of `timetable`. A cost type has a
+namespace detail {
+
+//! The unit cost of the papers as a type: the default of `timetable`. A cost type has a
 //! member `value`.
 struct unit_cost {
   static constexpr uniform_cost value{}; //!< every pass takes 1, messages nothing
 };
-
-namespace detail {
 
 //! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
 template <class Schedule>
@@ -164,9 +164,7 @@ struct refused_size : no_timetable {
   static_assert((static_cast<void>(arranged<Schedule>(Devices, Microbatches)), true));
 };
 
-} // namespace detail
-
-//! @brief A timetable whose order, times and verdict are constants of the compiler. Naming an
+//! A timetable whose order, times and verdict are constants of the compiler. Naming an
 //! object of this type
 //!        checks it: a broken rule is a compile error that names the rule and the pass. A size that
 //!        the schedule refuses is an error that shows where it says why.
@@ -176,38 +174,43 @@ struct refused_size : no_timetable {
 //! @tparam Cost a type whose member `value` is a cost model.
 template <class Schedule, int Devices, int Microbatches, class Cost = unit_cost>
 struct static_timetable
-    : private detail::diagnosis<detail::timed<Schedule, Devices, Microbatches, Cost>::value.verdict,
-                                Schedule,
-                                Devices,
-                                Microbatches> {
+    : private diagnosis<timed<Schedule, Devices, Microbatches, Cost>::value.verdict,
+                        Schedule,
+                        Devices,
+                        Microbatches> {
   //! What the compiler made.
-  static constexpr timetable_view view = detail::timed<Schedule, Devices, Microbatches, Cost>::view;
+  static constexpr timetable_view view = timed<Schedule, Devices, Microbatches, Cost>::view;
   constexpr operator timetable_view() const noexcept {
     return view;
   } // NOLINT(google-explicit-constructor)
 };
 
 template <class Schedule, int Devices, int Microbatches, class Cost>
-requires(
-  !detail::takes_size<Schedule,
-                      Devices,
-                      Microbatches>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
-    : detail::refused_size<Schedule, Devices, Microbatches> {
+requires(!takes_size<Schedule,
+                     Devices,
+                     Microbatches>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
+    : refused_size<Schedule, Devices, Microbatches> {
 };
 template <class Schedule, int Devices, int Microbatches, class Cost>
 requires(!schedule<Schedule>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
-    : detail::schedule_requirements<Schedule>, detail::no_timetable {
+    : schedule_requirements<Schedule>, no_timetable {
 };
 
+} // namespace detail
+
 //! @brief The timetable of a schedule type: `constexpr auto table = timetable<Seq1F1B<4>, 8, 32>;`
-template <class Schedule, int Devices, int Microbatches, class Cost = unit_cost>
-inline constexpr static_timetable<Schedule, Devices, Microbatches, Cost> timetable{};
+template <class Schedule, int Devices, int Microbatches, class Cost = detail::unit_cost>
+inline constexpr detail::static_timetable<Schedule, Devices, Microbatches, Cost> timetable{};
 
 //! @brief The verdict on a timetable of the compiler, itself a constant.
 //! @tparam MemoryLimit the most chunks of activations that a device may hold.
-template <int MemoryLimit = unlimited, class Schedule, int Devices, int Microbatches, class Cost>
+template <int MemoryLimit = detail::unlimited,
+          class Schedule,
+          int Devices,
+          int Microbatches,
+          class Cost>
 [[nodiscard]] constexpr report
-verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
+verify(detail::static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
   if constexpr (!schedule<Schedule> || !detail::takes_size<Schedule, Devices, Microbatches>) {
     return {};
   } else {

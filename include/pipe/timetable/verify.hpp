@@ -211,7 +211,7 @@ constexpr report check_memory(pool_effect const& of,
                                                 int at) {
   flow const& declared = *over.declared;
   int const unit_count = units(over);
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < declared.kind_count; ++kind)
     for (int i = 0; holds(found[at], kind) && i < declared.kinds[kind].effect_count; ++i) {
       effect const& one = declared.kinds[kind].effects[i];
       if (one.stage == of_stage::own || users.fill_row(declared, one.of))
@@ -326,7 +326,7 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
 //!
 //! @param memory_limit the most chunks of activations that a device may hold.
 //! @complexity O(n) time and memory for n passes.
-[[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = unlimited) {
+[[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = detail::unlimited) {
   detail::entered_rows const entered(table.over, table.passes, table.offsets);
   return detail::verify_entered(table, entered, memory_limit);
 }

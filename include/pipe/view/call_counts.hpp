@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief How many calls of CUDA and NCCL a plan takes. Header for pipelining::count_calls.
+//! @brief How many calls of CUDA and NCCL a plan takes. Header for pipelining::detail::count_calls.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/exchange.hpp>
@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief What the host asks of CUDA and NCCL in one iteration, beside what stages launch
+//! What the host asks of CUDA and NCCL in one iteration, beside what stages launch
 //! themselves. One stream for passes, one for every lane and one for every engine that copies; one
 //! thread per device.
 struct call_count {
@@ -30,7 +30,7 @@ struct call_count {
   [[nodiscard]] constexpr int total() const noexcept {
     return waits + records + messages + group_marks + joins + copies;
   }
-  //! @brief Calls for each pass, the mean.
+  //! Calls for each pass, the mean.
   [[nodiscard]] constexpr double per_pass() const noexcept {
     return passes > 0 ? static_cast<double>(total()) / passes : 0;
   }
@@ -48,19 +48,19 @@ struct call_count {
   friend constexpr bool operator==(call_count const&, call_count const&) = default;
 };
 
-//! @brief The calls of one device.
+//! The calls of one device.
 //! @complexity O(n) for the n items of the device.
 [[nodiscard]] constexpr call_count count_calls(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
-  detail::scratch<bool> waited(count, false);
+  scratch<bool> waited(count, false);
   call_count calls;
   int streams = 0; // beside that of passes
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
     bool const message = head.what != operation::run;
-    int const enqueued = message && detail::is_broadcast(work.over, head) ? 1 : end - first;
+    int const enqueued = message && is_broadcast(work.over, head) ? 1 : end - first;
     if (message)
       calls.messages += enqueued;
     else if (is_copy(*work.over.declared, head))
@@ -83,7 +83,7 @@ struct call_count {
   return calls;
 }
 
-//! @brief The calls of all devices.
+//! The calls of all devices.
 //! @complexity O(n) for all items.
 [[nodiscard]] constexpr call_count count_calls(plan_view work) {
   call_count sum;
@@ -92,4 +92,4 @@ struct call_count {
   return sum;
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

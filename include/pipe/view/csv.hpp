@@ -14,7 +14,8 @@ namespace pipelining::inline v0_3 {
 
 //! @brief Writes one line per pass, device after device, under the heading
 //!        `device,kind,stage,microbatch,chunk,start,end`. The kind is its letter
-//! in the flow. What other engines do stands behind the passes of all devices.
+//! in the flow, or its word where it has none. What other engines do stands behind the passes of
+//! all devices.
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
 void write_csv(Sink& out, timetable_view table) {
@@ -22,11 +23,10 @@ void write_csv(Sink& out, timetable_view table) {
   for (int row = 0; row < table.rows(); ++row) {
     for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
       pass const& what = table.passes[i];
-      char const kind[] = {letter(*table.over.declared, what.kind), '\0'};
       append(out,
              row % table.over.extents.devices,
              ",",
-             kind,
+             sign(*table.over.declared, what.kind).c_str(),
              ",",
              what.stage,
              ",",

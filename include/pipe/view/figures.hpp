@@ -8,7 +8,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/training_flows.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
@@ -18,11 +17,6 @@
 #include <string_view>
 
 namespace pipelining::inline v0_3 {
-
-//! @brief True for the kinds at whose end what a plain forward pass has kept is free again.
-[[nodiscard]] constexpr bool frees_kept(pass_kind kind) noexcept {
-  return kind == pass_kind::backward || kind == pass_kind::backward_weight;
-}
 
 //! @brief The share of the makespan in which a device is idle, as a mean over devices. What a step
 //! with a barrier behind it loses; on the span it is `bubble_rate`.
@@ -46,18 +40,22 @@ namespace pipelining::inline v0_3 {
 peak_weight_inputs(timetable_view table, int device, timetable_caption const& about) noexcept {
   // Equal chunks are counted whole and divided once, so that thirds add up.
   bool const equal = about.chunk_shares.empty();
-  auto const share = [&](int chunk) { return equal ? 1.0 : chunk_share(table, about, chunk); };
+  auto const share = [&](int chunk) { return equal ? 1.0 : detail::chunk_share(table, about, chunk); };
+  auto const is = [&](pass const& what, role wanted) {
+    kind_of_pass const& kind = (*table.over.declared)[what.kind];
+    return !kind.in_groups && kind.is == wanted;
+  };
   double live = 0;
   double peak = 0;
   for (int i = table.offsets[device]; i < table.offsets[device + 1];) {
     int const end =
       i + 1 < table.offsets[device + 1] && table.passes[i + 1].overlapped ? i + 2 : i + 1;
     for (int k = i; k < end; ++k)
-      if (table.passes[k].kind == pass_kind::backward_input)
+      if (is(table.passes[k], role::input))
         live += share(table.passes[k].chunk);
     peak = live > peak ? live : peak;
     for (int k = i; k < end; ++k)
-      if (table.passes[k].kind == pass_kind::backward_weight)
+      if (is(table.passes[k], role::weights))
         live -= share(table.passes[k].chunk);
     i = end;
   }
@@ -90,7 +88,14 @@ struct timetable_figures {
   return result;
 }
 
-//! @brief "bubble 10.1 % of the span, 20.2 % of the makespan".
+namespace detail {
+
+//! True for the kinds at whose end what a plain forward pass has kept is free again.
+[[nodiscard]] constexpr bool frees_kept(kind_of_pass const& kind) noexcept {
+  return !kind.in_groups && (kind.is == role::backward || kind.is == role::weights);
+}
+
+//! "bubble 10.1 % of the span, 20.2 % of the makespan".
 template <text_sink Sink>
 void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
   append(out, "bubble ");
@@ -100,7 +105,7 @@ void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
   append(out, " % of the makespan");
 }
 
-//! @brief "peak activations 8 (4 of all stages of a device), weight inputs 3 (...), in microbatches
+//! "peak activations 8 (4 of all stages of a device), weight inputs 3 (...), in microbatches
 //! of one stage".
 template <text_sink Sink>
 void append_peaks(Sink& out,
@@ -116,8 +121,6 @@ void append_peaks(Sink& out,
   append(out, ", in microbatches of one stage");
 }
 
-namespace detail {
-
 //! What stands before the row of an engine beside the compute engine: "copy out", "copy in" or
 //! "network".
 //! @param row of a table, behind those of the devices
@@ -130,8 +133,8 @@ namespace detail {
 }
 
 //! The number in a cell: the microbatch, or the stage whose weights travel.
-[[nodiscard]] constexpr int number_of_cell(pass const& what) noexcept {
-  return training_kind(what.kind).on == engine::network ? what.stage : what.microbatch;
+[[nodiscard]] constexpr int number_of_cell(flow const& declared, pass const& what) noexcept {
+  return declared[what.kind].on == engine::network ? what.stage : what.microbatch;
 }
 
 } // namespace detail

@@ -44,9 +44,9 @@ void write_json_row(Sink& out, timetable_view table, int row) {
   append(out, "[");
   for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
     pass const& what = table.passes[i];
-    char const kind[] = {letter(*table.over.declared, what.kind), '\0'};
-    append(out, i == table.offsets[row] ? "" : ",", "\n{\"kind\":\"", kind);
-    append(out, "\",\"stage\":", what.stage, ",\"microbatch\":", what.microbatch);
+    append(out, i == table.offsets[row] ? "" : ",", "\n{\"kind\":");
+    append_quoted(out, sign(*table.over.declared, what.kind).c_str());
+    append(out, ",\"stage\":", what.stage, ",\"microbatch\":", what.microbatch);
     append(out, ",\"chunk\":", what.chunk, ",\"start\":", table.starts[i]);
     append(out, ",\"end\":", table.ends[i], "}");
   }
@@ -85,7 +85,7 @@ void write_json(Sink& out, timetable_view table, timetable_caption const& about)
     append(out, ",\"all_reduce\":", about.cost.all_reduce);
   append(out, "},\n\"chunk_shares\":[");
   for (int chunk = 0; chunk < extents.chunks; ++chunk)
-    append(out, chunk == 0 ? "" : ",", chunk_share(table, about, chunk));
+    append(out, chunk == 0 ? "" : ",", detail::chunk_share(table, about, chunk));
   append(out, "],\n\"makespan\":", makespan(table), ",\"span\":", span_of(table));
   append(out, ",\"bubble_rate\":", bubble_rate(table));
   append(out, ",\"makespan_bubble_rate\":", makespan_bubble_rate(table));

@@ -48,14 +48,14 @@ namespace detail {
 //! @brief The bill of a plan's policy, and a table of the CUDA and NCCL calls of every device.
 //! @complexity O(n log E) for n items and E pairs of devices.
 [[nodiscard]] inline std::string describe_calls(plan_view work) {
-  std::string text = describe(make_bill(work)) + "\n" + detail::cell(6, "device");
+  std::string text = describe(detail::make_bill(work)) + "\n" + detail::cell(6, "device");
   for (char const* const name :
        {"passes", "waits", "records", "messages", "groups", "joins", "copies", "calls", "per pass"})
     text += detail::cell(10, name);
   text += "\n";
   for (int device = 0; device < work.over.extents.devices; ++device)
-    text += detail::calls_line(std::to_string(device), count_calls(work, device));
-  return text + detail::calls_line("all", count_calls(work));
+    text += detail::calls_line(std::to_string(device), detail::count_calls(work, device));
+  return text + detail::calls_line("all", detail::count_calls(work));
 }
 
 //! @brief The memory map of a plan: for every device and class the slots, their bytes, where they
@@ -66,7 +66,7 @@ namespace detail {
     "device  class              slots  bytes of a slot        offset  all in use at\n";
   for (int device = 0; device < work.over.extents.devices; ++device) {
     for (int of = 0; of < slot_classes; ++of) {
-      slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+      detail::slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
       if (layout.count == 0)
         continue;
       std::string name = word(static_cast<slot_class>(of));
@@ -74,7 +74,7 @@ namespace detail {
       item const& peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
       text += detail::cell(6, device) + "  " + name + detail::cell(7, layout.count) +
               detail::cell(17, layout.bytes) + detail::cell(14, layout.offset) + "  " +
-              describe_subject(peak, work.over) + "\n";
+              detail::describe_subject(peak, work.over) + "\n";
     }
     text += detail::cell(6, device) + "  arena of " + std::to_string(work.arena_bytes[device]) +
             " bytes\n";

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a communication policy costs a plan. Header for pipelining::bill.
+//! @brief What a communication policy costs a plan. Header for pipelining::detail::bill.
 
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
@@ -17,7 +17,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The bill of a policy for one plan.
+namespace detail {
+
+//! The bill of a policy for one plan.
 struct bill {
   char const* policy = "";          //!< its name
   int communicators = 0;            //!< of the whole pipeline
@@ -29,7 +31,7 @@ struct bill {
   call_count calls;                 //!< of all devices
 };
 
-//! @brief Makes the bill of a plan.
+//! Makes the bill of a plan.
 //! @complexity O(n log E) for n items and E pairs of devices.
 [[nodiscard]] inline bill make_bill(plan_view work) {
   bill result;
@@ -65,8 +67,10 @@ struct bill {
   return result;
 }
 
+} // namespace detail
+
 //! @brief The bill in one line.
-[[nodiscard]] inline std::string describe(bill const& costs) {
+[[nodiscard]] inline std::string describe(detail::bill const& costs) {
   auto const count = [](int number, char const* thing) {
     return std::to_string(number) + " " + thing + (number == 1 ? "" : "s");
   };

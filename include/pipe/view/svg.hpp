@@ -4,6 +4,7 @@
 //! @file
 //! @brief A timetable as a picture. Header for pipelining::write_svg.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/timetable/describe.hpp>
@@ -193,7 +194,9 @@ void begin_text(Sink& out, double x, double y, double size, std::string_view mor
 //! The colour of a pass: its kind, darker on later stages of its device and on later chunks.
 [[nodiscard]] inline colour pass_colour(svg_layout const& layout, pass const& what) {
   int const local = local_stage(layout.table.over.extents, layout.locals, what);
-  return shade(what.kind, local, layout.local_count, what.chunk, layout.table.over.extents.chunks);
+  pipeline_view const& over = layout.table.over;
+  return shade(
+    (*over.declared)[what.kind], local, layout.local_count, what.chunk, over.extents.chunks);
 }
 
 template <text_sink Sink>
@@ -231,7 +234,7 @@ void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int ent
              y + height / 2 + font * 0.36,
              font,
              text_is_light_on(fill) ? " fill=\"#fff\"" : "");
-  append(out, number_of_cell(what), "</text>");
+  append(out, number_of_cell(*layout.table.over.declared, what), "</text>");
 }
 
 //! A grey row with its cells, and a name before it.
@@ -390,7 +393,8 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_caption const& 
   double x = 20;
   int const shades = std::min(layout.local_count * extents.chunks, 16);
   double const swatch = shades == 1 ? 18 : shades <= 4 ? 14 : 56.0 / shades;
-  for (pass_kind const kind : kinds_in_use(layout.table)) {
+  for (pass_kind const number : kinds_in_use(layout.table)) {
+    kind_of_pass const& kind = (*layout.table.over.declared)[number];
     for (int i = 0; i < shades; ++i) {
       int const at = shades == 1 ? 0 : i * (layout.local_count * extents.chunks - 1) / (shades - 1);
       colour const fill =
@@ -400,7 +404,7 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_caption const& 
       x += swatch;
     }
     begin_text(out, x + 6, y + 12.5, 13);
-    std::string_view const name = legend_word(*layout.table.over.declared, kind);
+    std::string_view const name = legend_word(kind);
     append_xml(out, name);
     append(out, "</text>\n");
     x += 24 + 7.0 * static_cast<double>(name.size());

@@ -6,7 +6,6 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/training_flows.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
@@ -41,15 +40,26 @@ struct text_grid {
   std::size_t label = 0; //!< width of the names of devices
 };
 
-//! "F3", "F3.1" with chunks; lower case on every second stage of a device.
+//! Whether no other kind of a flow has the letter that a kind is drawn with.
+[[nodiscard]] constexpr bool says_enough(flow const& declared, pass_kind kind) noexcept {
+  bool alone = true;
+  for (int other = 0; other < declared.kind_count; ++other)
+    alone = alone && (other == index_of(kind) || !declared.kinds[other].exists() ||
+                      letter(declared, static_cast<pass_kind>(other)) != letter(declared, kind));
+  return declared[kind].letter != '\0' || alone;
+}
+
+//! "F3", "F3.1" with chunks; the other case on every second stage of a device.
+//! @param in_full the word in place of the letter, where another kind has the same letter
 [[nodiscard]] inline std::string
-cell_name(text_grid const& grid, pass const& what, bool with_chunk) {
+cell_name(text_grid const& grid, pass const& what, bool with_chunk, bool in_full) {
   flow const& declared = *grid.table.over.declared;
-  char kind = letter(declared, what.kind);
+  std::string name(1, letter(declared, what.kind));
+  if (in_full && !says_enough(declared, what.kind))
+    name = word(declared, what.kind);
   if (local_stage(grid.table.over.extents, grid.locals, what) % 2 == 1)
-    kind = static_cast<char>(kind ^ ('a' - 'A')); // the other case
-  std::string name(1, kind);
-  append_number(name, number_of_cell(what));
+    name[0] = static_cast<char>(name[0] ^ ('a' - 'A')); // the other case
+  append_number(name, number_of_cell(declared, what));
   if (with_chunk && declared[what.kind].on != engine::network)
     append(name, ".", what.chunk);
   return name;
@@ -60,23 +70,25 @@ cell_name(text_grid const& grid, pass const& what, bool with_chunk) {
   pass const& what = grid.table.passes[entry];
   bool const pair = entry + 1 < grid.table.size() && grid.table.passes[entry + 1].overlapped;
   bool const chunks = grid.table.over.extents.chunks > 1;
-  for (int detail = 2; detail > 0; --detail) {
-    std::string name = cell_name(grid, what, chunks && detail == 2);
+  for (int detail = 3; detail > 0; --detail) {
+    bool const with_chunk = chunks && detail >= 2;
+    std::string name = cell_name(grid, what, with_chunk, detail == 3);
     if (pair)
-      name += "+" + cell_name(grid, grid.table.passes[entry + 1], chunks && detail == 2);
+      name += "+" + cell_name(grid, grid.table.passes[entry + 1], with_chunk, detail == 3);
     if (name.size() <= width)
       return name;
   }
-  return pair ? "&" : cell_name(grid, what, false).substr(0, 1);
+  return pair ? "&" : cell_name(grid, what, false, false).substr(0, 1);
 }
 
-//! Kinds that call the same of a stage have one colour.
-[[nodiscard]] constexpr int hue_of(stage_call call) noexcept {
-  switch (call) {
-  case stage_call::backward: return 1;
-  case stage_call::backward_input: return 2;
-  case stage_call::backward_weight: return 3;
-  case stage_call::copy: return 4;
+//! Kinds with one role have one colour.
+[[nodiscard]] constexpr int hue_of(role is) noexcept {
+  switch (is) {
+  case role::backward: return 1;
+  case role::input: return 2;
+  case role::weights: return 3;
+  case role::copy:
+  case role::mark: return 4;
   default: return 0;
   }
 }
@@ -94,7 +106,10 @@ void write_cell(Sink& out, text_grid const& grid, int entry, int columns) {
       {"117", "74"}, {"216", "173"}, {"222", "179"}, {"115", "72"}, {"250", "245"}};
     pass const& what = grid.table.passes[entry];
     int const shade = local_stage(grid.table.over.extents, grid.locals, what) % 2;
-    append(out, "\x1b[38;5;16;48;5;", shades[hue_of(training_kind(what.kind).calls)][shade], "m");
+    append(out,
+           "\x1b[38;5;16;48;5;",
+           shades[hue_of((*grid.table.over.declared)[what.kind].is)][shade],
+           "m");
     append(out, text, "\x1b[0m", gap ? " " : "");
   } else {
     append(out, text, gap ? " " : "");

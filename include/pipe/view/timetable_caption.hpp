@@ -35,19 +35,23 @@ struct timetable_caption {
   double least_span = 0; //!< the same for the span
 };
 
-//! @brief Appends a name and a time with as many digits as captions have: ", message 0.3333".
+namespace detail {
+
+//! Appends a name and a time with as many digits as captions have: ", message 0.3333".
 template <text_sink Sink>
 void append_time(Sink& out, std::string_view name, double time) {
   append(out, name);
   append_significant(out, time, 4);
 }
 
-//! @brief The share of one chunk in the tokens of its sequence.
+//! The share of one chunk in the tokens of its sequence.
 [[nodiscard]] constexpr double
 chunk_share(timetable_view table, timetable_caption const& about, int chunk) noexcept {
   return about.chunk_shares.empty() ? 1.0 / table.over.extents.chunks
                                     : about.chunk_shares[static_cast<std::size_t>(chunk)];
 }
+
+} // namespace detail
 
 //! @brief Peak activations of one device in whole microbatches of one stage.
 [[nodiscard]] constexpr double
@@ -56,7 +60,9 @@ peak_activations(timetable_view table, int device, timetable_caption const& abou
                                     : peak_activations(table, device, about.chunk_shares);
 }
 
-//! @brief Which of its device's stages each stage is: 0 for the first in forward order. Stages of
+namespace detail {
+
+//! Which of its device's stages each stage is: 0 for the first in forward order. Stages of
 //! groups do not count; they are 0. Where the device depends on the microbatch, stages take turns.
 //! @return [S]
 [[nodiscard]] inline std::vector<int> local_stages(timetable_view const& table) {
@@ -75,7 +81,7 @@ peak_activations(timetable_view table, int device, timetable_caption const& abou
   return result;
 }
 
-//! @brief Which of its device's stages a pass runs; of a bidirectional pipeline, which direction.
+//! Which of its device's stages a pass runs; of a bidirectional pipeline, which direction.
 //! @param locals what `local_stages` gives.
 [[nodiscard]] inline int
 local_stage(shape const& extents, std::vector<int> const& locals, pass const& what) {
@@ -84,7 +90,7 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
   return locals[what.stage];
 }
 
-//! @brief The most stages that one device holds, directions of a bidirectional pipeline included.
+//! The most stages that one device holds, directions of a bidirectional pipeline included.
 [[nodiscard]] inline int most_local_stages(shape const& extents, std::vector<int> const& locals) {
   int most = extents.where == placement::bidirectional ? 2 : 1;
   for (int const local : locals)
@@ -92,7 +98,7 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
   return most;
 }
 
-//! @brief Stages that hold activations, by devices: 1 where they have one or less each.
+//! Stages that hold activations, by devices: 1 where they have one or less each.
 [[nodiscard]] inline double device_share(timetable_view const& table) {
   int count = 0;
   for (int stage = 0; stage < stages(table.over.extents); ++stage)
@@ -102,7 +108,7 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
            : static_cast<double>(count) / table.over.extents.devices;
 }
 
-//! @brief Where devices hold several stages, says what peak activations are in microbatches of all
+//! Where devices hold several stages, says what peak activations are in microbatches of all
 //! stages of a device, so that they compare with those of schedules with one stage per device.
 template <text_sink Sink>
 void append_device_share(Sink& out, timetable_view const& table, double peak) {
@@ -114,26 +120,21 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
   append(out, " of all stages of a device)");
 }
 
-//! @brief The name of a kind in legends: of a kind of the library in full, else the word of its
-//! flow.
-[[nodiscard]] inline std::string_view legend_word(flow const& declared, pass_kind kind) noexcept {
-  std::string_view const own = declared[kind].word.c_str();
-  return own == word(kind) ? legend_word(kind) : own;
-}
-
-//! @brief The kinds that pictures of a timetable show, in the order of `pass_kind`: not those that
-//! stand between passes and take no time.
+//! The kinds that pictures of a timetable show, in the order of their numbers: not those
+//! that stand between passes and take no time.
 //! @complexity O(n) for n passes.
 [[nodiscard]] inline std::vector<pass_kind> kinds_in_use(timetable_view table) {
-  unsigned found = 0;
+  std::uint64_t found = 0;
   for (int i = 0; i < table.size(); ++i)
-    found |= 1u << static_cast<unsigned>(table.passes[i].kind);
+    found |= std::uint64_t{1} << static_cast<unsigned>(table.passes[i].kind);
   std::vector<pass_kind> result;
   for (int kind = 0; kind < most_kinds; ++kind)
-    if ((found >> static_cast<unsigned>(kind) & 1u) != 0 &&
+    if ((found >> static_cast<unsigned>(kind) & 1) != 0 &&
         !stands_between(*table.over.declared, static_cast<pass_kind>(kind)))
       result.push_back(static_cast<pass_kind>(kind));
   return result;
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -6,6 +6,7 @@
 //! pipelining::write_trace.
 
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -74,12 +75,14 @@ struct trace_writer {
   }
 
   void write_pass(int process, measured_pass const& ran, double unit, pipeline_view const& over) {
-    char const kind[] = {letter(*over.declared, ran.what.kind), '\0'};
     begin_event();
-    append(out, "{\"ph\":\"X\",\"name\":\"", kind, ran.what.microbatch);
+    std::string name = sign(*over.declared, ran.what.kind).c_str();
+    append_number(name, ran.what.microbatch);
     if (over.extents.chunks > 1)
-      append(out, ".", ran.what.chunk);
-    append(out, "\",\"cat\":");
+      append(name, ".", ran.what.chunk);
+    append(out, "{\"ph\":\"X\",\"name\":");
+    append_quoted(out, name);
+    append(out, ",\"cat\":");
     append_quoted(out, word(*over.declared, ran.what.kind));
     append(out, ",\"pid\":", process);
     append(out, ",\"tid\":", ran.device, ",\"ts\":", ran.start * unit);
@@ -162,6 +165,8 @@ void write_counters(trace_writer<Sink>& trace,
                     timetable_caption const& about,
                     int process,
                     double unit) {
+  pass_kind const forward =
+    kind_with(*table.over.declared, role::forward); // keeps it on the device
   for (int device = 0; device < table.over.extents.devices; ++device) {
     double activations = 0;
     double inputs = 0;
@@ -172,18 +177,21 @@ void write_counters(trace_writer<Sink>& trace,
       bool takes = false;
       for (int k = i; k < end; ++k) {
         double const share = chunk_share(table, about, table.passes[k].chunk);
-        activations += table.passes[k].kind == pass_kind::forward ? share : 0;
-        inputs += table.passes[k].kind == pass_kind::backward_input ? share : 0;
-        frees = frees || frees_kept(table.passes[k].kind);
-        takes = takes || table.passes[k].kind == pass_kind::forward ||
-                table.passes[k].kind == pass_kind::backward_input;
+        kind_of_pass const& kind = (*table.over.declared)[table.passes[k].kind];
+        bool const keeps = table.passes[k].kind == forward;
+        bool const splits = !kind.in_groups && kind.is == role::input;
+        activations += keeps ? share : 0;
+        inputs += splits ? share : 0;
+        frees = frees || frees_kept(kind);
+        takes = takes || keeps || splits;
       }
       if (takes && table.ends[i] >= 0)
         trace.write_counter(process, device, table.starts[i] * unit, activations, inputs);
       for (int k = i; k < end; ++k) {
         double const share = chunk_share(table, about, table.passes[k].chunk);
-        activations -= frees_kept(table.passes[k].kind) ? share : 0;
-        inputs -= table.passes[k].kind == pass_kind::backward_weight ? share : 0;
+        kind_of_pass const& kind = (*table.over.declared)[table.passes[k].kind];
+        activations -= frees_kept(kind) ? share : 0;
+        inputs -= !kind.in_groups && kind.is == role::weights ? share : 0;
       }
       if (frees && table.ends[i] >= 0)
         trace.write_counter(process, device, table.ends[end - 1] * unit, activations, inputs);

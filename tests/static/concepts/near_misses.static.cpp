@@ -47,11 +47,11 @@ struct closed_form {
   void order(pp::shape const&, pp::row_writer&) const requires(Missing == 5);
 };
 static_assert(pp::closed_form_schedule<closed_form<0>> && pp::schedule<closed_form<0>>);
-static_assert(!pp::arranges<closed_form<1>> && !pp::schedule<closed_form<1>>);
-static_assert(!pp::arranges<closed_form<2>> && !pp::schedule<closed_form<2>>);
-static_assert(!pp::arranges<closed_form<3>> && !pp::schedule<closed_form<3>>);
-static_assert(pp::arranges<closed_form<4>> && !pp::schedule<closed_form<4>>);
-static_assert(pp::arranges<closed_form<5>> && !pp::schedule<closed_form<5>>);
+static_assert(!pp::detail::arranges<closed_form<1>> && !pp::schedule<closed_form<1>>);
+static_assert(!pp::detail::arranges<closed_form<2>> && !pp::schedule<closed_form<2>>);
+static_assert(!pp::detail::arranges<closed_form<3>> && !pp::schedule<closed_form<3>>);
+static_assert(pp::detail::arranges<closed_form<4>> && !pp::schedule<closed_form<4>>);
+static_assert(pp::detail::arranges<closed_form<5>> && !pp::schedule<closed_form<5>>);
 
 template <int Missing>
 struct generated {
@@ -61,7 +61,7 @@ struct generated {
   template <pp::cost_model Cost>
   void generate(pp::shape const&, Cost const&, pp::row_writer*) requires(Missing == 2);
 };
-static_assert(pp::generated_schedule<generated<0>> && pp::schedule<generated<0>>);
+static_assert(pp::detail::generated_schedule<generated<0>> && pp::schedule<generated<0>>);
 static_assert(!pp::closed_form_schedule<generated<0>>);
 static_assert(!pp::schedule<generated<1>> && !pp::schedule<generated<2>>);
 
@@ -74,15 +74,17 @@ struct with_parts : closed_form<0> {
   std::vector<int> edges_of(pp::shape const&) const requires(Missing == 3);
 };
 static_assert(pp::places_stages<with_parts<0>> && !pp::places_stages<with_parts<1>>);
-static_assert(pp::counts_chunks<with_parts<0>> && !pp::counts_chunks<with_parts<2>>);
-static_assert(pp::joins_stages<with_parts<0>> && !pp::joins_stages<with_parts<3>>);
+static_assert(pp::detail::counts_chunks<with_parts<0>> &&
+              !pp::detail::counts_chunks<with_parts<2>>);
+static_assert(pp::detail::joins_stages<with_parts<0>> && !pp::detail::joins_stages<with_parts<3>>);
 
 template <class Inner>
 struct adapter : closed_form<0> {
   Inner of;
 };
-static_assert(pp::adapts_schedule<adapter<pp::OneFOneB>>);
-static_assert(!pp::adapts_schedule<adapter<int>> && !pp::adapts_schedule<closed_form<0>>);
+static_assert(pp::detail::adapts_schedule<adapter<pp::OneFOneB>>);
+static_assert(!pp::detail::adapts_schedule<adapter<int>> &&
+              !pp::detail::adapts_schedule<closed_form<0>>);
 
 template <int Missing>
 struct block {
@@ -98,17 +100,17 @@ struct block_without_backward {
   int stages_per_device = 1;
   void lay_out(pp::building_block&) const;
 };
-static_assert(pp::repeatable_block<block<0>> && !pp::repeatable_block<block<1>>);
-static_assert(!pp::repeatable_block<block_without_stages>);
-static_assert(!pp::repeatable_block<block_without_backward>);
+static_assert(pp::detail::repeatable_block<block<0>> && !pp::detail::repeatable_block<block<1>>);
+static_assert(!pp::detail::repeatable_block<block_without_stages>);
+static_assert(!pp::detail::repeatable_block<block_without_backward>);
 
 template <int Missing>
 struct stages_somewhere {
   pp::shape arrange(int, int, int, int) const requires(Missing != 1);
   int arrange(int, int, int, int) const requires(Missing == 1);
 };
-static_assert(pp::stage_placement<stages_somewhere<0>>);
-static_assert(!pp::stage_placement<stages_somewhere<1>>);
+static_assert(pp::detail::stage_placement<stages_somewhere<0>>);
+static_assert(!pp::detail::stage_placement<stages_somewhere<1>>);
 
 template <int Missing>
 struct counts {
@@ -281,17 +283,23 @@ struct hooks {
   void scatter_gradients(pp::context const&, pp::input) requires(Missing != 11);
   void scatter_gradients(pp::context const&, pp::output) requires(Missing == 11);
 };
-static_assert(pp::can_gather_weights<hooks<0>> && !pp::can_gather_weights<hooks<8>>);
-static_assert(!pp::can_gather_weights<hooks<9>>);
-static_assert(pp::can_scatter_gradients<hooks<0>> && !pp::can_scatter_gradients<hooks<10>>);
-static_assert(!pp::can_scatter_gradients<hooks<11>>);
-static_assert(pp::can_announce_gradients<hooks<0>> && !pp::can_announce_gradients<hooks<1>>);
-static_assert(pp::can_tie<hooks<0>> && !pp::can_tie<hooks<2>> && !pp::can_tie<hooks<3>>);
-static_assert(pp::can_contribute<hooks<0>> && !pp::can_contribute<hooks<4>>);
-static_assert(pp::can_update<hooks<0>> && !pp::can_update<hooks<5>>);
-static_assert(pp::can_overlap<hooks<0>, hooks<0>> && !pp::can_overlap<hooks<6>, hooks<6>>);
-static_assert(!pp::can_overlap<hooks<0>, hooks<1>>, "the other stage is of another type");
-static_assert(pp::can_braid<hooks<0>, hooks<0>> && !pp::can_braid<hooks<7>, hooks<7>>);
+static_assert(pp::detail::can_gather_weights<hooks<0>> &&
+              !pp::detail::can_gather_weights<hooks<8>>);
+static_assert(!pp::detail::can_gather_weights<hooks<9>>);
+static_assert(pp::detail::can_scatter_gradients<hooks<0>> &&
+              !pp::detail::can_scatter_gradients<hooks<10>>);
+static_assert(!pp::detail::can_scatter_gradients<hooks<11>>);
+static_assert(pp::detail::can_announce_gradients<hooks<0>> &&
+              !pp::detail::can_announce_gradients<hooks<1>>);
+static_assert(pp::detail::can_tie<hooks<0>> && !pp::detail::can_tie<hooks<2>> &&
+              !pp::detail::can_tie<hooks<3>>);
+static_assert(pp::detail::can_contribute<hooks<0>> && !pp::detail::can_contribute<hooks<4>>);
+static_assert(pp::detail::can_update<hooks<0>> && !pp::detail::can_update<hooks<5>>);
+static_assert(pp::detail::can_overlap<hooks<0>, hooks<0>> &&
+              !pp::detail::can_overlap<hooks<6>, hooks<6>>);
+static_assert(!pp::detail::can_overlap<hooks<0>, hooks<1>>, "the other stage is of another type");
+static_assert(pp::detail::can_braid<hooks<0>, hooks<0>> &&
+              !pp::detail::can_braid<hooks<7>, hooks<7>>);
 
 // Runs.
 template <int Missing>
@@ -318,10 +326,10 @@ struct device {
   bool run_together(int, std::span<pp::item const>) requires(Missing != 5);
   void run_together(int, std::span<pp::item const>) requires(Missing == 5);
 };
-static_assert(pp::execution_device<device<0>> && pp::composing_device<device<0>>);
-static_assert(!pp::execution_device<device<1>> && !pp::execution_device<device<2>>);
-static_assert(!pp::execution_device<device<3>> && !pp::execution_device<device<4>>);
-static_assert(!pp::composing_device<device<5>>);
+static_assert(pp::detail::execution_device<device<0>> && pp::detail::composing_device<device<0>>);
+static_assert(!pp::detail::execution_device<device<1>> && !pp::detail::execution_device<device<2>>);
+static_assert(!pp::detail::execution_device<device<3>> && !pp::detail::execution_device<device<4>>);
+static_assert(!pp::detail::composing_device<device<5>>);
 
 template <int Missing>
 struct sink {

@@ -23,7 +23,7 @@ static_assert(pp::verify<16>(zero));
 static_assert(pp::span_of(zero) == 6 * 16);
 static_assert(pp::makespan(zero) == 6 * 16 + 7);
 
-constexpr auto limited = pp::timetable<pp::SweptVAuto<12>, 8, 16>;
+constexpr auto limited = pp::timetable<pp::detail::SweptVAuto<12>, 8, 16>;
 static_assert(pp::verify<12>(limited));
 static_assert(pp::span_of(limited) == 6 * 16 + 11);
 

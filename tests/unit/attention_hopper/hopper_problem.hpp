@@ -33,9 +33,9 @@ struct backward_maps {
 //! What the driver would make of a tensor.
 template <class Element>
 CUtensorMap encoded(at::tensor_view<Element> const& view, std::uint32_t rows) {
-  auto const tensor = at::describe_tensor("a tensor", view, rows);
+  auto const tensor = at::detail::describe_tensor("a tensor", view, rows);
   ptx::tile_shape shape;
-  shape.rank = at::tiled_tensor::rank;
+  shape.rank = at::detail::tiled_tensor::rank;
   shape.element_bytes = 2;
   shape.elements = std::is_same_v<Element, __half> ? ptx::number::f16 : ptx::number::bf16;
   shape.base = tensor.base;

@@ -70,14 +70,14 @@ TEST_CASE("hopper launch: backward on a stream gives the numbers of the double r
 }
 
 TEST_CASE("hopper launch: keys are cut where a chunk alone does not fill the GPU") {
-  CHECK(at::choose_key_splits(132, 64, 132) == 1); // one full round
-  CHECK(at::choose_key_splits(106, 64, 132) == 1); // four fifths of one
-  CHECK(at::choose_key_splits(66, 64, 132) == 2);  // two parts fill it
-  CHECK(at::choose_key_splits(64, 64, 132) == 2);  // 97 % of the fullest
-  CHECK(at::choose_key_splits(32, 64, 132) == 4);
-  CHECK(at::choose_key_splits(32, 4, 132) == 2); // two tiles at least
-  CHECK(at::choose_key_splits(32, 1, 132) == 1);
-  CHECK(at::choose_key_splits(0, 8, 132) == 1);
+  CHECK(at::detail::choose_key_splits(132, 64, 132) == 1); // one full round
+  CHECK(at::detail::choose_key_splits(106, 64, 132) == 1); // four fifths of one
+  CHECK(at::detail::choose_key_splits(66, 64, 132) == 2);  // two parts fill it
+  CHECK(at::detail::choose_key_splits(64, 64, 132) == 2);  // 97 % of the fullest
+  CHECK(at::detail::choose_key_splits(32, 64, 132) == 4);
+  CHECK(at::detail::choose_key_splits(32, 4, 132) == 2); // two tiles at least
+  CHECK(at::detail::choose_key_splits(32, 1, 132) == 1);
+  CHECK(at::detail::choose_key_splits(0, 8, 132) == 1);
 }
 
 TEST_CASE("hopper launch: no keys, no queries") {

@@ -17,7 +17,7 @@ using namespace kernel_tests;
 //! As backward_shape has it.
 backward_tile tile_of(std::int64_t dim) {
   int const keys = dim == 256 ? 64 : 128;
-  auto const step = at::queries_of_step(at::kernel_family::portable, dim);
+  auto const step = at::detail::queries_of_step(at::kernel_family::portable, dim);
   auto const wide = (dim == 128 ? 1 : 2) * keys + 3 * step; // rows of the head dim
   return {keys,
           dim == 128 ? 256u : 128u,

@@ -421,7 +421,8 @@ ptx::result launch_backward(ptx::memory& where,
     static_cast<unsigned>((p.key_length + tile.keys - 1) / tile.keys * p.key_heads * p.batch *
                           at::query_sums::halves(family, p.head_dim));
   auto const finishing =
-    static_cast<unsigned>(at::queries_of_step(family, p.head_dim) * p.head_dim / 4096) * steps;
+    static_cast<unsigned>(at::detail::queries_of_step(family, p.head_dim) * p.head_dim / 4096) *
+    steps;
   auto const plain = name.substr(0, name.find("_free"));
   auto result = ptx::launch(code, "start_sums_" + plain, {steps}, {128}, 0, arguments.data(), how);
   if (result.clean() && pieces > 0) {

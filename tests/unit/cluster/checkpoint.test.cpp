@@ -376,12 +376,12 @@ TEST_CASE("a process that is killed while it writes leaves a whole checkpoint be
 
 TEST_CASE("the newest checkpoint in common") {
   using lists = std::vector<steps>;
-  CHECK(pp::newest_in_common(lists{}) == std::nullopt);
-  CHECK(pp::newest_in_common(lists{{5, 10}}) == 10);
-  CHECK(pp::newest_in_common(lists{{5, 10}, {5}}) == 5);
-  CHECK(pp::newest_in_common(lists{{5, 10}, {10, 15}, {5, 10, 15}}) == 10);
-  CHECK(pp::newest_in_common(lists{{5, 10}, {15, 20}}) == std::nullopt);
-  CHECK(pp::newest_in_common(lists{{5}, {}}) == std::nullopt);
+  CHECK(pp::detail::newest_in_common(lists{}) == std::nullopt);
+  CHECK(pp::detail::newest_in_common(lists{{5, 10}}) == 10);
+  CHECK(pp::detail::newest_in_common(lists{{5, 10}, {5}}) == 5);
+  CHECK(pp::detail::newest_in_common(lists{{5, 10}, {10, 15}, {5, 10, 15}}) == 10);
+  CHECK(pp::detail::newest_in_common(lists{{5, 10}, {15, 20}}) == std::nullopt);
+  CHECK(pp::detail::newest_in_common(lists{{5}, {}}) == std::nullopt);
 }
 
 namespace {

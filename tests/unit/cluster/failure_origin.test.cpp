@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace pp = pipelining;
-using kind = pp::failure_origin::kind;
+using kind = pp::detail::failure_origin::kind;
 
 namespace {
 
@@ -35,20 +35,20 @@ struct said_store {
 struct said {
   int rank;
   std::vector<int> waits_for;
-  pp::failure_cause cause = pp::failure_cause::told;
+  pp::detail::failure_cause cause = pp::detail::failure_cause::told;
 };
 
-pp::failure_origin origin_of(std::vector<said> const& all, int named) {
+pp::detail::failure_origin origin_of(std::vector<said> const& all, int named) {
   said_store line;
   for (said const& each : all)
-    pp::tell_standing(
+    pp::detail::tell_standing(
       line, "run", each.rank, {"is at " + std::to_string(each.rank), each.waits_for, each.cause});
-  return pp::trace_origin(line, "run", named, std::chrono::seconds(1));
+  return pp::detail::trace_origin(line, "run", named, std::chrono::seconds(1));
 }
 
-constexpr auto deadline = pp::failure_cause::deadline;
-constexpr auto library = pp::failure_cause::library;
-constexpr auto ended = pp::failure_cause::ended;
+constexpr auto deadline = pp::detail::failure_cause::deadline;
+constexpr auto library = pp::detail::failure_cause::library;
+constexpr auto ended = pp::detail::failure_cause::ended;
 
 } // namespace
 
@@ -60,7 +60,7 @@ TEST_CASE("a deadline began with the rank at the end of the chain that waits for
 }
 
 TEST_CASE("a rank that is waited for and does not answer is where it began") {
-  for (pp::failure_cause const cause : {deadline, library}) {
+  for (pp::detail::failure_cause const cause : {deadline, library}) {
     auto const found = origin_of({{0, {1, 3}, cause}, {1, {0}}}, 0);
     CHECK(found.rank == 3);
     CHECK(found.found == kind::silent);
@@ -76,7 +76,7 @@ TEST_CASE("ranks that wait for each other are all told") {
 }
 
 TEST_CASE("a rank's own failure, a library's with all alive, and a peer that has ended: the rank") {
-  CHECK(origin_of({{1, {0}, pp::failure_cause::own}, {0, {}}}, 1).rank == 1);
+  CHECK(origin_of({{1, {0}, pp::detail::failure_cause::own}, {0, {}}}, 1).rank == 1);
   CHECK(origin_of({{1, {0}, library}, {0, {}}}, 1).rank == 1);
   CHECK(origin_of({{1, {0}, deadline}, {0, {}, ended}}, 1).rank == 1);
   CHECK(origin_of({}, 1).rank == 1);
@@ -87,18 +87,19 @@ TEST_CASE("a rank's own failure, a library's with all alive, and a peer that has
 TEST_CASE("answers are asked for once per rank, through a real store too") {
   said_store line;
   for (int rank = 0; rank < 6; ++rank)
-    pp::tell_standing(line, "run", rank, {"waits", {(rank + 1) % 6, (rank + 2) % 6}, deadline});
-  (void)pp::trace_origin(line, "run", 3, std::chrono::seconds(1));
+    pp::detail::tell_standing(
+      line, "run", rank, {"waits", {(rank + 1) % 6, (rank + 2) % 6}, deadline});
+  (void)pp::detail::trace_origin(line, "run", 3, std::chrono::seconds(1));
   CHECK(line.questions == 6);
 
   pp::store_server server({});
   pp::store one({.port = server.port()}, 0, std::chrono::seconds(20));
   pp::store other({.port = server.port()}, 1, std::chrono::seconds(20));
-  pp::tell_standing(one, "run", 0, {"has not ended item 3", {1}, deadline});
+  pp::detail::tell_standing(one, "run", 0, {"has not ended item 3", {1}, deadline});
   one.abort("rank 0 failed: the iteration took longer than the deadline");
-  pp::tell_standing(other, "run", 1, {"runs a pass", {}, pp::failure_cause::told});
+  pp::detail::tell_standing(other, "run", 1, {"runs a pass", {}, pp::detail::failure_cause::told});
   for (pp::store* each : {&one, &other}) {
-    auto const found = pp::trace_origin(*each, "run", 0, std::chrono::seconds(20));
+    auto const found = pp::detail::trace_origin(*each, "run", 0, std::chrono::seconds(20));
     CHECK(found.rank == 1);
     CHECK(found.text == "runs a pass");
   }

@@ -22,9 +22,9 @@ std::string disagreement(pp::plan const& first, pp::plan const& second, char con
   pp::store_server server({});
   pp::store zero({.port = server.port()}, 0, patience);
   pp::store one({.port = server.port()}, 1, patience);
-  pp::agree_on_plan(zero, first, 0, "f32", "run", patience);
+  pp::detail::agree_on_plan(zero, first, 0, "f32", "run", patience);
   try {
-    pp::agree_on_plan(one, second, 1, types, "run", patience);
+    pp::detail::agree_on_plan(one, second, 1, types, "run", patience);
     return {};
   } catch (std::runtime_error const& error) {
     return error.what();
@@ -54,7 +54,7 @@ TEST_CASE("a rank of another version is told so") {
   pp::store one({.port = server.port()}, 1, patience);
   zero.set("run/plan", "something shorter");
   CHECK_THROWS_WITH_AS(
-    pp::agree_on_plan(
+    pp::detail::agree_on_plan(
       one, pp::lower(pp::make_timetable<pp::OneFOneB>({3, 4})), 1, "f32", "run", patience),
     "rank 0 has another version of the library",
     std::runtime_error);
@@ -105,7 +105,7 @@ TEST_CASE("a rank of another version of the library is told so by its text") {
 
 TEST_CASE("the first difference of two texts is a sentence") {
   auto const said = [](char const* one, char const* other) {
-    return pp::differing_lines("A", one, "B", other);
+    return pp::detail::differing_lines("A", one, "B", other);
   };
   CHECK(said("a=1\nb=2", "a=1\nb=2\n").empty());
   CHECK(said("a=1\nb=2", "a=1\nc=3\nb=2") == "A has no c, B has c=3");

@@ -62,7 +62,7 @@ TEST_CASE("a process that ends without a goodbye is a failure, one with a goodby
   CHECK_FALSE(stays.failure());
   {
     // What the kernel does for a killed process: the connection closes, nothing was said.
-    pp::connection killed = support::knock(server.port());
+    pp::detail::connection killed = support::knock(server.port());
     killed.write(pp::detail::hello({}, 2));
   }
   while (!stays.failure())
@@ -178,7 +178,7 @@ TEST_CASE("a barrier of 256 ranks takes less than two seconds") {
 TEST_CASE("rank 0 is named when its process does not answer") {
   // A port that takes connections and says nothing: what is left of a process that was stopped.
   int port = 0;
-  pp::descriptor const stopped = pp::listen_on("127.0.0.1", 0, port);
+  pp::detail::descriptor const stopped = pp::detail::listen_on("127.0.0.1", 0, port);
   auto const start = std::chrono::steady_clock::now();
   CHECK_THROWS_WITH_AS(pp::store({.port = port}, 3, std::chrono::milliseconds(50)),
                        ("store: rank 3 cannot reach rank 0 at 127.0.0.1, port " +

@@ -49,7 +49,7 @@ struct small_run {
 };
 
 //! Sends bytes as they are, as far as the kernel takes them.
-void send_raw(pp::connection const& line, std::string const& bytes) {
+void send_raw(pp::detail::connection const& line, std::string const& bytes) {
   (void)::send(line.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -63,7 +63,7 @@ std::string hello(std::string const& job, std::string const& rank, std::string c
 //! Says hello, and returns what the store says to it after its own first word; nothing when it just
 //! closes.
 std::optional<std::string> answer_to(int port, std::string const& word) {
-  pp::connection line = support::knock(port);
+  pp::detail::connection line = support::knock(port);
   REQUIRE(support::hear(line) == pp::detail::frame('W', pp::detail::store_magic));
   line.write(word);
   auto const answer = support::hear(line);
@@ -87,13 +87,13 @@ TEST_CASE("garbage before the hello closes the line and nothing else") {
     std::string noise(bytes, '\0');
     for (char& each : noise)
       each = static_cast<char>(random());
-    pp::connection line = support::knock(run.server.port());
+    pp::detail::connection line = support::knock(run.server.port());
     send_raw(line, noise);
     run.check_unharmed();
   }
   {
     // A browser that has lost its way: "GET " is a frame of a gigabyte.
-    pp::connection line = support::knock(run.server.port());
+    pp::detail::connection line = support::knock(run.server.port());
     send_raw(line, "GET / HTTP/1.1\r\n\r\n");
     (void)support::hear(line);
     CHECK_FALSE(support::hear(line));
@@ -141,7 +141,7 @@ TEST_CASE("a stolen rank number is refused while its owner is there") {
 
 TEST_CASE("lines that are half open are closed, and do not keep the ranks out") {
   pp::store_server server({.job = "job 7", .secret = "known to two", .ranks = 2});
-  std::vector<pp::connection> silent;
+  std::vector<pp::detail::connection> silent;
   for (int i = 0; i < 400; ++i) {
     silent.push_back(support::knock(server.port()));
     if (i % 2 == 0)
@@ -171,14 +171,14 @@ TEST_CASE("a flood of connections and bytes does not end the run") {
     while (!over) {
       std::string problem;
       pp::countdown<> end(patience);
-      (void)pp::reach("127.0.0.1", run.server.port(), end, problem);
+      (void)pp::detail::reach("127.0.0.1", run.server.port(), end, problem);
     }
   };
   auto const shout_for_ever = [&](std::string const& words) {
     while (!over) {
       std::string problem; // such as no local port left: the others have taken them all
       pp::countdown<> end(patience);
-      auto line = pp::reach("127.0.0.1", run.server.port(), end, problem);
+      auto line = pp::detail::reach("127.0.0.1", run.server.port(), end, problem);
       for (int i = 0; i < 1000 && line && line->open() && !over; ++i) {
         send_raw(*line, words);
         (void)line->read();
@@ -209,7 +209,7 @@ TEST_CASE(
   {
     pp::store_server server({});
     pp::store reads({.port = server.port()}, 0, patience);
-    pp::connection deaf = support::knock(server.port());
+    pp::detail::connection deaf = support::knock(server.port());
     deaf.write(pp::detail::hello({}, 1));
     (void)support::hear(deaf);
     // It asks for the same four megabytes again and again, and takes none of them.
@@ -225,7 +225,7 @@ TEST_CASE(
 TEST_CASE("a rank that says what no rank says ends the run with its name") {
   pp::store_server server({});
   pp::store zero({.port = server.port()}, 0, patience);
-  pp::connection odd = support::knock(server.port());
+  pp::detail::connection odd = support::knock(server.port());
   odd.write(pp::detail::hello({}, 1));
   odd.write(pp::detail::frame('?', "what"));
   CHECK(failure_of(zero) ==
@@ -239,7 +239,7 @@ TEST_CASE("the lines of those who have left are closed") {
     pp::store visitor({.port = server.port()}, 5, patience);
     if (round < 299)
       continue;
-    pp::connection leaves = support::knock(server.port());
+    pp::detail::connection leaves = support::knock(server.port());
     leaves.write(pp::detail::hello({}, 6));
     (void)support::hear(leaves);
     (void)support::hear(leaves);
@@ -252,7 +252,7 @@ TEST_CASE("the lines of those who have left are closed") {
 
 TEST_CASE("a value that is too long is refused where it is set") {
   small_run run;
-  CHECK_THROWS_AS(run.zero.set("key", std::string(pp::connection::most_bytes, 'x')),
+  CHECK_THROWS_AS(run.zero.set("key", std::string(pp::detail::connection::most_bytes, 'x')),
                   std::length_error);
   run.check_unharmed();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/cluster/store_file.hpp>
+#include <pipe/cluster/store.hpp>
 
 #include <doctest/doctest.h>
 

@@ -126,17 +126,17 @@ TEST_CASE("activations that wait on the host, or are recomputed, change no bit")
   CHECK(check_schedule(pp::with_offload<pp::GPipe>{}, 3, 7) < check_schedule(pp::GPipe{}, 3, 7));
   check_schedule(pp::with_offload<pp::Seq1F1B<pp::dynamic>>{{.chunks = 5}}, 3, 7);
   check_schedule(pp::with_offload<pp::Interleaved<2>>{}, 3, 6);
-  check_schedule(pp::with_offload<pp::SweptVHalf>{}, 3, 7);
+  check_schedule(pp::with_offload<pp::detail::SweptVHalf>{}, 3, 7);
   check_schedule(pp::with_offload<pp::ZeroBubbleH1>{}, 3, 7);
   check_schedule(pp::with_recompute<pp::Seq1F1B<pp::dynamic>>{{.chunks = 5}}, 3, 7);
   check_schedule(pp::with_recompute<pp::ZeroBubbleH1>{}, 3, 7);
 }
 
 TEST_CASE("stages that recompute beside stages that keep all change no bit") {
-  auto const plain = check_schedule(pp::SweptChronosPipe{}, 4, 8);
-  auto const first =
-    check_schedule(pp::with_recompute<pp::SweptChronosPipe, pp::recompute_first_stages>{}, 4, 8);
-  auto const all = check_schedule(pp::with_recompute<pp::SweptChronosPipe>{}, 4, 8);
+  auto const plain = check_schedule(pp::detail::SweptChronosPipe{}, 4, 8);
+  auto const first = check_schedule(
+    pp::with_recompute<pp::detail::SweptChronosPipe, pp::recompute_first_stages>{}, 4, 8);
+  auto const all = check_schedule(pp::with_recompute<pp::detail::SweptChronosPipe>{}, 4, 8);
   CHECK(first < plain);
   CHECK(all < first);
   check_schedule(pp::with_recompute<pp::OneFOneB, pp::recompute_all_but_last>{}, 3, 7);

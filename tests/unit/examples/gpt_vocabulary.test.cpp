@@ -83,7 +83,7 @@ TEST_CASE("a GPT with its vocabulary in shards has the bits of one device that s
     check_all(pp::Interleaved<2>{}, 2, 4);
   }
   SUBCASE("v-half") {
-    check_all(pp::SweptVHalf{}, 4, 8);
+    check_all(pp::detail::SweptVHalf{}, 4, 8);
   }
 }
 

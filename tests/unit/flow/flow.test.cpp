@@ -65,11 +65,11 @@ TEST_CASE("who reads what a pass makes follows too") {
   auto const of = [](pass_kind kind, int stage) {
     return pp::pass{kind, false, static_cast<std::uint16_t>(stage), 1, 0};
   };
-  CHECK(pp::reader_stage(over, of(pass_kind::forward, 2)) == 3);
-  CHECK(pp::reader_stage(over, of(pass_kind::forward, 3)) == kind_links::none);
-  CHECK(pp::reader_stage(over, of(pass_kind::backward, 2)) == 1);
-  CHECK(pp::reader_stage(over, of(pass_kind::backward_input, 0)) == kind_links::none);
-  CHECK(pp::reader_stage(over, of(pass_kind::backward_weight, 2)) == kind_links::none);
+  CHECK(pp::detail::reader_stage(over, of(pass_kind::forward, 2)) == 3);
+  CHECK(pp::detail::reader_stage(over, of(pass_kind::forward, 3)) == kind_links::none);
+  CHECK(pp::detail::reader_stage(over, of(pass_kind::backward, 2)) == 1);
+  CHECK(pp::detail::reader_stage(over, of(pass_kind::backward_input, 0)) == kind_links::none);
+  CHECK(pp::detail::reader_stage(over, of(pass_kind::backward_weight, 2)) == kind_links::none);
 }
 
 TEST_CASE("what a unit needs: of all sets of kinds of training, two") {
@@ -159,6 +159,77 @@ std::string refusal(Change change) {
 
 } // namespace
 
+TEST_CASE("kinds without numbers and letters are known by their words") {
+  small_flow const of;
+  std::vector<pp::kind_of_pass> kinds;
+  for (pp::numbered_kind one : of.kinds) {
+    one.kind.letter = '\0';
+    kinds.push_back(one.kind);
+  }
+  kinds[1].is = pp::role::backward;
+  pp::flow const declared = pp::declare(of.data, kinds);
+  pass_kind const back = pp::kind_named(declared, "back");
+  CHECK(pp::index_of(back) == 1);
+  CHECK_THROWS_WITH_AS((void)pp::kind_named(declared, "forth"),
+                       "flow: there is no kind 'forth'",
+                       std::invalid_argument);
+  CHECK(pp::letter(declared, back) == 'B'); // that of its role
+  CHECK(pp::sign(declared, back) == "back");
+  CHECK(pp::sign(pp::training, pass_kind::backward) == "B");
+  CHECK(std::string_view(pp::word(declared, static_cast<pass_kind>(64))) == "unknown");
+  CHECK(pp::kind_with(declared, pp::role::backward) == back);
+  CHECK(pp::kind_with(declared, pp::role::weights) == pp::no_kind);
+}
+
+TEST_CASE("kinds of training have the roles that costs and pictures ask for") {
+  using enum pp::role;
+  struct row {
+    pass_kind kind;
+    pp::role is;
+    bool takes_no_time;
+  };
+  constexpr row rows[] = {{pass_kind::forward, forward, false},
+                          {pass_kind::backward, backward, false},
+                          {pass_kind::backward_input, input, false},
+                          {pass_kind::backward_weight, weights, false},
+                          {pass_kind::checkpointed_forward, forward, false},
+                          {pass_kind::recompute, again, false},
+                          {pass_kind::offloaded_forward, forward, false},
+                          {pass_kind::copy_out, copy, false},
+                          {pass_kind::copy_in, copy, false},
+                          {pass_kind::copy_request, mark, true},
+                          {pass_kind::embed, forward, false},
+                          {pass_kind::logits, forward, false},
+                          {pass_kind::logits_gradient, backward, false},
+                          {pass_kind::embed_gradient, backward, false},
+                          {pass_kind::request_weights, mark, true},
+                          {pass_kind::gather_weights, communicate, false},
+                          {pass_kind::use_weights, mark, true},
+                          {pass_kind::release_weights, mark, true},
+                          {pass_kind::request_weights_again, again, true},
+                          {pass_kind::gather_weights_again, again, false},
+                          {pass_kind::use_weights_again, again, true},
+                          {pass_kind::release_weights_again, again, true},
+                          {pass_kind::collect_gradients, mark, true},
+                          {pass_kind::request_scatter, mark, true},
+                          {pass_kind::scatter_gradients, communicate, false},
+                          {pass_kind::keep_weights, mark, true}};
+  constexpr pp::flow const* flows[] = {
+    &pp::frugal_training, &pp::vocabulary_training<2>, &pp::sharded_training};
+  int seen = 0;
+  for (row const& each : rows)
+    for (pp::flow const* const declared : flows)
+      if ((*declared)[each.kind].exists()) {
+        CAPTURE(pp::word(*declared, each.kind));
+        CHECK((*declared)[each.kind].is == each.is);
+        CHECK(pp::stands_between(*declared, each.kind) == each.takes_no_time);
+        ++seen;
+      }
+  CHECK(seen == 10 + 8 + 16);
+  CHECK(pp::kind_with(pp::frugal_training, again) == pass_kind::recompute);
+  CHECK(pp::kind_with(pp::sharded_training, again) == pp::no_kind); // of those that compute
+}
+
 TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write") {
   CHECK(small_flow{}.refusal().empty());
   CHECK(refusal([](small_flow& of) { of.data[1].pool = 200; }) ==
@@ -184,12 +255,19 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
   CHECK(refusal([](small_flow& of) { of.kind(0).effect_count = 11; }) ==
         "kind 'ahead' has more than 10 effects; split it into two kinds");
   CHECK(refusal([](small_flow& of) { of.kind(1).letter = 'F'; }) ==
-        "kind 'back' has the letter of another kind; give each kind one of its own");
-  CHECK(refusal([](small_flow& of) { of.kind(1).letter = '\0'; }) ==
-        "kind 'back' has no letter; give it one");
+        "kind 'back' has the letter of another kind; give each kind one of its own, or none");
+  CHECK(refusal([](small_flow& of) { of.kind(0).letter = of.kind(1).letter = '\0'; }).empty());
+  CHECK(refusal([](small_flow& of) { of.kind(1).word = "ahead"; }) ==
+        "kind 'ahead' has the word of another kind; give each kind one of its own");
+  CHECK(refusal([](small_flow& of) { of.kind(1).word = ""; }) ==
+        "kind '' has no word; give it one");
   CHECK(refusal([](small_flow& of) {
-          of.kinds[1].number = static_cast<pass_kind>(26);
-        }).starts_with("kind 'back' has a number of 26 or more"));
+          of.kind(1).is = static_cast<pp::role>(8);
+        }).starts_with("kind 'back' has an engine, a call or a role that is none"));
+  CHECK(refusal([](small_flow& of) { of.kinds[1].number = static_cast<pass_kind>(63); }).empty());
+  CHECK(refusal([](small_flow& of) {
+          of.kinds[1].number = static_cast<pass_kind>(64);
+        }).starts_with("kind 'back' has a number of 64 or more"));
   CHECK(refusal([](small_flow& of) { of.data.push_back({.word = "lost"}); }) ==
         "datum 'lost' is made by no kind; let one make it");
   CHECK(refusal([](small_flow& of) {
@@ -258,12 +336,13 @@ TEST_CASE("a kind of any engine reads, frees and makes as one of compute does") 
   of.data.push_back({.word = "asked", .lives = pp::residence::nowhere, .wanted = true});
   of.data.push_back({.word = "told", .lives = pp::residence::nowhere, .wanted = true});
   of.data.push_back({.word = "last", .lives = pp::residence::nowhere, .wanted = true});
-  auto const marks = [&of](pass_kind kind, char letter, engine on, std::uint8_t made) {
-    of.kinds.push_back(
-      {kind, pp::declare_kind(letter, "mark", on, pp::stage_call::perform, {{does::makes, made}})});
-  };
-  marks(pass_kind::copy_in, 'c', engine::copy_in, 3);
-  marks(pass_kind::copy_out, 'o', engine::copy_out, 4);
+  auto const marks =
+    [&of](pass_kind kind, pp::flow_word const& word, engine on, std::uint8_t made) {
+      of.kinds.push_back(
+        {kind, pp::declare_kind(word, on, pp::stage_call::perform, {{does::makes, made}})});
+    };
+  marks(pass_kind::copy_in, "ask", engine::copy_in, 3);
+  marks(pass_kind::copy_out, "tell", engine::copy_out, 4);
   of.kinds.push_back({pass_kind::recompute,
                       pp::declare_kind('L',
                                        "late",

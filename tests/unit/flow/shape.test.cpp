@@ -38,7 +38,7 @@ TEST_CASE("the two directions of a bidirectional pipeline mirror each other") {
   pp::shape const extents{.devices = 4, .microbatches = 8, .where = pp::placement::bidirectional};
   CHECK(pp::device_of(extents, 1, 3) == 1);
   CHECK(pp::device_of(extents, 1, 4) == 2);
-  CHECK(pp::row_capacity(extents) == 3 * 2 * 8);
+  CHECK(pp::detail::row_capacity(extents) == 3 * 2 * 8);
 }
 
 TEST_CASE("a custom placement may have any number of stages") {
@@ -48,21 +48,21 @@ TEST_CASE("a custom placement may have any number of stages") {
   CHECK_NOTHROW(pp::check_extents(extents));
   std::uint16_t const holders[] = {0, 1, 2, 3, 0, 1, 2, 3, 3};
   pp::pipeline_view const over{extents, &pp::training, holders};
-  CHECK(pp::row_capacity(over) == 3 * pp::training.rows); // three stages, one microbatch
+  CHECK(pp::detail::row_capacity(over) == 3 * pp::training.rows); // three stages, one microbatch
 }
 
 TEST_CASE("the room of a row counts the microbatches of a route alone") {
   pp::shape const extents{
     .devices = 2, .microbatches = 7, .where = pp::placement::custom, .custom_routes = 2};
   std::uint16_t const holders[] = {0, 1, 1, 0};
-  CHECK(pp::row_capacity({extents, &pp::training, holders}) == 2 * 4 * pp::training.rows);
+  CHECK(pp::detail::row_capacity({extents, &pp::training, holders}) == 2 * 4 * pp::training.rows);
 }
 
 TEST_CASE("pass_at undoes pass_index") {
   pp::pipeline_view const over{
     {.devices = 3, .microbatches = 4, .chunks = 5, .stages_per_device = 2}};
   for (int index = 0; index < pp::pass_indices(over); ++index)
-    CHECK(pp::pass_index(over, pp::pass_at(over, index)) == index);
+    CHECK(pp::detail::pass_index(over, pp::detail::pass_at(over, index)) == index);
 }
 
 TEST_CASE("extents that make no pipeline are named") {

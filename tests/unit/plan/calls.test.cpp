@@ -40,7 +40,7 @@ void gate(std::map<std::string, int>& table, pp::registry::schedule_choice const
     pp::lower<Policy>(pp::registry::make_named_timetable(choice, pp::uniform_cost{}));
   std::string const key = choice.name + " " + Policy::name + " " + std::to_string(choice.devices) +
                           " " + std::to_string(choice.microbatches);
-  int const calls = pp::count_calls(work).total();
+  int const calls = pp::detail::count_calls(work).total();
   auto const known = table.find(key);
   if (known == table.end())
     FAIL_CHECK("golden/plan/calls.txt lacks the line: " << key << " " << calls);

@@ -21,11 +21,11 @@ namespace pp = pipelining;
 
 namespace {
 
-using pairs = std::vector<pp::device_pair>;
+using pairs = std::vector<pp::detail::device_pair>;
 
 int rounds_of(pairs const& edges) {
   int rounds = 0;
-  for (pp::device_pair const& edge : edges)
+  for (pp::detail::device_pair const& edge : edges)
     rounds = std::max(rounds, edge.round + 1);
   return rounds;
 }
@@ -34,7 +34,7 @@ void check_rounds(pairs const& edges, pairs const& coloured, int devices) {
   CHECK(edges.size() == coloured.size());
   for (int round = 0; round < rounds_of(coloured); ++round) {
     std::vector<int> busy(static_cast<std::size_t>(devices));
-    for (pp::device_pair const& edge : coloured)
+    for (pp::detail::device_pair const& edge : coloured)
       if (edge.round == round) {
         CHECK(++busy[static_cast<std::size_t>(edge.one)] == 1);
         CHECK(++busy[static_cast<std::size_t>(edge.other)] == 1);
@@ -82,7 +82,7 @@ TEST_CASE("every graph of up to five devices connects in the fewest rounds") {
     for (std::size_t i = 0; i < all.size(); ++i)
       if ((chosen >> i & 1u) != 0)
         edges.push_back(all[i]);
-    pairs const coloured = pp::connect_rounds(edges, 5);
+    pairs const coloured = pp::detail::connect_rounds(edges, 5);
     check_rounds(edges, coloured, 5);
     CHECK(rounds_of(coloured) == optimum(edges));
   }
@@ -93,11 +93,11 @@ TEST_CASE("paths take two rounds, rings of odd length three") {
     pairs edges;
     for (int device = 0; device + 1 < devices; ++device)
       edges.push_back({device, device + 1, true, true});
-    CHECK(rounds_of(pp::connect_rounds(edges, devices)) == (devices == 2 ? 1 : 2));
+    CHECK(rounds_of(pp::detail::connect_rounds(edges, devices)) == (devices == 2 ? 1 : 2));
     if (devices < 3)
       continue;
     edges.push_back({0, devices - 1, true, false});
-    CHECK(rounds_of(pp::connect_rounds(edges, devices)) == 2 + devices % 2);
+    CHECK(rounds_of(pp::detail::connect_rounds(edges, devices)) == 2 + devices % 2);
   }
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("a search that is given no steps still connects everything") {
   for (int one = 0; one < 9; ++one)
     for (int other = one + 1; other < 9; ++other)
       edges.push_back({one, other, true, true});
-  pairs const coloured = pp::connect_rounds(edges, 9, 0);
+  pairs const coloured = pp::detail::connect_rounds(edges, 9, 0);
   check_rounds(edges, coloured, 9);
   CHECK(rounds_of(coloured) <= 16);
 }
@@ -114,8 +114,8 @@ TEST_CASE("a search that is given no steps still connects everything") {
 TEST_CASE("copies to the host are calls on streams of their own") {
   pp::uniform_cost const cost{.copy_out = 0.1, .copy_in = 0.1};
   auto const work = pp::lower(pp::make_timetable(pp::with_offload<pp::GPipe>{}, {1, 4}, cost));
-  auto const copies = std::count_if(work.items.begin(), work.items.end(), pp::runs_beside);
-  pp::call_count const calls = pp::count_calls(work);
+  auto const copies = std::count_if(work.items.begin(), work.items.end(), pp::detail::runs_beside);
+  pp::detail::call_count const calls = pp::detail::count_calls(work);
   REQUIRE(copies > 0);
   CHECK(calls.copies == copies);
   CHECK(calls.passes == 8); // requests launch nothing
@@ -127,20 +127,21 @@ TEST_CASE("copies to the host are calls on streams of their own") {
 TEST_CASE("the bill of 1F1B by hand") {
   // Two devices, one microbatch: one activation, one gradient.
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 1});
-  pp::bill const pair = pp::make_bill(pp::lower(table));
+  pp::detail::bill const pair = pp::detail::make_bill(pp::lower(table));
   CHECK(pair.communicators == 1);
   CHECK(pair.connect_rounds == 1);
   CHECK(pair.messages == 2);
   // Device 0: run, send (waits for it), receive, run (waits for it). Device 1: receive, run
   // (waits), run, send (waits). Each wait has its record; one lane has four calls around the
   // iteration.
-  pp::call_count const first = pp::count_calls(pp::lower(table), 0);
-  CHECK(first == pp::call_count{2, 2, 2, 2, 0, 4});
-  CHECK(pp::count_calls(pp::lower(table), 1) == pp::call_count{2, 2, 2, 2, 0, 4});
+  pp::detail::call_count const first = pp::detail::count_calls(pp::lower(table), 0);
+  CHECK(first == pp::detail::call_count{2, 2, 2, 2, 0, 4});
+  CHECK(pp::detail::count_calls(pp::lower(table), 1) == pp::detail::call_count{2, 2, 2, 2, 0, 4});
   CHECK(pair.calls.per_pass() == 5);
   CHECK(pp::describe(pair) == "policy pair: 1 communicator, at most 1 on a device, connected in 1 "
                               "round; 2 messages, 0 mirrored groups; 20 calls for 4 passes");
-  CHECK(pp::make_bill(pp::lower<pp::communicator_per_edge>(table)).communicators == 2);
-  CHECK(pp::make_bill(pp::lower<pp::one_communicator>(pp::make_timetable<pp::OneFOneB>({5, 3})))
-          .communicators == 1);
+  CHECK(pp::detail::make_bill(pp::lower<pp::communicator_per_edge>(table)).communicators == 2);
+  CHECK(
+    pp::detail::make_bill(pp::lower<pp::one_communicator>(pp::make_timetable<pp::OneFOneB>({5, 3})))
+      .communicators == 1);
 }

@@ -132,5 +132,5 @@ TEST_CASE("no step waits longer than planned for a slot that a copy leaves") {
   check("Seq1F1B", pp::Seq1F1B<2>{}, {3, 5});
   check("Seq1F1B, chunks", pp::Seq1F1B<3>{}, pp::offload_chunks{}, {3, 5});
   check("interleaved, one stage", pp::Interleaved<3>{}, pp::offload_in_slots{.stages = 1}, {2, 6});
-  check("V-Half", pp::SweptVHalf{}, {3, 6});
+  check("V-Half", pp::detail::SweptVHalf{}, {3, 6});
 }

@@ -41,10 +41,10 @@ std::string verdict_of(pp::plan const& work) {
 std::vector<line> receive_compute_send(pp::timetable_view table, int device) {
   std::vector<line> lines;
   for (pp::pass const& work : table.row(device)) {
-    pp::dependency_list const needed = pp::dependencies(table.over, work);
+    pp::detail::dependency_list const needed = pp::dependencies(table.over, work);
     for (int k = 0; k < needed.count; ++k)
       if (int const owner = pp::device_of(table, needed.stage(k)); owner != device)
-        lines.push_back(receive(pp::pass_at(table.over, needed.index(k)), owner));
+        lines.push_back(receive(pp::detail::pass_at(table.over, needed.index(k)), owner));
     lines.push_back(run(work));
     if (int const to = pp::receiver(table.over, work); to != pp::nothing)
       lines.push_back(send(work, to));

@@ -113,7 +113,7 @@ namespace {
 //! A device posts a group of messages behind the step that was behind it so far, `count` steps on.
 void post_later(pp::plan& work, int device, int first, int count) {
   auto const at = work.items.begin() + work.offsets[static_cast<std::size_t>(device)];
-  int const end = pp::end_of_group(work.view().program_of(device), first);
+  int const end = pp::detail::end_of_group(work.view().program_of(device), first);
   auto const place_of = [=](int index) {
     return index < first || index >= end + count ? index
            : index < end                         ? index + count
@@ -254,8 +254,8 @@ TEST_CASE("numbers of chunks that differ between devices are found") {
           "(device 1, entry 1: forward of stage 1, microbatch 0, chunk 1)");
   }
   SUBCASE("between plans of ranks") {
-    CHECK(
-      pp::first_difference(0, pp::summarise(pp::lower(one)), 1, pp::summarise(pp::lower(other))) ==
-      "devices 0 and 1 disagree on the order of passes");
+    CHECK(pp::detail::first_difference(
+            0, pp::summarise(pp::lower(one)), 1, pp::summarise(pp::lower(other))) ==
+          "devices 0 and 1 disagree on the order of passes");
   }
 }

@@ -24,7 +24,7 @@ pp::plan_summary of(int microbatches, std::string const& elements = "bf16") {
 }
 
 std::string difference(pp::plan_summary const& ones, pp::plan_summary const& others) {
-  return pp::first_difference(0, ones, 2, others);
+  return pp::detail::first_difference(0, ones, 2, others);
 }
 
 } // namespace
@@ -57,9 +57,9 @@ TEST_CASE("the first difference is named") {
   CHECK(difference(mine, pp::summarise(pp::lower(table, pp::uniform_sizes{.activation = 8}))) ==
         "devices 0 and 2 disagree: bytes of the largest arena 0 vs 768");
   pp::plan_summary older = mine;
-  older[pp::summary_field::version] = 4005006;
+  older[pp::detail::summary_field::version] = 4005006;
   pp::plan_summary newer = mine;
-  newer[pp::summary_field::version] = 4005007;
+  newer[pp::detail::summary_field::version] = 4005007;
   std::string const version = difference(older, newer);
   CHECK(version.find("devices 0 and 2 disagree: version 4.5.6 vs 4.5.7") == 0);
 }

@@ -161,7 +161,8 @@ TEST_CASE("a plan without hooks is as it was, and one with hooks has another fin
   pp::plan const plain = pp::lower(table, pp::uniform_sizes{.message = 64});
   CHECK(pp::summarise(plain) == pp::summarise(pp::lower(table, pp::uniform_sizes{.message = 64})));
   auto const difference = [&](pp::uniform_sizes const& sizes) {
-    return pp::first_difference(0, pp::summarise(plain), 1, pp::summarise(pp::lower(table, sizes)));
+    return pp::detail::first_difference(
+      0, pp::summarise(plain), 1, pp::summarise(pp::lower(table, sizes)));
   };
   CHECK(difference({.message = 64, .tied_bytes = 8}) ==
         "devices 0 and 1 disagree: messages 16 vs 18");
@@ -190,8 +191,8 @@ TEST_CASE("tables show what follows the gradients") {
   CHECK(memory.find("     1  tied_gradient") == std::string::npos);
   CHECK(memory.find("     1  totals                 3              256") != std::string::npos);
   CHECK(pp::describe_calls(work).find("3 communicators") != std::string::npos);
-  CHECK(pp::count_calls(work).passes == 24);
-  CHECK(pp::count_calls(work).messages == 2 * (16 + 2 + 4));
+  CHECK(pp::detail::count_calls(work).passes == 24);
+  CHECK(pp::detail::count_calls(work).messages == 2 * (16 + 2 + 4));
 }
 
 TEST_CASE("a tied gradient that does not fit is named") {

@@ -230,10 +230,10 @@ TEST_CASE("arenas hold every class at the size that its largest pass needs") {
     }
   };
   pp::plan const work = pp::lower(pp::make_timetable<pp::OneFOneB>({2, 3}), ragged{});
-  pp::slot_layout const& kept = work.view().layout(0, pp::slot_class::activation);
+  pp::detail::slot_layout const& kept = work.view().layout(0, pp::slot_class::activation);
   CHECK(kept.count == 2);
   CHECK(kept.bytes == 3072); // 3000 rounded up
-  pp::slot_layout const& sent = work.view().layout(0, pp::slot_class::output);
+  pp::detail::slot_layout const& sent = work.view().layout(0, pp::slot_class::output);
   CHECK(sent.bytes == 256);
   CHECK(sent.offset == 2 * 3072);
   CHECK(work.arena_bytes[0] ==

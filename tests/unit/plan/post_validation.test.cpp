@@ -167,7 +167,8 @@ TEST_CASE("plans of one timetable have fingerprints of their own") {
 
 TEST_CASE("without totals nothing can be validated, nor where a placement keeps two copies") {
   CHECK_THROWS_WITH_AS(
-    (void)pp::lower_post_validated(pp::make_timetable<pp::OneFOneB>({2, 3}), pp::no_sizes{}),
+    (void)pp::lower_post_validated(pp::make_timetable<pp::OneFOneB>({2, 3}),
+                                   pp::detail::no_sizes{}),
     "plan: a step of the optimizer is validated by the totals, but the sizes have no totals_bytes; "
     "set them to the bytes of a stage's row",
     std::invalid_argument);

@@ -67,7 +67,7 @@ TEST_CASE("no wait of a plan with sharded weights can be left out") {
   };
   drop_each(plan_of(pp::BreadthFirst<2>{}));
   drop_each(plan_of(pp::Interleaved<2>{}));
-  drop_each(plan_of(pp::SweptZeroBubbleV{}));
+  drop_each(plan_of(pp::detail::SweptZeroBubbleV{}));
   drop_each(plan_of(pp::Interleaved<3>{}, {.totals_bytes = 8}));
   drop_each(plan_of(pp::Interleaved<2>{}, {.totals_bytes = 8}, pp::weights_on_host{}));
   CHECK(dropped > 100);

@@ -107,7 +107,7 @@ TEST_CASE("plans of graphs are proven, and have the messages that edges want") {
     check_policies(pp::ZeroBubbleH1{}, 4);
   }
   SUBCASE("v-half") {
-    check_policies(pp::SweptVHalf{}, 5);
+    check_policies(pp::detail::SweptVHalf{}, 5);
   }
   SUBCASE("recompute") {
     check_policies(pp::with_recompute<pp::OneFOneB>{}, 6);
@@ -145,7 +145,7 @@ TEST_CASE("a step that reads or writes the slot of another neighbour is found") 
     pp::plan broken = whole;
     pp::item& step = broken.items[i];
     for (bool const reads : {true, false}) {
-      pp::slot_range const range = reads ? step.further_inputs : step.further_outputs;
+      pp::detail::slot_range const range = reads ? step.further_inputs : step.further_outputs;
       if (range.count == 0)
         continue;
       std::swap((reads ? step.in : step.out),
@@ -184,7 +184,7 @@ TEST_CASE("sizes may look at the reader") {
       if (step.what != pp::operation::send)
         continue;
       bool const forward = step.work.kind == pp::pass_kind::forward;
-      int const reader = pp::reader_stage(view.over, step.work, step.number);
+      int const reader = pp::detail::reader_stage(view.over, step.work, step.number);
       CHECK(step.in_bytes == own_sizes::made_by(forward ? step.work.stage : reader));
       gradients += forward ? 0 : 1;
     }

@@ -65,7 +65,7 @@ void check_slots(pp::plan const& whole, int expected) {
     for (bool const reads : {true, false}) {
       pp::plan broken = whole;
       pp::item& step = broken.items[i];
-      pp::slot_range const range = reads ? step.further_inputs : step.further_outputs;
+      pp::detail::slot_range const range = reads ? step.further_inputs : step.further_outputs;
       for (int k = 0; k < range.count; ++k) {
         std::swap((reads ? step.in : step.out),
                   broken.further[static_cast<std::size_t>(range.first + k)].used);
@@ -90,13 +90,13 @@ TEST_CASE("plans with a vocabulary in shards are proven, and have the messages t
     check_policies(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
   }
   SUBCASE("v-half, interlaced") {
-    check_policies(pp::with_vocabulary<pp::SweptVHalf, pp::interlaced>{});
+    check_policies(pp::with_vocabulary<pp::detail::SweptVHalf, pp::interlaced>{});
   }
   SUBCASE("zb-h1") {
     check_policies(pp::with_vocabulary<pp::ZeroBubbleH1, 1>{});
   }
   SUBCASE("v-half") {
-    check_policies(pp::with_vocabulary<pp::SweptVHalf, 2>{});
+    check_policies(pp::with_vocabulary<pp::detail::SweptVHalf, 2>{});
   }
 }
 
@@ -107,7 +107,7 @@ std::vector<int> exchanges_of(pp::plan_view work, int device) {
   std::vector<int> result;
   auto const steps = work.program_of(device);
   for (int first = 0; first < static_cast<int>(steps.size());
-       first = pp::end_of_group(steps, first))
+       first = pp::detail::end_of_group(steps, first))
     if (int const exchange = steps[static_cast<std::size_t>(first)].exchange;
         exchange != pp::nothing)
       result.push_back(exchange);
@@ -143,7 +143,7 @@ TEST_CASE("what shards exchange is one step of all devices, in the same order on
   check_exchanges(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
   check_exchanges(pp::with_vocabulary<pp::OneFOneB, 1>{});
   check_exchanges(pp::with_vocabulary<pp::ZeroBubbleH1, 2>{});
-  check_exchanges(pp::with_vocabulary<pp::SweptVHalf, pp::interlaced>{});
+  check_exchanges(pp::with_vocabulary<pp::detail::SweptVHalf, pp::interlaced>{});
 }
 
 TEST_CASE("an exchange that is not the same step on all devices is found") {
@@ -155,7 +155,7 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
       static_cast<std::size_t>(whole.offsets[static_cast<std::size_t>(device)]);
     auto const steps = whole.view().program_of(device);
     for (int first = 0, end = 0; first < static_cast<int>(steps.size()); first = end) {
-      end = pp::end_of_group(steps, first);
+      end = pp::detail::end_of_group(steps, first);
       pp::item const& head = steps[static_cast<std::size_t>(first)];
       if (head.exchange == pp::nothing)
         continue;
@@ -182,7 +182,7 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
         pp::plan broken = whole;
         pp::item const alone = steps[static_cast<std::size_t>(i)];
         for (pp::item& step : broken.items)
-          if (step.what != pp::operation::run && pp::same_message(step, alone))
+          if (step.what != pp::operation::run && pp::detail::same_message(step, alone))
             step.exchange = pp::nothing;
         CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
         if (i + 1 == end && i > first) { // in a group of its own

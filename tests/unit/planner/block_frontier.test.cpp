@@ -34,7 +34,7 @@ double counted_memory(pp::block_choice const& choice, int devices) {
   pp::shape const extents = Placement::arrange(devices, 1, choice.chunks, Legs);
   std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
   pp::building_block block{.extents = extents, .slots = slots.data()};
-  pp::strides_of<Legs>(choice).lay_out(block);
+  pp::detail::strides_of<Legs>(choice).lay_out(block);
   double lives = 0;
   for (int stage = 0; stage < pp::stages(extents); ++stage)
     for (int chunk = 0; chunk < choice.chunks; ++chunk) {
@@ -58,7 +58,7 @@ TEST_CASE("no block holds less in the mean than the law of its interval says, wh
       if (each.legs == 3 && each.where == pp::placement::wave)
         CHECK(counted_memory<3, pp::waves>(each, devices) >= least);
       if (each.legs == 4 && each.where == pp::placement::looped)
-        CHECK(counted_memory<4, pp::loops>(each, devices) >= least);
+        CHECK(counted_memory<4, pp::detail::loops>(each, devices) >= least);
     });
   }
 }
@@ -68,7 +68,7 @@ TEST_CASE("the law is met by blocks whose passes follow each other at once") {
   for (int devices = 1; devices <= 8; ++devices)
     for (int chunks = 1; chunks <= 3; ++chunks) {
       pp::block_choice const alone{.chunks = chunks, .interval = 2 * devices + 1};
-      CHECK(counted_memory<1, pp::loops>(alone, devices) ==
+      CHECK(counted_memory<1, pp::detail::loops>(alone, devices) ==
             doctest::Approx(pp::least_block_memory(alone, devices)));
     }
   CHECK(pp::least_block_memory({.legs = 2, .interval = 6}, 8) == doctest::Approx(3.0)); // P/3 + 1/3
@@ -101,7 +101,7 @@ TEST_CASE("the frontier has what nothing beats, and whatever it leaves out is be
   auto const all = blocks_of(5, {.most_legs = 3, .chunks = {1, 2}});
   auto const best = pp::block_frontier(all, 5);
   auto const beats = [](pp::block_choice const& a, pp::block_choice const& b) {
-    return a.chunks <= b.chunks && pp::crossings(a, 5) <= pp::crossings(b, 5) &&
+    return a.chunks <= b.chunks && pp::detail::crossings(a, 5) <= pp::detail::crossings(b, 5) &&
            a.memory <= b.memory && a.bubble <= b.bubble;
   };
   for (pp::block_choice const& each : all) {
@@ -123,7 +123,7 @@ TEST_CASE("a crossing is counted for every hop from device to device") {
         for (int stage = 0; stage + 1 < pp::stages(extents); ++stage)
           hops += pp::device_of(extents, stage) != pp::device_of(extents, stage + 1) ? 1 : 0;
         if (devices > 1)
-          CHECK(pp::crossings({.legs = legs, .where = where}, devices) == hops);
+          CHECK(pp::detail::crossings({.legs = legs, .where = where}, devices) == hops);
       }
 }
 

@@ -106,10 +106,10 @@ void check_all(int devices, int microbatches, Cost const& cost) {
   check("zb-h2", pp::ZeroBubbleH2{});
   check("zb-interleaved", pp::ZeroBubbleInterleaved<2>{});
   check("zb-auto", pp::ZeroBubbleAuto<>{.memory_limit = devices});
-  check("v-min", pp::SweptVMin{});
-  check("v-half", pp::SweptVHalf{});
-  check("v-zb", pp::SweptVZeroBubble{});
-  check("zb-v", pp::SweptZeroBubbleV{});
+  check("v-min", pp::detail::SweptVMin{});
+  check("v-half", pp::detail::SweptVHalf{});
+  check("v-zb", pp::detail::SweptVZeroBubble{});
+  check("zb-v", pp::detail::SweptZeroBubbleV{});
   if (devices == 4) { // searches are long
     check("v-min, searched", pp::VMin{});
     check("v-half, searched", pp::VHalf{});
@@ -274,7 +274,7 @@ TEST_CASE("no order of a graph of stages beats the bounds") {
           jobs_of(pp::stages(extents), graph.edges, device, graph.microbatches, cost);
         double const least = all_orders(jobs, graph.devices, room).least(1000);
         REQUIRE(least < 1000);
-        std::vector<int> const edges = pp::edge_table(graph.edges, pp::stages(extents));
+        std::vector<int> const edges = pp::detail::edge_table(graph.edges, pp::stages(extents));
         pp::pipeline_view over{extents};
         over.edges = edges.data();
         pp::time_bounds const bounds =
@@ -384,7 +384,7 @@ TEST_CASE("no schedule between shards of a vocabulary beats the bounds") {
       check(pp::with_vocabulary<pp::OneFOneB, 2>{});
       check(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
       check(pp::with_vocabulary<pp::ZeroBubbleH1>{});
-      check(pp::with_vocabulary<pp::SweptVHalf>{});
+      check(pp::with_vocabulary<pp::detail::SweptVHalf>{});
       check(pp::with_vocabulary<pp::Seq1F1B<2>>{});
     }
 }
@@ -399,7 +399,7 @@ TEST_CASE("a graph of stages that is a chain has the bounds of a chain") {
         std::vector<pp::stage_edge> edges;
         for (int stage = 1; stage < pp::stages(extents); ++stage)
           edges.push_back({stage - 1, stage});
-        std::vector<int> const table = pp::edge_table(edges, pp::stages(extents));
+        std::vector<int> const table = pp::detail::edge_table(edges, pp::stages(extents));
         pp::pipeline_view over{extents};
         over.edges = table.data();
         pp::time_bounds const chain = pp::least_times(extents, cost, {.memory_limit = limit});

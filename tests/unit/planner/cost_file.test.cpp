@@ -163,7 +163,8 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
   CHECK(refusal_of(with("communication", "comunication")) ==
         "costs, line 2: 'comunication' is no entry of a file of costs; those are pipelining_costs, "
         "communication, links, message_bytes, forward, backward_input, backward_weight, recompute, "
-        "copy_out, copy_in, gather_weights and scatter_gradients");
+        "copy_out, copy_in, gather_weights, scatter_gradients, embed, logits, logits_gradient "
+        "and embed_gradient");
   CHECK(refusal_of(with("backward_weight", "recompute")) ==
         "costs: 'backward_weight' is missing; write the file anew by write_costs, from whole steps "
         "of training");

@@ -180,10 +180,10 @@ TEST_CASE(
     check_arena(pp::OneFOneB{}, size);
     check_arena(pp::ZeroBubbleH1{}, size);
     check_arena(pp::ZeroBubbleH2{}, size);
-    check_arena(pp::SweptVHalf{}, size);
+    check_arena(pp::detail::SweptVHalf{}, size);
     check_arena(pp::Seq1F1B<2>{}, size);
     check_arena(pp::with_recompute<pp::OneFOneB>{}, size);
-    check_arena(pp::with_recompute<pp::SweptVHalf>{}, size);
+    check_arena(pp::with_recompute<pp::detail::SweptVHalf>{}, size);
     check_arena(pp::with_offload<pp::GPipe>{}, size);
     if (size.microbatches % size.devices == 0)
       check_arena(pp::Interleaved<2>{}, size);
@@ -210,6 +210,6 @@ TEST_CASE("unequal stages and chunks hold as many bytes at once as predicted") {
   check(pp::OneFOneB{}, {3, 5}, {4, 3, 1}, {64});
   check(pp::Seq1F1B<3>{}, {2, 4}, {5, 3}, {32, 17, 15});
   check(pp::Seq1F1BZeroBubbleH2<2>{}, {3, 4}, {1, 5, 2}, {40, 24});
-  check(pp::SweptVHalf{}, {2, 5}, {1, 2, 4, 1}, {64});
+  check(pp::detail::SweptVHalf{}, {2, 5}, {1, 2, 4, 1}, {64});
   check(pp::ZeroBubbleInterleaved<2>{}, {2, 4}, {3, 1, 1, 3}, {64});
 }

@@ -219,18 +219,19 @@ void check_steps(pp::shape const& extents,
                  pp::uniform_cost const& cost,
                  pp::exact_options const& options,
                  pp::exact_order const& order) {
-  std::map<std::pair<pp::exact_kind, std::pair<int, int>>, pp::exact_step> found;
+  std::map<std::pair<pp::detail::exact_kind, std::pair<int, int>>, pp::detail::exact_step> found;
   double last = 0;
-  auto const lane = [](pp::exact_kind kind) {
-    return kind == pp::exact_kind::copy_in || kind == pp::exact_kind::copy_out;
+  auto const lane = [](pp::detail::exact_kind kind) {
+    return kind == pp::detail::exact_kind::copy_in || kind == pp::detail::exact_kind::copy_out;
   };
-  for (pp::exact_step const& step : order.steps) {
-    pp::exact_kind const kind =
-      step.kind == pp::exact_kind::light_forward ? pp::exact_kind::forward : step.kind;
+  for (pp::detail::exact_step const& step : order.steps) {
+    pp::detail::exact_kind const kind = step.kind == pp::detail::exact_kind::light_forward
+                                          ? pp::detail::exact_kind::forward
+                                          : step.kind;
     CHECK(found.emplace(std::pair(kind, std::pair(step.stage, step.microbatch)), step).second);
     CHECK(step.device == pp::device_of(extents, step.stage));
     last = std::max(last, step.end);
-    for (pp::exact_step const& other : order.steps)
+    for (pp::detail::exact_step const& other : order.steps)
       if (&other != &step && other.device == step.device && lane(other.kind) == lane(step.kind))
         CHECK((other.end <= step.start || step.end <= other.start));
   }
@@ -240,39 +241,42 @@ void check_steps(pp::shape const& extents,
     static_cast<std::size_t>(extents.devices));
   for (int stage = 0; stage < all; ++stage)
     for (int m = 0; m < extents.microbatches; ++m) {
-      auto const at = [&](pp::exact_kind kind, int s) { return found.at({kind, {s, m}}); };
-      auto const has = [&](pp::exact_kind kind) { return found.count({kind, {stage, m}}) > 0; };
+      auto const at = [&](pp::detail::exact_kind kind, int s) { return found.at({kind, {s, m}}); };
+      auto const has = [&](pp::detail::exact_kind kind) {
+        return found.count({kind, {stage, m}}) > 0;
+      };
       auto const away = [&](int other) {
         return pp::device_of(extents, other) == pp::device_of(extents, stage) ? 0
                                                                               : cost.communication;
       };
-      pp::exact_step const f = at(pp::exact_kind::forward, stage);
-      pp::exact_step const i = at(pp::exact_kind::backward_input, stage);
-      pp::exact_step const w = at(pp::exact_kind::backward_weight, stage);
+      pp::detail::exact_step const f = at(pp::detail::exact_kind::forward, stage);
+      pp::detail::exact_step const i = at(pp::detail::exact_kind::backward_input, stage);
+      pp::detail::exact_step const w = at(pp::detail::exact_kind::backward_weight, stage);
       CHECK(f.end <= i.start);
       CHECK(i.end <= w.start);
       CHECK(f.end - f.start == doctest::Approx(cost.forward));
       CHECK(i.end - i.start == doctest::Approx(cost.backward_input));
       CHECK(w.end - w.start == doctest::Approx(cost.backward_weight));
       if (stage > 0)
-        CHECK(at(pp::exact_kind::forward, stage - 1).end + away(stage - 1) <= f.start);
+        CHECK(at(pp::detail::exact_kind::forward, stage - 1).end + away(stage - 1) <= f.start);
       if (stage + 1 < all)
-        CHECK(at(pp::exact_kind::backward_input, stage + 1).end + away(stage + 1) <= i.start);
+        CHECK(at(pp::detail::exact_kind::backward_input, stage + 1).end + away(stage + 1) <=
+              i.start);
       auto& here = changes[static_cast<std::size_t>(f.device)];
-      bool const light = f.kind == pp::exact_kind::light_forward;
-      CHECK(light == has(pp::exact_kind::recompute));
+      bool const light = f.kind == pp::detail::exact_kind::light_forward;
+      CHECK(light == has(pp::detail::exact_kind::recompute));
       here.emplace_back(f.start, light ? options.input_units : options.activation_units);
       here.emplace_back(w.end, -options.activation_units);
       if (light) {
-        pp::exact_step const r = at(pp::exact_kind::recompute, stage);
+        pp::detail::exact_step const r = at(pp::detail::exact_kind::recompute, stage);
         CHECK(f.end <= r.start);
         CHECK(r.end <= i.start);
         here.emplace_back(r.start, options.activation_units - options.input_units);
       }
-      CHECK(has(pp::exact_kind::copy_in) == has(pp::exact_kind::copy_out));
-      if (has(pp::exact_kind::copy_out)) {
-        pp::exact_step const out = at(pp::exact_kind::copy_out, stage);
-        pp::exact_step const in = at(pp::exact_kind::copy_in, stage);
+      CHECK(has(pp::detail::exact_kind::copy_in) == has(pp::detail::exact_kind::copy_out));
+      if (has(pp::detail::exact_kind::copy_out)) {
+        pp::detail::exact_step const out = at(pp::detail::exact_kind::copy_out, stage);
+        pp::detail::exact_step const in = at(pp::detail::exact_kind::copy_in, stage);
         CHECK(f.end <= out.start);
         CHECK(out.end <= in.start);
         CHECK(in.end <= i.start);

@@ -74,15 +74,15 @@ TEST_CASE("uneven layers are cut as well as the best of all cuts") {
     CAPTURE(line);
     auto const [size, layers, makespan, cut] = support::read_uneven_layers(line);
     REQUIRE(static_cast<int>(cut.size()) == size.devices);
-    pp::layer_cut const best = pp::best_layers(pp::OneFOneB{}, size, layers);
+    pp::detail::layer_cut const best = pp::detail::best_layers(pp::OneFOneB{}, size, layers);
     CHECK(best.exact);
     CHECK(best.makespan == makespan);
     pp::shape const extents{.devices = size.devices, .microbatches = size.microbatches};
     CHECK(pp::makespan(pp::make_timetable<pp::OneFOneB>(
-            size, pp::layer_costs(extents, layers, cut))) == makespan);
+            size, pp::detail::layer_costs(extents, layers, cut))) == makespan);
     // The moves from the balanced cut find a cut within a few per cent, and say that it is no
     // proof.
-    pp::layer_cut const moved = pp::best_layers(pp::OneFOneB{}, size, layers, 0, 1);
+    pp::detail::layer_cut const moved = pp::detail::best_layers(pp::OneFOneB{}, size, layers, 0, 1);
     CHECK(!moved.exact);
     CHECK(moved.makespan >= makespan);
     CHECK(moved.makespan <= 1.05 * makespan);
@@ -104,13 +104,14 @@ TEST_CASE("no cut has a faster slowest stage than the balanced one") {
       CHECK(std::find(cuts.begin(), cuts.end(), balanced) != cuts.end());
       for (std::vector<int> const& cut : cuts)
         CHECK(slowest(layers, balanced) <= slowest(layers, cut));
-      pp::layer_cut const best = pp::best_layers(pp::OneFOneB{}, {stages, 4}, layers, 0.5);
+      pp::detail::layer_cut const best =
+        pp::detail::best_layers(pp::OneFOneB{}, {stages, 4}, layers, 0.5);
       double least = 1e300;
       pp::shape const extents{.devices = stages, .microbatches = 4};
       for (std::vector<int> const& cut : cuts)
         least = std::min(least,
                          pp::makespan(pp::make_timetable<pp::OneFOneB>(
-                           {stages, 4}, pp::layer_costs(extents, layers, cut, 0.5))));
+                           {stages, 4}, pp::detail::layer_costs(extents, layers, cut, 0.5))));
       CHECK(best.makespan == least);
     }
   std::vector<pp::layer_cost> const equal(32);
@@ -161,8 +162,8 @@ TEST_CASE("a stage may have the output layer only, or nothing") {
   CHECK(cut.front() == 1); // the one that is not 2 has the embedding
   CHECK(pp::balanced_layers(std::vector<pp::layer_cost>(2), 4).size() == 4);
   CHECK(pp::balanced_layers({}, 2) == std::vector<int>{0, 0});
-  pp::layer_cut const best =
-    pp::best_layers(pp::OneFOneB{}, {3, 4}, std::vector<pp::layer_cost>(2));
+  pp::detail::layer_cut const best =
+    pp::detail::best_layers(pp::OneFOneB{}, {3, 4}, std::vector<pp::layer_cost>(2));
   CHECK(best.exact);
   CHECK(best.makespan == 4 * 3 + 3); // as on two devices
 }
@@ -218,7 +219,7 @@ TEST_CASE("of 61 layers and an output layer no device has more than four") {
 TEST_CASE("layers that cannot be cut are refused") {
   std::vector<pp::layer_cost> layers(3);
   CHECK_THROWS_WITH(pp::balanced_layers(layers, 0), doctest::Contains("at least one stage"));
-  CHECK_THROWS_WITH(pp::best_layers(pp::Seq1F1B<2>{}, {2, 2}, layers),
+  CHECK_THROWS_WITH(pp::detail::best_layers(pp::Seq1F1B<2>{}, {2, 2}, layers),
                     doctest::Contains("one chunk"));
   layers[1].forward = -1;
   CHECK_THROWS_WITH(pp::balanced_layers(layers, 2), doctest::Contains("negative"));

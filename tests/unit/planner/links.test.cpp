@@ -53,7 +53,7 @@ std::vector<double> slow_starts(pp::timetable_view table, pp::cost_table const& 
   std::vector<int> devices(count);
   for (int d = 0; d < table.over.extents.devices; ++d)
     for (int i = table.offsets[d]; i < table.offsets[d + 1]; ++i) {
-      entries[static_cast<std::size_t>(pp::pass_index(table.over, table.passes[i]))] = i;
+      entries[static_cast<std::size_t>(pp::detail::pass_index(table.over, table.passes[i]))] = i;
       devices[static_cast<std::size_t>(i)] = d;
     }
   auto const end = [&](int i) {
@@ -64,7 +64,7 @@ std::vector<double> slow_starts(pp::timetable_view table, pp::cost_table const& 
     for (int i = 0; i < table.size(); ++i) {
       int const d = devices[static_cast<std::size_t>(i)];
       double start = i == table.offsets[d] ? 0 : end(i - 1);
-      pp::dependency_list const needed = pp::dependencies(table.over, table.passes[i]);
+      pp::detail::dependency_list const needed = pp::dependencies(table.over, table.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const other = entries[static_cast<std::size_t>(needed.index(k))];
         int const from = devices[static_cast<std::size_t>(other)];
@@ -99,7 +99,7 @@ TEST_CASE("every message takes the time of its link") {
   check_against_relaxation(pp::OneFOneB{}, {4, 6});
   check_against_relaxation(pp::Interleaved<2>{}, {4, 8});
   check_against_relaxation(pp::Seq1F1B<3>{}, {4, 5});
-  check_against_relaxation(pp::SweptVHalf{}, {4, 8});
+  check_against_relaxation(pp::detail::SweptVHalf{}, {4, 8});
 }
 
 TEST_CASE("equal links are a latency") {
@@ -149,9 +149,9 @@ TEST_CASE("latency and time per byte come back for every edge, late messages or 
     for (std::size_t i = 0; i < seen.size(); ++i) // one step of three, in which all were late
       samples[samples.size() - 1 - i].seconds += 30;
   }
-  std::vector<pp::measured_link> const links = pp::fit_links(samples);
+  std::vector<pp::detail::measured_link> const links = pp::fit_links(samples);
   REQUIRE(links.size() == 6); // to the neighbours, there and back
-  for (pp::measured_link const& link : links) {
+  for (pp::detail::measured_link const& link : links) {
     CHECK((link.to == link.from + 1 || link.to == link.from - 1));
     CHECK(link.latency == doctest::Approx(link_seconds(link.from, link.to, 4, 0)));
     CHECK(link.seconds(1000) == doctest::Approx(link_seconds(link.from, link.to, 4, 1000)));
@@ -180,16 +180,16 @@ TEST_CASE("clocks that differ are brought together, and edges measured again") {
     CHECK(mended.ends[i] == doctest::Approx(step.ends[i]));
   }
   std::vector<pp::timetable_view> const steps{mended};
-  for (pp::measured_link const& link :
+  for (pp::detail::measured_link const& link :
        pp::fit_links(pp::message_samples(steps, [](pp::pass const&) { return 0; })))
     CHECK(link.latency == doctest::Approx(seconds[std::min(link.from, link.to)]));
 }
 
 TEST_CASE("messages of one size have a latency alone, and nothing is negative") {
   std::vector<pp::message_sample> samples{{0, 1, 8, 3}, {0, 1, 8, 5}, {0, 1, 8, 4}};
-  CHECK(pp::fit_links(samples) == std::vector<pp::measured_link>{{0, 1, 4, 0}});
+  CHECK(pp::fit_links(samples) == std::vector<pp::detail::measured_link>{{0, 1, 4, 0}});
   samples = {{1, 0, 8, 3}, {1, 0, 16, 2}}; // larger ones were faster
-  std::vector<pp::measured_link> const links = pp::fit_links(samples);
+  std::vector<pp::detail::measured_link> const links = pp::fit_links(samples);
   CHECK(links.front().seconds_per_byte == 0);
   CHECK(links.front().latency >= 2);
   samples = {{1, 0, 100, 1}, {1, 0, 200, 3}}; // nothing left for an empty message
@@ -230,7 +230,7 @@ TEST_CASE("a file of two runs predicts a third with messages of another size") {
   pp::dynamic_timetable const two = step(2);
   pp::dynamic_timetable const eight = step(8);
   pp::cut_costs const read = pp::read_costs(with_links(two, eight, 800));
-  for (pp::measured_link const& link : read.links)
+  for (pp::detail::measured_link const& link : read.links)
     CHECK(link.seconds(200) == doctest::Approx(link_seconds(link.from, link.to, 4, 200)));
   CHECK(read.links.size() == 6);
   pp::cost_table const four = pp::costs_for(read, pp::Seq1F1B<4>{}.arrange(4, 6));
@@ -240,7 +240,7 @@ TEST_CASE("a file of two runs predicts a third with messages of another size") {
 TEST_CASE("links come back from a file, scaled to the chunks of another cut") {
   pp::shape const extents = pp::Seq1F1B<2>{}.arrange(3, 4);
   pp::cost_table const costs(extents, {1, 2, 3, 0.5});
-  std::vector<pp::measured_link> const links{{0, 1, 0.125, 1e-9}, {1, 0, 0.3, 0}};
+  std::vector<pp::detail::measured_link> const links{{0, 1, 0.125, 1e-9}, {1, 0, 0.3, 0}};
   pp::cut_costs const read = pp::read_costs(pp::write_costs(extents, costs, links, 1e6));
   CHECK(read.links == links);
   CHECK(read.message_bytes == 1e6);

@@ -57,7 +57,7 @@ TEST_CASE("an order keeps its passes under other costs") {
   pp::pipeline_size const size{3, 5};
   pp::uniform_cost const cost{2, 5, 1, 0.25};
   pp::dynamic_timetable const plain = pp::make_timetable<pp::OneFOneB>(size);
-  pp::dynamic_timetable const timed = pp::retime(plain, cost);
+  pp::dynamic_timetable const timed = pp::detail::retime(plain, cost);
   CHECK(timed.passes == plain.passes);
   CHECK(timed.starts == pp::make_timetable<pp::OneFOneB>(size, cost).starts);
 }

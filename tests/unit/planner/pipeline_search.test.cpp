@@ -84,8 +84,8 @@ static_assert(pp::layered_model<one_long_microbatch>);
 
 //! Times of stages by hand, with a loop of its own.
 pp::cost_table costs_by_hand(pp::pipeline_view const& over,
-                             std::vector<pp::layer_load> const& layers,
-                             std::vector<pp::device_power> const& devices,
+                             std::vector<pp::detail::layer_load> const& layers,
+                             std::vector<pp::detail::device_power> const& devices,
                              pp::arrangement const& how) {
   pp::cost_table table(over.extents, {});
   int first = 0;
@@ -117,13 +117,13 @@ pp::cost_table costs_by_hand(pp::pipeline_view const& over,
 
 //! Bytes of the fullest device by hand: every moment at which a pass begins.
 bool fits(pp::dynamic_timetable const& table,
-          std::vector<pp::layer_load> const& layers,
-          std::vector<pp::device_power> const& devices,
+          std::vector<pp::detail::layer_load> const& layers,
+          std::vector<pp::detail::device_power> const& devices,
           pp::arrangement const& how) {
   std::vector<int> first{0};
   for (int const count : how.cut)
     first.push_back(first.back() + count);
-  auto const sum_of = [&](int stage, double pp::layer_load::*what) {
+  auto const sum_of = [&](int stage, double pp::detail::layer_load::*what) {
     double sum = 0;
     for (int i = first[static_cast<std::size_t>(stage)];
          i < first[static_cast<std::size_t>(stage) + 1];
@@ -137,13 +137,13 @@ bool fits(pp::dynamic_timetable const& table,
       bool here = false;
       for (int microbatch = 0; microbatch < table.over.extents.microbatches; ++microbatch)
         here = here || pp::device_of(table, stage, microbatch) == place;
-      resident += here ? sum_of(stage, &pp::layer_load::resident) : 0;
+      resident += here ? sum_of(stage, &pp::detail::layer_load::resident) : 0;
     }
     double held = 0;
     double most = 0;
     for (pp::pass const& what : table.view().row(place)) {
       double const bytes =
-        sum_of(what.stage, &pp::layer_load::activation) / table.over.extents.chunks;
+        sum_of(what.stage, &pp::detail::layer_load::activation) / table.over.extents.chunks;
       if (what.kind == pp::pass_kind::forward)
         held += bytes;
       most = std::max(most, held);
@@ -157,8 +157,8 @@ bool fits(pp::dynamic_timetable const& table,
   return true;
 }
 
-std::vector<pp::layer_load> some_layers(std::mt19937& random, int count) {
-  std::vector<pp::layer_load> layers;
+std::vector<pp::detail::layer_load> some_layers(std::mt19937& random, int count) {
+  std::vector<pp::detail::layer_load> layers;
   for (int i = 0; i < count; ++i) {
     layers.push_back({{1.0 + static_cast<double>(random() % 5),
                        1.0 + static_cast<double>(random() % 5),
@@ -172,8 +172,8 @@ std::vector<pp::layer_load> some_layers(std::mt19937& random, int count) {
 } // namespace
 
 TEST_CASE("microbatches that take different times are searched as well") {
-  one_long_microbatch const model{
-    pp::layered_devices(std::vector<pp::layer_load>(8), std::vector<pp::device_power>(2))};
+  one_long_microbatch const model{pp::layered_devices(std::vector<pp::detail::layer_load>(8),
+                                                      std::vector<pp::detail::device_power>(2))};
   pp::device_orders const start = pp::make_orders(pp::OneFOneB{}, {2, 6}, pp::uniform_cost{});
   double least = HUGE_VAL;
   each_cut(8, 2, [&](std::vector<int> const& cut) {
@@ -190,11 +190,11 @@ TEST_CASE("the search ends with the proven cuts of uneven layers, and with bette
   for (std::string const& line : support::golden_lines("golden/search/uneven_layers.txt")) {
     CAPTURE(line);
     auto const [size, costs, makespan, cut] = support::read_uneven_layers(line);
-    std::vector<pp::layer_load> layers;
+    std::vector<pp::detail::layer_load> layers;
     for (pp::layer_cost const& each : costs)
       layers.push_back({each, 1, 0});
     pp::layered_devices const model(
-      layers, std::vector<pp::device_power>(static_cast<std::size_t>(size.devices)));
+      layers, std::vector<pp::detail::device_power>(static_cast<std::size_t>(size.devices)));
     std::vector<pp::device_orders> const starts{pp::make_orders(pp::OneFOneB{}, size, {})};
     pp::found_pipeline const plain = pp::search_pipeline(model, starts, {.order_moves = 0});
     CHECK(plain.all_cuts);
@@ -204,7 +204,7 @@ TEST_CASE("the search ends with the proven cuts of uneven layers, and with bette
             size,
             costs_by_hand(pp::pipeline_view{starts.front().over.extents},
                           layers,
-                          std::vector<pp::device_power>(cut.size()),
+                          std::vector<pp::detail::device_power>(cut.size()),
                           {cut, plain.how.places}))) == makespan);
     pp::found_pipeline const free = pp::search_pipeline(model, starts);
     CHECK(free.best_given == makespan);
@@ -221,8 +221,8 @@ TEST_CASE("on devices that differ, the search agrees with all cuts, places and g
     int const devices = 2 + static_cast<int>(random() % 2);
     pp::pipeline_size const size{devices, 2 * devices};
     int const count = 2 * devices + static_cast<int>(random() % 3);
-    std::vector<pp::layer_load> const layers = some_layers(random, count);
-    std::vector<pp::device_power> powers;
+    std::vector<pp::detail::layer_load> const layers = some_layers(random, count);
+    std::vector<pp::detail::device_power> powers;
     bool const tight = round % 2 == 1;
     for (int i = 0; i < devices; ++i)
       powers.push_back({1.0 + static_cast<double>(random() % 3),
@@ -274,8 +274,8 @@ TEST_CASE("with orders free as well, tiny pipelines get the shortest of all cuts
     CAPTURE(round);
     int const devices = 2 + static_cast<int>(random() % 2);
     pp::pipeline_size const size{devices, 3};
-    std::vector<pp::layer_load> const layers = some_layers(random, devices + 2);
-    std::vector<pp::device_power> const powers(static_cast<std::size_t>(devices));
+    std::vector<pp::detail::layer_load> const layers = some_layers(random, devices + 2);
+    std::vector<pp::detail::device_power> const powers(static_cast<std::size_t>(devices));
     std::vector<pp::device_orders> const starts{pp::make_orders(pp::ZeroBubbleH1{}, size, {})};
     double least = HUGE_VAL;
     pp::arrangement how{{}, {0, 1, 2}};
@@ -295,8 +295,8 @@ TEST_CASE("with orders free as well, tiny pipelines get the shortest of all cuts
 
 TEST_CASE("the same seed finds the same pipeline, and whoever watches ends it") {
   std::mt19937 random(2);
-  std::vector<pp::layer_load> const layers = some_layers(random, 24);
-  std::vector<pp::device_power> powers;
+  std::vector<pp::detail::layer_load> const layers = some_layers(random, 24);
+  std::vector<pp::detail::device_power> powers;
   for (int i = 0; i < 6; ++i)
     powers.push_back({1.0 + 0.25 * i, 400});
   pp::layered_devices const model(layers, powers);
@@ -334,9 +334,9 @@ TEST_CASE("more stages than layers are searched, and so is an output layer in a 
   pp::found_pipeline const found = pp::search_pipeline(few, many);
   CHECK(std::accumulate(found.how.cut.begin(), found.how.cut.end(), 0) == 2);
   CHECK(found.makespan >= found.bound);
-  std::vector<pp::layer_load> layers(7, {{1, 1, 1}});
+  std::vector<pp::detail::layer_load> layers(7, {{1, 1, 1}});
   layers.push_back({{2.8, 2.8, 2.8}});
-  pp::layered_devices const model(layers, std::vector<pp::device_power>(4));
+  pp::layered_devices const model(layers, std::vector<pp::detail::device_power>(4));
   std::vector<pp::device_orders> const starts{pp::make_orders(pp::OneFOneB{}, {4, 32}, {})};
   pp::found_pipeline const cut = pp::search_pipeline(model, starts, {.order_moves = 0});
   CHECK(cut.how.cut.back() == 1);

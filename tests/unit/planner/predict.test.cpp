@@ -149,7 +149,7 @@ TEST_CASE("times of passes are operations over the rate, and exchanges") {
       {kind, false, static_cast<std::uint16_t>(stage), 0, static_cast<std::uint16_t>(chunk)});
   };
   CHECK(seconds(pp::pass_kind::forward, 1, 1) ==
-        doctest::Approx(8 * pp::layer_flops(model, pp::pass_kind::forward, {1096, 3000}) /
+        doctest::Approx(8 * pp::detail::layer_flops(model, pp::pass_kind::forward, {1096, 3000}) /
                         (989 * 1e12)));
   CHECK(seconds(pp::pass_kind::forward, 3, 1) - seconds(pp::pass_kind::forward, 1, 1) ==
         doctest::Approx(2.0 * 1096 * 4096 * 51200 / (989 * 1e12)));
@@ -255,7 +255,7 @@ TEST_CASE("shards of a vocabulary share its products and its bytes") {
     shards += pp::predict_bytes(model, setup, each, lengths).weights;
   CHECK(shards == whole);
   CHECK(pp::predict_bytes(model, setup, content.back(), lengths).logits ==
-        pp::logits_bytes(model, 4096) / 2);
+        pp::detail::logits_bytes(model, 4096) / 2);
 }
 
 TEST_CASE("recomputation repeats the forward pass, copies take the link to the host") {
@@ -288,13 +288,13 @@ TEST_CASE("setups that do not fit the model are refused") {
   CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 1, .expert = 2}),
                     doctest::Contains("experts"));
   CHECK_THROWS_WITH(pp::find_gpu("h300"), doctest::Contains("h100"));
-  CHECK_THROWS_WITH(pp::check_gpu({.peak_tflops = 0}),
+  CHECK_THROWS_WITH(pp::detail::check_gpu({.peak_tflops = 0}),
                     "gpu: peak_tflops must be between 1e-6 and 1e9");
-  CHECK_THROWS_WITH(pp::check_gpu({.network_gb_per_s = 1e308}),
+  CHECK_THROWS_WITH(pp::detail::check_gpu({.network_gb_per_s = 1e308}),
                     "gpu: network_gb_per_s must be between 1e-6 and 1e9");
-  CHECK_THROWS_WITH(pp::check_gpu({.memory_gb = 1e-290}),
+  CHECK_THROWS_WITH(pp::detail::check_gpu({.memory_gb = 1e-290}),
                     "gpu: memory_gb must be between 1e-6 and 1e9");
-  CHECK_THROWS_WITH(pp::check_gpu({.gpus_per_machine = 0}),
+  CHECK_THROWS_WITH(pp::detail::check_gpu({.gpus_per_machine = 0}),
                     "gpu: gpus_per_machine must be at least 1");
   CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = std::int64_t{1} << 40, .sequences = 4096}),
                     "training_setup: a microbatch that keeps more than 1e18 bytes is not counted; "

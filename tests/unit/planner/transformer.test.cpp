@@ -51,13 +51,13 @@ TEST_CASE("shapes count what the golden file counts") {
     pp::token_range const all{g.sequence, 0};
     CHECK(pp::find_transformer(g.name) == g.shape);
     CHECK(pp::parameters(g.shape) == g.parameters);
-    CHECK(pp::layer_parameters(g.shape) == g.layer_parameters);
-    CHECK(pp::layer_flops(g.shape, pp::pass_kind::forward, all) == g.forward);
-    CHECK(pp::layer_flops(g.shape, pp::pass_kind::backward_input, all) == g.input);
-    CHECK(pp::layer_flops(g.shape, pp::pass_kind::backward_weight, all) == g.weight);
-    CHECK(pp::layer_flops(g.shape, pp::pass_kind::backward, all) == g.input + g.weight);
+    CHECK(pp::detail::layer_parameters(g.shape) == g.layer_parameters);
+    CHECK(pp::detail::layer_flops(g.shape, pp::pass_kind::forward, all) == g.forward);
+    CHECK(pp::detail::layer_flops(g.shape, pp::pass_kind::backward_input, all) == g.input);
+    CHECK(pp::detail::layer_flops(g.shape, pp::pass_kind::backward_weight, all) == g.weight);
+    CHECK(pp::detail::layer_flops(g.shape, pp::pass_kind::backward, all) == g.input + g.weight);
     pp::token_range const quarter{g.sequence / 4, g.sequence / 4 * 3};
-    CHECK(pp::layer_flops(g.shape, pp::pass_kind::forward, quarter) == g.last_quarter);
+    CHECK(pp::detail::layer_flops(g.shape, pp::pass_kind::forward, quarter) == g.last_quarter);
     CHECK(pp::vocabulary_flops(g.shape, all) == g.vocabulary);
     CHECK(pp::activation_bytes(g.shape, g.sequence) == g.activation);
     CHECK(pp::activation_bytes(g.shape, g.sequence) / 8 == g.activation_tensor8);
@@ -67,20 +67,20 @@ TEST_CASE("shapes count what the golden file counts") {
 }
 
 TEST_CASE("chunks of a sequence add up to it") {
-  for (pp::named_transformer const& each : pp::named_transformers()) {
+  for (pp::detail::named_transformer const& each : pp::detail::named_transformers()) {
     CAPTURE(each.name);
     double sum = 0;
     std::int64_t bytes = 0;
     pp::token_range tokens{0, 0};
     for (std::int64_t const length : {1000, 24, 3000, 72}) {
       tokens = {length, tokens.prefix + tokens.length};
-      sum += pp::layer_flops(each.shape, pp::pass_kind::backward_input, tokens);
+      sum += pp::detail::layer_flops(each.shape, pp::pass_kind::backward_input, tokens);
       bytes += pp::activation_bytes(each.shape, length);
     }
-    CHECK(sum == pp::layer_flops(each.shape, pp::pass_kind::backward_input, {4096, 0}));
+    CHECK(sum == pp::detail::layer_flops(each.shape, pp::pass_kind::backward_input, {4096, 0}));
     CHECK(bytes == pp::activation_bytes(each.shape, 4096));
-    CHECK(pp::layer_flops(each.shape, pp::pass_kind::forward, {64, 0}, 3) ==
-          3 * pp::layer_flops(each.shape, pp::pass_kind::forward, {64, 0}));
+    CHECK(pp::detail::layer_flops(each.shape, pp::pass_kind::forward, {64, 0}, 3) ==
+          3 * pp::detail::layer_flops(each.shape, pp::pass_kind::forward, {64, 0}));
   }
 }
 
@@ -98,14 +98,14 @@ TEST_CASE("a mixture of experts holds all of them and runs some") {
   double const router = 2.0 * 100 * mixtral.hidden * mixtral.experts;
   CHECK(pp::linear_flops(mixtral, {100, 0}) == pp::linear_flops(dense, {100, 0}) + router);
   // Two of eight devices' experts: 7/8 of the tokens' copies leave, and come back.
-  CHECK(pp::expert_message_bytes(mixtral, 100, 8) == 2 * 2.0 * 100 * 4096 * 2 * 7 / 8);
-  CHECK(pp::expert_message_bytes(mixtral, 100, 1) == 0);
+  CHECK(pp::detail::expert_message_bytes(mixtral, 100, 8) == 2 * 2.0 * 100 * 4096 * 2 * 7 / 8);
+  CHECK(pp::detail::expert_message_bytes(mixtral, 100, 1) == 0);
 }
 
 TEST_CASE("shapes that no model has are refused by name") {
   auto const message = [](pp::transformer const& shape) -> std::string {
     try {
-      pp::check_transformer(shape);
+      pp::detail::check_transformer(shape);
     } catch (std::invalid_argument const& error) {
       return error.what();
     }
@@ -129,20 +129,23 @@ TEST_CASE(
     return pp::transformer{
       .layers = layers, .hidden = hidden, .ffn = ffn, .vocabulary = vocabulary};
   };
-  CHECK_THROWS_WITH(pp::check_transformer(shape(1, most, 1, 1)),
+  CHECK_THROWS_WITH(pp::detail::check_transformer(shape(1, most, 1, 1)),
                     doctest::Contains("more than 1e15 parameters"));
-  CHECK_NOTHROW(pp::check_transformer(shape(1, most / 4, 1, 1)));
-  CHECK_THROWS_WITH(pp::check_transformer(shape(1, most + 1, 1, 1)),
+  CHECK_NOTHROW(pp::detail::check_transformer(shape(1, most / 4, 1, 1)));
+  CHECK_THROWS_WITH(pp::detail::check_transformer(shape(1, most + 1, 1, 1)),
                     "transformer: hidden must be a whole number from 0 to 2^24");
   for (pp::transformer const& large : {shape(most, most, 1, 1),
                                        shape(1, most, most, 1),
                                        shape(most, 1 << 12, 1 << 14, 1),
                                        shape(1, most, 1, most)})
-    CHECK_THROWS_WITH(pp::check_transformer(large), doctest::Contains("more than 1e15 parameters"));
+    CHECK_THROWS_WITH(pp::detail::check_transformer(large),
+                      doctest::Contains("more than 1e15 parameters"));
   pp::transformer experts = shape(1, 1 << 14, 1 << 14, 1);
   experts.experts = experts.experts_per_token = most;
-  CHECK_THROWS_WITH(pp::check_transformer(experts), doctest::Contains("more than 1e15 parameters"));
+  CHECK_THROWS_WITH(pp::detail::check_transformer(experts),
+                    doctest::Contains("more than 1e15 parameters"));
   pp::transformer heads = shape(1, 1 << 14, 1, 1);
   heads.heads = heads.head_width = most;
-  CHECK_THROWS_WITH(pp::check_transformer(heads), doctest::Contains("more than 1e15 parameters"));
+  CHECK_THROWS_WITH(pp::detail::check_transformer(heads),
+                    doctest::Contains("more than 1e15 parameters"));
 }

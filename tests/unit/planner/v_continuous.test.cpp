@@ -14,12 +14,14 @@ namespace pp = pipelining;
 
 namespace {
 
-int length_of(pp::grid_times const& times, int at) {
+int length_of(pp::detail::grid_times const& times, int at) {
   return at < 2 ? times.forward : at < 4 ? times.backward_input : times.backward_weight;
 }
 
 // Activations of a device, counted step by step over one interval of the steady state.
-int counted_peak(pp::continuous_block const& block, pp::grid_times const& times, int device) {
+int counted_peak(pp::detail::continuous_block const& block,
+                 pp::detail::grid_times const& times,
+                 int device) {
   int most = 0;
   int const far = 100 * block.interval;
   for (int now = far; now < far + block.interval; ++now) {
@@ -37,7 +39,7 @@ int counted_peak(pp::continuous_block const& block, pp::grid_times const& times,
   return most;
 }
 
-void check_block(pp::continuous_block const& block, pp::grid_times const& times) {
+void check_block(pp::detail::continuous_block const& block, pp::detail::grid_times const& times) {
   int const last = block.devices - 1;
   int peak = 0;
   for (int device = 0; device <= last; ++device) {
@@ -68,9 +70,9 @@ void check_block(pp::continuous_block const& block, pp::grid_times const& times)
   CHECK(peak == block.peak);
 }
 
-int shortest_interval(int devices, pp::grid_times const& times, int limit) {
+int shortest_interval(int devices, pp::detail::grid_times const& times, int limit) {
   for (int interval = times.busy();; ++interval) {
-    auto const block = pp::plan_continuous_block(devices, times, interval);
+    auto const block = pp::detail::plan_continuous_block(devices, times, interval);
     if (!block.starts.empty() && block.peak <= limit)
       return interval;
   }
@@ -79,13 +81,14 @@ int shortest_interval(int devices, pp::grid_times const& times, int limit) {
 } // namespace
 
 TEST_CASE("continuous blocks keep dependencies, devices and their own figure of memory") {
-  for (pp::grid_times const& times :
-       {pp::grid_times{1, 1, 1, 0}, pp::grid_times{3, 4, 2, 0}, pp::grid_times{4, 3, 2, 1}})
+  for (pp::detail::grid_times const& times : {pp::detail::grid_times{1, 1, 1, 0},
+                                              pp::detail::grid_times{3, 4, 2, 0},
+                                              pp::detail::grid_times{4, 3, 2, 1}})
     for (int devices = 1; devices <= 6; ++devices)
       for (int interval = times.busy() - 1; interval <= times.busy() + 3; ++interval) {
         CAPTURE(devices);
         CAPTURE(interval);
-        auto const block = pp::plan_continuous_block(devices, times, interval);
+        auto const block = pp::detail::plan_continuous_block(devices, times, interval);
         CHECK(block.starts.empty() == (interval < times.busy()));
         if (!block.starts.empty())
           check_block(block, times);
@@ -112,7 +115,7 @@ TEST_CASE("a continuous block shortens long runs near the least memory") {
 }
 
 TEST_CASE("continuous blocks refuse what cannot be") {
-  CHECK_THROWS_WITH_AS(static_cast<void>(pp::plan_continuous_block(0, {1, 1, 1}, 6)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(pp::detail::plan_continuous_block(0, {1, 1, 1}, 6)),
                        doctest::Contains("at least one device"),
                        std::invalid_argument);
   CHECK_THROWS_WITH_AS(

@@ -29,8 +29,8 @@ struct placed_stage {
   cores own{};
   cores of_started_thread{};
   void forward(pp::context const&, pp::input, pp::output) {
-    own = pp::usable_cores();
-    std::thread([this] { of_started_thread = pp::usable_cores(); }).join();
+    own = pp::detail::usable_cores();
+    std::thread([this] { of_started_thread = pp::detail::usable_cores(); }).join();
   }
   void backward(pp::context const&, pp::input, pp::output) {}
 };
@@ -44,13 +44,13 @@ cores consecutive(int first, int count) {
 } // namespace
 
 TEST_CASE("devices and the threads that they start run on their share of the cores") {
-  auto const usable = pp::usable_cores();
+  auto const usable = pp::detail::usable_cores();
   for (int const devices : {1, 2, 3}) {
     std::vector<placed_stage> model(static_cast<std::size_t>(devices));
     pp::run(pp::lower(pp::make_timetable<pp::OneFOneB>({devices, 2})),
             model,
             {.on_start = pp::pin_in_turn()});
-    auto const shares = pp::divide_cores(pp::usable_cores_by_node(), devices);
+    auto const shares = pp::detail::divide_cores(pp::detail::usable_cores_by_node(), devices);
     for (std::size_t d = 0; d < model.size(); ++d) {
       CHECK(model[d].own == shares[d]);
       CHECK(model[d].of_started_thread == shares[d]);
@@ -58,7 +58,7 @@ TEST_CASE("devices and the threads that they start run on their share of the cor
     if (devices == 1)
       CHECK(model[0].own == usable);
   }
-  CHECK(pp::usable_cores() == usable); // the caller stays where it was
+  CHECK(pp::detail::usable_cores() == usable); // the caller stays where it was
 }
 
 TEST_CASE("cores are divided by node, as evenly as they can be") {
@@ -87,7 +87,7 @@ TEST_CASE("cores are divided by node, as evenly as they can be") {
          row{{}, 2, {{}, {}}},
        }) {
     CAPTURE(each.devices);
-    CHECK(pp::divide_cores(each.nodes, each.devices) == each.expected);
+    CHECK(pp::detail::divide_cores(each.nodes, each.devices) == each.expected);
   }
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("a device has a share, and no core is shared while there are enough") 
     for (int second = 1; second <= 9; ++second)
       for (int devices = 1; devices <= first + second; ++devices) {
         auto const shares =
-          pp::divide_cores({consecutive(0, first), consecutive(first, second)}, devices);
+          pp::detail::divide_cores({consecutive(0, first), consecutive(first, second)}, devices);
         cores all;
         for (auto const& share : shares) {
           CHECK(!share.empty());
@@ -110,17 +110,17 @@ TEST_CASE("a device has a share, and no core is shared while there are enough") 
 }
 
 TEST_CASE("lists of cores are read as Linux writes them") {
-  CHECK(pp::read_core_list("0-3,8,10-11\n") == cores{0, 1, 2, 3, 8, 10, 11});
-  CHECK(pp::read_core_list("5") == cores{5});
-  CHECK(pp::read_core_list("\n").empty());
-  CHECK(pp::read_core_list("").empty());
-  CHECK(pp::read_core_list("0-999999999").size() == CPU_SETSIZE);
-  CHECK(pp::read_core_list("2-1,4").size() == 1);
+  CHECK(pp::detail::read_core_list("0-3,8,10-11\n") == cores{0, 1, 2, 3, 8, 10, 11});
+  CHECK(pp::detail::read_core_list("5") == cores{5});
+  CHECK(pp::detail::read_core_list("\n").empty());
+  CHECK(pp::detail::read_core_list("").empty());
+  CHECK(pp::detail::read_core_list("0-999999999").size() == CPU_SETSIZE);
+  CHECK(pp::detail::read_core_list("2-1,4").size() == 1);
 }
 
 TEST_CASE("nodes are those of the system, as far as their cores may be used") {
-  auto const usable = pp::usable_cores();
-  CHECK(pp::usable_cores_by_node("/there/is/none") == by_node{usable});
+  auto const usable = pp::detail::usable_cores();
+  CHECK(pp::detail::usable_cores_by_node("/there/is/none") == by_node{usable});
 
   auto const folder =
     std::filesystem::temp_directory_path() / ("pipelining_nodes_" + std::to_string(::getpid()));
@@ -136,16 +136,16 @@ TEST_CASE("nodes are those of the system, as far as their cores may be used") {
   expected[1].pop_back();
   if (expected[1].empty())
     expected.pop_back();
-  CHECK(pp::usable_cores_by_node(folder.string()) == expected);
+  CHECK(pp::detail::usable_cores_by_node(folder.string()) == expected);
   std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a core that is not there is refused") {
-  CHECK_THROWS_WITH_AS(pp::pin_to_cores({-1}),
+  CHECK_THROWS_WITH_AS(pp::detail::pin_to_cores({-1}),
                        "run: cannot keep a thread on core -1; usable_cores() lists those that this "
                        "process may use",
                        std::runtime_error);
-  CHECK_THROWS_WITH_AS(pp::pin_to_cores({1022, 1023}),
+  CHECK_THROWS_WITH_AS(pp::detail::pin_to_cores({1022, 1023}),
                        "run: cannot keep a thread on cores 1022, 1023; usable_cores() lists those "
                        "that this process may use",
                        std::runtime_error);

@@ -166,7 +166,7 @@ TEST_CASE("trained stages have the gradients of one unit after the other, frozen
     check_schedule(pp::Interleaved<2>{}, 5);
   }
   SUBCASE("v-half") {
-    check_schedule(pp::SweptVHalf{}, 6);
+    check_schedule(pp::detail::SweptVHalf{}, 6);
   }
   SUBCASE("pairs") {
     check_schedule(pp::DualPipeV<>{}, 7);

@@ -107,10 +107,10 @@ TEST_CASE("every schedule gives the same numbers with recomputed and with offloa
     check_recomputed_and_offloaded(pp::Seq1F1B<3>{});
   }
   SUBCASE("v-half") {
-    check_recomputed_and_offloaded(pp::SweptVHalf{});
+    check_recomputed_and_offloaded(pp::detail::SweptVHalf{});
   }
   SUBCASE("chronos") {
-    check_recomputed_and_offloaded(pp::SweptChronosPipe{});
+    check_recomputed_and_offloaded(pp::detail::SweptChronosPipe{});
   }
   SUBCASE("hanayo") {
     check_recomputed_and_offloaded(pp::Hanayo<2>{});
@@ -174,7 +174,7 @@ struct growing_sizes {
 TEST_CASE(
   "a recomputed pass is told the bytes that its forward pass was told, on its own device, too") {
   auto const table =
-    pp::make_timetable(pp::with_recompute<pp::SweptVHalf>{}, {2, 4}, pp::uniform_cost{});
+    pp::make_timetable(pp::with_recompute<pp::detail::SweptVHalf>{}, {2, 4}, pp::uniform_cost{});
   pp::plan const work = pp::lower(table, growing_sizes{});
   int compared = 0;
   for (int device = 0; device < 2; ++device)

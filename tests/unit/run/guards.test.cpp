@@ -185,7 +185,7 @@ TEST_CASE("guards leave the places of slots aligned, and do not overlap") {
     pp::uniform_sizes{
       .message = 24, .activation = 300, .weight_input = 8, .tied_bytes = 4, .totals_bytes = 12});
   for (int device = 0; device < 3; ++device) {
-    pp::arena const slots{plan.view(), device, nullptr, nullptr, pp::guard_bytes};
+    pp::detail::arena const slots{plan.view(), device, nullptr, nullptr, pp::detail::guard_bytes};
     std::vector<std::pair<std::int64_t, std::int64_t>> places;
     for (int of = 0; of < pp::slot_classes; ++of) {
       auto const& layout = plan.view().layout(device, static_cast<pp::slot_class>(of));
@@ -199,11 +199,11 @@ TEST_CASE("guards leave the places of slots aligned, and do not overlap") {
     CHECK(places.size() > 6);
     std::int64_t end = 0;
     for (auto const& [start, stop] : places) {
-      CHECK(start == end + pp::guard_bytes);
-      CHECK(start % pp::slot_alignment == 0);
+      CHECK(start == end + pp::detail::guard_bytes);
+      CHECK(start % pp::detail::slot_alignment == 0);
       end = stop;
     }
-    CHECK(slots.bytes() == end + pp::guard_bytes);
+    CHECK(slots.bytes() == end + pp::detail::guard_bytes);
   }
 }
 
@@ -226,7 +226,8 @@ TEST_CASE("writing an output that is null says which pass it was before it ends 
     (void)::dup2(ends[1], STDERR_FILENO);
     (void)std::signal(SIGSEGV, SIG_DFL); // not the test framework's, and not an earlier runner's
     std::vector<blind_stage> model(2);
-    pp::run(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 2}), roomy_words), model, {.guarded = true});
+    pp::run(
+      pp::lower(pp::make_timetable<pp::OneFOneB>({2, 2}), roomy_words), model, {.guarded = true});
     std::_Exit(0);
   }
   (void)::close(ends[1]);

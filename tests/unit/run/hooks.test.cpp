@@ -154,10 +154,11 @@ struct no_hooks {
 struct only_contributes : no_hooks {
   void contribute(pp::context const&, pp::output) {}
 };
-static_assert(pp::can_tie<support::training_stage>);
-static_assert(pp::can_contribute<support::training_stage>);
-static_assert(pp::can_update<support::training_stage>);
-static_assert(!pp::can_tie<no_hooks> && !pp::can_contribute<no_hooks> && !pp::can_update<no_hooks>);
+static_assert(pp::detail::can_tie<support::training_stage>);
+static_assert(pp::detail::can_contribute<support::training_stage>);
+static_assert(pp::detail::can_update<support::training_stage>);
+static_assert(!pp::detail::can_tie<no_hooks> && !pp::detail::can_contribute<no_hooks> &&
+              !pp::detail::can_update<no_hooks>);
 
 } // namespace
 

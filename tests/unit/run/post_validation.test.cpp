@@ -244,8 +244,8 @@ TEST_CASE("a stage that cannot undo its step is refused, and told what it lacks"
     "const&, totals const&), roll_back(context const&, bool stepped) and begin_iteration(context "
     "const&) beside optimizer_step, or lower the plan with step_validation::at_once",
     std::invalid_argument);
-  static_assert(pp::can_step_early<support::early_training_stage>);
-  static_assert(!pp::can_step_early<unforgiving_stage>);
+  static_assert(pp::detail::can_step_early<support::early_training_stage>);
+  static_assert(!pp::detail::can_step_early<unforgiving_stage>);
 }
 
 TEST_CASE("how it is run") {

@@ -137,10 +137,11 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size)
   };
   for (int device = 0; device < size.devices; ++device) {
     using enum pp::slot_class;
-    CHECK(slots(device, weights) == pp::peak_chunks(table, device, weights));
+    CHECK(slots(device, weights) == pp::detail::peak_chunks(table, device, weights));
     // A scatter that ends just when gradients begin to be collected still has its slot.
-    CHECK(slots(device, full_gradients) >= pp::peak_chunks(table, device, full_gradients));
-    CHECK(slots(device, full_gradients) <= pp::peak_chunks(table, device, full_gradients) + 1);
+    CHECK(slots(device, full_gradients) >= pp::detail::peak_chunks(table, device, full_gradients));
+    CHECK(slots(device, full_gradients) <=
+          pp::detail::peak_chunks(table, device, full_gradients) + 1);
   }
   pp::thread_runner runner(work, model, {.guarded = true});
   int const steps = 2;
@@ -204,7 +205,7 @@ TEST_CASE("every schedule gives the same numbers with weights in shards") {
     check_shards(pp::ZeroBubbleH2{});
   }
   SUBCASE("zb-v") {
-    check_shards(pp::SweptZeroBubbleV{});
+    check_shards(pp::detail::SweptZeroBubbleV{});
   }
   SUBCASE("seq1f1b") {
     check_shards(pp::Seq1F1B<3>{});
@@ -213,13 +214,13 @@ TEST_CASE("every schedule gives the same numbers with weights in shards") {
     check_shards(pp::Seq1F1BInterleaved<2, 3>{});
   }
   SUBCASE("v-half") {
-    check_shards(pp::SweptVHalf{});
+    check_shards(pp::detail::SweptVHalf{});
   }
   SUBCASE("hanayo") {
     check_shards(pp::Hanayo<2>{});
   }
   SUBCASE("chronos") {
-    check_shards(pp::SweptChronosPipe{});
+    check_shards(pp::detail::SweptChronosPipe{});
   }
   SUBCASE("recomputed") {
     check_shards(pp::with_recompute<pp::Interleaved<2>>{});

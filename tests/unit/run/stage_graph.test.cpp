@@ -81,6 +81,6 @@ TEST_CASE("a model that is a graph has the gradients of one unit after the other
     check_graphs(pp::Interleaved<2>{}, 5);
   }
   SUBCASE("v-half") {
-    check_graphs(pp::SweptVHalf{}, 6);
+    check_graphs(pp::detail::SweptVHalf{}, 6);
   }
 }

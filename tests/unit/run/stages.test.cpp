@@ -49,12 +49,14 @@ void check_runs(Stages& stages, At at) {
 
 TEST_CASE("stages are given by value, by raw or smart pointer, or by a function") {
   std::array<arithmetic_stage, 3> values{};
-  check_runs(values, [&](int s) -> arithmetic_stage& { return values[static_cast<std::size_t>(s)]; });
+  check_runs(values,
+             [&](int s) -> arithmetic_stage& { return values[static_cast<std::size_t>(s)]; });
 
   std::vector<std::unique_ptr<arithmetic_stage>> owned;
   for (int s = 0; s < 3; ++s)
     owned.push_back(std::make_unique<arithmetic_stage>());
-  check_runs(owned, [&](int s) -> arithmetic_stage& { return *owned[static_cast<std::size_t>(s)]; });
+  check_runs(owned,
+             [&](int s) -> arithmetic_stage& { return *owned[static_cast<std::size_t>(s)]; });
 
   std::array<arithmetic_stage, 3> there{};
   std::vector<arithmetic_stage*> raw{&there[0], &there[1], &there[2]};
@@ -89,7 +91,7 @@ TEST_CASE("a null pointer to a stage that runs here is refused") {
   // A device of another rank is not looked at.
   std::vector<arithmetic_stage*> own{nullptr, model[1].get(), nullptr};
   pp::plan const lowered = work();
-  CHECK_NOTHROW(pp::check_stages(lowered.view(), own, 1));
+  CHECK_NOTHROW(pp::detail::check_stages(lowered.view(), own, 1));
 }
 
 namespace {

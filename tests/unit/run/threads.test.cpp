@@ -196,8 +196,8 @@ struct announcing_stage : support::arithmetic_stage {
   }
   int stage = -1;
 };
-static_assert(pp::can_announce_gradients<announcing_stage>);
-static_assert(!pp::can_announce_gradients<support::arithmetic_stage>);
+static_assert(pp::detail::can_announce_gradients<announcing_stage>);
+static_assert(!pp::detail::can_announce_gradients<support::arithmetic_stage>);
 
 } // namespace
 

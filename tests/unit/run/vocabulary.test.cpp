@@ -86,6 +86,6 @@ TEST_CASE("a model with its vocabulary in shards has the gradients of one device
     check_sizes(pp::Interleaved<2>{}, 5);
   }
   SUBCASE("v-half") {
-    check_sizes(pp::SweptVHalf{}, 6);
+    check_sizes(pp::detail::SweptVHalf{}, 6);
   }
 }

@@ -30,8 +30,8 @@ struct laid_out {
         block{.extents = {.devices = devices, .stages_per_device = Legs}, .slots = slots.data()} {
     pp::strides<Legs> own{.fused = true};
     for (int leg = 0; leg < Legs; ++leg) {
-      own.stride[leg] = pp::chronos_strides.stride[0];
-      own.stride[Legs + leg] = pp::chronos_strides.stride[2];
+      own.stride[leg] = pp::detail::chronos_strides.stride[0];
+      own.stride[Legs + leg] = pp::detail::chronos_strides.stride[2];
     }
     own.lay_out(block);
   }
@@ -126,7 +126,7 @@ void check_laws(int devices) {
 
 TEST_CASE("ChronosPipe holds what its block does, at any costs, for a bubble within its bounds") {
   for (int devices = 1; devices <= 16; ++devices)
-    check_laws<pp::SweptChronosPipe>(devices);
+    check_laws<pp::detail::SweptChronosPipe>(devices);
   for (int const devices : {2, 5, 16})
     check_laws<pp::ChronosPipe>(devices);
 }

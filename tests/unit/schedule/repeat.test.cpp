@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/planner/search/v_auto.hpp>
-#include <pipe/schedule/block/placed_on.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -48,13 +47,16 @@ struct block_without_layout {
   bool fused = false;
 };
 static_assert(pp::schedule<pp::OneFOneB> && pp::closed_form_schedule<pp::OneFOneB>);
-static_assert(!pp::generated_schedule<pp::OneFOneB> && pp::generated_schedule<pp::VHalf>);
-static_assert(!pp::arranges<without_arrange> && !pp::schedule<without_arrange>);
-static_assert(pp::arranges<without_order> && !pp::schedule<without_order>);
-static_assert(!pp::arranges<arranges_a_number> && !pp::schedule<not_a_copy>);
+static_assert(!pp::detail::generated_schedule<pp::OneFOneB> &&
+              pp::detail::generated_schedule<pp::VHalf>);
+static_assert(!pp::detail::arranges<without_arrange> && !pp::schedule<without_arrange>);
+static_assert(pp::detail::arranges<without_order> && !pp::schedule<without_order>);
+static_assert(!pp::detail::arranges<arranges_a_number> && !pp::schedule<not_a_copy>);
 static_assert(!pp::cost_model<without_latency> && pp::cost_model<pp::uniform_cost>);
-static_assert(!pp::repeatable_block<block_without_layout> && pp::repeatable_block<pp::strides<3>>);
-static_assert(pp::stage_placement<pp::waves> && !pp::stage_placement<block_without_layout>);
+static_assert(!pp::detail::repeatable_block<block_without_layout> &&
+              pp::detail::repeatable_block<pp::strides<3>>);
+static_assert(pp::detail::stage_placement<pp::waves> &&
+              !pp::detail::stage_placement<block_without_layout>);
 
 struct costs {
   static constexpr pp::uniform_cost value{10, 12, 8, 1};
@@ -110,8 +112,8 @@ void check_everywhere(pp::strides<Legs> own) {
 
 TEST_CASE("blocks of one to four legs, looped and to and fro, keep every rule and their memory") {
   int const fit = pp::first_fit;
-  check_everywhere<1, pp::loops>({.stride = {1, 2}, .gap = {0, fit}});
-  check_everywhere<2, pp::loops>({.stride = {1, 1, 1, 1}, .gap = {0, fit, fit, fit}});
+  check_everywhere<1, pp::detail::loops>({.stride = {1, 2}, .gap = {0, fit}});
+  check_everywhere<2, pp::detail::loops>({.stride = {1, 1, 1, 1}, .gap = {0, fit, fit, fit}});
   check_everywhere<2, pp::waves>({.stride = {2, 1, 2, 1}, .gap = {0, 2, 0, 1}});
   check_everywhere<2, pp::waves>({.fused = true, .stride = {1, 1, 0, 0}, .gap = {0, 1, 0, 2}});
   check_everywhere<3, pp::waves>(
@@ -127,7 +129,7 @@ TEST_CASE("a block of one leg with its backward pass in one piece has the figure
     for (int microbatches = 1; microbatches <= 12; ++microbatches) {
       pp::pipeline_size const size{devices, microbatches};
       auto const block =
-        pp::make_timetable(pp::Repeat<pp::strides<1>, pp::loops>{.block = own}, size);
+        pp::make_timetable(pp::Repeat<pp::strides<1>, pp::detail::loops>{.block = own}, size);
       auto const plain = pp::make_timetable<pp::OneFOneB>(size);
       CHECK(pp::span_of(block) == pp::span_of(plain));
       CHECK(pp::peak_activations(block) == pp::peak_activations(plain));
@@ -154,7 +156,7 @@ TEST_CASE("a list of devices that says what a name says gives the same timetable
     // Devices are asked in another order, so that the sweeps may end in another row of passes.
     auto const ring = pp::make_timetable(listed{.block = block, .where = looped}, size, cost);
     auto const named =
-      pp::make_timetable(pp::Repeat<pp::strides<2>, pp::loops>{.block = block}, size, cost);
+      pp::make_timetable(pp::Repeat<pp::strides<2>, pp::detail::loops>{.block = block}, size, cost);
     CHECK(pp::span_of(ring) == pp::span_of(named));
     CHECK(pp::peak_activations(ring) == pp::peak_activations(named));
   }
@@ -242,13 +244,13 @@ TEST_CASE("no block at full throughput holds less than a third of P on average")
 }
 
 TEST_CASE("a type that sweeps gives one answer, in the compiler and in the program") {
-  constexpr auto fixed = pp::timetable<pp::SweptVHalf, 4, 9, costs>;
-  auto const table = pp::make_timetable<pp::SweptVHalf>({4, 9}, costs::value);
+  constexpr auto fixed = pp::timetable<pp::detail::SweptVHalf, 4, 9, costs>;
+  auto const table = pp::make_timetable<pp::detail::SweptVHalf>({4, 9}, costs::value);
   CHECK(std::equal(table.passes.begin(), table.passes.end(), fixed.view.passes));
   // The search finds a shorter one.
   CHECK(pp::span_of(pp::make_timetable<pp::VHalf>({4, 9}, costs::value)) <= pp::span_of(table));
-  CHECK(pp::make_timetable(pp::SweptVAuto<6>{}, {4, 9}).passes ==
-        pp::make_timetable(pp::SweptVAuto<pp::dynamic>{.memory_limit = 6}, {4, 9}).passes);
+  CHECK(pp::make_timetable(pp::detail::SweptVAuto<6>{}, {4, 9}).passes ==
+        pp::make_timetable(pp::detail::SweptVAuto<pp::dynamic>{.memory_limit = 6}, {4, 9}).passes);
 }
 
 TEST_CASE("times that cannot be are refused with their entry, tiny ones are times like others") {

@@ -240,7 +240,7 @@ TEST_CASE("loads and unloads hide behind the passes of the stages beside them") 
         CHECK(pp::makespan(table) ==
               doctest::Approx(rounds * microbatches + devices - 1 + 1.5 * load));
         for (int device = 0; device < devices; ++device)
-          CHECK(pp::peak_chunks(table, device, pp::slot_class::weights) <= 2);
+          CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::weights) <= 2);
       }
 }
 
@@ -256,7 +256,7 @@ TEST_CASE("RoundPipe refuses fewer stages than devices") {
 TEST_CASE("what is for stages that go forward and back refuses those that go one way") {
   CHECK(pp::stages_go_one_way(pp::round_training));
   CHECK(pp::stages_go_one_way(loaded::declared));
-  for (pp::flow const& declared : {pp::training, pp::travelling_weights})
+  for (pp::flow const& declared : {pp::training, pp::detail::travelling_weights})
     CHECK_FALSE(pp::stages_go_one_way(declared));
   auto const table = pp::make_timetable(pp::RoundPipe<>{2, 5}, {3, 4}, unit);
   CHECK_THROWS_WITH_AS((void)pp::least_times(table.over, unit),

@@ -23,7 +23,7 @@ namespace {
 
 using ragged = pp::RaggedSliceV<pp::listed_chunks>;
 
-static_assert(pp::counts_chunks<ragged> && !pp::counts_chunks<pp::SliceV<4>>);
+static_assert(pp::detail::counts_chunks<ragged> && !pp::detail::counts_chunks<pp::SliceV<4>>);
 
 //! One device counts the chunks of microbatches otherwise than the others.
 struct counts_of_its_own {
@@ -112,7 +112,8 @@ TEST_CASE("SliceV's bubble and peaks follow their laws at random counts and time
       CHECK(pp::makespan(table) - work == (devices - 1) * std::max(2 * (input - weight), input));
       for (int device = 0; device < devices; ++device) {
         CHECK(pp::peak_activation_chunks(table, device) == 2 * (most + devices - 1));
-        CHECK(pp::peak_chunks(table, device, pp::slot_class::weight_input) == 2 * (most + device));
+        CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::weight_input) ==
+              2 * (most + device));
       }
     }
   CHECK(held > 300);

@@ -31,9 +31,9 @@ static_assert(pp::peak_activations(pp::timetable<pp::SlimPipe<8>, 4, 3>) == pp::
 // The plan is there when the compiler asks: chunk 3 gives one key chunk to chunk 0.
 constexpr pp::shape worked = pp::SlimPipe<4>{}.arrange(4, 2);
 static_assert(pp::attention_exchange{}.of(worked, {pp::pass_kind::forward, false, 0, 0, 3}) ==
-              pp::exchanged_keys{3, -1});
+              pp::detail::exchanged_keys{3, -1});
 static_assert(pp::attention_exchange{}.of(worked, {pp::pass_kind::forward, false, 3, 0, 0}) ==
-              pp::exchanged_keys{0, 1});
+              pp::detail::exchanged_keys{0, 1});
 
 //! What a forward pass takes without attention, and a backward pass twice.
 pp::attention_cost cost_of(double linear, double attention, double latency) {
@@ -232,7 +232,7 @@ TEST_CASE(
               REQUIRE(at < 3 * all);
               pp::pass const other = pass_at(exchanged.peer, at);
               CHECK(pp::attention_exchange{}.of(extents, other) ==
-                    pp::exchanged_keys{device, -exchanged.chunks});
+                    pp::detail::exchanged_keys{device, -exchanged.chunks});
               int const left = own.chunk + exchanged.chunks - (other.chunk - exchanged.chunks);
               CHECK(std::abs(left) <= 1);
             }
@@ -295,7 +295,7 @@ TEST_CASE("passes in parts exchange attention as planned, and their plans are pr
             auto const planned = schedule.exchange.steady(
               schedule.inside(table.over.extents),
               pp::row_writer::make(what.kind, stage.layer, what.microbatch, stage.chunk));
-            CHECK(planned == pp::exchanged_keys{on, -stage.taken});
+            CHECK(planned == pp::detail::exchanged_keys{on, -stage.taken});
           }
         }
   CHECK(given > 400);

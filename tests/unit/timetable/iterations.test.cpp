@@ -28,7 +28,7 @@ double run_out(pp::timetable_view table, int iterations, bool barrier) {
   auto const size = static_cast<std::size_t>(table.size());
   std::vector<int> entry_of(static_cast<std::size_t>(pp::pass_indices(table.over)), -1);
   for (int i = 0; i < table.size(); ++i)
-    entry_of[static_cast<std::size_t>(pp::pass_index(table.over, table.passes[i]))] = i;
+    entry_of[static_cast<std::size_t>(pp::detail::pass_index(table.over, table.passes[i]))] = i;
   std::vector<int> order(size); // by start: whoever is needed comes first
   for (std::size_t i = 0; i < size; ++i)
     order[i] = static_cast<int>(i);

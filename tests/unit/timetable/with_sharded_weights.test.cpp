@@ -249,8 +249,8 @@ void check_schedule(Schedule const& inner, pp::pipeline_size size) {
       std::vector<entry> left = row_of(at_once, device);
       left.erase(std::remove_if(left.begin(),
                                 left.end(),
-                                [](entry const& one) {
-                                  return pp::stands_between(one.what.kind) &&
+                                [&](entry const& one) {
+                                  return pp::stands_between(at_once.over.declared, one.what.kind) &&
                                          one.what.kind != kind::copy_request;
                                 }),
                  left.end());
@@ -264,13 +264,13 @@ void check_schedule(Schedule const& inner, pp::pipeline_size size) {
         passes.begin(), passes.end(), [](entry const& one) { return one.what.overlapped; });
       if (pairs || passes.empty())
         continue;
-      int const peak = pp::peak_chunks(table, device, pp::slot_class::weights);
+      int const peak = pp::detail::peak_chunks(table, device, pp::slot_class::weights);
       if (rule.after_forward && rule.after_backward) {
         int const resident = std::max(rule.resident, rule.prefetch_on(device) + 1);
         CHECK(gathers.gathers == gathers_of_torch(passes, resident));
         CHECK(peak <= resident);
         if (resident == rule.prefetch + 1)
-          CHECK(pp::peak_chunks(at_once, device, pp::slot_class::weights) ==
+          CHECK(pp::detail::peak_chunks(at_once, device, pp::slot_class::weights) ==
                 std::min(gathers.gathers, resident));
         if (resident == 1)
           CHECK(gathers.gathers == runs(passes, multiplies));
@@ -301,10 +301,10 @@ TEST_CASE("the weights of every schedule are there where passes need them, and n
   check_sizes(pp::Seq1F1B<3>{});
   check_sizes(pp::Seq1F1BInterleaved<2, 3>{});
   check_sizes(pp::ZeroBubbleH1{});
-  check_sizes(pp::SweptZeroBubbleV{});
-  check_sizes(pp::SweptVHalf{});
+  check_sizes(pp::detail::SweptZeroBubbleV{});
+  check_sizes(pp::detail::SweptVHalf{});
   check_sizes(pp::Hanayo<2>{});
-  check_sizes(pp::SweptChronosPipe{});
+  check_sizes(pp::detail::SweptChronosPipe{});
   check_sizes(pp::with_recompute<pp::Interleaved<2>>{});
   check_sizes(pp::with_offload<pp::OneFOneB>{});
   for (int const devices : {2, 4})
@@ -325,7 +325,7 @@ TEST_CASE("one stage on a device: one gather, one scatter, and so much later") {
       auto const found = replay(table, device);
       CHECK(found.gathers == 1);
       CHECK(found.scatters == 1);
-      CHECK(pp::peak_chunks(table, device, pp::slot_class::full_gradients) == 1);
+      CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::full_gradients) == 1);
     }
     CHECK(pp::makespan(table) == pp::makespan(plain) + cost.gather + cost.scatter);
   };
@@ -396,7 +396,7 @@ TEST_CASE("weights stay as long as there is room: the counts of PyTorch, and no 
       CHECK(pp::makespan(table) == one.makespan);
       CHECK(pp::makespan(table) <= pp::makespan(released));
       for (int device = 0; device < one.devices; ++device)
-        CHECK(pp::peak_chunks(table, device, pp::slot_class::weights) <= one.resident);
+        CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::weights) <= one.resident);
     }
   }
 }
@@ -512,14 +512,14 @@ TEST_CASE("weights of deep stages on the host: what the other stages hide costs 
         }
       CHECK(loads == 2);
       CHECK(kept == held - 1);
-      CHECK(pp::peak_chunks(table, device, pp::slot_class::weights) == 1);
-      CHECK(pp::peak_chunks(table, device, pp::slot_class::full_gradients) == 1);
+      CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::weights) == 1);
+      CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::full_gradients) == 1);
     }
   };
   for (int devices = 1; devices <= 5; ++devices)
     for (int const rounds : {1, 2, 3}) {
       pp::pipeline_size const size{devices, rounds * devices};
-      check(pp::SweptChronosPipe{}, size, 2);
+      check(pp::detail::SweptChronosPipe{}, size, 2);
       check(pp::Interleaved<2>{}, size, 2);
       check(pp::Interleaved<3>{}, size, 3);
       check(pp::BreadthFirst<2>{}, size, 2);
@@ -535,7 +535,7 @@ TEST_CASE("weights of several stages on the host come one after the other, or al
       {}, {.count = count}};
     auto const table = pp::make_timetable(adapted, {2, 4}, pp::uniform_cost{.gather = 1});
     for (int device = 0; device < 2; ++device)
-      CHECK(pp::peak_chunks(table, device, pp::slot_class::weights) == std::min(count, 3));
+      CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::weights) == std::min(count, 3));
   }
 }
 
@@ -596,5 +596,5 @@ TEST_CASE("weights cannot be gathered a negative number of stages ahead, or shar
     (void)pp::make_timetable(nowhere, {2, 2}),
     "with_sharded_weights: the stage of a pass is resident; let resident be 1 or more",
     std::invalid_argument);
-  CHECK_THROWS_AS((void)pp::shard_weights(pp::sharded_training), std::invalid_argument);
+  CHECK_THROWS_AS((void)pp::detail::shard_weights(pp::sharded_training), std::invalid_argument);
 }

@@ -104,7 +104,7 @@ void check_on_graphs(Schedule const& schedule, std::uint32_t seed) {
 
 std::string refusal(support::edge_list const& edges) {
   try {
-    (void)pp::edge_table(edges, 8);
+    (void)pp::detail::edge_table(edges, 8);
   } catch (std::invalid_argument const& refused) {
     return refused.what();
   }
@@ -118,24 +118,24 @@ TEST_CASE(
   std::mt19937 random(1);
   for (int stages = 1; stages < 12; ++stages) {
     auto const edges = support::draw_graph(stages, random);
-    std::vector<int> const table = pp::edge_table(edges, stages);
-    CHECK(pp::table_size(table.data(), stages) == static_cast<int>(table.size()));
+    std::vector<int> const table = pp::detail::edge_table(edges, stages);
+    CHECK(pp::detail::table_size(table.data(), stages) == static_cast<int>(table.size()));
     pp::pipeline_view const over{
       .extents = {.devices = stages}, .holders = nullptr, .edges = table.data()};
     int widest = 1;
     for (int s = 0; s < stages; ++s)
       for (int const step : {-1, 1}) {
         auto const expected = step < 0 ? support::before(edges, s) : support::after(edges, s);
-        REQUIRE(pp::neighbours(over, s, step) == static_cast<int>(expected.size()));
+        REQUIRE(pp::detail::neighbours(over, s, step) == static_cast<int>(expected.size()));
         widest = std::max(widest, static_cast<int>(expected.size()));
         for (int k = 0; k < static_cast<int>(expected.size()); ++k) {
-          pp::stage_neighbour const there = pp::neighbour(over, s, step, k);
+          pp::detail::stage_neighbour const there = pp::detail::neighbour(over, s, step, k);
           CHECK(there.stage == expected[static_cast<std::size_t>(k)]);
-          CHECK(pp::neighbour(over, there.stage, -step, there.number).stage == s);
-          CHECK(pp::neighbour(over, there.stage, -step, there.number).number == k);
+          CHECK(pp::detail::neighbour(over, there.stage, -step, there.number).stage == s);
+          CHECK(pp::detail::neighbour(over, there.stage, -step, there.number).number == k);
         }
       }
-    CHECK(pp::graph_width(over) == widest);
+    CHECK(pp::detail::graph_width(over) == widest);
   }
 }
 
@@ -154,7 +154,7 @@ TEST_CASE("edges that cannot be are refused with a sentence") {
 TEST_CASE("groups of stages that cannot be are refused with a sentence") {
   auto const refused = [](std::vector<pp::stage_group> const& groups) -> std::string {
     try {
-      (void)pp::edge_table({}, 6, groups);
+      (void)pp::detail::edge_table({}, 6, groups);
     } catch (std::invalid_argument const& error) {
       return error.what();
     }
@@ -183,7 +183,7 @@ TEST_CASE("passes start as soon as the edges allow, under every schedule") {
     check_on_graphs(pp::ZeroBubbleH1{}, 5);
   }
   SUBCASE("v-half") {
-    check_on_graphs(pp::SweptVHalf{}, 6);
+    check_on_graphs(pp::detail::SweptVHalf{}, 6);
   }
 }
 

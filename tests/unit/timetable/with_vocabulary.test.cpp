@@ -76,7 +76,7 @@ TEST_CASE("1F1B with a vocabulary in shards has the figures of the golden file")
       int peak = 0;
       in >> peak;
       CHECK(pp::peak_activation_chunks(table, device) == peak);
-      CHECK(pp::peak_chunks(table, device, pp::slot_class::logits) == 1);
+      CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::logits) == 1);
     }
   }
 }
@@ -93,8 +93,8 @@ TEST_CASE("1F1B with a vocabulary in shards has the orders and starts of the gol
          i < table.offsets[static_cast<std::size_t>(device) + 1];
          ++i) {
       auto const entry = static_cast<std::size_t>(i);
-      row << ' ' << pp::letter(table.passes[entry].kind) << table.passes[entry].microbatch << '@'
-          << table.starts[entry];
+      row << ' ' << pp::letter(table.over.declared, table.passes[entry].kind)
+          << table.passes[entry].microbatch << '@' << table.starts[entry];
     }
     CHECK(row.str() == line.substr(line.find(": ") + 1));
   }
@@ -185,7 +185,8 @@ TEST_CASE("the interlaced pipeline has the orders and starts of the golden file"
         break;
       case pp::pass_kind::forward:
       case pp::pass_kind::backward:
-        row << ' ' << pp::letter(what.kind) << what.microbatch << '@' << table.starts[entry];
+        row << ' ' << pp::letter(table.over.declared, what.kind) << what.microbatch << '@'
+            << table.starts[entry];
         break;
       default: break;
       }
@@ -327,7 +328,7 @@ void check_around(Schedule const& inner, int stages_per_device) {
         auto const table = timed(inner, barriers, size, cost);
         CHECK(pp::verify(table));
         for (int device = 0; device < devices; ++device)
-          CHECK(pp::peak_chunks(table, device, pp::slot_class::logits) == 1);
+          CHECK(pp::detail::peak_chunks(table, device, pp::slot_class::logits) == 1);
         if (barriers == pp::interlaced)
           CHECK(takes_steps_at_once(table));
         auto const with = timed(inner, barriers, size, {});
@@ -354,10 +355,10 @@ TEST_CASE("a vocabulary in shards goes around other schedules") {
     check_around(pp::Interleaved<2>{}, 2);
   }
   SUBCASE("v-half") {
-    check_around(pp::SweptVHalf{}, 2);
+    check_around(pp::detail::SweptVHalf{}, 2);
   }
   SUBCASE("v-min") {
-    check_around(pp::SweptVMin{}, 2);
+    check_around(pp::detail::SweptVMin{}, 2);
   }
 }
 

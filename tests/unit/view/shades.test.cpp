@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/flow/shades.hpp>
+#include <pipe/flow/training.hpp>
 
 #include <doctest/doctest.h>
 
@@ -25,7 +26,7 @@ TEST_CASE("chunks and stages of a device go from light to dark, stages first") {
         int before = 3 * 256;
         for (int shade = 0; shade < local_count * chunks; ++shade) {
           pp::colour const now =
-            pp::shade(kind, shade / chunks, local_count, shade % chunks, chunks);
+            pp::shade(pp::training[kind], shade / chunks, local_count, shade % chunks, chunks);
           CAPTURE(local_count);
           CAPTURE(chunks);
           CHECK(brightness(now) < before);
@@ -41,5 +42,5 @@ TEST_CASE("colours in digits, and the text that is legible on them") {
   CHECK(pp::text_is_light_on({0, 0, 0}));
   CHECK(pp::text_is_light_on({120, 50, 0}));
   CHECK_FALSE(pp::text_is_light_on({255, 255, 255}));
-  CHECK_FALSE(pp::text_is_light_on(pp::plain_colour(pp::pass_kind::forward)));
+  CHECK_FALSE(pp::text_is_light_on(pp::plain_colour(pp::training[pp::pass_kind::forward])));
 }

@@ -34,7 +34,8 @@ struct hopper_backward_shape {
   static constexpr int rows = 64;                           //!< keys of one tile
   static constexpr int own_tiles = is_wide ? 1 : consumers; //!< of keys, and of values
   static constexpr int keys = own_tiles * rows;             //!< of a block
-  static constexpr int step = queries_of_step(kernel_family::hopper, Dim); //!< queries of a stage
+  static constexpr int step =
+    detail::queries_of_step(kernel_family::hopper, Dim); //!< queries of a stage
   //! Queries whose weights a consumer makes at once.
   static constexpr int part = is_wide ? 32 : 64;
   static constexpr int parts = Dim == 64 ? 2 : 1;         //!< of a step that a consumer makes

@@ -79,11 +79,15 @@ hopper_code code_of_kernel(void const* kernel) {
 
 namespace pipelining::inline v0_3::attention {
 
-//! @brief Says whether the current GPU runs the kernels for Hopper: compute capability 9.0.
+namespace detail {
+
+//! Says whether the current GPU runs the kernels for Hopper: compute capability 9.0.
 //! @throws cuda::error where the runtime cannot say
 [[nodiscard]] inline bool is_hopper() {
   return detail::attribute_of_device(cudaDevAttrComputeCapabilityMajor) == 9 &&
          detail::attribute_of_device(cudaDevAttrComputeCapabilityMinor) == 0;
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3::attention

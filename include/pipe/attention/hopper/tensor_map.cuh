@@ -20,7 +20,9 @@
 
 namespace pipelining::inline v0_3::attention {
 
-//! @brief A tensor [batch, length, heads, dim] as five dimensions, innermost first: 64 elements of
+namespace detail {
+
+//! A tensor [batch, length, heads, dim] as five dimensions, innermost first: 64 elements of
 //! a panel, length, panels of a head, heads, batch. A box is `rows` tokens of one head, all panels.
 struct tiled_tensor {
   static constexpr unsigned rank = 5;  //!< dimensions
@@ -29,8 +31,6 @@ struct tiled_tensor {
   std::uint64_t stride[rank - 1] = {}; //!< bytes, from dimension 1 on
   std::uint32_t box[rank] = {};        //!< of each dimension, in elements
 };
-
-namespace detail {
 
 //! Whether the copy engine takes the stride of a dimension. The driver's manual does not say that
 //! it takes 0.
@@ -48,9 +48,7 @@ bool are_strides_of_copies(tensor_view<Element> const&... view) {
                   is_stride_of_copies<Element>(view.heads, view.head_stride)));
 }
 
-} // namespace detail
-
-//! @brief Describes a tensor to the copy engine.
+//! Describes a tensor to the copy engine.
 //!
 //! A dimension of size 1 has no stride to speak of and gets one that the engine takes. A tensor
 //! without elements is described as one row of its head, of which no tile is ever taken.
@@ -95,8 +93,6 @@ describe_tensor(char const* name, tensor_view<Element> const& view, std::uint32_
   return out;
 }
 
-namespace detail {
-
 //! cuTensorMapEncodeTiled. It is part of the driver and asked for by name, once, so that nobody has
 //! to link the driver.
 inline decltype(&cuTensorMapEncodeTiled) tensor_encoder() {
@@ -116,9 +112,7 @@ inline decltype(&cuTensorMapEncodeTiled) tensor_encoder() {
   return encoder;
 }
 
-} // namespace detail
-
-//! @brief Encodes a tensor for the copy engine, with 128-byte swizzle and zeros outside.
+//! Encodes a tensor for the copy engine, with 128-byte swizzle and zeros outside.
 //!
 //! @throws cuda::error where the driver has no encoder or refuses
 template <class Element>
@@ -151,5 +145,7 @@ template <class Element>
   }
   return map;
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3::attention

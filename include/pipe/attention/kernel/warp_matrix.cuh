@@ -15,12 +15,12 @@
 
 namespace pipelining::inline v0_3::attention {
 
-//! @brief Element types that the matrix units multiply.
+namespace detail {
+
+//! Element types that the matrix units multiply.
 template <class Element>
 inline constexpr bool is_kernel_element =
   std::is_same_v<Element, __nv_bfloat16> || std::is_same_v<Element, __half>;
-
-namespace detail {
 
 //! Address within shared memory, as the instructions below want it.
 __device__ inline std::uint32_t shared_address(void const* p) {

@@ -25,7 +25,8 @@ struct backward_shape {
   static constexpr int threads = 32 * warps;          //!< of a block
   static constexpr int row_tiles = Dim == 64 ? 2 : 1; //!< tiles of 16 keys in a warp
   static constexpr int keys = warps * row_tiles * 16; //!< of a block
-  static constexpr int step = queries_of_step(kernel_family::portable, Dim); //!< queries at once
+  static constexpr int step =
+    detail::queries_of_step(kernel_family::portable, Dim); //!< queries at once
   //! Queries whose weights are made at once.
   static constexpr int part = std::is_same_v<Score, plain> ? 32 : 16;
   static constexpr int parts = step / part; //!< of a step

@@ -17,13 +17,11 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief Slots start at multiples of this many bytes, which suits every copy engine and vector
+//! Slots start at multiples of this many bytes, which suits every copy engine and vector
 //! load.
 inline constexpr std::int64_t slot_alignment = 256;
-
-namespace detail {
 
 //! Sums and products of bytes stop here: more than any memory, and the sum of two does not
 //! overflow.
@@ -192,5 +190,4 @@ constexpr arena_sizes lay_out(data_uses const& uses,
   return total;
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Does every arena fit, and if not, what takes the room? Header for
-//! pipelining::find_over_budget.
+//! pipelining::detail::find_over_budget.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
@@ -13,9 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief The first device whose arena is larger than the limit, with the class that takes the most
+//! The first device whose arena is larger than the limit, with the class that takes the most
 //! of it and the pass at which that class reaches its peak.
 struct over_budget {
   int device = nothing;                        //!< the device; `nothing` where all fit
@@ -34,16 +34,15 @@ struct over_budget {
 //! @complexity O(P).
 [[nodiscard]] constexpr over_budget find_over_budget(plan_view work, std::int64_t limit) noexcept {
   for (int device = 0; device < work.over.extents.devices; ++device) {
-    bool const counted = work.arena_bytes[device] < detail::most_bytes;
+    bool const counted = work.arena_bytes[device] < most_bytes;
     if (counted && work.arena_bytes[device] <= limit)
       continue;
     over_budget found{device};
     found.arena_bytes = work.arena_bytes[device];
     for (int of = 0; of < slot_classes; ++of) {
       slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
-      if (detail::times(layout.bytes, layout.count) <=
-            detail::times(found.slot_bytes, found.slots) ||
-          detail::lies_on_host(*work.over.declared, of))
+      if (times(layout.bytes, layout.count) <= times(found.slot_bytes, found.slots) ||
+          lies_on_host(*work.over.declared, of))
         continue;
       found.largest = static_cast<slot_class>(of);
       found.slots = layout.count;
@@ -57,4 +56,4 @@ struct over_budget {
   return {};
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

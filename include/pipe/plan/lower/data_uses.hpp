@@ -107,7 +107,7 @@ struct data_uses {
       : over(whose), stage_count(stages(whose.extents)), unit_count(units(whose)),
         width(graph_width(whose)), most_readers(width + whose.declared->engines) {
     flow const& declared = *over.declared;
-    for (int number = 0; number < most_kinds; ++number) {
+    for (int number = 0; number < declared.kind_count; ++number) {
       kind_of_pass const& kind = declared.kinds[number];
       if (!kind.exists())
         continue;

@@ -50,7 +50,6 @@ make_item(timetable_view const& table, event const& what, int device, item& step
   if (what.about == subject::pass) {
     step.work = table.passes[what.entry];
   } else {
-    step.work.kind = pass_kind::backward;
     step.work.stage = static_cast<std::uint16_t>(what.stage);
     step.work.microbatch = static_cast<std::uint16_t>(what.entry);
     step.about = what.about;

@@ -140,7 +140,7 @@ suffices(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
     return makes_rows_once(*work.over.declared, kinds) && uses_all_data(*work.over.declared, kinds);
   int forwards = 0;
   int others = 0;
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < work.over.declared->kind_count; ++kind)
     if (holds(kinds, kind))
       ++(work.over.declared->kinds[kind].calls == stage_call::forward ? forwards : others);
   return forwards == 1 && others == 0;
@@ -150,7 +150,7 @@ suffices(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
 [[nodiscard]] constexpr int
 find_wrong_row(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
   for (int row = 0; row < work.over.declared->rows; ++row) {
-    auto const makers = static_cast<unsigned>(work.over.declared->makers[row] & kinds);
+    flow_set const makers = work.over.declared->makers[row] & kinds;
     bool const wanted = forward_only ? row == 0 : work.over.declared->wanted[row];
     bool const once = makers != 0 && (makers & (makers - 1)) == 0;
     if (wanted ? !once : forward_only ? makers != 0 && row > 0 : makers != 0 && !once)

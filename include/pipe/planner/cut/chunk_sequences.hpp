@@ -124,7 +124,7 @@ private:
 peak_tokens(timetable_view table, int device, std::span<packed_microbatch const> microbatches) {
   return detail::peak_of<int>(table, device, slot_class::activation, [&](pass const& what) {
     int tokens = 0;
-    if (what.kind == pass_kind::checkpointed_forward)
+    if (detail::is_checkpointed(*table.over.declared, what.kind))
       return tokens;
     for (sequence_piece const& piece : microbatches[what.microbatch][what.chunk])
       tokens += piece.tokens;

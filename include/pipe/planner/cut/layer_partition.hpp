@@ -5,6 +5,7 @@
 //! @brief Cuts layers of unequal cost into stages. Header for pipelining::layer_cost, layer_ends,
 //! balanced_layers, layer_costs, layer_cut and best_layers.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -132,7 +133,9 @@ inline void check_cut(std::span<layer_cost const> layers,
   return result;
 }
 
-//! @brief The times of stages that hold these layers.
+namespace detail {
+
+//! The times of stages that hold these layers.
 //! @param cut [S] layers of each stage. @param latency time of a message between two devices.
 //! @throws std::invalid_argument when the cut does not hold every layer once.
 [[nodiscard]] inline cost_table layer_costs(shape const& extents,
@@ -152,21 +155,19 @@ inline void check_cut(std::span<layer_cost const> layers,
     layer_cost all{0, 0, 0};
     for (int i = 0; i < cut[static_cast<std::size_t>(stage)]; ++i, ++layer)
       all += layers[layer];
-    table.set(pass_kind::forward, stage, 0, all.forward);
-    table.set(pass_kind::backward_input, stage, 0, all.backward_input);
-    table.set(pass_kind::backward_weight, stage, 0, all.backward_weight);
+    table.set(role::forward, stage, 0, all.forward);
+    table.set(role::input, stage, 0, all.backward_input);
+    table.set(role::weights, stage, 0, all.backward_weight);
   }
   return table;
 }
 
-//! @brief A cut of layers into stages, and what a schedule takes with it.
+//! A cut of layers into stages, and what a schedule takes with it.
 struct layer_cut {
   std::vector<int> layers_per_stage;                         //!< [S], 0 allowed
   double makespan = std::numeric_limits<double>::infinity(); //!< of the schedule with this cut
   bool exact = false;                                        //!< all cuts were tried
 };
-
-namespace detail {
 
 //! The number of ways to cut `layers` into `stages`, some of them empty, at most `most`.
 [[nodiscard]] constexpr std::int64_t
@@ -231,9 +232,7 @@ bool try_cuts(
   return false;
 }
 
-} // namespace detail
-
-//! @brief The cut with which a schedule has the least makespan.
+//! The cut with which a schedule has the least makespan.
 //!
 //! Tries all cuts where there are at most `most_cuts`; else starts from the balanced one and moves
 //! single layers between neighbouring stages as long as that helps. Every cut that it looks at is
@@ -250,7 +249,7 @@ template <schedule Schedule>
   shape const extents = plan.arrange(size.devices, size.microbatches);
   check_extents(extents);
   int const all = stages(extents);
-  detail::check_layers(layers);
+  check_layers(layers);
   layer_cut best;
   auto const look_at = [&](std::vector<int> const& cut) {
     double const time =
@@ -261,10 +260,12 @@ template <schedule Schedule>
     best.layers_per_stage = cut;
     return true;
   };
-  best.exact = detail::try_cuts(static_cast<int>(layers.size()), all, most_cuts, look_at, [&] {
+  best.exact = try_cuts(static_cast<int>(layers.size()), all, most_cuts, look_at, [&] {
     return balanced_layers(layers, all);
   });
   return best;
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

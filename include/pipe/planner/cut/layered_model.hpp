@@ -3,9 +3,10 @@
 
 //! @file
 //! @brief A model as layers, and the devices that it may be cut onto. Header for
-//! pipelining::layer_load, device_power, arrangement, layered_model, layered_devices and
+//! pipelining::detail::layer_load, device_power, arrangement, layered_model, layered_devices and
 //! least_of_cuts.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -29,20 +30,24 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What one layer takes on a device of speed 1.
+namespace detail {
+
+//! What one layer takes on a device of speed 1.
 struct layer_load {
   layer_cost time;       //!< of one microbatch
   double activation = 0; //!< bytes of one microbatch, from its forward to its last backward pass
   double resident = 0;   //!< bytes that are always there: weights, gradients, the optimizer's
 };
 
-//! @brief What one device can.
+//! What one device can.
 struct device_power {
   double speed = 1;                                        //!< times are divided by it
   double memory = std::numeric_limits<double>::infinity(); //!< bytes
 
   friend constexpr bool operator==(device_power const&, device_power const&) = default;
 };
+
+} // namespace detail
 
 //! @brief Which layers each stage has, and which device takes each place of the pipeline.
 struct arrangement {
@@ -126,11 +131,11 @@ class layered_devices {
 public:
   //! @param latency time of a message between two devices.
   //! @throws std::invalid_argument without layers or devices, or for numbers that cannot be.
-  layered_devices(std::vector<layer_load> layers,
-                  std::vector<device_power> devices,
+  layered_devices(std::vector<detail::layer_load> layers,
+                  std::vector<detail::device_power> devices,
                   double latency = 0)
       : loads_(std::move(layers)), devices_(std::move(devices)), latency_(latency) {
-    for (layer_load const& each : loads_) {
+    for (detail::layer_load const& each : loads_) {
       if (!(each.activation >= 0 && each.resident >= 0))
         throw std::invalid_argument("layered_devices: the bytes of a layer must not be negative");
       times_.push_back(each.time);
@@ -138,7 +143,7 @@ public:
     if (loads_.empty() || devices_.empty())
       throw std::invalid_argument("layered_devices: give at least one layer and one device");
     detail::check_layers(times_);
-    for (device_power const& each : devices_)
+    for (detail::device_power const& each : devices_)
       if (!(each.speed > 0 && each.speed <= std::numeric_limits<double>::max() && each.memory > 0))
         throw std::invalid_argument(
           "layered_devices: a device must have a speed and a memory above 0");
@@ -148,7 +153,7 @@ public:
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(loads_.size()); }
   //! Whether all devices are alike.
   [[nodiscard]] bool equal_devices() const {
-    return std::all_of(devices_.begin(), devices_.end(), [this](device_power const& each) {
+    return std::all_of(devices_.begin(), devices_.end(), [this](detail::device_power const& each) {
       return each == devices_.front();
     });
   }
@@ -169,9 +174,9 @@ public:
         all += times_[layer];
       double const part = speed[s] * over.extents.chunks;
       for (int chunk = 0; chunk < over.extents.chunks; ++chunk) {
-        table.set(pass_kind::forward, stage, chunk, all.forward / part);
-        table.set(pass_kind::backward_input, stage, chunk, all.backward_input / part);
-        table.set(pass_kind::backward_weight, stage, chunk, all.backward_weight / part);
+        table.set(role::forward, stage, chunk, all.forward / part);
+        table.set(role::input, stage, chunk, all.backward_input / part);
+        table.set(role::weights, stage, chunk, all.backward_weight / part);
       }
     }
     return table;
@@ -205,13 +210,14 @@ public:
   //! A makespan that no cut, placement and order goes below.
   [[nodiscard]] double least_time(pipeline_view const& over) const {
     std::vector<double> all;
-    for (device_power const& each : devices_)
+    for (detail::device_power const& each : devices_)
       all.push_back(each.speed);
     return least_of_cuts(times_, all, latency_, over);
   }
 
 private:
-  [[nodiscard]] device_power const& device_at(std::vector<int> const& places, int place) const {
+  [[nodiscard]] detail::device_power const& device_at(std::vector<int> const& places,
+                                                      int place) const {
     return devices_.at(static_cast<std::size_t>(places.at(static_cast<std::size_t>(place))));
   }
   //! Of every stage; of its slower device where it has two.
@@ -226,9 +232,9 @@ private:
     return result;
   }
 
-  std::vector<layer_load> loads_;
+  std::vector<detail::layer_load> loads_;
   std::vector<layer_cost> times_;
-  std::vector<device_power> devices_;
+  std::vector<detail::device_power> devices_;
   double latency_;
 };
 

@@ -29,7 +29,9 @@ struct round_stages {
   }
 };
 
-//! @brief What stages may be.
+namespace detail {
+
+//! What stages may be.
 struct round_limits {
   std::span<double const> bytes = {}; //!< of the weights of each layer; empty: they do not matter
   //! Of the weights of a stage: half of a device's memory, since the next stage is loaded
@@ -37,8 +39,6 @@ struct round_limits {
   double most_bytes = std::numeric_limits<double>::infinity();
   double most_ratio = 1.1; //!< times considered, over that of the slowest layer that goes back
 };
-
-namespace detail {
 
 //! Packs layers [0, last) from the back into as few runs as go under a time and a size.
 //! @return layers of each run, from the back; empty where a layer alone is too much
@@ -83,7 +83,7 @@ namespace detail {
 //! stages can have.
 [[nodiscard]] inline round_stages best_round_stages(std::span<layer_cost const> layers,
                                                     int devices,
-                                                    round_limits const& limits = {}) {
+                                                    detail::round_limits const& limits = {}) {
   detail::check_layers(layers);
   if (layers.empty())
     throw std::invalid_argument("round stages: give at least one layer");

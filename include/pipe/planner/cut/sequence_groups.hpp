@@ -29,7 +29,9 @@ concept group_cost = requires(Cost const cost, int tokens, int size) {
   { cost.bytes(tokens, size) } -> std::convertible_to<double>;
 };
 
-//! @brief FlexSP's terms: attention and the rest of the work are shared by the group, which
+namespace detail {
+
+//! FlexSP's terms: attention and the rest of the work are shared by the group, which
 //! exchanges what heads and tokens need (four all-to-alls of a layer forward, four backward).
 //! @source Wang et al., FlexSP (arXiv:2412.01523); Jacobs et al., DeepSpeed Ulysses
 //! (arXiv:2309.14509).
@@ -51,7 +53,9 @@ struct group_work {
   }
 };
 
-static_assert(group_cost<group_work>);
+} // namespace detail
+
+static_assert(group_cost<detail::group_work>);
 
 //! @brief Groups of devices, and the sequences that each has.
 struct sequence_groups {

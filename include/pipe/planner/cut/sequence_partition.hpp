@@ -9,8 +9,11 @@
 //! work, a light forward pass stands beside a heavy backward pass in every round, and Seq1F1B can
 //! be slower than 1F1B. Chunks of equal work bring its bubble back.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
 
@@ -46,20 +49,18 @@ struct sequence_work {
   [[nodiscard]] constexpr double operator()(pass_kind kind, int length, int prefix) const noexcept {
     double const alone = linear * length;
     double const attention = quadratic * length * (prefix + 0.5 * length);
-    switch (kind) {
-    case pass_kind::forward:
-    case pass_kind::checkpointed_forward:
-    case pass_kind::offloaded_forward:
-    case pass_kind::recompute: return alone + attention;
-    case pass_kind::backward: return backward_linear * alone + backward_quadratic * attention;
-    case pass_kind::backward_input:
-      return 0.5 * backward_linear * alone + backward_quadratic * attention;
-    case pass_kind::backward_weight: return 0.5 * backward_linear * alone;
-    case pass_kind::embed:
-    case pass_kind::logits:
-    case pass_kind::logits_gradient:
-    case pass_kind::embed_gradient: return linear * length; // whatever shard that is of
-    default: return 0; // the tokens say nothing of copies, nor of what moves weights
+    kind_of_pass const& what = detail::training_kind(kind);
+    if (what.in_groups)
+      return linear * length; // whatever shard that is of
+    if (what.on != engine::compute || stands_between(what))
+      return 0; // the tokens say nothing of copies, nor of what moves weights
+    switch (what.is) {
+    case role::forward:
+    case role::again: return alone + attention;
+    case role::backward: return backward_linear * alone + backward_quadratic * attention;
+    case role::input: return 0.5 * backward_linear * alone + backward_quadratic * attention;
+    case role::weights: return 0.5 * backward_linear * alone;
+    default: return 0;
     }
   }
 };
@@ -200,9 +201,9 @@ fastest_partition(int tokens, int chunks, Time const& time, int alignment = 1) {
   for (int end = 1; end <= steps; ++end)
     for (int begin = 0; begin < end; ++begin) {
       int const length = token(end) - token(begin);
-      double const total = time(pass_kind::forward, length, token(begin)) +
-                           time(pass_kind::backward_input, length, token(begin)) +
-                           time(pass_kind::backward_weight, length, token(begin));
+      double total = 0;
+      for (pass_kind const kind : detail::split_kinds(training))
+        total += time(kind, length, token(begin));
       if (!(total >= 0 && total <= std::numeric_limits<double>::max()))
         throw std::invalid_argument(
           "sequence partition: the time of a chunk must be a finite number and not negative");
@@ -244,8 +245,7 @@ template <chunk_time Time>
     int const length = lengths[static_cast<std::size_t>(chunk)];
     if (length < 1)
       throw std::invalid_argument("chunk_costs: a chunk has at least one token");
-    for (pass_kind const kind :
-         {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight}) {
+    for (pass_kind const kind : detail::split_kinds(training)) {
       double const duration = time(kind, length, prefix);
       for (int stage = 0; stage < stages(extents); ++stage)
         table.set(kind, stage, chunk, duration);

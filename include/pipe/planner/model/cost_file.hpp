@@ -6,9 +6,11 @@
 //!
 //! The file is one JSON object; docs/timetable.md shows it.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/limits.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/planner/model/cut_costs.hpp>
 #include <pipe/planner/model/flat_json.hpp>
 #include <pipe/planner/model/links.hpp>
@@ -26,27 +28,6 @@
 namespace pipelining::inline v0_3 {
 
 namespace detail {
-
-//! A kind of pass in a file of costs.
-struct kind_in_file {
-  pass_kind kind;
-  char const* name;
-  bool needed; //!< those that every step has
-};
-
-inline constexpr kind_in_file kinds_in_file[] = {
-  {pass_kind::forward, "forward", true},
-  {pass_kind::backward_input, "backward_input", true},
-  {pass_kind::backward_weight, "backward_weight", true},
-  {pass_kind::recompute, "recompute", false},
-  {pass_kind::copy_out, "copy_out", false},
-  {pass_kind::copy_in, "copy_in", false},
-  {pass_kind::gather_weights, "gather_weights", false},
-  {pass_kind::scatter_gradients, "scatter_gradients", false},
-  {pass_kind::embed, "embed", false},
-  {pass_kind::logits, "logits", false},
-  {pass_kind::logits_gradient, "logits_gradient", false},
-  {pass_kind::embed_gradient, "embed_gradient", false}};
 
 inline constexpr char const* format_of_costs = "pipelining_costs";
 inline constexpr char const* message_of_costs = "communication";
@@ -93,29 +74,30 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
 
 //! The times of a kind, [stage][chunk], where the file has them.
 [[nodiscard]] inline std::vector<std::vector<double>> times_in_costs(flat_json const& file,
-                                                                     kind_in_file const& kind) {
+                                                                     timed_kind const& kind) {
   std::vector<std::vector<double>> rows;
-  if (file.names().contains(kind.name))
-    rows = file.rows(kind.name);
+  char const* const name = kind.word.c_str();
+  if (file.names().contains(name))
+    rows = file.rows(name);
   else if (kind.needed)
-    throw std::invalid_argument(std::string("costs: '") + kind.name +
+    throw std::invalid_argument(std::string("costs: '") + name +
                                 "' is missing; write the file anew by write_costs, from whole "
                                 "steps of training");
   else
     return rows;
   if (rows.empty() || rows.front().empty())
-    refuse_costs(file, kind.name, "is empty; it needs a list per stage, with a time per chunk");
+    refuse_costs(file, name, "is empty; it needs a list per stage, with a time per chunk");
   for (std::size_t stage = 0; stage < rows.size(); ++stage) {
     if (rows[stage].size() != rows.front().size())
       refuse_costs(file,
-                   kind.name,
+                   name,
                    "has another number of times for stage " + std::to_string(stage) + " (" +
                      std::to_string(rows[stage].size()) + ") than for stage 0 (" +
                      std::to_string(rows.front().size()) + "); every stage needs one per chunk");
     for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk)
       if (!time_range.contains(rows[stage][chunk]))
         refuse_costs(file,
-                     kind.name,
+                     name,
                      "has a time for stage " + std::to_string(stage) + ", chunk " +
                        std::to_string(chunk) + " that is not " + time_range.words);
   }
@@ -144,18 +126,27 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
   return links;
 }
 
-inline void check_names_in_costs(flat_json const& file) {
+//! What a file of costs may have besides its format.
+[[nodiscard]] inline std::string list_entries(std::span<timed_kind const> kinds) {
+  std::string text;
+  for (char const* const name : {message_of_costs, links_of_costs, bytes_of_costs})
+    text += std::string(", ") + name;
+  for (timed_kind const& kind : kinds)
+    text += std::string(&kind == &kinds.back() ? " and " : ", ") + kind.word.c_str();
+  return text;
+}
+
+inline void check_names_in_costs(flat_json const& file, std::span<timed_kind const> kinds) {
   for (auto const& [name, place] : file.names()) {
     bool known = name == format_of_costs || name == message_of_costs || name == links_of_costs ||
                  name == bytes_of_costs;
-    for (kind_in_file const& kind : kinds_in_file)
-      known = known || name == kind.name;
+    for (timed_kind const& kind : kinds)
+      known = known || name == kind.word.c_str();
     if (!known)
       refuse_costs(file,
                    name,
-                   "is no entry of a file of costs; those are pipelining_costs, communication, "
-                   "links, message_bytes, forward, backward_input, backward_weight, recompute, "
-                   "copy_out, copy_in, gather_weights and scatter_gradients");
+                   std::string("is no entry of a file of costs; those are ") + format_of_costs +
+                     list_entries(kinds));
   }
   if (!file.names().contains(format_of_costs))
     throw std::invalid_argument("costs: this is no file of costs, since 'pipelining_costs' is "
@@ -204,16 +195,16 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
 //! @complexity O(S C)
 [[nodiscard]] inline std::string write_costs(shape const& extents,
                                              cost_table const& costs,
-                                             std::span<measured_link const> links = {},
+                                             std::span<detail::measured_link const> links = {},
                                              double message_bytes = 0) {
   std::string out = "{\"pipelining_costs\": 1,\n\"communication\": ";
   detail::append_cost(out, costs.latency());
-  std::vector<measured_link> const known =
+  std::vector<detail::measured_link> const known =
     links.empty() ? detail::links_of_table(costs, extents.devices)
-                  : std::vector<measured_link>(links.begin(), links.end());
+                  : std::vector<detail::measured_link>(links.begin(), links.end());
   if (!known.empty())
     detail::append_links(out, known, message_bytes);
-  for (detail::kind_in_file const& kind : detail::kinds_in_file) {
+  for (timed_kind const& kind : costs.kinds()) {
     std::string rows;
     bool any = kind.needed;
     for (int stage = 0; stage < stages(extents); ++stage) {
@@ -227,56 +218,72 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
       rows += "]";
     }
     if (any)
-      out += std::string(",\n\"") + kind.name + "\": [" + rows + "]";
+      out += std::string(",\n\"") + kind.word.c_str() + "\": [" + rows + "]";
   }
   return out + "}\n";
 }
 
-//! @brief The costs of a file. A recomputation takes as long as a forward pass where the file does
-//! not say how long.
-//! @throws std::invalid_argument with one sentence that names line and entry, and says what is
-//! wanted.
-//! @complexity O(n) for n characters
-[[nodiscard]] inline cut_costs read_costs(std::string_view json) {
-  detail::flat_json const file(json);
-  detail::check_names_in_costs(file);
-  double const message = detail::number_in_costs(file, detail::message_of_costs, time_range);
-  std::vector<std::vector<double>> const forward =
-    detail::times_in_costs(file, detail::kinds_in_file[0]);
-  std::size_t const most = 65535;
-  if (forward.size() > most || forward.front().size() > most)
-    detail::refuse_costs(file, "forward", "has more than 65535 stages or chunks");
-  int const stage_count = static_cast<int>(forward.size());
-  int const chunk_count = static_cast<int>(forward.front().size());
-  cut_costs result{stage_count,
-                   chunk_count,
-                   cost_table(detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message}),
-                   detail::links_in_costs(file)};
-  if (!result.links.empty())
-    result.message_bytes = detail::number_in_costs(file, detail::bytes_of_costs, byte_range);
+namespace detail {
+
+//! The times of all kinds of a file. @param first those of the first kind of the table
+//! @return what the kinds that each step needs take together
+inline double
+set_times(flat_json const& file, std::vector<std::vector<double>> const& first, cost_table& times) {
   double work = 0;
-  for (detail::kind_in_file const& kind : detail::kinds_in_file) {
-    std::vector<std::vector<double>> rows = detail::times_in_costs(file, kind);
-    if (rows.empty() && kind.kind == pass_kind::recompute)
-      rows = forward;
+  std::string const named(times.kinds().front().word.c_str());
+  for (timed_kind const& kind : times.kinds()) {
+    std::vector<std::vector<double>> rows = times_in_costs(file, kind);
+    if (rows.empty() && kind.is == role::again)
+      rows = first;
     if (rows.empty())
       continue;
-    if (rows.size() != forward.size() || rows.front().size() != forward.front().size())
-      detail::refuse_costs(file,
-                           kind.name,
-                           "is of " + std::to_string(rows.size()) + " x " +
-                             std::to_string(rows.front().size()) +
-                             " stages and chunks, 'forward' of " + std::to_string(stage_count) +
-                             " x " + std::to_string(chunk_count) + "; all are of the same cut");
-    for (int stage = 0; stage < stage_count; ++stage)
-      for (int chunk = 0; chunk < chunk_count; ++chunk) {
-        double const time = rows[static_cast<std::size_t>(stage)][static_cast<std::size_t>(chunk)];
-        result.times.set(kind.kind, stage, chunk, time);
+    if (rows.size() != first.size() || rows.front().size() != first.front().size())
+      refuse_costs(file,
+                   kind.word.c_str(),
+                   "is of " + std::to_string(rows.size()) + " x " +
+                     std::to_string(rows.front().size()) + " stages and chunks, '" + named +
+                     "' of " + std::to_string(first.size()) + " x " +
+                     std::to_string(first.front().size()) + "; all are of the same cut");
+    for (std::size_t stage = 0; stage < rows.size(); ++stage)
+      for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk) {
+        double const time = rows[stage][chunk];
+        times.set(kind.kind, static_cast<int>(stage), static_cast<int>(chunk), time);
         work += kind.needed ? time : 0;
       }
   }
-  if (!(work > 0))
-    detail::refuse_costs(file, "forward", "and the backward passes take no time; measure again");
+  return work;
+}
+
+} // namespace detail
+
+//! @brief The costs of a file. A recomputation takes as long as a forward pass where the file does
+//! not say how long.
+//! @param of the flow whose kinds the file has, by their words.
+//! @throws std::invalid_argument with one sentence that names line and entry, and says what is
+//! wanted.
+//! @complexity O(n) for n characters
+[[nodiscard]] inline cut_costs read_costs(std::string_view json, flow const& of = training) {
+  detail::flat_json const file(json);
+  cost_table const none(of, {}, {});
+  detail::check_names_in_costs(file, none.kinds());
+  double const message = detail::number_in_costs(file, detail::message_of_costs, time_range);
+  timed_kind const& first = none.kinds().front();
+  std::vector<std::vector<double>> const rows = detail::times_in_costs(file, first);
+  std::size_t const most = 65535;
+  if (rows.size() > most || rows.front().size() > most)
+    detail::refuse_costs(file, first.word.c_str(), "has more than 65535 stages or chunks");
+  int const stage_count = static_cast<int>(rows.size());
+  int const chunk_count = static_cast<int>(rows.front().size());
+  cut_costs result{
+    stage_count,
+    chunk_count,
+    cost_table(of, detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message}),
+    detail::links_in_costs(file)};
+  if (!result.links.empty())
+    result.message_bytes = detail::number_in_costs(file, detail::bytes_of_costs, byte_range);
+  if (!(detail::set_times(file, rows, result.times) > 0))
+    detail::refuse_costs(
+      file, first.word.c_str(), "and the backward passes take no time; measure again");
   return result;
 }
 

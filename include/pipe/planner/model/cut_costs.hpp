@@ -19,11 +19,11 @@ namespace pipelining::inline v0_3 {
 
 //! @brief The times of a model that is cut into stages, its sequences into chunks.
 struct cut_costs {
-  int stages = 1;                     //!< S, equal shares of the layers
-  int chunks = 1;                     //!< C, equal shares of a sequence
-  cost_table times;                   //!< of that cut, in one unit; runners measure seconds
-  std::vector<measured_link> links{}; //!< where messages between devices were told apart
-  double message_bytes = 0;           //!< of a message of one chunk, for `links`
+  int stages = 1;                             //!< S, equal shares of the layers
+  int chunks = 1;                             //!< C, equal shares of a sequence
+  cost_table times;                           //!< of that cut, in one unit; runners measure seconds
+  std::vector<detail::measured_link> links{}; //!< where messages between devices were told apart
+  double message_bytes = 0;                   //!< of a message of one chunk, for `links`
 };
 
 namespace detail {
@@ -48,8 +48,8 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
 //! @complexity O(S + S') (C + C') for the old and the new numbers of stages and chunks
 //! @source own derivation
 [[nodiscard]] inline cost_table costs_for(cut_costs const& measured, shape const& extents) {
-  cost_table result(extents, {0, 0, 0, measured.times.latency()});
-  for (measured_link const& link : measured.links)
+  cost_table result = measured.times.reshaped(extents, measured.times.latency());
+  for (detail::measured_link const& link : measured.links)
     if (link.from < extents.devices && link.to < extents.devices)
       result.set_link(link.from,
                       link.to,
@@ -63,7 +63,7 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
   };
   for (int stage = 0; stage < new_stages; ++stage)
     for (int chunk = 0; chunk < extents.chunks; ++chunk)
-      for (pass_kind const kind : timed_kinds) {
+      for (timed_kind const& one : measured.times.kinds()) {
         double time = 0;
         for (int s = first(stage, measured.stages, new_stages);
              s < behind_last(stage, measured.stages, new_stages);
@@ -71,10 +71,10 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
           for (int c = first(chunk, measured.chunks, extents.chunks);
                c < behind_last(chunk, measured.chunks, extents.chunks);
                ++c)
-            time += measured.times.duration(row_writer::make(kind, s, 0, c)) *
+            time += measured.times.duration(row_writer::make(one.kind, s, 0, c)) *
                     detail::part_inside(s, measured.stages, stage, new_stages) *
                     detail::part_inside(c, measured.chunks, chunk, extents.chunks);
-        result.set(kind, stage, chunk, time);
+        result.set(one.kind, stage, chunk, time);
       }
   return result;
 }

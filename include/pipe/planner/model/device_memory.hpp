@@ -5,6 +5,7 @@
 //! @brief What a timetable holds at most, in bytes. Header for pipelining::peak_activation_bytes,
 //! peak_kept_input_bytes, peak_host_bytes and peak_device_bytes.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/pool_effect.hpp>
@@ -43,10 +44,10 @@ peak_kept_input_bytes(timetable_view table, int device, BytesOf const& bytes_of)
   double held = 0;
   double peak = 0;
   for (pass const& what : table.row(device)) {
-    if (what.kind == pass_kind::checkpointed_forward)
+    if (detail::is_checkpointed(*table.over.declared, what.kind))
       held += static_cast<double>(bytes_of(what));
     peak = held > peak ? held : peak;
-    if (what.kind == pass_kind::recompute)
+    if ((*table.over.declared)[what.kind].calls == stage_call::recompute)
       held -= static_cast<double>(bytes_of(what));
   }
   return peak;
@@ -77,15 +78,19 @@ template <class BytesOf>
 [[nodiscard]] double peak_device_bytes(timetable_view table, int device, BytesOf const& bytes_of) {
   return detail::peak_by<double>(table, device, [&](pass const& what, bool ends) -> double {
     unit_bytes const of = bytes_of(what);
-    switch (what.kind) {
-    case pass_kind::forward:
-    case pass_kind::offloaded_forward: return ends ? 0 : of.activation;
-    case pass_kind::checkpointed_forward: return ends ? of.kept - of.activation : of.activation;
-    case pass_kind::recompute: return ends ? 0 : of.activation - of.kept;
-    case pass_kind::copy_out: return ends ? -of.moved : 0;
-    case pass_kind::copy_in: return ends ? 0 : of.moved;
-    case pass_kind::backward:
-    case pass_kind::backward_weight: return ends ? -of.activation : 0;
+    kind_of_pass const& kind = (*table.over.declared)[what.kind];
+    if (kind.in_groups || stands_between(kind))
+      return 0;
+    switch (kind.is) {
+    case role::forward:
+      return !ends                                                      ? of.activation
+             : detail::is_checkpointed(*table.over.declared, what.kind) ? of.kept - of.activation
+                                                                        : 0;
+    case role::again: return ends || kind.on != engine::compute ? 0 : of.activation - of.kept;
+    case role::copy:
+      return kind.on == engine::copy_out ? (ends ? -of.moved : 0) : (ends ? 0 : of.moved);
+    case role::backward:
+    case role::weights: return ends ? -of.activation : 0;
     default: return 0;
     }
   });

@@ -46,18 +46,19 @@ struct efficiency {
   double vocabulary = 0.40; //!< of the output layer
 };
 
-//! @brief The published range behind `efficiency::linear`.
+namespace detail {
+
+//! The published range behind `efficiency::linear`.
 inline constexpr band linear_efficiency_band{0.61, 0.64};
-//! @brief The published range behind `efficiency::vocabulary`.
+//! The published range behind `efficiency::vocabulary`.
 inline constexpr band vocabulary_efficiency_band{0.31, 0.48};
 
-//! @brief A GPU with its name.
+//! A GPU with its name.
 struct named_gpu {
   std::string_view name; //!< as the command line spells it
   gpu rates;             //!< what it does in a second
 };
 
-namespace detail {
 //! Links are half of what data sheets give for both ways together; networks of one adapter of 200
 //! or 400 Gbit/s per GPU are an assumption.
 inline constexpr named_gpu gpus[] = {
@@ -66,14 +67,11 @@ inline constexpr named_gpu gpus[] = {
   {"h200", {989, 141, 450, 50, 50}},
   {"h20", {148, 96, 450, 50, 50}},
 };
-} // namespace detail
-
-//! @brief The GPUs that have a name.
+//! The GPUs that have a name.
 [[nodiscard]] constexpr std::span<named_gpu const> known_gpus() noexcept {
-  return detail::gpus;
+  return gpus;
 }
 
-namespace detail {
 //! A number of `gpu` with its name.
 struct gpu_member {
   char const* name;
@@ -84,23 +82,23 @@ inline constexpr gpu_member gpu_members[] = {{"peak_tflops", &gpu::peak_tflops},
                                              {"link_gb_per_s", &gpu::link_gb_per_s},
                                              {"network_gb_per_s", &gpu::network_gb_per_s},
                                              {"host_gb_per_s", &gpu::host_gb_per_s}};
-} // namespace detail
-
-//! @brief Checks that rates and memory lie in `gpu_range`.
+//! Checks that rates and memory lie in `gpu_range`.
 //! @throws std::invalid_argument with one sentence.
 constexpr void check_gpu(gpu const& rates) {
-  for (detail::gpu_member const& each : detail::gpu_members)
+  for (gpu_member const& each : gpu_members)
     if (!gpu_range.contains(rates.*each.member))
       throw std::invalid_argument(std::string("gpu: ") + each.name + " must be " + gpu_range.words);
   if (rates.gpus_per_machine < 1)
     throw std::invalid_argument("gpu: gpus_per_machine must be at least 1");
 }
 
+} // namespace detail
+
 //! @brief The GPU of a name.
 //! @throws std::invalid_argument that lists the names when there is none.
 [[nodiscard]] inline gpu find_gpu(std::string_view name) {
   std::string all;
-  for (named_gpu const& each : known_gpus()) {
+  for (detail::named_gpu const& each : detail::known_gpus()) {
     if (each.name == name)
       return each.rates;
     all += (all.empty() ? "" : ", ") + std::string(each.name);

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief How long messages took, from device to device. Header for pipelining::message_sample,
-//! message_samples, message_seconds, pipelining::measured_link and fit_links.
+//! message_samples, message_seconds, pipelining::detail::measured_link and fit_links.
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pass.hpp>
@@ -31,6 +31,21 @@ namespace detail {
   return *middle;
 }
 
+//! What messages from one device to another take: a latency, and a time per byte.
+struct measured_link {
+  int from = 0;                //!< the device that sends
+  int to = 0;                  //!< the device that receives
+  double latency = 0;          //!< seconds
+  double seconds_per_byte = 0; //!< one over the bandwidth; 0: as long, whatever the size
+
+  //! The time of a message.
+  [[nodiscard]] constexpr double seconds(double bytes) const noexcept {
+    return latency + bytes * seconds_per_byte;
+  }
+
+  friend constexpr bool operator==(measured_link const&, measured_link const&) = default;
+};
+
 } // namespace detail
 
 //! @brief A message that its reader waited for.
@@ -55,12 +70,12 @@ template <class BytesOf>
   for (timetable_view const& table : measured) {
     std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over)), -1);
     for (int i = 0; i < table.size(); ++i)
-      entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = i;
+      entries[static_cast<std::size_t>(detail::pass_index(table.over, table.passes[i]))] = i;
     for (int device = 0; device < table.over.extents.devices; ++device)
       for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
         double made = i == table.offsets[device] ? 0 : table.ends[i - 1]; // the device is free
         int latest = -1;
-        dependency_list const needed = dependencies(table.over, table.passes[i]);
+        detail::dependency_list const needed = dependencies(table.over, table.passes[i]);
         for (int k = 0; k < needed.count; ++k) {
           int const entry = entries[static_cast<std::size_t>(needed.index(k))];
           if (entry >= 0 && table.ends[entry] >= made) {
@@ -92,21 +107,6 @@ template <class BytesOf>
   return detail::median(std::move(waits));
 }
 
-//! @brief What messages from one device to another take: a latency, and a time per byte.
-struct measured_link {
-  int from = 0;                //!< the device that sends
-  int to = 0;                  //!< the device that receives
-  double latency = 0;          //!< seconds
-  double seconds_per_byte = 0; //!< one over the bandwidth; 0: as long, whatever the size
-
-  //! The time of a message.
-  [[nodiscard]] constexpr double seconds(double bytes) const noexcept {
-    return latency + bytes * seconds_per_byte;
-  }
-
-  friend constexpr bool operator==(measured_link const&, measured_link const&) = default;
-};
-
 //! @brief Latency and time per byte of every edge that somebody waited at.
 //!
 //! Of messages of one size nobody can tell the two apart: all of their time is latency then. Run
@@ -115,7 +115,8 @@ struct measured_link {
 //! @complexity O(n log n + E B^2) for n samples, E edges and B different sizes
 //! @source the median of the slopes between sizes (Theil 1950, Sen 1968), of the median time of
 //! each size: late messages do not move it.
-[[nodiscard]] inline std::vector<measured_link> fit_links(std::span<message_sample const> samples) {
+[[nodiscard]] inline std::vector<detail::measured_link>
+fit_links(std::span<message_sample const> samples) {
   struct size {
     double bytes;
     double seconds;
@@ -127,9 +128,9 @@ struct measured_link {
   for (auto const& [key, waits] : times)
     edges[{std::get<0>(key), std::get<1>(key)}].push_back(
       {std::get<2>(key), detail::median(waits)});
-  std::vector<measured_link> result;
+  std::vector<detail::measured_link> result;
   for (auto const& [edge, sizes] : edges) {
-    measured_link fitted{edge.first, edge.second, 0, 0};
+    detail::measured_link fitted{edge.first, edge.second, 0, 0};
     std::vector<double> slopes;
     for (std::size_t i = 0; i < sizes.size(); ++i)
       for (std::size_t j = i + 1; j < sizes.size(); ++j)

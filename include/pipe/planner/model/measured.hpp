@@ -3,9 +3,10 @@
 
 //! @file
 //! @brief Times of passes from steps that ran. Header for pipelining::costs_of and
-//! pipelining::retime.
+//! pipelining::detail::retime.
 
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -26,7 +27,8 @@ namespace pipelining::inline v0_3 {
 //! @brief The times of steps that ran as a cost model: of every kind, stage and chunk the median
 //! over microbatches and steps, of messages `message_seconds`.
 //!
-//! Half of a fused backward pass counts as that of the input, half as that of the weights.
+//! Kinds are those of the flow. Half of a fused backward pass counts as that of the input, half as
+//! that of the weights.
 //! @param measured tables of the same extents with measured times, as `trace` of a runner gives
 //! them. @return what no step has, is 0
 //! @throws std::invalid_argument without steps, for steps of different extents and for passes that
@@ -38,12 +40,13 @@ namespace pipelining::inline v0_3 {
   shape const& extents = measured.front().over.extents;
   auto const count =
     static_cast<std::size_t>(stages(extents)) * static_cast<std::size_t>(extents.chunks);
-  std::vector<std::vector<double>> samples(std::size(timed_kinds) * count);
-  auto const add = [&](pass_kind kind, pass const& what, double time) {
-    for (std::size_t row = 0; row < std::size(timed_kinds); ++row)
-      if (timed_kinds[row] == kind)
-        samples[row * count + static_cast<std::size_t>(what.stage * extents.chunks + what.chunk)]
-          .push_back(time);
+  cost_table result(*measured.front().over.declared, extents, {0, 0, 0, message_seconds(measured)});
+  std::vector<std::vector<double>> samples(result.kinds().size() * count);
+  auto const add = [&](int row, pass const& what, double time) {
+    if (row >= 0)
+      samples[static_cast<std::size_t>(row) * count +
+              static_cast<std::size_t>(what.stage * extents.chunks + what.chunk)]
+        .push_back(time);
   };
   for (timetable_view const& table : measured) {
     if (!(table.over.extents == extents))
@@ -53,23 +56,20 @@ namespace pipelining::inline v0_3 {
       double const time = table.ends[i] - table.starts[i];
       if (!(table.starts[i] >= 0 && time >= 0))
         throw std::invalid_argument("costs_of: a pass has no measured time; give whole steps");
-      switch (what.kind) {
-      case pass_kind::checkpointed_forward:
-      case pass_kind::offloaded_forward: add(pass_kind::forward, what, time); break;
-      case pass_kind::backward:
-        add(pass_kind::backward_input, what, time / 2);
-        add(pass_kind::backward_weight, what, time / 2);
-        break;
-      default: add(what.kind, what, time);
+      if (!result.takes_halves(what.kind)) {
+        add(result.number_of(what.kind), what, time);
+        continue;
       }
+      for (timed_kind const& half : result.kinds())
+        if (!half.in_groups && (half.is == role::input || half.is == role::weights))
+          add(result.number_of(half.kind), what, time / 2);
     }
   }
-  cost_table result(extents, {0, 0, 0, message_seconds(measured)});
-  for (std::size_t row = 0; row < std::size(timed_kinds); ++row)
+  for (std::size_t row = 0; row < result.kinds().size(); ++row)
     for (int stage = 0; stage < stages(extents); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
         result.set(
-          timed_kinds[row],
+          result.kinds()[row].kind,
           stage,
           chunk,
           detail::median(
@@ -77,11 +77,15 @@ namespace pipelining::inline v0_3 {
   return result;
 }
 
-//! @brief The same order under other costs.
+namespace detail {
+
+//! The same order under other costs.
 //! @complexity O(n) for n passes
 template <cost_model Cost>
 [[nodiscard]] dynamic_timetable retime(dynamic_timetable const& table, Cost const& cost) {
   return simulate({table.over, table.passes, table.offsets}, cost);
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -6,8 +6,11 @@
 //! pipelining::training_setup, stage_content, stage_bytes, parted_contents, pass_seconds,
 //! copy_seconds, sent_bytes, predict_costs, predict_bytes, memory_band and chunk_tax_band.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/timetable/cost_table.hpp>
@@ -63,7 +66,7 @@ struct stage_bytes {
 
 //! @brief Checks a setup. @throws std::invalid_argument with one sentence.
 constexpr void check_setup(transformer const& model, training_setup const& setup) {
-  check_transformer(model);
+  detail::check_transformer(model);
   if (setup.sequence < 1 || setup.sequences < 1 || setup.tensor < 1 || setup.data < 1 ||
       setup.expert < 1)
     throw std::invalid_argument("training_setup: every number must be at least 1");
@@ -81,7 +84,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
                                 std::to_string(setup.expert));
   double const of_token =
     static_cast<double>(activation_bytes(model, 1) + key_value_bytes(model, 1)) * model.layers +
-    static_cast<double>(logits_bytes(model, 1));
+    static_cast<double>(detail::logits_bytes(model, 1));
   if (static_cast<double>(setup.sequence) * setup.sequences * of_token > 1e18)
     throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
                                 "not counted; give shorter sequences or fewer of them");
@@ -122,7 +125,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
                                                 stage_content const& stage,
                                                 pass_kind kind,
                                                 std::int64_t tokens) noexcept {
-  if (kind == pass_kind::backward_weight)
+  if (detail::training_kind(kind).is == role::weights)
     return 0;
   double const gathered = static_cast<double>(message_bytes(model, tokens, setup.sequences));
   double const layers = stage.layers + 0.25 * stage.projections + 0.75 * stage.remainders;
@@ -144,7 +147,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   double const rate = on.peak_tflops * 1e12 * setup.tensor;
   double const linear = linear_flops(model, tokens, setup.sequences);
   double const projection = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
-                            static_cast<double>(projection_parameters(model));
+                            static_cast<double>(detail::projection_parameters(model));
   double seconds = (stage.layers * linear + stage.projections * projection +
                     stage.remainders * (linear - projection)) /
                      (rate * reached.linear) +
@@ -154,9 +157,9 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   if (stage.output)
     seconds +=
       vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary * stage.shards);
-  if (kind != pass_kind::backward_weight)
+  if (detail::training_kind(kind).is != role::weights)
     seconds += (stage.layers + stage.remainders) *
-               expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
+               detail::expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
                setup.tensor / (on.link_gb_per_s * 1e9);
   return seconds + exchange_seconds(model, setup, on, stage, kind, tokens.length);
 }
@@ -200,7 +203,8 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
                                                 training_setup const& setup,
                                                 stage_content const& stage,
                                                 std::int64_t tokens) noexcept {
-  auto const bytes = stage.projections > 0 ? projected_message_bytes(model, tokens, setup.sequences)
+  auto const bytes = stage.projections > 0
+                       ? detail::projected_message_bytes(model, tokens, setup.sequences)
                      : stage.attentions > 0 ? attended_message_bytes(model, tokens, setup.sequences)
                                             : message_bytes(model, tokens, setup.sequences);
   return bytes / setup.tensor;
@@ -248,19 +252,19 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
     tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
     for (int stage = 0; stage < stages(extents); ++stage) {
       stage_content const& held = content[static_cast<std::size_t>(stage)];
-      auto const seconds = [&](pass_kind kind) {
-        return pass_seconds(model, setup, on, reached, held, kind, tokens);
+      auto const seconds = [&](role is) {
+        return pass_seconds(model, setup, on, reached, held, kind_with(training, is), tokens);
       };
-      for (pass_kind const kind :
-           {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
-        table.set(kind, stage, chunk, seconds(kind));
-      table.set(pass_kind::recompute, stage, chunk, seconds(pass_kind::forward));
-      for (pass_kind const kind :
-           {pass_kind::forward, pass_kind::recompute, pass_kind::backward_input})
+      for (role const is : {role::forward, role::input, role::weights})
+        table.set(is, stage, chunk, seconds(is));
+      table.set(role::again, stage, chunk, seconds(role::forward));
+      for (role const is : {role::forward, role::again, role::input})
         table.set_exchanges(
-          kind, stage, chunk, exchange_seconds(model, setup, on, held, kind, tokens.length));
-      for (pass_kind const kind : {pass_kind::copy_out, pass_kind::copy_in})
-        table.set(kind, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
+          is,
+          stage,
+          chunk,
+          exchange_seconds(model, setup, on, held, kind_with(training, is), tokens.length));
+      table.set(role::copy, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
     }
   }
   return table;
@@ -277,15 +281,16 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   for (int const length : chunk_lengths)
     longest = length > longest ? length : longest;
   std::int64_t const dense =
-    layer_parameters(model) -
+    detail::layer_parameters(model) -
     (model.experts > 0
        ? (model.gated ? 3 : 2) * std::int64_t{model.hidden} * model.experts * model.ffn
        : 0);
   std::int64_t const held =
-    (stage.layers + stage.remainders) * (dense + (layer_parameters(model) - dense) / setup.expert) +
-    (stage.projections - stage.remainders) * projection_parameters(model) +
+    (stage.layers + stage.remainders) *
+      (dense + (detail::layer_parameters(model) - dense) / setup.expert) +
+    (stage.projections - stage.remainders) * detail::projection_parameters(model) +
     ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0)) *
-      ((vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
+      ((detail::vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
   std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
   stage_bytes result;
   // Beside attention a projection keeps the inputs of its norm and its product, and what follows
@@ -303,7 +308,8 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   result.gradients = 4 * share;
   result.optimizer = (12 * share + setup.data - 1) / setup.data;
   if (stage.output)
-    result.logits = logits_bytes(model, longest, setup.sequences) / setup.tensor / stage.shards;
+    result.logits =
+      detail::logits_bytes(model, longest, setup.sequences) / setup.tensor / stage.shards;
   if (chunk_lengths.size() > 1)
     result.carried = 2 * (stage.layers + stage.attentions) *
                      key_value_bytes(model, setup.sequence, setup.sequences) / setup.tensor;
@@ -315,9 +321,14 @@ namespace detail {
 
 //! What a gather moves, or else the scatter: weights in bf16, gradients in single precision.
 [[nodiscard]] constexpr double travelling_bytes(stage_bytes const& stage, pass_kind kind) noexcept {
-  return static_cast<double>(kind == pass_kind::scatter_gradients ? stage.gradients
-                                                                  : stage.weights);
+  return static_cast<double>(detail::training_kind(kind).calls == stage_call::scatter_gradients
+                               ? stage.gradients
+                               : stage.weights);
 }
+
+//! The speed of runs with four chunks over what equal efficiencies predict, from one
+//! published table of Seq1F1B on a 7B model: smaller products run at a lower rate.
+inline constexpr band chunk_tax_band{0.88, 0.93};
 
 } // namespace detail
 
@@ -357,9 +368,5 @@ loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcep
     result.least = 1 / 1.29;
   return result;
 }
-
-//! @brief The speed of runs with four chunks over what equal efficiencies predict, from one
-//! published table of Seq1F1B on a 7B model: smaller products run at a lower rate.
-inline constexpr band chunk_tax_band{0.88, 0.93};
 
 } // namespace pipelining::inline v0_3

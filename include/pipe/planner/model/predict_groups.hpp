@@ -5,7 +5,9 @@
 //! @brief Times and bytes of a model on groups of GPUs that share sequences. Header for
 //! pipelining::grouped_gpus.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
@@ -40,8 +42,7 @@ struct grouped_gpus {
     training_setup const group{.sequence = tokens, .tensor = size};
     stage_content const whole{model.layers, true, true};
     double seconds = 0;
-    for (pass_kind const kind :
-         {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
+    for (pass_kind const kind : detail::split_kinds(training))
       seconds += pass_seconds(model, group, on, reached, whole, kind, {tokens, 0}) -
                  exchange_seconds(model, group, on, whole, kind, tokens);
     return seconds + 2 * model.layers * exchange_time(tokens, size);
@@ -52,14 +53,14 @@ struct grouped_gpus {
     if (model.heads % size != 0)
       return std::numeric_limits<double>::infinity();
     return static_cast<double>(model.layers * activation_bytes(model, tokens) +
-                               logits_bytes(model, tokens)) /
+                               detail::logits_bytes(model, tokens)) /
            size;
   }
   //! @brief Bytes that are there whatever the sequences are: a share of all weights, gradients and
   //! state, and the weights of two layers, one in use and the next, with the gradients of one.
   [[nodiscard]] constexpr double resident_bytes() const noexcept {
-    double const largest =
-      static_cast<double>(std::max(layer_parameters(model), vocabulary_parameters(model)));
+    double const largest = static_cast<double>(
+      std::max(detail::layer_parameters(model), detail::vocabulary_parameters(model)));
     return 18.0 * static_cast<double>(parameters(model)) / gpus / data + (2 * 2 + 4) * largest;
   }
   //! @brief Seconds in which all layers are gathered twice and their gradients scattered: no

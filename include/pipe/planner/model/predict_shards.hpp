@@ -5,8 +5,11 @@
 //! @brief Times of a vocabulary that is cut into a shard per device. Header for
 //! pipelining::shard_contents and predict_shards.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
@@ -56,13 +59,21 @@ namespace pipelining::inline v0_3 {
     for (int stage = 0; stage < stages(extents); ++stage) {
       stage_content const& held = content[static_cast<std::size_t>(stage)];
       double const product =
-        held.output
-          ? pass_seconds(model, setup, on, reached, held, pass_kind::backward_weight, tokens)
-          : 0;
-      table.set(pass_kind::logits, stage, chunk, product * (barriers == 1 ? 2 : 1));
-      table.set(pass_kind::logits_gradient, stage, chunk, product * (barriers == 1 ? 1 : 2));
-      table.set(pass_kind::embed, stage, chunk, 0);
-      table.set(pass_kind::embed_gradient, stage, chunk, 0);
+        held.output ? pass_seconds(
+                        model, setup, on, reached, held, kind_with(training, role::weights), tokens)
+                    : 0;
+      for (timed_kind const& kind : table.kinds())
+        if (kind.in_groups)
+          table.set(kind.kind, stage, chunk, 0);
+      flow const& all = detail::kinds_of_training;
+      table.set(detail::kind_in_groups(all, of_stage::before),
+                stage,
+                chunk,
+                product * (barriers == 1 ? 2 : 1));
+      table.set(detail::kind_in_groups(all, of_stage::group),
+                stage,
+                chunk,
+                product * (barriers == 1 ? 1 : 2));
     }
   }
   return table;

@@ -82,7 +82,7 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
   bool const silu = activation != file.words().end() && activation->second == "silu";
   model.gated = detail::whole_number(file, {"gated"}, silu ? 1 : 0) != 0;
   model.tied = detail::whole_number(file, {"tied", "tie_word_embeddings"}, 0) != 0;
-  check_transformer(model);
+  detail::check_transformer(model);
   return model;
 }
 
@@ -101,7 +101,7 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
     result.*each.member = found->second;
   }
   result.gpus_per_machine = detail::whole_number(file, {"gpus_per_machine"}, 8, "GPU file");
-  check_gpu(result);
+  detail::check_gpu(result);
   return result;
 }
 

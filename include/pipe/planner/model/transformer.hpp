@@ -9,8 +9,10 @@
 //! without tensor parallelism; `predict.hpp` shares them out. Numbers are bf16, attention is causal
 //! and keeps no scores (as in FlashAttention), there is no dropout.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/limits.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/training_kinds.hpp>
 
 #include <cstdint>
 #include <span>
@@ -47,6 +49,9 @@ struct transformer {
   friend constexpr bool operator==(transformer const&, transformer const&) = default;
 };
 
+//! @brief The most parameters of a model, so that no number of bytes overflows.
+inline constexpr double most_parameters = 1e15;
+
 namespace detail {
 
 [[nodiscard]] constexpr std::int64_t query_width(transformer const& model) noexcept {
@@ -71,12 +76,7 @@ namespace detail {
          std::int64_t{model.hidden} * model.experts;
 }
 
-} // namespace detail
-
-//! @brief The most parameters of a model, so that no number of bytes overflows.
-inline constexpr double most_parameters = 1e15;
-
-//! @brief Checks that a model of this shape exists.
+//! Checks that a model of this shape exists.
 //! @throws std::invalid_argument with one sentence that names what is wrong.
 constexpr void check_transformer(transformer const& model) {
   if (model.layers < 1 || model.hidden < 1 || model.heads < 1 || model.kv_heads < 1 ||
@@ -118,36 +118,38 @@ constexpr void check_transformer(transformer const& model) {
   double const hidden = model.hidden; // in double, whose products cannot overflow
   double const inner = model.experts > 0 ? double{1} * model.experts * model.ffn + model.shared_ffn
                                          : double{1} * model.ffn;
-  double const of_layer = 4 * hidden * static_cast<double>(detail::query_width(model)) +
+  double const of_layer = 4 * hidden * static_cast<double>(query_width(model)) +
                           3 * hidden * inner + hidden * model.experts;
   if (model.layers * of_layer + 2 * hidden * model.vocabulary > most_parameters)
     throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
                                 "counted; check layers, widths, experts and vocabulary");
 }
 
-//! @brief Parameters of one layer, without the few of norms and biases.
+//! Parameters of one layer, without the few of norms and biases.
 [[nodiscard]] constexpr std::int64_t layer_parameters(transformer const& model) noexcept {
   std::int64_t const matrices = model.gated ? 3 : 2;
   std::int64_t const inner =
     model.experts > 0 ? std::int64_t{model.experts} * model.ffn + model.shared_ffn : model.ffn;
-  return detail::attention_parameters(model) + matrices * model.hidden * inner +
+  return attention_parameters(model) + matrices * model.hidden * inner +
          std::int64_t{model.hidden} * model.experts;
 }
 
-//! @brief Of these, the parameters that give query, keys and values.
+//! Of these, the parameters that give query, keys and values.
 [[nodiscard]] constexpr std::int64_t projection_parameters(transformer const& model) noexcept {
-  return std::int64_t{model.hidden} * (detail::query_width(model) + 2 * detail::key_width(model));
+  return std::int64_t{model.hidden} * (query_width(model) + 2 * key_width(model));
 }
 
-//! @brief Parameters of one end of the model: the embedding, or the output layer.
+//! Parameters of one end of the model: the embedding, or the output layer.
 [[nodiscard]] constexpr std::int64_t vocabulary_parameters(transformer const& model) noexcept {
   return std::int64_t{model.hidden} * model.vocabulary;
 }
 
+} // namespace detail
+
 //! @brief Parameters of the whole model.
 [[nodiscard]] constexpr std::int64_t parameters(transformer const& model) noexcept {
-  return model.layers * layer_parameters(model) +
-         (model.tied ? 1 : 2) * vocabulary_parameters(model);
+  return model.layers * detail::layer_parameters(model) +
+         (model.tied ? 1 : 2) * detail::vocabulary_parameters(model);
 }
 
 //! @brief Floating-point operations of one layer in products of matrices with weights.
@@ -169,24 +171,12 @@ linear_flops(transformer const& model, token_range tokens, int sequences = 1) no
                                                pass_kind kind,
                                                token_range tokens,
                                                int sequences = 1) noexcept {
-  if (kind == pass_kind::backward_weight)
+  if (detail::training_kind(kind).is == role::weights)
     return 0;
   double const length = static_cast<double>(tokens.length);
   double const forward = 4.0 * sequences * static_cast<double>(detail::query_width(model)) *
                          (length * static_cast<double>(tokens.prefix) + length * length / 2);
-  return kind == pass_kind::forward ? forward : 2.5 * forward;
-}
-
-//! @brief Floating-point operations of one layer. @param sequences [count] of a microbatch.
-//! @source Narayanan et al., SC 2021, and Qi et al., ICLR 2024, halved for causal attention; the
-//! counts of grouped attention, gated layers, experts and chunks are an own derivation.
-[[nodiscard]] constexpr double layer_flops(transformer const& model,
-                                           pass_kind kind,
-                                           token_range tokens,
-                                           int sequences = 1) noexcept {
-  double const linear = linear_flops(model, tokens, sequences);
-  return (kind == pass_kind::backward ? 2 * linear : linear) +
-         attention_flops(model, kind, tokens, sequences);
+  return detail::training_kind(kind).is == role::forward ? forward : 2.5 * forward;
 }
 
 //! @brief Floating-point operations of the output layer over the whole vocabulary: the same number
@@ -194,7 +184,7 @@ linear_flops(transformer const& model, token_range tokens, int sequences = 1) no
 [[nodiscard]] constexpr double
 vocabulary_flops(transformer const& model, token_range tokens, int sequences = 1) noexcept {
   return 2.0 * sequences * static_cast<double>(tokens.length) *
-         static_cast<double>(vocabulary_parameters(model));
+         static_cast<double>(detail::vocabulary_parameters(model));
 }
 
 //! @brief Bytes that the forward pass of one layer keeps for its backward pass.
@@ -245,13 +235,6 @@ message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) 
   return input_bytes(model, tokens, sequences);
 }
 
-//! @brief Bytes of what attention reads, with the residual: query, keys and values of all tokens.
-[[nodiscard]] constexpr std::int64_t
-projected_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  return message_bytes(model, tokens, sequences) +
-         sequences * tokens * (2 * detail::query_width(model) + 4 * detail::key_width(model));
-}
-
 //! @brief Bytes of what attention gives, with the residual.
 [[nodiscard]] constexpr std::int64_t
 attended_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
@@ -259,13 +242,34 @@ attended_message_bytes(transformer const& model, std::int64_t tokens, int sequen
          2 * sequences * tokens * detail::query_width(model);
 }
 
-//! @brief Bytes of the logits and their gradient while the loss is computed: bf16 and single.
+namespace detail {
+
+//! Floating-point operations of one layer. @param sequences [count] of a microbatch.
+//! @source Narayanan et al., SC 2021, and Qi et al., ICLR 2024, halved for causal attention; the
+//! counts of grouped attention, gated layers, experts and chunks are an own derivation.
+[[nodiscard]] constexpr double layer_flops(transformer const& model,
+                                           pass_kind kind,
+                                           token_range tokens,
+                                           int sequences = 1) noexcept {
+  double const linear = linear_flops(model, tokens, sequences);
+  return (training_kind(kind).is == role::backward ? 2 * linear : linear) +
+         attention_flops(model, kind, tokens, sequences);
+}
+
+//! Bytes of what attention reads, with the residual: query, keys and values of all tokens.
+[[nodiscard]] constexpr std::int64_t
+projected_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
+  return message_bytes(model, tokens, sequences) +
+         sequences * tokens * (2 * query_width(model) + 4 * key_width(model));
+}
+
+//! Bytes of the logits and their gradient while the loss is computed: bf16 and single.
 [[nodiscard]] constexpr std::int64_t
 logits_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
   return (2 + 4) * std::int64_t{sequences} * tokens * model.vocabulary;
 }
 
-//! @brief Bytes that one layer sends to other devices' experts and back in one pass, when its
+//! Bytes that one layer sends to other devices' experts and back in one pass, when its
 //! experts are spread over `devices` of them. @pre devices >= 1
 [[nodiscard]] constexpr double expert_message_bytes(transformer const& model,
                                                     std::int64_t tokens,
@@ -275,13 +279,12 @@ logits_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) n
          model.experts_per_token * (devices - 1) / devices;
 }
 
-//! @brief A shape with its name.
+//! A shape with its name.
 struct named_transformer {
   std::string_view name; //!< as the command line spells it
   transformer shape;     //!< its shape
 };
 
-namespace detail {
 [[nodiscard]] constexpr transformer
 plain(int layers, int hidden, int heads, int vocabulary = 51200) noexcept {
   return {.layers = layers,
@@ -313,18 +316,18 @@ inline constexpr named_transformer transformers[] = {
   {"llama-70b", {80, 8192, 64, 8, 0, 28672, true, 32000}},
   {"mixtral-8x7b", {32, 4096, 32, 8, 0, 14336, true, 32000, false, 8, 2}},
 };
-} // namespace detail
-
-//! @brief The shapes that have a name.
+//! The shapes that have a name.
 [[nodiscard]] constexpr std::span<named_transformer const> named_transformers() noexcept {
-  return detail::transformers;
+  return transformers;
 }
+
+} // namespace detail
 
 //! @brief The shape of a name.
 //! @throws std::invalid_argument that lists the names when there is none.
 [[nodiscard]] inline transformer find_transformer(std::string_view name) {
   std::string all;
-  for (named_transformer const& each : named_transformers()) {
+  for (detail::named_transformer const& each : detail::named_transformers()) {
     if (each.name == name)
       return each.shape;
     all += (all.empty() ? "" : ", ") + std::string(each.name);

@@ -23,8 +23,7 @@
 #include <functional>
 #include <type_traits>
 
-namespace pipelining::inline v0_3::registry {
-namespace detail {
+namespace pipelining::inline v0_3::registry::detail {
 
 using slim_pipe_exchange = SlimPipeExchange<dynamic, dynamic>;
 
@@ -116,5 +115,4 @@ auto with_adapter(placed_schedule const& given, schedule_choice const& choice, U
   }
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3::registry
+} // namespace pipelining::inline v0_3::registry::detail

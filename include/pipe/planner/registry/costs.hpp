@@ -5,8 +5,10 @@
 //! @brief Costs of schedules whose stages are no stages of training: weights travel, or stages go
 //! one way.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/planner/registry/choice.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/schedule/round_pipe.hpp>
@@ -68,8 +70,8 @@ struct layer_sums {
     };
     if (what.stage >= forward_stages) {
       int const layer = forward_stages + layers - 1 - what.stage;
-      bool const again = what.kind == pass_kind::backward;
-      return time(what.kind, layer) + (again ? time(pass_kind::forward, layer) : 0);
+      bool const again = what.kind == kind_with(training, role::backward);
+      return time(what.kind, layer) + (again ? time(kind_with(training, role::forward), layer) : 0);
     }
     double sum = 0;
     for (int layer = first_layer(what.stage); layer < first_layer(what.stage + 1); ++layer)

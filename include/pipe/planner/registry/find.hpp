@@ -4,6 +4,7 @@
 //! @file
 //! @brief Schedules of a registry, found by name, and what their rows tell.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/choice.hpp>
@@ -64,7 +65,8 @@ std::optional<int> least_of(schedule_choice& choice, Arrange arrange) {
 //! Finds the traits that the passes of a schedule show.
 inline void look_at(device_orders const& orders, schedule_traits& traits) {
   for (pass const& each : orders.passes) {
-    traits.splits_backward = traits.splits_backward || each.kind == pass_kind::backward_input;
+    traits.splits_backward =
+      traits.splits_backward || orders.over.declared[each.kind].is == role::input;
     traits.overlaps_pairs = traits.overlaps_pairs || each.overlapped;
   }
 }

@@ -11,8 +11,10 @@
 //!
 //! `Rows` says whose schedules: those of the library, or a type of your own with a tuple `rows`.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/planner/registry/choice.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -189,14 +191,11 @@ inline std::vector<double> times_of(shape const& extents, any_cost const& cost) 
   group_times const groups = cost.groups();
   std::vector<double> times{cost.latency(), groups.broadcast, groups.reduce};
   times.insert(times.end(), cost.links().begin(), cost.links().end());
-  for (pass_kind const kind : {pass_kind::forward,
-                               pass_kind::backward,
-                               pass_kind::backward_input,
-                               pass_kind::backward_weight,
-                               pass_kind::recompute})
+  for (role const is : {role::forward, role::backward, role::input, role::weights, role::again})
     for (int stage = 0; stage < stages(extents); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
-        times.push_back(cost.duration(row_writer::make(kind, stage, 0, chunk)));
+        times.push_back(cost.duration(
+          row_writer::make(kind_with(pipelining::detail::kinds_of_training, is), stage, 0, chunk)));
   return times;
 }
 

@@ -47,24 +47,6 @@ struct block_choice {
   return choice.stride[static_cast<std::size_t>(number % 2 + (forward ? 0 : 2))];
 }
 
-//! @brief The numbers of such a block.
-//! @tparam Legs choice.legs
-template <int Legs>
-[[nodiscard]] constexpr strides<Legs> strides_of(block_choice const& choice) noexcept {
-  strides<Legs> result{.interval = choice.interval};
-  for (int leg = 0; leg < 2 * Legs; ++leg) {
-    result.stride[leg] = stride_of(choice, leg);
-    result.gap[leg] = leg == 0 ? 0 : first_fit;
-  }
-  return result;
-}
-
-//! @brief How often a microbatch crosses from device to device, forwards; backwards as often.
-[[nodiscard]] constexpr int crossings(block_choice const& choice, int devices) noexcept {
-  int const turns = choice.legs - 1; // of a wave, which stay on their device
-  return choice.legs * devices - 1 - (choice.where == placement::wave ? turns : 0);
-}
-
 //! @brief What no block of this interval goes below, in the mean over devices, in microbatches of
 //! all stages of a device, at equal times and without latency: ((S + 2) / T + C - 1) / C.
 //! @source own derivation, see docs/explanation/v_shapes.md
@@ -84,6 +66,24 @@ struct block_options {
 };
 
 namespace detail {
+
+//! The numbers of such a block.
+//! @tparam Legs choice.legs
+template <int Legs>
+[[nodiscard]] constexpr strides<Legs> strides_of(block_choice const& choice) noexcept {
+  strides<Legs> result{.interval = choice.interval};
+  for (int leg = 0; leg < 2 * Legs; ++leg) {
+    result.stride[leg] = stride_of(choice, leg);
+    result.gap[leg] = leg == 0 ? 0 : first_fit;
+  }
+  return result;
+}
+
+//! How often a microbatch crosses from device to device, forwards; backwards as often.
+[[nodiscard]] constexpr int crossings(block_choice const& choice, int devices) noexcept {
+  int const turns = choice.legs - 1; // of a wave, which stay on their device
+  return choice.legs * devices - 1 - (choice.where == placement::wave ? turns : 0);
+}
 
 //! Lays a block out and orders it. False where it cannot be laid out.
 template <int Legs, class Placement>
@@ -168,13 +168,13 @@ void for_each_block(int devices, block_options const& how, Visit visit) {
 [[nodiscard]] inline std::vector<block_choice> block_frontier(std::vector<block_choice> all,
                                                               int devices) {
   auto const no_worse = [devices](block_choice const& a, block_choice const& b) {
-    return a.chunks <= b.chunks && crossings(a, devices) <= crossings(b, devices) &&
+    return a.chunks <= b.chunks && detail::crossings(a, devices) <= detail::crossings(b, devices) &&
            a.memory <= b.memory && a.bubble <= b.bubble;
   };
   detail::sort_stably(all, [devices](block_choice const& a, block_choice const& b) {
     if (a.chunks != b.chunks)
       return a.chunks < b.chunks;
-    if (int const x = crossings(a, devices), y = crossings(b, devices); x != y)
+    if (int const x = detail::crossings(a, devices), y = detail::crossings(b, devices); x != y)
       return x < y;
     return a.memory != b.memory ? a.memory < b.memory : a.bubble < b.bubble;
   });

@@ -6,21 +6,66 @@
 //! pipelining::detail::microbatch_graph.
 
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/planner/search/bound_kinds.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
+
+//! What bounds presume of the orders that they are for.
+struct bound_case {
+  std::span<double const> weights = {}; //!< of activations: by chunk, by unit, or equal
+  bool pairs = false;
+  bool limited = false; //!< there is a memory limit
+  bool recomputes = false;
+  bool recomputes_all = false;
+  bool copies = false;
+};
+
+//! Of the kinds that make a row on a stage of a group, the one that is made for it: it reads a
+//! stage before or after this one, else others of the group, else nobody.
+[[nodiscard]] inline pass_kind kind_in_group(pipeline_view const& over, int row, int stage) {
+  pass_kind best{};
+  int rank = 0;
+  for (int kind = 0; kind < over.declared->kind_count; ++kind) {
+    pass const what = row_writer::make(static_cast<pass_kind>(kind), stage, 0);
+    if (!holds(over.declared->makers[row], kind) || !contains(over, what))
+      continue;
+    kind_links const& links = links_of(over, what);
+    int const found = links.input == kind_links::none                  ? 1
+                      : neighbours(over, stage, links.input_step) == 0 ? 0
+                      : links.input_step == beside                     ? 2
+                                                                       : 3;
+    best = found > rank ? what.kind : best;
+    rank = std::max(rank, found);
+  }
+  return best;
+}
+
+//! What a unit has done on a stage, whole or split: passes of training, or, in a group, those that
+//! make what has to be made there.
+[[nodiscard]] inline std::vector<pass_kind> kinds_of_stage(pipeline_view const& over, int stage) {
+  auto const split = split_kinds(*over.declared);
+  if (!in_group(over, stage))
+    return {split.begin(), split.end()};
+  std::vector<pass_kind> result;
+  for (int row = 0; row < over.declared->rows; ++row)
+    if (pass_kind const kind = kind_in_group(over, row, stage);
+        over.declared->wanted[row] && contains(over, row_writer::make(kind, stage, 0)) &&
+        std::find(result.begin(), result.end(), kind) == result.end())
+      result.push_back(kind);
+  return result;
+}
 
 //! A pass of one microbatch.
 struct bound_node {
@@ -38,6 +83,8 @@ public:
                    int microbatch,
                    bound_case const& of)
       : over_(over), microbatch_(microbatch), chunks_(chunks_of(over, microbatch)) {
+    for (role const is : {role::forward, role::backward, role::input, role::weights})
+      kinds_[static_cast<std::size_t>(is)] = kind_with(*over.declared, is);
     auto const units = static_cast<std::size_t>(stages(over.extents) * chunks_);
     made_by_.assign(static_cast<std::size_t>(over.declared->rows) * units, none);
     again_.resize(units);
@@ -47,9 +94,9 @@ public:
           add(row_writer::make(kind, stage, microbatch, chunk), cost);
     if (of.recomputes_all)
       for (bound_node const& node : nodes_)
-        if (node.what.kind == pass_kind::backward_input)
-          again_[unit(node.what.stage, node.what.chunk)] = cost.duration(
-            row_writer::make(pass_kind::recompute, node.what.stage, microbatch, node.what.chunk));
+        if (is(node.what, role::input))
+          again_[unit(node.what.stage, node.what.chunk)] = cost.duration(row_writer::make(
+            kind_with(*over.declared, role::again), node.what.stage, microbatch, node.what.chunk));
     if (of.pairs)
       fit_pairs(cost);
     sort_edges(edges_into(cost));
@@ -62,14 +109,19 @@ public:
     return again_[unit(stage, chunk)];
   }
   //! The number of a pass of training of a stage that is in no group.
-  [[nodiscard]] std::size_t at(pass_kind kind, int stage, int chunk) const noexcept {
-    return made_by_[place(row_of(kind, stage), stage, chunk)];
+  [[nodiscard]] std::size_t at(role is, int stage, int chunk) const noexcept {
+    return made_by_[place(row_of(kinds_[static_cast<std::size_t>(is)], stage), stage, chunk)];
+  }
+  //! Whether a pass has a role in a stage that is in no group.
+  [[nodiscard]] bool is(pass const& what, role of) const noexcept {
+    return what.kind == kinds_[static_cast<std::size_t>(of)];
   }
   [[nodiscard]] std::vector<bound_node> const& nodes() const noexcept { return nodes_; }
   [[nodiscard]] double time(std::size_t node) const noexcept { return nodes_[node].time; }
   [[nodiscard]] int device(int stage) const noexcept {
     return device_of(over_, stage, microbatch_);
   }
+  [[nodiscard]] flow const& declared() const noexcept { return *over_.declared; }
   [[nodiscard]] bool in_group(int stage) const noexcept {
     return pipelining::in_group(over_, stage);
   }
@@ -109,8 +161,9 @@ public:
     for (bound_node const& node : nodes_) {
       pass const& what = node.what;
       if (!same(what) ||
-          (of.recomputes_all && what.kind == pass_kind::forward &&
-           !same(row_writer::make(pass_kind::recompute, what.stage, microbatch_, what.chunk))))
+          (of.recomputes_all && is(what, role::forward) &&
+           !same(row_writer::make(
+             kind_with(*over_.declared, role::again), what.stage, microbatch_, what.chunk))))
         return false;
     }
     return true;
@@ -159,10 +212,10 @@ private:
     double factor = 1;
     for (bound_node const& one : nodes_)
       for (bound_node const& other : nodes_)
-        if (one.what.kind == pass_kind::forward && other.what.kind == pass_kind::backward_input)
-          for (pass_kind const kind : {pass_kind::backward, pass_kind::backward_input}) {
+        if (is(one.what, role::forward) && is(other.what, role::input))
+          for (role const back : {role::backward, role::input}) {
             pass backward = other.what;
-            backward.kind = kind;
+            backward.kind = kind_with(*over_.declared, back);
             double const sum = cost.duration(one.what) + cost.duration(backward);
             if (sum > 0)
               factor = std::min(factor, pair_duration(cost, one.what, backward) / sum);
@@ -199,9 +252,9 @@ private:
            node,
            from == what.stage ? 0 : transfer_time(over_, groups, message, from, what.stage)});
       }
-      if (what.kind == pass_kind::backward_input)
+      if (is(what, role::input))
         into[node].push_back(
-          {at(pass_kind::forward, what.stage, what.chunk), node, again(what.stage, what.chunk)});
+          {at(role::forward, what.stage, what.chunk), node, again(what.stage, what.chunk)});
     }
     return into;
   }
@@ -243,9 +296,9 @@ private:
   int chunks_;
   std::vector<bound_node> nodes_;
   std::vector<std::size_t> made_by_; // [rows][S][C] the pass of this row
+  std::array<pass_kind, 4> kinds_{}; // by role, of a stage in no group
   std::vector<double> again_;        // [S][C] of recomputations
   std::vector<link> edges_;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -5,6 +5,7 @@
 //! @brief What longest paths through the passes of one microbatch say of each device. Header for
 //! pipelining::detail::gather_facts.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -19,8 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Passes of a device with one head and one tail: nothing of it starts before, all of it is
 //! followed by so much.
@@ -80,13 +80,17 @@ struct stay {
 
 //! What recomputation and copies to the host leave of a stay, where the flow has them.
 template <class Cost>
-[[nodiscard]] least_stay least_stay_of(
-  Cost const& cost, stay const& whole, int stage, int microbatch, int chunk, bound_case const& of) {
-  auto const time = [&](pass_kind kind) {
-    return cost.duration(row_writer::make(kind, stage, microbatch, chunk));
+[[nodiscard]] least_stay least_stay_of(microbatch_graph<Cost> const& graph,
+                                       Cost const& cost,
+                                       stay const& whole,
+                                       pass what,
+                                       bound_case const& of) {
+  auto const time = [&](role is, engine on) {
+    what.kind = kind_with(graph.declared(), is, on);
+    return cost.duration(what);
   };
   // A checkpointed forward pass holds it while it runs; that is not counted.
-  double const again = of.recomputes ? time(pass_kind::recompute) : 0;
+  double const again = of.recomputes ? time(role::again, engine::compute) : 0;
   if (of.recomputes_all)
     return {again + whole.backward, again};
   least_stay least{whole.life, whole.forward};
@@ -94,8 +98,8 @@ template <class Cost>
     least = {std::min(least.life, again + whole.backward), std::min(least.taker, again)};
   if (of.copies)
     least = {std::min(least.life,
-                      whole.forward + time(pass_kind::copy_out) + time(pass_kind::copy_in) +
-                        whole.backward),
+                      whole.forward + time(role::copy, engine::copy_out) +
+                        time(role::copy, engine::copy_in) + whole.backward),
              0};
   return least;
 }
@@ -111,12 +115,11 @@ void add_activation(bound_device& facts,
                     bound_case const& of) {
   int const stage = made.stage;
   int const chunk = made.chunk;
-  std::size_t const begun = graph.at(pass_kind::forward, stage, chunk);
-  std::size_t const freed = graph.at(pass_kind::backward_weight, stage, chunk);
+  std::size_t const begun = graph.at(role::forward, stage, chunk);
+  std::size_t const freed = graph.at(role::weights, stage, chunk);
   double const share = graph.weight(of, chunk);
   double const forward = graph.time(begun);
-  double const backward =
-    graph.time(graph.at(pass_kind::backward_input, stage, chunk)) + graph.time(freed);
+  double const backward = graph.time(graph.at(role::input, stage, chunk)) + graph.time(freed);
   facts.count += count;
   facts.weight += count * share;
   facts.least_weight = std::min(facts.least_weight, share);
@@ -129,8 +132,7 @@ void add_activation(bound_device& facts,
   std::vector<double> start;
   graph.starts_from(begun, start);
   double const whole = start[freed] + graph.time(freed);
-  least_stay const there =
-    least_stay_of(cost, {whole, forward, backward}, stage, made.microbatch, chunk, of);
+  least_stay const there = least_stay_of(graph, cost, {whole, forward, backward}, made, of);
   facts.living += count * share * there.life;
   here.count += count;
   for (double* const least : {&facts.least_life, &here.least_life})
@@ -141,7 +143,7 @@ void add_activation(bound_device& facts,
   for (std::size_t node = 0; node < graph.nodes().size(); ++node) {
     bound_node const& other = graph.nodes()[node];
     last = last && (node == begun || start[node] < 0 || other.device != graph.device(stage) ||
-                    other.what.kind != pass_kind::forward);
+                    !graph.is(other.what, role::forward));
   }
   if (last)
     facts.behind_last_forward = std::min(facts.behind_last_forward, whole - forward);
@@ -177,9 +179,9 @@ void add_device(bound_device& facts,
     facts.has_shards = facts.has_shards || graph.in_group(each.what.stage);
     if (graph.in_group(each.what.stage))
       continue;
-    if (each.what.kind == pass_kind::backward_input) {
+    if (graph.is(each.what, role::input)) {
       facts.first_backward = std::min(facts.first_backward, own_start[node]);
-      std::size_t const before = graph.at(pass_kind::forward, each.what.stage, each.what.chunk);
+      std::size_t const before = graph.at(role::forward, each.what.stage, each.what.chunk);
       double const again = graph.again(each.what.stage, each.what.chunk);
       if (of.recomputes_all) {
         facts.within.push_back(
@@ -189,7 +191,7 @@ void add_device(bound_device& facts,
         facts.work += count * again;
       }
     }
-    if (each.what.kind != pass_kind::forward)
+    if (!graph.is(each.what, role::forward))
       continue;
     if (stage >= 0 && stage != each.what.stage)
       facts.stages.push_back(std::exchange(here, {}));
@@ -233,5 +235,4 @@ gather_facts(pipeline_view const& over, Cost const& cost, bound_case const& of) 
   return facts;
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -188,10 +188,10 @@ least_times(pipeline_view const& over, Cost const& cost, bound_options const& op
                                 "memory limit, give what each unit takes");
   bool const all = options.relief == memory_relief::recompute_all;
   bool const recomputes =
-    options.relief != memory_relief::copy && (*over.declared)[pass_kind::recompute].exists();
+    options.relief != memory_relief::copy && kind_with(*over.declared, role::again) != no_kind;
   bool const copies =
     (options.relief == memory_relief::any || options.relief == memory_relief::copy) &&
-    (*over.declared)[pass_kind::copy_out].exists();
+    kind_with(*over.declared, role::copy, engine::copy_out) != no_kind;
   if (all && !recomputes)
     throw std::invalid_argument("least_times: these passes are of a flow without recomputation");
   if (!(options.memory_limit > 0))

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Building blocks from real times instead of slots. Header for
-//! pipelining::continuous_block.
+//! pipelining::detail::continuous_block.
 
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/v_search.hpp>
@@ -17,22 +17,22 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief Times of passes and messages in steps of a grid, the same on every device.
+//! Times of passes and messages in steps of a grid, the same on every device.
 struct grid_times {
   int forward = 1;         //!< steps
   int backward_input = 1;  //!< steps
   int backward_weight = 1; //!< steps
   int latency = 0;         //!< steps between two devices
 
-  //! @brief The work that a device has per microbatch: no interval is shorter.
+  //! The work that a device has per microbatch: no interval is shorter.
   [[nodiscard]] constexpr int busy() const noexcept {
     return 2 * (forward + backward_input + backward_weight);
   }
 };
 
-//! @brief A building block on a grid: the start of each pass of microbatch 0.
+//! A building block on a grid: the start of each pass of microbatch 0.
 struct continuous_block {
   int devices = 0;         //!< P
   int interval = 0;        //!< grid steps from one microbatch to the next
@@ -45,8 +45,6 @@ struct continuous_block {
     return starts[static_cast<std::size_t>(device * leg::count + at)];
   }
 };
-
-namespace detail {
 
 //! How the passes of one device lie in the interval: starts behind the start of `forward_down`.
 struct device_pattern {
@@ -352,9 +350,7 @@ private:
   std::vector<device_pattern> patterns_;
 };
 
-} // namespace detail
-
-//! @brief The building block of least mean memory for real times: a modulo schedule.
+//! The building block of least mean memory for real times: a modulo schedule.
 //!
 //! Every device repeats its six passes each `interval` steps; the planner chooses, device by
 //! device, their cyclic order and phases, and the waits on the four links between neighbours. A
@@ -377,7 +373,7 @@ plan_continuous_block(int devices, grid_times const& times, int interval) {
     throw std::invalid_argument(
       "plan_continuous_block: it needs at least one device, times of at least one grid step, and "
       "a latency that is not negative");
-  return detail::block_planner(devices, times, interval).plan();
+  return block_planner(devices, times, interval).plan();
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -5,9 +5,11 @@
 //! @brief The shortest order of a small pipeline, with a proof. Header for
 //! pipelining::exact_options, exact_step, exact_order and shortest_order.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/planner/search/exact_search.hpp>
 #include <pipe/planner/search/exact_state.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -44,7 +46,9 @@ struct exact_options {
   std::size_t most_states = std::size_t{1} << 20;
 };
 
-//! @brief A step of an order: a pass, a recomputation or a copy, with its times.
+namespace detail {
+
+//! A step of an order: a pass, a recomputation or a copy, with its times.
 struct exact_step {
   exact_kind kind = exact_kind::none; //!< what it is
   int device = 0;                     //!< where it runs
@@ -53,19 +57,6 @@ struct exact_step {
   double start = 0;                   //!< in the unit of the costs
   double end = 0;                     //!< in the unit of the costs
 };
-
-//! @brief What an exact search has found and proven.
-struct exact_order {
-  //! No order in which microbatches do not overtake each other takes less than this.
-  double bound = 0;
-  //! The makespan of `steps`; equal to `bound` when `optimal`. Infinite where nothing was found.
-  double makespan = 0;
-  bool optimal = false;          //!< no such order is shorter
-  std::size_t states = 0;        //!< states that the proof went through
-  std::vector<exact_step> steps; //!< by start
-};
-
-namespace detail {
 
 //! Times as whole ticks: one over `scale` units of the user's time each.
 struct tick_scale {
@@ -154,21 +145,20 @@ world_of(shape const& extents, Cost const& cost, exact_options const& options, t
     times.push_back(message(stage + 1, stage));
   }
   for (int stage = 0; stage < world.stages; ++stage) {
-    for (pass_kind const kind :
-         {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
+    for (pass_kind const kind : detail::split_kinds(training))
       times.push_back(time_of(cost, kind, stage));
     if (world.recomputes)
-      times.push_back(time_of(cost, pass_kind::forward, stage) * options.recompute);
+      times.push_back(time_of(cost, kind_with(training, role::forward), stage) * options.recompute);
   }
   scale = scale_of(times);
   world.copy = options.copy < 0 ? -1 : scale(options.copy);
   for (int stage = 0; stage < world.stages; ++stage) {
     auto const s = static_cast<std::size_t>(stage);
     world.device[s] = device_of(extents, stage);
-    double const forward = time_of(cost, pass_kind::forward, stage);
+    double const forward = time_of(cost, kind_with(training, role::forward), stage);
     world.forward[s] = scale(forward);
-    world.input[s] = scale(time_of(cost, pass_kind::backward_input, stage));
-    world.weight[s] = scale(time_of(cost, pass_kind::backward_weight, stage));
+    world.input[s] = scale(time_of(cost, kind_with(training, role::input), stage));
+    world.weight[s] = scale(time_of(cost, kind_with(training, role::weights), stage));
     world.again[s] = world.recomputes ? scale(forward * options.recompute) : 0;
     world.up[s] = stage > 0 ? scale(message(stage, stage - 1)) : 0;
     world.down[s] = stage + 1 < world.stages ? scale(message(stage, stage + 1)) : 0;
@@ -184,6 +174,17 @@ world_of(shape const& extents, Cost const& cost, exact_options const& options, t
 }
 
 } // namespace detail
+
+//! @brief What an exact search has found and proven.
+struct exact_order {
+  //! No order in which microbatches do not overtake each other takes less than this.
+  double bound = 0;
+  //! The makespan of `steps`; equal to `bound` when `optimal`. Infinite where nothing was found.
+  double makespan = 0;
+  bool optimal = false;                  //!< no such order is shorter
+  std::size_t states = 0;                //!< states that the proof went through
+  std::vector<detail::exact_step> steps; //!< by start
+};
 
 //! @brief The order with the least makespan of a pipeline that may split its backward passes, and
 //! the proof that there is none shorter.
@@ -244,10 +245,12 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
                             choice->label,
                             to_time(choice->start),
                             to_time(choice->start + world.duration(choice->kind, choice->stage))});
-  std::sort(result.steps.begin(), result.steps.end(), [](exact_step const& a, exact_step const& b) {
-    return std::tie(a.start, a.end, a.device, a.stage, a.microbatch) <
-           std::tie(b.start, b.end, b.device, b.stage, b.microbatch);
-  });
+  std::sort(result.steps.begin(),
+            result.steps.end(),
+            [](detail::exact_step const& a, detail::exact_step const& b) {
+              return std::tie(a.start, a.end, a.device, a.stage, a.microbatch) <
+                     std::tie(b.start, b.end, b.device, b.stage, b.microbatch);
+            });
   return result;
 }
 
@@ -258,20 +261,21 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
   if (order.steps.empty())
     throw std::invalid_argument("passes_of: the search has found no order");
   for (int device = 0; device < extents.devices; ++device) {
-    for (exact_step const& step : order.steps) {
+    for (detail::exact_step const& step : order.steps) {
       if (step.device != device)
         continue;
       switch (step.kind) {
-      case exact_kind::forward:
-        result.passes.push_back(row_writer::make(pass_kind::forward, step.stage, step.microbatch));
-        break;
-      case exact_kind::backward_input:
+      case detail::exact_kind::forward:
         result.passes.push_back(
-          row_writer::make(pass_kind::backward_input, step.stage, step.microbatch));
+          row_writer::make(kind_with(training, role::forward), step.stage, step.microbatch));
         break;
-      case exact_kind::backward_weight:
+      case detail::exact_kind::backward_input:
         result.passes.push_back(
-          row_writer::make(pass_kind::backward_weight, step.stage, step.microbatch));
+          row_writer::make(kind_with(training, role::input), step.stage, step.microbatch));
+        break;
+      case detail::exact_kind::backward_weight:
+        result.passes.push_back(
+          row_writer::make(kind_with(training, role::weights), step.stage, step.microbatch));
         break;
       default:
         throw std::invalid_argument(

@@ -12,8 +12,7 @@
 #include <array>
 #include <cstddef>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Earliest starts of the next pass of each kind on each stage, and earliest ends of the last.
 struct exact_outlook {
@@ -286,5 +285,4 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
   return bound;
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -15,8 +15,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Earliest starts of the passes of all microbatches, as far as order, messages, copies and room
 //! ask for them: no device does two things at once only where that is counted.
@@ -188,5 +187,4 @@ private:
   std::array<std::array<int, most_exact_microbatches>, most_exact_stages> weight_end_{};
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

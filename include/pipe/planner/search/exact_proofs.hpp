@@ -16,8 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! How many steps of each kind have begun on every stage.
 using exact_counts = std::array<std::uint32_t, most_exact_stages>;
@@ -137,5 +136,4 @@ private:
   std::size_t count_ = 0; //!< that were added
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

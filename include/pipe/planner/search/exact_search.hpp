@@ -22,8 +22,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 class exact_search {
 public:
@@ -274,5 +273,4 @@ private:
   bool stopped_ = false;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

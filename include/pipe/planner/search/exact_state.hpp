@@ -15,9 +15,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief The kinds of steps that the exact search orders: passes, and what adapters add to them.
+//! The kinds of steps that the exact search orders: passes, and what adapters add to them.
 enum class exact_kind : std::uint8_t {
   none,
   forward,
@@ -28,8 +28,6 @@ enum class exact_kind : std::uint8_t {
   copy_out, //!< moves an activation to the host; begins any time after its forward pass
   copy_in   //!< moves it back, before its backward pass
 };
-
-namespace detail {
 
 inline constexpr int most_exact_stages = 8;
 inline constexpr int most_exact_devices = 4;
@@ -190,5 +188,4 @@ gradients_come(exact_world const& world, exact_state const& at, int stage) noexc
   return behind.input - behind.to_before.count;
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -18,8 +18,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A step that a search has decided on.
 struct exact_choice {
@@ -219,5 +218,4 @@ inline void advance_ways(std::vector<exact_way>& ways, int time) {
   }
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

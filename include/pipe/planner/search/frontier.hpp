@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -18,6 +19,7 @@ namespace pipelining::inline v0_3 {
 struct choice_point {
   double memory = 0; //!< what it takes of memory
   double time = 0;   //!< what it takes of time
+  int extras = 0;    //!< how far it is from a plain schedule: options and adapters
 };
 
 //! @brief The points that no other point beats in both, by memory; the first of equal ones.
@@ -38,26 +40,43 @@ struct choice_point {
   return result;
 }
 
-//! @brief The pick under a limit, and what lies beside it on the frontier.
+//! @brief The pick under a limit, and what lies next to it on the frontier.
 struct memory_choice {
-  std::optional<std::size_t> pick; //!< the fastest that fits
+  //! Times that differ by this share are equal: no prediction is as good.
+  static constexpr double equal = 1e-3;
+
+  std::optional<std::size_t> pick; //!< the best that fits, as `choose_within` says
   std::optional<std::size_t>
     faster;                         //!< the next faster one, with the least memory beyond the limit
   std::optional<std::size_t> least; //!< the one with the least memory of all
 };
 
-//! @brief Chooses from all points under a limit.
+//! @brief Chooses from all points under a limit. Of those as fast as the fastest, within
+//! `memory_choice::equal`, the pick has the least memory; of equal ones, the fewest extras; then
+//! the least time; then it is the first.
+//! @complexity O(n log n)
 [[nodiscard]] inline memory_choice choose_within(std::span<choice_point const> points,
                                                  double limit) {
   memory_choice result;
+  double fastest = 0;
   for (std::size_t const each : frontier(points)) {
     if (!result.least)
       result.least = each;
     if (points[each].memory <= limit)
-      result.pick = each;
+      fastest = points[each].time;
     else if (!result.faster)
       result.faster = each;
   }
+  auto const better = [](choice_point const& a, choice_point const& b) {
+    constexpr double rounding = 1e-9; // of sums of bytes
+    return a.memory < b.memory * (1 - rounding) ||
+           (a.memory <= b.memory * (1 + rounding) &&
+            std::pair(a.extras, a.time) < std::pair(b.extras, b.time));
+  };
+  for (std::size_t i = 0; i < points.size(); ++i)
+    if (points[i].memory <= limit && points[i].time <= fastest * (1 + memory_choice::equal) &&
+        (!result.pick || better(points[i], points[*result.pick])))
+      result.pick = i;
   return result;
 }
 

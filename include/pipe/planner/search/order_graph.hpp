@@ -90,10 +90,11 @@ using node_rows = std::vector<std::vector<graph_node>>;
       pass what = orders.passes[static_cast<std::size_t>(i)];
       auto& row = rows[static_cast<std::size_t>(device)];
       what.overlapped = false;
-      if (split && what.kind == pass_kind::backward) {
-        what.kind = pass_kind::backward_input;
+      flow const& declared = orders.over.declared;
+      if (split && what.kind == kind_with(declared, role::backward)) {
+        what.kind = kind_with(declared, role::input);
         row.push_back(what);
-        what.kind = pass_kind::backward_weight;
+        what.kind = kind_with(declared, role::weights);
       }
       row.push_back(what);
     }

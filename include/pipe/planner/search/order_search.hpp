@@ -39,7 +39,7 @@ enum class search_goal : std::uint8_t { makespan, span };
 //! @brief What a search may use, and when it ends.
 struct order_search_options {
   //! Activations that a device may hold, in chunks of one stage.
-  int memory_limit = unlimited;
+  int memory_limit = detail::unlimited;
   search_goal goal = search_goal::makespan; //!< what is made least
   //! Whether backward passes may come apart into their halves. False: orders stay as whole as the
   //! ones to start from, and own ones have whole backward passes.
@@ -266,7 +266,7 @@ template <cost_model Cost, class Watch>
     throw std::invalid_argument("search_order: the memory limit must be at least 1 chunk");
   device_orders const& like = starts.front();
   pipeline_view const over = like.over;
-  check_cost(over, cost);
+  detail::check_cost(over, cost);
   if (over.declared->engines > 1)
     throw std::invalid_argument("search_order: orders of several engines per device cannot be "
                                 "searched; give the schedule without copies");
@@ -286,7 +286,7 @@ template <cost_model Cost, class Watch>
 
   found_order result;
   bound_options bounds;
-  if (options.memory_limit != unlimited)
+  if (options.memory_limit != detail::unlimited)
     bounds.memory_limit = (options.memory_limit + 1e-9) / over.extents.chunks;
   if (over.first_units == nullptr) {
     time_bounds const least = least_times(over, cost, bounds);

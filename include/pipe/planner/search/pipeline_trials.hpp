@@ -5,6 +5,7 @@
 //! @brief Pipelines that a search looks at, and the best of them. Header for
 //! pipelining::detail::tried_pipeline and pipeline_trials.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -22,8 +23,7 @@
 #include <limits>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! One pipeline that was looked at.
 struct tried_pipeline {
@@ -94,11 +94,10 @@ private:
     for (int stage = 0; stage < stages(extents); ++stage)
       for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch)
         for (int chunk = 0; chunk < extents.chunks; ++chunk)
-          for (pass_kind const kind :
-               {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight}) {
+          for (pass_kind const kind : split_kinds(*over.declared)) {
             pass const what = row_writer::make(kind, stage, microbatch, chunk);
             pass const other =
-              row_writer::make(pass_kind::backward_weight, stage, microbatch, chunk);
+              row_writer::make(kind_with(*over.declared, role::weights), stage, microbatch, chunk);
             // Beside another pass it may take less.
             work[static_cast<std::size_t>(device_of(over, stage))] +=
               std::min({double{costs.duration(what)},
@@ -116,5 +115,4 @@ private:
   bool going_ = true;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -34,8 +34,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 template <layered_model Model, class Watch>
 class pipeline_walk {
@@ -252,6 +251,4 @@ private:
   pipeline_trials<Model, Watch> trials_;
 };
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

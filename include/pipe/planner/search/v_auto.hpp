@@ -32,7 +32,7 @@ namespace pipelining::inline v0_3 {
 //! @complexity `search_effort`.
 //! @source own derivation, see docs/explanation/v_shapes.md; the frontier is that of the adaptive
 //! search of Qi et al., NeurIPS 2024.
-template <int MemoryLimit = dynamic, int Chunks = 1, effort How = effort::search>
+template <int MemoryLimit = dynamic, int Chunks = 1, detail::effort How = detail::effort::search>
 struct VAuto {
   static_assert(MemoryLimit == dynamic || MemoryLimit >= 2,
                 "VAuto: a device of a V holds at least two activations, one per stage");
@@ -50,7 +50,8 @@ struct VAuto {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 
-  static constexpr effort how = How;
+  //! @brief How long it looks for an order.
+  static constexpr detail::effort how = How;
   static constexpr bool searches_unit_costs = true;
   [[nodiscard]] static constexpr bool fused() noexcept { return false; }
   constexpr void start(detail::timeline& line, building_block& block) const {
@@ -72,7 +73,7 @@ private:
   //! The largest block of six slots within the limit, or the shortest longer one. With an even
   //! interval the gap at the loss always leaves room for both legs.
   static constexpr void fill(int limit, building_block& block) {
-    strides<2> plan = v_strides(v_min_offsets);
+    strides<2> plan = detail::v_strides(detail::v_min_offsets);
     bool fits = detail::lay_out_largest(limit, block);
     // Each pass of a unit takes a slot, so that the lifespans on a device sum up to 4P + 4 at
     // least; an interval that is shorter than their share of the limit need not be tried.
@@ -85,8 +86,12 @@ private:
   }
 };
 
-//! @brief The same without a search: five sweeps from the block that fills the memory best.
+namespace detail {
+
+//! The same without a search: five sweeps from the block that fills the memory best.
 template <int MemoryLimit = dynamic, int Chunks = 1>
 using SweptVAuto = VAuto<MemoryLimit, Chunks, effort::sweeps>;
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

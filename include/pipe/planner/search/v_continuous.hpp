@@ -63,7 +63,8 @@ struct VContinuous {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 
-  static constexpr effort how = effort::search;
+  //! @brief How long it looks for an order.
+  static constexpr detail::effort how = detail::effort::search;
   static constexpr bool searches_unit_costs = true;
   [[nodiscard]] static constexpr bool fused() noexcept { return false; }
   void start(detail::timeline& line, building_block& block) const {
@@ -82,14 +83,15 @@ private:
   //! Writes the block with the shortest interval up to busy + busy / `part` that keeps the limit.
   [[nodiscard]] static bool
   start_on(int steps, int part, int limit, detail::timeline& line, building_block& block) {
-    grid_times const times = detail::on_grid(line, steps);
+    detail::grid_times const times = detail::on_grid(line, steps);
     int const busy = times.busy();
     int const devices = line.problem.devices();
     for (int interval = busy; interval <= busy + busy / part; ++interval) {
       std::int64_t const patterns = 60 + 240 * std::int64_t{interval - busy}; // about
       if (devices * patterns * patterns > most_work)
         return false;
-      continuous_block const found = plan_continuous_block(devices, times, interval);
+      detail::continuous_block const found =
+        detail::plan_continuous_block(devices, times, interval);
       if (found.starts.empty() || found.peak > limit)
         continue;
       for (int device = 0; device < devices; ++device)

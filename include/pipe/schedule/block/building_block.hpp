@@ -195,6 +195,10 @@ constexpr void wait_for_sequence(building_block& block) noexcept {
     block.slots[line] += block.interval * (block.extents.chunks - 1);
 }
 
+//! The legs that one layout of a block may lay out while it looks for gaps: enough for all
+//! values of three gaps at intervals up to 40. The best gaps until then stand.
+inline constexpr int layout_effort = 1 << 16;
+
 } // namespace detail
 
 //! @brief The activations that the device with the most holds in the steady state of a block, in
@@ -226,10 +230,6 @@ constexpr void wait_for_sequence(building_block& block) noexcept {
 
 //! @brief A gap that takes the first value that fits, without a search over all.
 inline constexpr int first_fit = -1;
-
-//! @brief The legs that one layout of a block may lay out while it looks for gaps: enough for all
-//! values of three gaps at intervals up to 40. The best gaps until then stand.
-inline constexpr int layout_effort = 1 << 16;
 
 //! @brief A block by its legs: a unit runs through V legs of P stages forwards and the same way
 //! back.
@@ -280,7 +280,7 @@ private:
     detail::array_of<int, 2 * Legs> now = {};
     detail::array_of<int, 2 * Legs> best = {};
     std::int64_t least = -1;
-    int effort = layout_effort;
+    int effort = detail::layout_effort;
   };
 
   constexpr void check() const {
@@ -359,7 +359,9 @@ struct fixed_block {
   static constexpr void lay_out(building_block& block) { Block.lay_out(block); }
 };
 
-//! @brief The legs of a V with these offsets, which `strides::lay_out` checks.
+namespace detail {
+
+//! The legs of a V with these offsets, which `strides::lay_out` checks.
 [[nodiscard]] constexpr strides<2> v_strides(offsets const& plan) noexcept {
   auto const stride = [](int given) { return given < 1 ? -1 : given; };
   auto const gap = [](int given) { return given < 0 ? -2 : given; };
@@ -370,5 +372,7 @@ struct fixed_block {
                      stride(plan.backward_up)},
           .gap = {0, gap(plan.forward_turn), gap(plan.loss_turn), gap(plan.backward_turn)}};
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -44,11 +44,75 @@ concept equal_chunk_counts = chunk_counts<Counts> && requires {
 };
 
 namespace detail {
+
 [[noreturn]] inline void refuse_count(std::size_t counts, int microbatch) {
   throw std::invalid_argument("chunk counts: there are " + std::to_string(counts) +
                               " counts and none for microbatch " + std::to_string(microbatch) +
                               "; give one per microbatch");
 }
+
+//! The chunks of all microbatches together.
+template <chunk_counts Counts>
+[[nodiscard]] constexpr int count_chunks(Counts const& counts, int microbatches) {
+  int sum = 0;
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch)
+    sum += counts(microbatch);
+  return sum;
+}
+
+//! The chunks of the microbatch that has the most.
+template <chunk_counts Counts>
+[[nodiscard]] constexpr int most_chunks(Counts const& counts, int microbatches) {
+  int most = 0;
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch)
+    most = counts(microbatch) > most ? counts(microbatch) : most;
+  return most;
+}
+
+//! Visits the units of one stage, one per step: microbatches in order, the chunks of one
+//! first to last on forward walks and last to first on backward walks.
+//!
+//! @complexity O(1) per step, without divisions.
+template <chunk_counts Counts>
+class chunk_walk {
+public:
+  //! @param counts must outlive the walk.
+  constexpr chunk_walk(Counts const& counts, int microbatches, int stage, direction way)
+      : counts_(&counts), microbatches_(microbatches), stage_(stage), way_(way) {
+    enter();
+  }
+
+  //! The pass of this kind on the unit; goes to the next unit.
+  //! @pre `!ended()`
+  [[nodiscard]] constexpr pass take(pass_kind kind) {
+    int const chunk = way_ == direction::forward ? done_ : count_ - 1 - done_;
+    pass const what = row_writer::make(kind, stage_, microbatch_, chunk);
+    if (++done_ == count_) {
+      ++microbatch_;
+      enter();
+    }
+    return what;
+  }
+  //! True when every unit has been visited.
+  [[nodiscard]] constexpr bool ended() const noexcept { return microbatch_ == microbatches_; }
+  //! The microbatch of the unit that comes next.
+  [[nodiscard]] constexpr int microbatch() const noexcept { return microbatch_; }
+
+private:
+  constexpr void enter() {
+    done_ = 0;
+    count_ = ended() ? 0 : (*counts_)(microbatch_);
+  }
+
+  Counts const* counts_;
+  int microbatches_;
+  int stage_;
+  direction way_;
+  int microbatch_ = 0;
+  int done_ = 0;  // chunks of the microbatch
+  int count_ = 0; // and how many it has
+};
+
 } // namespace detail
 
 //! @brief One number per microbatch, known when the program runs.
@@ -73,68 +137,6 @@ struct fixed_chunks {
       detail::refuse_count(sizeof...(Chunks), microbatch);
     return of[microbatch];
   }
-};
-
-//! @brief The chunks of all microbatches together.
-template <chunk_counts Counts>
-[[nodiscard]] constexpr int count_chunks(Counts const& counts, int microbatches) {
-  int sum = 0;
-  for (int microbatch = 0; microbatch < microbatches; ++microbatch)
-    sum += counts(microbatch);
-  return sum;
-}
-
-//! @brief The chunks of the microbatch that has the most.
-template <chunk_counts Counts>
-[[nodiscard]] constexpr int most_chunks(Counts const& counts, int microbatches) {
-  int most = 0;
-  for (int microbatch = 0; microbatch < microbatches; ++microbatch)
-    most = counts(microbatch) > most ? counts(microbatch) : most;
-  return most;
-}
-
-//! @brief Visits the units of one stage, one per step: microbatches in order, the chunks of one
-//! first to last on forward walks and last to first on backward walks.
-//!
-//! @complexity O(1) per step, without divisions.
-template <chunk_counts Counts>
-class chunk_walk {
-public:
-  //! @param counts must outlive the walk.
-  constexpr chunk_walk(Counts const& counts, int microbatches, int stage, direction way)
-      : counts_(&counts), microbatches_(microbatches), stage_(stage), way_(way) {
-    enter();
-  }
-
-  //! @brief The pass of this kind on the unit; goes to the next unit.
-  //! @pre `!ended()`
-  [[nodiscard]] constexpr pass take(pass_kind kind) {
-    int const chunk = way_ == direction::forward ? done_ : count_ - 1 - done_;
-    pass const what = row_writer::make(kind, stage_, microbatch_, chunk);
-    if (++done_ == count_) {
-      ++microbatch_;
-      enter();
-    }
-    return what;
-  }
-  //! @brief True when every unit has been visited.
-  [[nodiscard]] constexpr bool ended() const noexcept { return microbatch_ == microbatches_; }
-  //! @brief The microbatch of the unit that comes next.
-  [[nodiscard]] constexpr int microbatch() const noexcept { return microbatch_; }
-
-private:
-  constexpr void enter() {
-    done_ = 0;
-    count_ = ended() ? 0 : (*counts_)(microbatch_);
-  }
-
-  Counts const* counts_;
-  int microbatches_;
-  int stage_;
-  direction way_;
-  int microbatch_ = 0;
-  int done_ = 0;  // chunks of the microbatch
-  int count_ = 0; // and how many it has
 };
 
 } // namespace pipelining::inline v0_3

@@ -16,17 +16,35 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
 
-//! @brief How a block becomes an order.
+//! @brief Stages over the devices one after the other, again and again, or to and fro.
+template <placement Where>
+struct placed {
+  [[nodiscard]] static constexpr shape
+  //! The extents of such a pipeline.
+  arrange(int devices, int microbatches, int chunks, int held) noexcept {
+    return {.devices = devices,
+            .microbatches = microbatches,
+            .chunks = chunks,
+            .stages_per_device = held,
+            .where = Where};
+  }
+};
+
+using waves = placed<placement::wave>; //!< @brief Down the devices and up again.
+
+namespace detail {
+
+//! How a block becomes an order.
 enum class effort : std::uint8_t {
   sweeps, //!< five sweeps: bounded, and the same in the compiler and in the program
   search  //!< and a search where the costs are not those of the papers; for the program
 };
-
-namespace detail {
 
 //! The pass that a line has for a number.
 [[nodiscard]] constexpr pass pass_of(timeline const& line, int at, int number) noexcept {
@@ -184,25 +202,9 @@ constexpr void generate_repeated(Schedule const& schedule,
     write(line, device, rows[device]);
 }
 
-} // namespace detail
-
-//! @brief Stages over the devices one after the other, again and again, or to and fro.
-template <placement Where>
-struct placed {
-  [[nodiscard]] static constexpr shape
-  //! The extents of such a pipeline.
-  arrange(int devices, int microbatches, int chunks, int held) noexcept {
-    return {.devices = devices,
-            .microbatches = microbatches,
-            .chunks = chunks,
-            .stages_per_device = held,
-            .where = Where};
-  }
-};
 using loops = placed<placement::looped>; //!< @brief Stage s on device s mod P.
-using waves = placed<placement::wave>;   //!< @brief Down the devices and up again.
 
-//! @brief A block that can be repeated: it knows how many stages a device holds and whether the
+//! A block that can be repeated: it knows how many stages a device holds and whether the
 //! backward pass is in one piece, and lays the slots of one unit out.
 template <class Block>
 concept repeatable_block = std::copy_constructible<Block> &&
@@ -212,12 +214,14 @@ concept repeatable_block = std::copy_constructible<Block> &&
   own.lay_out(block);
 };
 
-//! @brief A map from stages to devices for a number of stages per device.
+//! A map from stages to devices for a number of stages per device.
 template <class Placement>
 concept stage_placement = std::copy_constructible<Placement> &&
   requires(Placement const own, int number) {
   { own.arrange(number, number, number, number) } -> std::same_as<shape>;
 };
+
+} // namespace detail
 
 //! @brief Any building block, repeated: the framework of "Controllable Memory" for any number of
 //! stages per device, looped, to and fro, or on devices in any order.
@@ -242,10 +246,10 @@ concept stage_placement = std::copy_constructible<Placement> &&
 //! @source Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024
 //! (arXiv:2405.15362), section 3, for the block; the reorder is our own, see
 //! docs/explanation/v_shapes.md.
-template <repeatable_block Block,
-          stage_placement Placement = waves,
+template <detail::repeatable_block Block,
+          detail::stage_placement Placement = waves,
           int Chunks = 1,
-          effort How = effort::sweeps>
+          detail::effort How = detail::effort::sweeps>
 struct Repeat {
   static_assert(Chunks == dynamic || Chunks >= 1, "Repeat: a sequence has at least one chunk");
 
@@ -266,7 +270,8 @@ struct Repeat {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 
-  static constexpr effort how = How;
+  //! @brief How long it looks for an order.
+  static constexpr detail::effort how = How;
   static constexpr bool searches_unit_costs = false;
   [[nodiscard]] constexpr bool fused() const noexcept { return block.fused; }
   constexpr void start(detail::timeline& line, building_block& slots) const {
@@ -276,6 +281,60 @@ struct Repeat {
     detail::repeat(slots, line);
     if constexpr (requires { block.write(line); })
       block.write(line); // an order of its own
+  }
+};
+
+namespace detail {
+
+//! The extents of a pipeline whose stages lie where a list says.
+//! @throws std::invalid_argument for a list of another length than P V.
+[[nodiscard]] constexpr shape
+arrange_list(std::size_t length, int devices, int microbatches, int chunks, int held) {
+  if (length != static_cast<std::size_t>(devices) * static_cast<std::size_t>(held))
+    throw std::invalid_argument("block: the list of devices has " + std::to_string(length) +
+                                " entries, but " + std::to_string(devices) + " devices with " +
+                                std::to_string(held) + " legs have " +
+                                std::to_string(devices * held) + " stages; give each a device");
+  return {.devices = devices,
+          .microbatches = microbatches,
+          .chunks = chunks,
+          .stages_per_device = held,
+          .where = placement::custom};
+}
+
+} // namespace detail
+
+//! @brief A placement for `Repeat`: stage s on the device that stands s-th in the list.
+//!
+//! `Repeat<Block, placed_on<0, 1, 1, 0>>` is a V of two devices. A device that holds more stages
+//! than the block has legs needs an interval with slots for all of them.
+template <int... Device>
+struct placed_on {
+  [[nodiscard]] static constexpr shape
+  //! The extents of such a pipeline.
+  //! @throws std::invalid_argument for a list of another length than P V.
+  arrange(int devices, int microbatches, int chunks, int held) {
+    return detail::arrange_list(sizeof...(Device), devices, microbatches, chunks, held);
+  }
+  //! The device of a stage.
+  [[nodiscard]] static constexpr int device_of(shape const&, int stage, int) noexcept {
+    constexpr int list[] = {Device...};
+    return list[stage];
+  }
+};
+
+//! @brief The same with a list that is known at run time.
+struct placed_by_list {
+  std::vector<int> devices{}; //!< [P V], the device of each stage
+
+  //! The extents of such a pipeline.
+  //! @throws std::invalid_argument for a list of another length than P V.
+  [[nodiscard]] shape arrange(int device_count, int microbatches, int chunks, int held) const {
+    return detail::arrange_list(devices.size(), device_count, microbatches, chunks, held);
+  }
+  //! The device of a stage.
+  [[nodiscard]] int device_of(shape const&, int stage, int) const {
+    return devices[static_cast<std::size_t>(stage)];
   }
 };
 

@@ -3,15 +3,15 @@
 
 //! @file
 //! @brief Blocks of microbatches in slots of equal length, on stages that lie to and fro. Header
-//! for pipelining::slot_block and pipelining::write_by_slots.
+//! for pipelining::slot_block and pipelining::detail::write_by_slots.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief What a device has of a block of as many microbatches as there are devices, half of them
+//! What a device has of a block of as many microbatches as there are devices, half of them
 //! of each direction where there are two.
 //!
 //! In slots of equal length, the i-th microbatch of a direction runs forward on stage s in slot
@@ -68,7 +68,7 @@ private:
   int ways_;
 };
 
-//! @brief Writes all passes of a device, blocks 2S slots apart.
+//! Writes all passes of a device, blocks 2S slots apart.
 //! @complexity O(V) per pass.
 constexpr void write_by_slots(shape const& extents, int device, row_writer& out) {
   slot_block const block(extents, device);
@@ -78,4 +78,4 @@ constexpr void write_by_slots(shape const& extents, int device, row_writer& out)
       block.push(slot / period - back, slot % period + back * period, out);
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

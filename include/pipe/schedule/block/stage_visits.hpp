@@ -14,8 +14,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A run of passes of one stage on a device, by entries of its row; others may stand in between.
 struct stage_visit {
@@ -178,5 +177,4 @@ private:
   row_writer& network_;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

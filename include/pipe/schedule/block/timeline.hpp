@@ -11,8 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What a timeline is about.
 struct timeline_problem {
@@ -441,5 +440,4 @@ constexpr void sweep_both(timeline& line, deadline keep) {
   sweep_forwards(line);
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

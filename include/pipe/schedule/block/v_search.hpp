@@ -17,15 +17,6 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief How much a search may do: passes placed, counted over all its attempts. A pass takes
-//! about 25 ns.
-//!
-//! The default keeps pipelines of up to a few thousand passes below a tenth of a second; larger
-//! ones get `search_effort_per_pass` times their number of passes.
-inline constexpr std::int64_t search_effort = std::int64_t{1} << 21;
-//! Passes placed for every pass of a pipeline too large for `search_effort`.
-inline constexpr std::int64_t search_effort_per_pass = 8;
-
 //! @brief The six passes of a unit on a device of a V. Device d holds stage d, whose passes lie on
 //! the legs down (forward) and up (backward), and stage 2P - 1 - d, whose passes lie on the other
 //! two.
@@ -40,6 +31,15 @@ inline constexpr int count = 6;         //!< how many legs there are
 } // namespace leg
 
 namespace detail {
+
+//! How much a search may do: passes placed, counted over all its attempts. A pass takes
+//! about 25 ns.
+//!
+//! The default keeps pipelines of up to a few thousand passes below a tenth of a second; larger
+//! ones get `search_effort_per_pass` times their number of passes.
+inline constexpr std::int64_t search_effort = std::int64_t{1} << 21;
+//! Passes placed for every pass of a pipeline too large for `search_effort`.
+inline constexpr std::int64_t search_effort_per_pass = 8;
 
 //! The line of a leg on a device of a V, see `building_block`.
 [[nodiscard]] constexpr int v_line(int devices, int leg_number, int device) noexcept {

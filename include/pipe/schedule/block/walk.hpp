@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief One walk over the units of a device, from which the closed-form schedules of the 1F1B
-//! family are cut. Header for pipelining::walk and pipelining::unit_walk.
+//! family are cut. Header for pipelining::walk and pipelining::detail::unit_walk.
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -20,20 +20,22 @@ namespace pipelining::inline v0_3 {
 //! passes last to first.
 enum class direction : std::uint8_t { forward, backward };
 
-//! @brief How microbatches are cut into groups: first `larger` groups of `size` + 1, then groups of
+namespace detail {
+
+//! How microbatches are cut into groups: first `larger` groups of `size` + 1, then groups of
 //! `size`, the last of which has what is left.
 struct microbatch_groups {
   int size = 1;   //!< microbatches of a group
   int larger = 0; //!< groups with one more
 };
 
-//! @brief Groups whose sizes differ by at most one, the larger ones first.
+//! Groups whose sizes differ by at most one, the larger ones first.
 //! @param groups how many, 1 ... M.
 [[nodiscard]] constexpr microbatch_groups even_groups(int microbatches, int groups) noexcept {
   return {.size = microbatches / groups, .larger = microbatches % groups};
 }
 
-//! @brief Visits every unit on every stage of one device of a looped pipeline, one per step.
+//! Visits every unit on every stage of one device of a looped pipeline, one per step.
 //!
 //! Microbatches are cut into groups, and so may their chunks be. The groups of microbatches follow
 //! each other, in them those of chunks; in these the stages of the device do, on a stage the
@@ -62,7 +64,7 @@ public:
     enter_next_group();
   }
 
-  //! @brief The pass of this kind on the unit; goes to the next unit.
+  //! The pass of this kind on the unit; goes to the next unit.
   [[nodiscard]] constexpr pass take(pass_kind kind) noexcept {
     // The way that most passes take, without a further call: compilers come here for every pass.
     pass const what{kind,
@@ -131,7 +133,7 @@ private:
   int microbatches_;
 };
 
-//! @brief 1F1B and what grows out of it: forward passes of the warm-up, then one forward and one
+//! 1F1B and what grows out of it: forward passes of the warm-up, then one forward and one
 //! backward pass in turn, then what is left. A schedule itself; every named type of the family is
 //! one setting of these numbers.
 //!
@@ -241,7 +243,7 @@ private:
   }
 };
 
-//! @brief The schedule of a walk on one stage per device, over whole sequences or chunks.
+//! The schedule of a walk on one stage per device, over whole sequences or chunks.
 template <walk Rule, int Chunks = 1>
 struct Walk {
   static_assert(Chunks == dynamic || Chunks >= 1, "Seq1F1B: a sequence has at least one chunk");
@@ -256,7 +258,7 @@ struct Walk {
   }
 };
 
-//! @brief The schedule of a walk on several stages per device.
+//! The schedule of a walk on several stages per device.
 template <walk Rule, int StagesPerDevice, int Chunks>
 struct LoopedWalk {
   static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
@@ -274,5 +276,7 @@ struct LoopedWalk {
     Rule.order(extents, device, out);
   }
 };
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -12,8 +12,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A row of such an order. Passes of each kind go by microbatch; those behind the last are left
 //! out.
@@ -228,5 +227,4 @@ void write_vocabulary_1f1b(shape const& extents, Cost const& cost, int barriers,
   }
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -21,8 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A cost model for the stages inside the shards, in which every pass takes some time, so that what
 //! waits for another starts later.
@@ -160,5 +159,4 @@ void write_vocabulary_rows(
   }
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -115,7 +115,7 @@ inline void write_offloaded(timetable_view const& table,
 template <schedule Schedule, offload_rule Rule = offload_in_slots>
 struct with_offload {
   static constexpr flow declared = frugal_training;
-  static_assert(!flow_of<Schedule>().reads_in_groups,
+  static_assert(!detail::flow_of<Schedule>().reads_in_groups,
                 "with_offload: a vocabulary in shards does not go with copies to the host");
 
   Schedule of{};

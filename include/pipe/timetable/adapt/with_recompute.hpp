@@ -182,7 +182,7 @@ struct order_for_recomputation {
 template <schedule Schedule, recompute_rule Rule = recompute_all>
 struct with_recompute {
   static constexpr flow declared = frugal_training;
-  static_assert(!flow_of<Schedule>().reads_in_groups,
+  static_assert(!detail::flow_of<Schedule>().reads_in_groups,
                 "with_recompute: a vocabulary in shards does not go with recomputation");
 
   Schedule of{};

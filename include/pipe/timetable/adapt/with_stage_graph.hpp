@@ -37,7 +37,7 @@ namespace pipelining::inline v0_3 {
 //! @source own derivation, see docs/explanation/flow.md
 template <schedule Schedule>
 struct with_stage_graph {
-  static constexpr flow declared = flow_of<Schedule>();
+  static constexpr flow declared = detail::flow_of<Schedule>();
 
   Schedule of{};                   //!< whose order it is
   std::vector<stage_edge> edges{}; //!< who reads of whom

@@ -62,10 +62,10 @@ inline constexpr int interlaced = 0;
 template <schedule Schedule, int Barriers = 2>
 requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
   static constexpr flow declared = vocabulary_training<(Barriers == 1 ? 1 : 2)>;
-  static_assert(flow_of<Schedule>() == training,
+  static_assert(detail::flow_of<Schedule>() == training,
                 "with_vocabulary: the schedule inside must be one of training; recomputation and "
                 "copies to the host do not go with shards");
-  static_assert(!counts_chunks<Schedule> && !joins_stages<Schedule>,
+  static_assert(!detail::counts_chunks<Schedule> && !detail::joins_stages<Schedule>,
                 "with_vocabulary: the schedule inside must have a chain of stages and as many "
                 "chunks in every microbatch");
 

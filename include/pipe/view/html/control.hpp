@@ -9,9 +9,7 @@
 
 #include <string_view>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Everything that happens, and the start. Tests drive the page by `window.timeline`.
 inline constexpr std::string_view html_control = R"js(
@@ -273,6 +271,4 @@ function start() {
 start();
 )js";
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

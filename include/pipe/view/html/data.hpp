@@ -9,6 +9,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -29,9 +30,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A text of the data: what would end the script is escaped.
 template <text_sink Sink>
@@ -95,18 +94,19 @@ void append_links(Sink& out, timetable_view const& table) {
 template <text_sink Sink>
 void append_kinds(Sink& out, flow const& declared) {
   append(out, "\"kinds\":[");
-  for (int number = 0; number < most_kinds; ++number) {
+  int const count = std::max(declared.kind_count, kinds_of_training.kind_count);
+  for (int number = 0; number < count; ++number) {
     auto const kind = static_cast<pass_kind>(number);
-    colour const plain = plain_colour(kind);
     append(out, number == 0 ? "" : ",");
     if (!declared[kind].exists()) {
       append(out, "0");
       continue;
     }
+    colour const plain = plain_colour(declared[kind]);
     append(out, "{\"word\":");
     append_html_text(out, word(declared, kind));
     append(out, ",\"legend\":");
-    append_html_text(out, legend_word(declared, kind));
+    append_html_text(out, legend_word(declared[kind]));
     append(out, ",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
     append(out, declared[kind].on == engine::network ? ",\"by_stage\":true}" : "}");
   }
@@ -239,6 +239,4 @@ void append_timeline(Sink& out, html_timeline const& line, uniform_cost const& p
   append(out, "}");
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

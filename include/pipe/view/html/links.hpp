@@ -17,9 +17,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! An entry that another waits for.
 struct entry_need {
@@ -204,6 +202,4 @@ private:
   std::vector<int> rows_;   // of each entry
 };
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -9,9 +9,7 @@
 
 #include <string_view>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! ECMAScript without any library. `build` makes a table from the data of the page; everything else
 //! takes that table and times, so that planned and measured times are looked at in the same way.
@@ -228,6 +226,4 @@ function critical_path(t, times) {
 }
 )js";
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

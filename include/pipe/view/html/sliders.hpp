@@ -17,9 +17,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The value of a slider: a time that is not given is that of the passes that it stands for.
 [[nodiscard]] inline double slider_value(page_slider const& slider, uniform_cost const& cost) {
@@ -98,6 +96,4 @@ void append_sliders(Sink& out, std::span<html_timeline const> timelines, uniform
   append(out, "]");
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

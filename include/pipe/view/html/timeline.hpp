@@ -8,6 +8,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -33,9 +34,10 @@ struct scaled_cost {
   uniform_cost now;  //!< the same, as it is to be
 
   [[nodiscard]] double duration(pass const& what) const {
-    if (what.kind != pass_kind::backward)
+    if (what.kind != kind_with(training, role::backward))
       return scaled(what, what.kind);
-    return scaled(what, pass_kind::backward_input) + scaled(what, pass_kind::backward_weight);
+    return scaled(what, kind_with(training, role::input)) +
+           scaled(what, kind_with(training, role::weights));
   }
   [[nodiscard]] double latency() const { return now.latency(); }
 

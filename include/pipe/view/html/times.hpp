@@ -14,9 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A time of `uniform_cost` that a reader of a page may change.
 struct page_slider {
@@ -121,6 +119,4 @@ private:
   std::vector<Model> loaded_;
 };
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

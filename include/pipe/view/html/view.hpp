@@ -9,9 +9,7 @@
 
 #include <string_view>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The page up to its data.
 inline constexpr std::string_view html_head = R"html(<style>
@@ -252,6 +250,4 @@ function draw(view) {
 }
 )js";
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -28,9 +28,7 @@
 #include <system_error>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What an action does. The first four are passes, in the order of `pass_kind`.
 enum class pytorch_verb : std::uint8_t {
@@ -208,6 +206,4 @@ parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action
   return actions;
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -13,9 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Checks the messages of a file against its passes: each that crosses devices is sent once, behind
 //! the pass that makes it, and received once, before the pass that needs it; where the file waits
@@ -253,6 +251,4 @@ private:
   bool any_wait_ = false;
 };
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -61,7 +61,7 @@ void append_cell(std::string& row, Part const&... parts) {
 //! True where forward passes read the stage before, and backward passes the stage after.
 [[nodiscard]] constexpr bool trains_as_torch(flow const& declared) noexcept {
   bool goes_back = false;
-  for (int kind = 0; kind < most_kinds; ++kind) {
+  for (int kind = 0; kind < declared.kind_count; ++kind) {
     stage_call const calls = declared.kinds[kind].calls;
     bool const back = calls == stage_call::backward || calls == stage_call::backward_input;
     if (!declared.kinds[kind].exists() || (!back && calls != stage_call::forward))
@@ -165,15 +165,25 @@ private:
     int const first = next;
     for (; next < order_.offsets[device + 1] && !is_action(next); ++next) {
       pass const& what = order_.passes[next];
-      if (is_one_of(what.kind, pass_kind::request_weights, pass_kind::request_weights_again))
-        append_cell(rows_[static_cast<std::size_t>(device)], what.stage, "UNSHARD");
-      if (is_one_of(what.kind, pass_kind::release_weights, pass_kind::release_weights_again))
-        append_cell(rows_[static_cast<std::size_t>(device)], what.stage, "RESHARD");
+      std::string& row = rows_[static_cast<std::size_t>(device)];
+      if (meets_gather(what.kind, does::makes, does::reads))
+        append_cell(row, what.stage, "UNSHARD");
+      if (meets_gather(what.kind, does::frees, does::makes))
+        append_cell(row, what.stage, "RESHARD");
     }
     return next - first;
   }
-  [[nodiscard]] static bool is_one_of(pass_kind kind, pass_kind one, pass_kind other) {
-    return kind == one || kind == other;
+  //! Whether a kind does this with a datum that a gather does that with.
+  [[nodiscard]] bool meets_gather(pass_kind kind, does what, does gather_does) const {
+    flow const& declared = *order_.over.declared;
+    kind_of_pass const& one = declared[kind];
+    for (kind_of_pass const& other : declared.kinds)
+      for (int i = 0; i < one.effect_count; ++i)
+        for (int k = 0; k < other.effect_count && other.calls == stage_call::gather_weights; ++k)
+          if (one.effects[i].of == other.effects[k].of && one.effects[i].what == what &&
+              other.effects[k].what == gather_does)
+            return true;
+    return false;
   }
 
   int run_next(int device) {

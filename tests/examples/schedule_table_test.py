@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks the table of schedules in README.md against what the timetable tool says. `--write` renews the figures, takes rows out that
-the tool does not know, and writes rows that are missing, with the words of docs/schedules.md.
+"""Checks the table of schedules in docs/schedules.md against what the timetable tool says. `--write` renews the figures, takes rows
+out that the tool does not know, and writes rows that are missing, with the words of their sections.
 
-usage: readme_table_test.py TIMETABLE README [--write]
+usage: schedule_table_test.py TIMETABLE PAGE [--write]
 """
 import json
 import pathlib
@@ -23,9 +23,9 @@ def shown_rows(table):
     return {row[1].strip("`"): (row[2], row[7]) for row in cells}
 
 
-def described(page, name):
+def described(text, name):
     """Type and words of a schedule from its section in docs/schedules.md: what the section begins with, and the sentence after it."""
-    section = re.search(rf"^## {re.escape(name)}\n\n(`[^`]+`)\. (.+?)\.\s", page, re.MULTILINE | re.DOTALL)
+    section = re.search(rf"^## {re.escape(name)}\n\n(`[^`]+`)\. (.+?)\.\s", text, re.MULTILINE | re.DOTALL)
     if not section:
         raise ValueError(f"docs/schedules.md has no section {name} that begins with the type in code, a full stop and a sentence")
     words = " ".join(section[2].split())
@@ -44,25 +44,24 @@ def row(tool, name, kind, words):
             f"| {kept} | {inputs} | {words} |")
 
 
-def main(tool, readme, write):
+def main(tool, page, write):
     listed = subprocess.run([tool, "--list"], check=True, capture_output=True, text=True).stdout.split("\n\n")[0].splitlines()
     names = [name for name in (line.split()[0] for line in listed) if name not in SKIPPED]
-    text = readme.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     head, rest = text.split(HEAD, 1)
     shown, tail = rest.split("<!-- end of table -->", 1)
     known = shown_rows(shown)
     if write:
-        page = (readme.parent / "docs/schedules.md").read_text(encoding="utf-8")
         known = {name: what for name, what in known.items() if name in names}
-        known |= {name: described(page, name) for name in names if name not in known}
+        known |= {name: described(text, name) for name in names if name not in known}
     missing, unknown = sorted(set(names) - set(known)), sorted(set(known) - set(names))
     if missing or unknown or not names:
-        return [f"the table in README.md lacks {missing}, and has {unknown}, which --list does not name; run this test with --write"]
+        return [f"the table of schedules lacks {missing}, and has {unknown}, which --list does not name; run this test with --write"]
     expected = "".join(row(tool, name, *what) + "\n" for name, what in known.items())
     if write:
-        readme.write_text(f"{head}{HEAD}{expected}<!-- end of table -->{tail}", encoding="utf-8")
+        page.write_text(f"{head}{HEAD}{expected}<!-- end of table -->{tail}", encoding="utf-8")
         return []
-    return [] if shown == expected else ["the table in README.md differs; run this test with --write:\n" + expected]
+    return [] if shown == expected else ["the table of schedules differs; run this test with --write:\n" + expected]
 
 
 if __name__ == "__main__":
