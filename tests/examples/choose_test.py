@@ -71,7 +71,7 @@ class Choice(unittest.TestCase):
     @staticmethod
     def pick_of(rows, memory):
         """Of those at most 0.1 % slower than the fastest, the least memory; then no adapter, then the fewest options."""
-        fit = [row for row in rows if row["memory_gb"] <= memory]
+        fit = [row for row in rows if row["memory_gb"] <= memory and "cannot" not in row]
         equal = [row for row in fit if row["ranked"] <= 1.001 * min(other["ranked"] for other in fit)]
         least = min(row["memory_gb"] for row in equal) * (1 + 1e-9)
         return min((row for row in equal if row["memory_gb"] <= least),
@@ -764,6 +764,31 @@ class Choice(unittest.TestCase):
             self.assertRegex(output(*words), r"on the host: [\d.]+ GB for each GPU\n")
         for words in ((*SMALL[:-1], 16), (*SMALL[:-1], 16, "--data", 8), ("--model", "gpt-7b", *SMALL[2:-3], 8, "--microbatches", 16)):
             self.check_pick(json.loads(output(*words, "--format", "json")))
+
+    def test_a_pick_can_be_run(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shape = {"num_hidden_layers": 30, "hidden_size": 2048, "num_attention_heads": 16, "vocab_size": 51200, "intermediate_size": 8192}
+            words = SMALL[2:]
+            files = {}
+            for tied in (False, True):
+                files[tied] = pathlib.Path(folder) / f"{tied}.json"
+                files[tied].write_text(json.dumps({**shape, "tie_word_embeddings": tied}), encoding="utf-8")
+            for needs in ((files[True],), (files[False], "--tied"), (files[False], "--clip")):
+                words_now = ("--model", *needs, *words)
+                found = json.loads(output(*words_now, "--format", "json"))
+                self.check_pick(found)
+                pick = found["candidates"][found["pick"]]
+                self.assertNotIn("cannot", pick)
+                text = output(*words_now, "--all")
+                for row in found["candidates"]:
+                    # What keeps totals or a tied weight to itself is the lowering's to say: here, stages that go one way.
+                    if "cannot" in row:
+                        line = next(line for line in text.splitlines() if line[2:].startswith(row["schedule"] + "  "))
+                        self.assertRegex(line, r"  [a-z][a-z_ ]+$")
+                        self.assertNotIn(found["candidates"].index(row), found["frontier"])
+            self.assertTrue(any("cannot" in row for row in found["candidates"]))
+            plain = json.loads(output("--model", files[False], *words, "--format", "json"))
+            self.assertFalse(any("cannot" in row for row in plain["candidates"]))
 
     def test_weights_in_shards_stay_as_long_as_there_is_room(self):
         words = (*SMALL[:-1], 8, "--data", 64)

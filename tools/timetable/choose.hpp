@@ -17,8 +17,10 @@
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -61,7 +63,9 @@ struct choose_command {
   std::string cost_file;
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
   std::vector<int> layout;                       //!< of --layout: layers of each stage, or empty
-  bool all = false;                              //!< every row of the table
+  bool clip = false;      //!< gradients are clipped by the norm of all, so stages have totals
+  bool tied = false;      //!< first and last stage share a weight, whatever the model says
+  bool all = false;       //!< every row of the table
   bool search = false;    //!< whether cut, places and order are searched, too
   double seconds = 5;     //!< of the search
   int rounds = 0;         //!< in place of seconds; 0: not given
@@ -106,12 +110,16 @@ struct candidate {
   //! no placement and no order of the model on these devices can beat.
   std::shared_ptr<pipelining::dynamic_timetable const> own_order;
   double any_bound = 0;
+  std::string cannot; //!< why it cannot be run as the model and the user need it; empty: it can
+  std::shared_ptr<pipelining::dynamic_timetable const> table; //!< of what may be the pick
 };
 
 //! All candidates, and why others are none.
 struct candidates {
   std::vector<candidate> all;
-  std::vector<std::string> refused; //!< label: reason
+  std::vector<std::string> refused;         //!< label: reason
+  double fastest = HUGE_VAL;                //!< of those that fit and can be run
+  std::map<std::string, std::string> known; //!< why schedules, adapters and stages cannot be run
 };
 
 //! The ways to call one schedule. A new adapter of schedules adds its calls here.
@@ -244,8 +252,8 @@ template <class WithCut, class Costs, class Count>
 [[nodiscard]] double
 seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens);
 
-//! The report in the format asked for.
-[[nodiscard]] std::string choose_report(choose_command const& asked, candidates const& found);
+//! The report in the format asked for. Lowers the pick.
+[[nodiscard]] std::string choose_report(choose_command const& asked, candidates& found);
 
 //! Follows the command line after the word "choose".
 //! @throws std::exception with one line for the user.

@@ -21,6 +21,7 @@
 #include <optional>
 
 #include "choose.hpp"
+#include "choose_lowered.hpp"
 #include "choose_search.hpp"
 #include "progress_line.hpp"
 
@@ -671,13 +672,13 @@ candidates evaluate_all(choose_command const& asked) {
     line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + label_of(calls[i]));
     try {
       evaluated made = evaluate(asked, calls[i], orders);
-      if (asked.search && calls[i].adapted == adapter::none && !is_apart(calls[i]) &&
-          made.table.over.declared == pp::training)
-        starts.push_back({result.all.size(),
+      add_candidate(asked, made, result);
+      if (asked.search && result.all.back().cannot.empty() && calls[i].adapted == adapter::none &&
+          !is_apart(calls[i]) && made.table.over.declared == pp::training)
+        starts.push_back({result.all.size() - 1,
                           {std::move(made.table.over),
                            std::move(made.table.passes),
                            std::move(made.table.offsets)}});
-      result.all.push_back(std::move(made.what));
     } catch (std::invalid_argument const& error) {
       result.refused.push_back(label_of(calls[i]) + ": " + error.what());
     }

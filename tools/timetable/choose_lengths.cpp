@@ -229,7 +229,7 @@ public:
         [&](pp::timetable_view table, candidate& other) {
           count_packed_memory(sized, cut, table, other);
         });
-      result_.all.push_back(std::move(best.what));
+      add_candidate(asked_, best, result_);
       if (asked_.search && best.table.over.declared == pp::training)
         keep_start(std::move(best.table), whole);
     } catch (std::invalid_argument const& error) {

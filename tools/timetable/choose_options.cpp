@@ -233,6 +233,16 @@ constexpr option_reader<choose_command> options[] = {
                          "the last one the output layer L, the only one, not " +
                          quoted(word));
    }},
+  {"--clip",
+   "",
+   verbs::choose,
+   "gradients are clipped by the norm of all: only schedules whose stages can add up totals",
+   [](choose_command& c, std::string_view, std::string_view) { c.clip = true; }},
+  {"--tied",
+   "",
+   verbs::choose,
+   "first and last stage share a weight, as models with tie_word_embeddings do",
+   [](choose_command& c, std::string_view, std::string_view) { c.tied = true; }},
   {"--jitter",
    "X",
    verbs::choose,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What `timetable choose` prints.
 #include <pipe/view/append.hpp>
+#include <pipe/view/json.hpp>
 #include <pipe/view/svg.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -12,6 +14,7 @@
 #include "choose.hpp"
 #include "choose_header.hpp"
 #include "choose_lengths.hpp"
+#include "choose_lowered.hpp"
 #include "options.hpp"
 #include "tools/support/decimals.hpp"
 
@@ -20,19 +23,13 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-//! What a choice has beyond the name of its schedule: an adapter is more than any options.
-int extras_of(schedule_choice const& choice) {
-  int count = choice.adapted == adapter::none ? 0 : 100;
-  for (named_option const& each : named_options)
-    count += each.given(choice) ? 1 : 0;
-  return count;
-}
-
-std::vector<pp::choice_point> points_of(candidates const& found) {
-  std::vector<pp::choice_point> points;
-  for (candidate const& each : found.all)
-    points.push_back({each.gigabytes, each.ranked, extras_of(each.choice)});
-  return points;
+//! The first words of a sentence: "tied weights and totals need one copy of every stage".
+std::string in_short(std::string sentence) {
+  if (std::size_t const colon = sentence.find(": "); colon != sentence.npos)
+    sentence.erase(0, colon + 2);
+  sentence.resize(std::min(sentence.find_first_of(",;("), sentence.size()));
+  sentence.resize(sentence.find_last_not_of(' ') + 1);
+  return sentence;
 }
 
 //! Always the same number of decimals, at the right of a column, a blank from the one before.
@@ -131,7 +128,7 @@ void append_table(std::string& out,
       left_out += fits ? 1 : 0;
       continue;
     }
-    shown += fits ? 1 : 0;
+    shown += fits && one.cannot.empty() ? 1 : 0;
     name = one.label;
     name.resize(width, ' ');
     out += i == choice.pick ? "> " : on_frontier(i) ? "* " : "  ";
@@ -141,7 +138,7 @@ void append_table(std::string& out,
     out += cell(std::max(0.0, 100 * (one.seconds / one.bound - 1)), 1, 8) +
            cell(100 * one.bubble, 1, 10);
     out += cell(one.gigabytes, 1, 11) + cell(tokens_per_second(asked, one), 0, 14);
-    out += fits ? "\n" : "  too large\n";
+    out += !one.cannot.empty() ? "  " + in_short(one.cannot) + "\n" : fits ? "\n" : "  too large\n";
   }
   pp::append(out,
              "> the pick, * nothing is faster with less memory; gap: to the time that no order");
@@ -213,10 +210,10 @@ void append_reasons(std::string& out,
   double fastest = pick.ranked;
   candidate const* second = nullptr;
   for (candidate const& each : found.all)
-    if (each.gigabytes <= asked.memory_gb)
+    if (each.gigabytes <= asked.memory_gb && each.cannot.empty())
       fastest = std::min(fastest, each.ranked);
   for (candidate const& each : found.all) {
-    if (each.gigabytes > asked.memory_gb)
+    if (each.gigabytes > asked.memory_gb || !each.cannot.empty())
       continue;
     ++fit;
     if (&each != &pick && each.ranked <= fastest * (1 + pp::memory_choice::equal))
@@ -273,7 +270,7 @@ void append_reasons(std::string& out,
       out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
     candidate const* whole = nullptr;
     for (candidate const& each : found.all)
-      if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 &&
+      if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 && each.cannot.empty() &&
           each.choice.adapted != adapter::attention_exchange &&
           (whole == nullptr || each.ranked < whole->ranked))
         whole = &each;
@@ -340,6 +337,10 @@ std::string json_of(choose_command const& asked,
       for (std::size_t p = 0; p < one.places.size(); ++p)
         pp::append(out, p > 0 ? ", " : "", one.places[p]);
       out += "]";
+    }
+    if (!one.cannot.empty()) {
+      out += ", \"cannot\": ";
+      pp::append_quoted(out, one.cannot);
     }
     pp::append(out, ", \"memory_gb\": ", one.gigabytes, ", \"layers\": [");
     for (std::size_t s = 0; s < one.layers.size(); ++s)
@@ -430,12 +431,15 @@ std::string svg_of(choose_command const& asked,
 
 } // namespace
 
-std::string choose_report(choose_command const& asked, candidates const& found) {
+std::string choose_report(choose_command const& asked, candidates& found) {
   if (found.all.empty())
     throw usage_error("choose: no schedule takes these sizes; the first refusal is " +
                       (found.refused.empty() ? std::string("missing") : found.refused.front()));
+  pp::memory_choice const choice = choose_lowered(asked, found);
   std::vector<pp::choice_point> const points = points_of(found);
-  pp::memory_choice const choice = pp::choose_within(points, asked.memory_gb);
+  if (!std::isfinite(points[*choice.least].time))
+    throw usage_error("choose: no schedule can run that; the first says: " +
+                      found.all.front().cannot);
   if (!choice.pick) {
     candidate const& least = found.all[*choice.least];
     throw usage_error("choose: nothing fits " +
@@ -460,8 +464,8 @@ std::string choose_report(choose_command const& asked, candidates const& found) 
 
 void choose(std::span<char const* const> words) {
   choose_command const asked = read_choose_command(verbs::choose, words);
-  std::string const text =
-    choose_report(asked, asked.lengths.empty() ? evaluate_all(asked) : evaluate_lengths(asked));
+  candidates found = asked.lengths.empty() ? evaluate_all(asked) : evaluate_lengths(asked);
+  std::string const text = choose_report(asked, found);
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "choose.hpp"
+#include "choose_lowered.hpp"
 #include "progress_line.hpp"
 
 namespace examples {
@@ -112,7 +113,7 @@ void add_searched(choose_command const& asked,
   for (candidate& each : found.all) {
     if (work.is_bounded(each))
       each.any_bound = best.bound;
-    if (each.gigabytes <= asked.memory_gb)
+    if (each.gigabytes <= asked.memory_gb && each.cannot.empty())
       fastest = std::min(fastest, each.any_bound > 0 ? each.seconds : HUGE_VAL);
   }
   // Predictions are not so good that less would be a gain.
@@ -131,7 +132,7 @@ void add_searched(choose_command const& asked,
     one.type = from.type;
   work.measure(placed_gpus(asked, best.how.places), best.table, one);
   one.any_bound = best.bound;
-  found.all.push_back(std::move(one));
+  add_candidate(asked, {std::move(one), best.table}, found);
 }
 
 //! The same for microbatches that are alike.

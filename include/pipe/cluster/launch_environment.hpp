@@ -110,6 +110,26 @@ namespace detail {
          environment_text("PMI_RANK") == environment_text("SLURM_PROCID") && !is_batch_script();
 }
 
+//! The variables in which a launcher tells a process who it is.
+struct launcher_variables {
+  char const* launcher;
+  char const* rank;
+  char const* size;
+  char const* local_rank;
+  char const* local_size;
+};
+//! srun last: other launchers start their processes through it.
+inline constexpr launcher_variables known_launchers[] = {
+  {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+  {"Open MPI",
+   "OMPI_COMM_WORLD_RANK",
+   "OMPI_COMM_WORLD_SIZE",
+   "OMPI_COMM_WORLD_LOCAL_RANK",
+   "OMPI_COMM_WORLD_LOCAL_SIZE"},
+  {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+  {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+};
+
 } // namespace detail
 
 //! @brief Reads what torchrun, Open MPI, MPICH, Intel MPI or Slurm put into the environment;
@@ -126,26 +146,8 @@ namespace detail {
 //! MPI_LOCALRANKID, MPI_LOCALNRANKS), and Slurm's src/plugins/mpi/pmi2/mpi_pmi2.c, which sets the
 //! first two of these.
 [[nodiscard]] inline launch_environment read_launch_environment() {
-  struct names {
-    char const* launcher;
-    char const* rank;
-    char const* size;
-    char const* local_rank;
-    char const* local_size;
-  };
-  // srun last: other launchers start their processes through it.
-  constexpr names known[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    {"Open MPI",
-     "OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
-  };
   launch_environment found;
-  for (names const& variables : known) {
+  for (detail::launcher_variables const& variables : detail::known_launchers) {
     auto const rank = detail::environment_number(variables.rank);
     auto const size = detail::environment_number(variables.size);
     if (!rank || !size)

@@ -157,6 +157,30 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
     hashes.slots.add(wait);
 }
 
+//! Adds the slots and the arena of a device.
+constexpr void add_memory(plan_hashes& hashes, plan_view work, int device) noexcept {
+  for (int of = 0; of < slot_classes; ++of) {
+    slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+    if (layout.count == 0)
+      continue;
+    hashes.slots.add(of);
+    for (std::int64_t const number : {std::int64_t{layout.count}, layout.bytes, layout.offset})
+      hashes.slots.add(number);
+  }
+  hashes.slots.add(work.arena_bytes[device]);
+}
+
+//! Adds which device holds which stage, and the stage graph.
+constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexcept {
+  int const stage_count = stages(over.extents);
+  for (int stage = 0; stage < stage_count; ++stage)
+    for (int route = 0; route < routes(over.extents); ++route)
+      hashes.passes.add(holder_of(over, route * over.declared->rows * stage_count + stage));
+  int const edges = over.edges == nullptr ? 0 : table_size(over.edges, stage_count);
+  for (int i = 0; i < edges; ++i)
+    hashes.passes.add(over.edges[i]);
+}
+
 } // namespace detail
 
 //! @brief Summarises a plan.
@@ -182,26 +206,11 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
       sent += step.what == operation::send ? 1 : 0;
       passes += step.what == operation::run && step.about == subject::pass ? 1 : 0;
     }
-    for (int of = 0; of < slot_classes; ++of) {
-      detail::slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
-      if (layout.count == 0)
-        continue;
-      hashes.slots.add(of);
-      for (std::int64_t const number : {std::int64_t{layout.count}, layout.bytes, layout.offset})
-        hashes.slots.add(number);
-    }
-    hashes.slots.add(work.arena_bytes[device]);
+    detail::add_memory(hashes, work, device);
     if (work.arena_bytes[device] > largest_arena)
       largest_arena = work.arena_bytes[device];
   }
-  int const lines_of_a_route = work.over.declared->rows * stages(extents);
-  for (int stage = 0; stage < stages(extents); ++stage)
-    for (int route = 0; route < routes(extents); ++route)
-      hashes.passes.add(detail::holder_of(work.over, route * lines_of_a_route + stage));
-  for (int i = 0;
-       work.over.edges != nullptr && i < detail::table_size(work.over.edges, stages(extents));
-       ++i)
-    hashes.passes.add(work.over.edges[i]);
+  detail::add_places(hashes, work.over);
   set(field::version,
       PIPELINING_VERSION_MAJOR * 1000000 + PIPELINING_VERSION_MINOR * 1000 +
         PIPELINING_VERSION_PATCH);

@@ -275,6 +275,20 @@ inline void check_layouts(plan const& work) {
         std::to_string(i / slot_classes) + "; a size must not be negative");
 }
 
+//! The pipeline, the policy and what hooks need.
+template <communication_policy Policy>
+[[nodiscard]] plan plan_without_items(timetable_view const& table, chosen_hooks const& hooks) {
+  plan result;
+  result.over = copy_of(table.over);
+  result.policy = Policy::name;
+  result.key = &Policy::key;
+  result.duplex_groups = Policy::duplex_groups;
+  result.tied_bytes = hooks.tied_bytes;
+  result.totals_bytes = hooks.totals_bytes;
+  result.other_messages = hooks.messages;
+  return result;
+}
+
 template <communication_policy Policy, buffer_sizes Sizes>
 [[nodiscard]] plan lower_programs(timetable_view const& table,
                                   bool evaluates,
@@ -282,18 +296,11 @@ template <communication_policy Policy, buffer_sizes Sizes>
                                   std::vector<event> const& events,
                                   Sizes const& sizes,
                                   lower_options const& options) {
-  plan result;
-  result.over = copy_of(table.over);
-  pipeline_view const over = result.over;
-  shape const& extents = over.extents;
-  result.policy = Policy::name;
-  result.key = &Policy::key;
-  result.duplex_groups = Policy::duplex_groups;
+  plan result = plan_without_items<Policy>(table, hooks);
   result.evaluates = evaluates;
   result.validation = evaluates ? step_validation::at_once : options.validation;
-  result.tied_bytes = hooks.tied_bytes;
-  result.totals_bytes = hooks.totals_bytes;
-  result.other_messages = hooks.messages;
+  pipeline_view const over = result.over;
+  shape const& extents = over.extents;
   bool const has_hooks = hooks.tied_bytes + hooks.totals_bytes > 0;
   auto const devices = static_cast<std::size_t>(extents.devices);
   result.layouts.resize(devices * slot_classes);

@@ -126,9 +126,9 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
   return sum;
 }
 
-[[nodiscard]] inline exact_outlook look_out(exact_world const& world,
-                                            exact_state const& at) noexcept {
-  exact_outlook out;
+//! When each stage can begin its next forward pass, and end its last one.
+inline void
+look_out_forward(exact_world const& world, exact_state const& at, exact_outlook& out) noexcept {
   int const all = world.microbatches;
   bool const fixed = world.copy < 0;
   int const room =
@@ -161,6 +161,12 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
       out.last_forward[s] = std::max(
         out.last_forward[s], out.last_forward[s - 1] + world.down[s - 1] + world.forward[s]);
   }
+}
+
+//! The same of backward passes for the input, after those of forward passes are known.
+inline void
+look_out_input(exact_world const& world, exact_state const& at, exact_outlook& out) noexcept {
+  int const all = world.microbatches;
   for (int stage = world.stages - 1; stage >= 0; --stage) {
     auto const s = static_cast<std::size_t>(stage);
     exact_stage const& here = at.stage[s];
@@ -195,6 +201,13 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
       ends = std::max(ends, out.last_input[s + 1] + world.up[s + 1] + world.input[s]);
     out.last_input[s] = ends;
   }
+}
+
+[[nodiscard]] inline exact_outlook look_out(exact_world const& world,
+                                            exact_state const& at) noexcept {
+  exact_outlook out;
+  look_out_forward(world, at, out);
+  look_out_input(world, at, out);
   return out;
 }
 
