@@ -11,6 +11,7 @@
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/timetable/adapt/with_frozen_stages.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 
@@ -158,6 +159,12 @@ std::vector<named_plan> test_plans() {
   add_sharded<pp::BreadthFirst<3>>(plans, "breadth-first", 2, 4); // one of three stages comes again
   add_sharded<pp::Interleaved<3>>(plans, "interleaved", 2, 4);
   add_sharded<pp::ZeroBubbleV>(plans, "ZB-V", 2, 4);
+  auto trained = support::run_sequentially(4, 6, 1);
+  trained.gradients[0] = trained.gradients[1] = 0; // frozen: no backward pass is called
+  add_plans(plans,
+            "1F1B with two frozen stages",
+            pp::make_timetable(pp::with_frozen_stages<pp::OneFOneB>{{}, {0, 1}}, {4, 6}),
+            trained);
   return plans;
 }
 

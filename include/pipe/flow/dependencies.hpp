@@ -20,7 +20,8 @@ namespace pipelining::inline v0_3 {
   int count = 0;
   for (int const product : links.products)
     if (product != kind_links::none)
-      count += detail::neighbours(over, maker.stage, over.declared->reader_step[product]);
+      count += detail::neighbours(
+        over, maker.stage, detail::to_readers(over.edges, over.declared->reader_step[product]));
   return count;
 }
 
@@ -38,7 +39,7 @@ reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexce
   for (int const product : links_of(over, maker).products) {
     if (product == kind_links::none)
       break;
-    int const step = over.declared->reader_step[product];
+    int const step = to_readers(over.edges, over.declared->reader_step[product]);
     int const count = neighbours(over, maker.stage, step);
     if (number < count)
       return {product, neighbour(over, maker.stage, step, number).stage, number};

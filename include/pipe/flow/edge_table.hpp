@@ -21,19 +21,41 @@ namespace pipelining::inline v0_3::detail {
                               " to stage " + std::to_string(edge.to) + " " + why);
 }
 
+//! For each stage, 1 where it is frozen.
+//! @throws std::invalid_argument for a stage that is none, groups, and where nothing is trained.
+[[nodiscard]] inline std::vector<int>
+forward_only(int stage_count, std::span<stage_group const> groups, std::span<int const> frozen) {
+  std::vector<int> result(static_cast<std::size_t>(stage_count));
+  for (int const stage : frozen) {
+    if (stage < 0 || stage >= stage_count)
+      throw std::invalid_argument("frozen stages: there is no stage " + std::to_string(stage) +
+                                  "; stages are 0 to " + std::to_string(stage_count - 1));
+    result[static_cast<std::size_t>(stage)] = 1;
+  }
+  if (!frozen.empty() && !groups.empty())
+    throw std::invalid_argument(
+      "frozen stages: shards of a vocabulary are trained together; leave one of both out");
+  if (!frozen.empty() && std::find(result.begin(), result.end(), 0) == result.end())
+    throw std::invalid_argument("frozen stages: all stages are frozen, so nothing is trained; "
+                                "leave one out, or evaluate");
+  return result;
+}
+
 //! The table of the edges of a graph of stages.
-//! @param groups no stage is in two of them.
+//! @param groups no stage is in two of them. @param frozen stages without weights to train: where
+//! none before them has any, they only go forward
 //! @throws std::invalid_argument with a sentence for an edge that leads to no stage, back, or twice
 //! to the same stage, and for a group of no stages or of those of another.
 //! @complexity O(S + E n + G^2) for n edges of one stage and groups of G stages.
 [[nodiscard]] inline std::vector<int> edge_table(std::span<stage_edge const> edges,
                                                  int stage_count,
-                                                 std::span<stage_group const> groups = {}) {
+                                                 std::span<stage_group const> groups = {},
+                                                 std::span<int const> frozen = {}) {
   auto const count = static_cast<std::size_t>(stage_count);
-  std::vector<std::vector<stage_neighbour>> sides[3]; // before, after, beside
+  std::vector<std::vector<stage_neighbour>> sides[beside - takers + 1]; // by step
   for (auto& side : sides)
     side.resize(count);
-  auto& [before_all, after_all, beside_all] = sides;
+  auto& [beside_all, after_all, none, before_all, takers_all] = sides;
   for (stage_edge const& edge : edges) {
     if (edge.from < 0 || edge.to >= stage_count)
       refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
@@ -58,6 +80,16 @@ namespace pipelining::inline v0_3::detail {
         beside_all[static_cast<std::size_t>(group.first + member)].push_back(
           {group.first + other, member});
     }
+  std::vector<int> still = forward_only(stage_count, groups, frozen);
+  for (std::size_t to = 0; to < count; ++to)
+    for (stage_neighbour const& from : before_all[to]) {
+      if (still[static_cast<std::size_t>(from.stage)] != 0)
+        continue;
+      still[to] = 0;
+      after_all[static_cast<std::size_t>(from.stage)][static_cast<std::size_t>(from.number)]
+        .number = static_cast<int>(takers_all[to].size());
+      takers_all[to].push_back(from);
+    }
   std::size_t widest = 1;
   // One pass of a group may make something for each of its neighbours, other passes for one side.
   for (std::size_t stage = 0; stage < count; ++stage)
@@ -71,6 +103,11 @@ namespace pipelining::inline v0_3::detail {
   std::vector<int> table{static_cast<int>(widest)};
   int at = 0;
   for (auto const& side : sides) {
+    if (&side == &none) {
+      table.insert(table.end(), still.begin(), still.end());
+      table.push_back(0);
+      continue;
+    }
     for (std::vector<stage_neighbour> const& of : side) {
       table.push_back(at);
       at += static_cast<int>(of.size());

@@ -193,6 +193,29 @@ copies_below(pipeline_view const& over, int stage, int device) noexcept {
   return over.edges != nullptr && detail::neighbours(over, stage, beside) > 0;
 }
 
+namespace detail {
+//! @brief True for a stage without weights to train that has none before it: it has forward passes
+//! alone, which keep nothing, and takes no gradient.
+[[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
+  return over.edges != nullptr && *first_neighbour(over.edges, stages(over.extents), stage, 0) != 0;
+}
+//! Whether passes of a kind are wanted on a stage at all.
+[[nodiscard]] constexpr bool
+is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
+  return !goes_forward_only(over, stage) || (*over.declared)[kind].calls == stage_call::forward;
+}
+//! Whether every unit of a stage must have what a row is of.
+[[nodiscard]] constexpr bool wants(pipeline_view const& over, int row, int stage) noexcept {
+  flow const& declared = *over.declared;
+  if (!goes_forward_only(over, stage))
+    return declared.wanted[row];
+  for (int of = 0; of < declared.data_count; ++of)
+    if (declared.row_of[of] == row && declared.data[of].wanted && declared.reader_step[of] == 1)
+      return true;
+  return false;
+}
+} // namespace detail
+
 //! @brief True when kind, stage, microbatch and chunk of a pass exist, and its kind runs on such
 //! stages.
 [[nodiscard]] constexpr bool contains(pipeline_view const& over, pass const& what) noexcept {

@@ -29,6 +29,12 @@ struct stage_group {
 inline constexpr int beside = 2;
 
 namespace detail {
+//! The step from a stage of a graph to those before it that take a gradient from it.
+inline constexpr int takers = -2;
+//! The step from a stage to those that read what it makes, where `step` leads there in a chain.
+[[nodiscard]] constexpr int to_readers(int const* edges, int step) noexcept {
+  return edges != nullptr && step == -1 ? takers : step;
+}
 
 //! A stage at the other end of an edge.
 struct stage_neighbour {
@@ -36,13 +42,13 @@ struct stage_neighbour {
   int number = 0; //!< which of its neighbours on that side this edge leads to, as it counts them
 };
 
-//! Where the neighbours of a stage begin in a table of edges: 1 + 3 (S + 1) + 2 n numbers. The
-//! first is the most stages that read of one; then, for the stages before, after and beside, where
-//! each stage's neighbours begin; then stage and number of every neighbour.
+//! Where the neighbours of a stage begin in a table of edges: 1 + 5 (S + 1) + 2 n numbers. The
+//! first is the most stages that read of one; then, for every step from `beside` down to `takers`,
+//! where each stage's neighbours begin, in place of step 0 whether a stage only goes forward; then
+//! stage and number of every neighbour.
 [[nodiscard]] constexpr int const*
 first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept {
-  int const side = step < 0 ? 0 : step == beside ? 2 : 1;
-  return edges + 1 + side * (stage_count + 1) + stage;
+  return edges + 1 + (beside - step) * (stage_count + 1) + stage;
 }
 
 //! How many stages are before (step -1), after (step +1) or `beside` a stage.
@@ -62,13 +68,13 @@ neighbour(int const* edges, int stage_count, int stage, int step, int number) no
   if (edges == nullptr)
     return {stage + step, 0};
   int const at = *first_neighbour(edges, stage_count, stage, step) + number;
-  int const* const pair = edges + 1 + 3 * (stage_count + 1) + 2 * at;
+  int const* const pair = edges + 1 + 5 * (stage_count + 1) + 2 * at;
   return {pair[0], pair[1]};
 }
 
 //! The numbers of a table of edges.
 [[nodiscard]] constexpr int table_size(int const* edges, int stage_count) noexcept {
-  return 1 + 3 * (stage_count + 1) + 2 * *first_neighbour(edges, stage_count, stage_count, beside);
+  return 1 + 5 * (stage_count + 1) + 2 * *first_neighbour(edges, stage_count, stage_count, takers);
 }
 
 } // namespace detail

@@ -110,7 +110,8 @@ inline void check_completed(timetable_view table) {
       complete[what.stage * devices + static_cast<std::size_t>(device_of(table.over, what))] = true;
   for (int stage = 0; stage < stages(table.over.extents); ++stage)
     for_each_copy(table.over, stage, [&](int device, int) {
-      if (!complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
+      if (!goes_forward_only(table.over, stage) &&
+          !complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
         throw std::invalid_argument(
           "plan: totals_bytes is for a row of every stage once its "
           "gradients are complete, but no pass completes those of stage " +
@@ -150,6 +151,10 @@ chosen_hooks add_hooks(timetable_view table,
       "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
       "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
       "shards in gradients_ready of the first");
+  if (result.tied_bytes > 0 && goes_forward_only(table.over, 0))
+    throw std::invalid_argument(
+      "plan: the first stage is frozen, so no gradient of a tied weight comes of it; leave "
+      "tied_bytes out, and add the last stage's own");
   if (result.totals_bytes == 0 && validation != step_validation::at_once)
     throw std::invalid_argument(
       "plan: a step of the optimizer is validated by the totals, but the sizes have no "

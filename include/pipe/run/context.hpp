@@ -121,7 +121,9 @@ namespace detail {
 [[nodiscard]] constexpr int
 instances_of(flow const& declared, effect const& one, context const& where) noexcept {
   datum const& of = declared.data[one.of];
-  int const step = one.stage == of_stage::own ? declared.reader_step[one.of] : step_to(one.stage);
+  int const step = one.stage == of_stage::own
+                     ? to_readers(where.edges, declared.reader_step[one.of])
+                     : step_to(one.stage);
   int const all = step == 0 ? 1 : neighbours(where.edges, stages(where.extents), where.stage, step);
   bool const each = one.stage != of_stage::own || of.instance == per::reader;
   return of.only_chunked && where.extents.chunks == 1 ? 0 : each || all == 0 ? all : 1;

@@ -53,7 +53,8 @@ concept can_perform =
   stage.perform(kind, where, in, out);
 };
 
-//! @brief `static constexpr bool frozen = true`: the weights of the stage are not trained. It needs
+//! @brief `static constexpr bool frozen = true`: the weights of the stage are not trained. Where
+//! stages before it are, or are not declared to be frozen (see with_frozen_stages), it needs
 //! `backward_input` alone, which is called in fused backward passes too (where it has no
 //! `weight_input`), and nothing is called for its weight gradients.
 template <class Stage>
@@ -62,10 +63,19 @@ concept is_frozen = requires(Stage& stage, context const& where, input in, outpu
   stage.backward_input(where, in, out);
 };
 
+namespace detail {
+//! With no trained stage before it, a frozen stage needs forward alone.
+template <class Stage>
+concept says_frozen = requires {
+  requires Stage::frozen;
+};
+} // namespace detail
+
 //! @brief A stage of a model: forward, and backward in one piece or in two.
 template <class Stage>
 concept stage_functor = can_perform<Stage> ||
-  (can_forward<Stage> && (can_backward<Stage> || can_split_backward<Stage> || is_frozen<Stage>));
+  (can_forward<Stage> &&
+   (can_backward<Stage> || can_split_backward<Stage> || detail::says_frozen<Stage>));
 
 //! @brief True when a stage has the member that a kind of pass calls. The two halves are no fused
 //! backward: what the first keeps for the second has a slot in split passes only. A stage without
@@ -98,7 +108,7 @@ struct check_stage {
                 "run: a stage needs forward(pipelining::context const&, pipelining::input, "
                 "pipelining::output)");
   static_assert(can_perform<Stage> || can_backward<Stage> || can_split_backward<Stage> ||
-                  is_frozen<Stage>,
+                  says_frozen<Stage>,
                 "run: a stage needs backward(context const&, input, output), or both "
                 "backward_input(context const&, "
                 "input, output) and backward_weight(context const&)");

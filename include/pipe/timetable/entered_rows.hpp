@@ -211,6 +211,7 @@ constexpr row_findings enter_row(place_map const& map,
     int const microbatch = what.microbatch;
     int const chunk = what.chunk;
     int const kind = static_cast<int>(what.kind);
+    bool still = false; // of a graph, whether the stage only goes forward
     bool known = kind < most_kinds && stage <= last_stage && microbatch < microbatches;
     int where = stage > 0 ? stage < last_stage ? 3 : 1 : stage < last_stage ? 2 : 0;
     int first = microbatch * chunks;
@@ -222,6 +223,7 @@ constexpr row_findings enter_row(place_map const& map,
         where = (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
                 (neighbours(map.over, stage, 1) > 0 ? 2 : 0);
         known = contains(map.over, what);
+        still = goes_forward_only(map.over, stage);
       }
       if (known && first_units != nullptr) {
         first = first_units[microbatch];
@@ -230,7 +232,8 @@ constexpr row_findings enter_row(place_map const& map,
     }
     entry_links const& links = rules.of[known ? kind : 0][where];
     int const made = links.made;
-    if (!known || chunk >= count || made == none) {
+    if (!known || chunk >= count || made == none ||
+        (still && !is_wanted(map.over, what.kind, stage))) {
       inputs[i] = nothing_before;
       if (found.first)
         found.first = {rule::unknown_pass, device, static_cast<int>(i), what, {}};
@@ -275,7 +278,7 @@ constexpr row_findings enter_row(place_map const& map,
     } else {
       place_code const code = here + i;
       places[unit] = code;
-      entered += links.wanted;
+      entered += still ? 1 : links.wanted; // what others read, or all
       if (links.also[0] != none)
         for (int k = 0; k < 2 && links.also[k] != none; ++k) {
           place_code& at = places_of[base + links.also[k]][unit];
@@ -294,10 +297,11 @@ constexpr row_findings enter_row(place_map const& map,
 
 //! How many wanted lines there are.
 [[nodiscard]] constexpr int wanted_lines(pipeline_view const& over) noexcept {
-  int rows = 0;
-  for (int row = 0; row < over.declared->rows; ++row)
-    rows += over.declared->wanted[row] ? 1 : 0;
-  return rows * stages(over.extents) * units(over);
+  int count = 0;
+  for (int stage = 0; stage < stages(over.extents); ++stage)
+    for (int row = 0; row < over.declared->rows; ++row)
+      count += wants(over, row, stage) ? 1 : 0;
+  return count * units(over);
 }
 
 //! The first pass that no row has, once every row is in the map.
@@ -306,7 +310,7 @@ constexpr row_findings enter_row(place_map const& map,
   int const one_way = over.declared->rows * stages(over.extents);
   for (int line = 0; line < one_way; ++line)
     for (int unit = 0; unit < units(over); ++unit) {
-      if (!over.declared->wanted[line / stages(over.extents)])
+      if (!wants(over, line / stages(over.extents), line % stages(over.extents)))
         break;
       pass const what = pass_at(over, line * units(over) + unit);
       if (map.places[line + route_of(over.extents, what.microbatch) * one_way][unit] == 0)

@@ -7,12 +7,14 @@
 #include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/schedule/block/schedule_tables.hpp>
 #include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
+#include <pipe/timetable/forward_only.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
@@ -34,21 +36,39 @@ struct pipeline_size {
 
 namespace detail {
 
+//! The stages that a schedule, or one that it adapts, declares to be frozen.
+template <class Schedule>
+[[nodiscard]] std::vector<int> frozen_by(Schedule const& plan) {
+  if constexpr (requires { plan.frozen; })
+    return plan.frozen;
+  else if constexpr (adapts_schedule<Schedule>)
+    return frozen_by(plan.of);
+  else
+    return {};
+}
+
 //! The table of the edges that a schedule gives, or that it adapts; empty for a chain.
 template <class Schedule>
-[[nodiscard]] std::vector<int> edges_by(Schedule const& plan, shape const& extents) {
+[[nodiscard]] std::vector<int>
+edges_by(Schedule const& plan, shape const& extents, std::vector<int> const& frozen) {
   if constexpr (joins_stages<Schedule>) {
     auto const& edges = plan.edges_of(extents);
     if constexpr (requires { plan.groups_of(extents); }) {
       auto const& groups = plan.groups_of(extents);
       return edge_table({std::data(edges), std::size(edges)},
                         stages(extents),
-                        {std::data(groups), std::size(groups)});
+                        {std::data(groups), std::size(groups)},
+                        frozen);
     } else {
-      return edge_table({std::data(edges), std::size(edges)}, stages(extents));
+      return edge_table({std::data(edges), std::size(edges)}, stages(extents), {}, frozen);
     }
   } else if constexpr (adapts_schedule<Schedule>) {
-    return edges_by(plan.of, extents);
+    return edges_by(plan.of, extents, frozen);
+  } else if (!frozen.empty()) {
+    std::vector<stage_edge> chain;
+    for (int stage = 1; stage < stages(extents); ++stage)
+      chain.push_back({stage - 1, stage});
+    return edge_table(chain, stages(extents), {}, frozen);
   } else {
     return {};
   }
@@ -58,8 +78,9 @@ template <class Schedule>
 //! @throws std::invalid_argument for a device, a number of chunks or an edge that cannot be.
 template <class Schedule>
 [[nodiscard]] pipeline pipeline_of(Schedule const& plan, shape const& extents) {
-  pipeline result{
-    .extents = extents, .declared = copied(flow_of<Schedule>()), .edges = edges_by(plan, extents)};
+  pipeline result{.extents = extents,
+                  .declared = copied(flow_of<Schedule>()),
+                  .edges = edges_by(plan, extents, frozen_by(plan))};
   result.holders.resize(static_cast<std::size_t>(holder_count<Schedule>(extents)));
   result.first_units.resize(static_cast<std::size_t>(first_unit_count<Schedule>(extents)));
   write_holders(plan, extents, result.holders.data());
@@ -136,6 +157,8 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over)) + 1);
   detail::order_rows(plan, orders.over, cost, orders.offsets.data(), detail::growing_room{orders});
   orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
+  if (!detail::frozen_by(plan).empty())
+    detail::leave_out_unneeded(orders);
   return orders;
 }
 

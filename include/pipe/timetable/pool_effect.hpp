@@ -110,6 +110,8 @@ peak_of(timetable_view const& table, int device, slot_class pool, Weight const& 
   pool_effect const of = effect_on(*table.over.declared, pool);
   return peak_by<Number>(table, device, [&](pass const& what, bool ends) {
     auto const kind = static_cast<int>(what.kind);
+    if (goes_forward_only(table.over, what.stage)) // works in it, and keeps nothing
+      return (ends ? -of.taken[kind] : of.taken[kind]) * weight(what);
     return (ends ? -of.freed[kind] : of.taken[kind]) * weight(what);
   });
 }

@@ -9,6 +9,7 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
+#include <pipe/timetable/forward_only.hpp>
 #include <pipe/timetable/simulation.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/timetable_view.hpp>
@@ -97,6 +98,7 @@ void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
       table.ends.data(),
       {table.latency, table.groups, table.view().links},
       cost);
+  hold_back(table);
 }
 
 } // namespace detail

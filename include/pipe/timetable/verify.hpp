@@ -241,11 +241,12 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
   flow_set good = 0; // that of the unit before, as a rule
   data_users const users(*over.declared);
   for (int i = 0; i < count && result; ++i)
-    if ((found[i] != good && !uses_all_data(users, found[i])) ||
+    if ((found[i] != good && !goes_forward_only(over, i / units(over)) &&
+         !uses_all_data(users, found[i])) ||
         (over.declared->reads_in_groups && !reads_what_is_made(over, users, found, i))) {
       pass const what = pass_at(over, i);
       result = {rule::wrong_kinds, device_of(over, what), 0, what, {}};
-    } else {
+    } else if (!goes_forward_only(over, i / units(over))) {
       good = found[i];
     }
   delete[] found;
@@ -284,7 +285,7 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
     return result;
   pool_effect const memory = effect_on(*table.over.declared, slot_class::activation);
   for (int device = 0; device < table.over.extents.devices && result; ++device) {
-    if (table.over.declared->engines == 1) {
+    if (table.over.declared->engines == 1 && table.over.edges == nullptr) {
       result = check_memory(memory,
                             table.row(device).data(),
                             static_cast<entry_number>(table.row_size(device)),

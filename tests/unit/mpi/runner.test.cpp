@@ -14,6 +14,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/adapt/with_frozen_stages.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -34,6 +35,7 @@
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
 #include <tests/support/early_training.hpp>
+#include <tests/support/frozen_stages.hpp>
 #include <tests/support/random_flows.hpp>
 #include <tests/support/sizes.hpp>
 #include <tests/support/stage_graphs.hpp>
@@ -198,6 +200,34 @@ TEST_CASE("four processes train a model that is a graph as one device does") {
   }
 }
 
+TEST_CASE("four processes train what is not frozen as one device does") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  std::mt19937 random(2);
+  for (int round = 0; round < 6; ++round) {
+    auto const edges = round % 2 == 0 ? support::chain(4) : support::draw_graph(4, random);
+    auto const frozen = support::draw_frozen(4, random);
+    auto const table = pp::make_timetable(
+      pp::with_stage_graph<pp::with_frozen_stages<pp::OneFOneB>>{{{}, frozen}, edges}, {4, 6});
+    auto model = support::freezing_model(edges, frozen, 4, random);
+    std::vector<std::uint64_t> weights;
+    for (auto const& stage : model)
+      weights.push_back(stage.weight);
+    pp::mpi_runner runner(
+      pp::lower<pp::communicator_per_pair>(table, words),
+      model,
+      meeting.line(),
+      MPI_COMM_WORLD,
+      {.deadline = patience, .name = "frozen " + std::to_string(round), .guarded = true});
+    runner.step();
+    auto const own = static_cast<std::size_t>(runner.rank());
+    CHECK(std::string(support::fault_of(model[own],
+                                        support::gradients_of(edges, weights, 6, 1)[own],
+                                        6,
+                                        support::only_forward(edges, frozen, runner.rank()))) ==
+          "");
+  }
+}
+
 TEST_CASE("four processes train a model with its vocabulary in shards as one device does") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   std::mt19937 random(2);
@@ -307,8 +337,7 @@ TEST_CASE("processes train several copies of every stage as one device that adds
     meeting, "dual", pp::make_timetable<pp::DualPipe<>>({4, 8}));
   check_copies<pp::one_communicator>(
     meeting, "chimera in one lane", pp::make_timetable<pp::Chimera>({4, 8}));
-  check_copies<pp::communicator_per_edge>(
-    meeting, "bits", pp::make_timetable<pp::BitPipe>({4, 8}));
+  check_copies<pp::communicator_per_edge>(meeting, "bits", pp::make_timetable<pp::BitPipe>({4, 8}));
 }
 
 namespace {

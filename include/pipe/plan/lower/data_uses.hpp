@@ -240,7 +240,7 @@ private:
     use.of = one.of;
     use.pool = datum_of.pool;
     use.stage = static_cast<std::int8_t>(step_to(one.stage));
-    use.reader = static_cast<std::int8_t>(declared.reader_step[one.of]);
+    use.reader = static_cast<std::int8_t>(to_readers(over.edges, declared.reader_step[one.of]));
     use.maker = namer_of(declared, declared.row_of[one.of]);
     use.orders = datum_of.lives == residence::nowhere || one.what == does::follows;
     use.lies = !use.orders && (!datum_of.only_chunked || over.extents.chunks > 1);

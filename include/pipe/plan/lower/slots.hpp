@@ -330,10 +330,14 @@ private:
       }
       if (LooksUp && !use.makes && !use.is_end() && !uses_.brings(use, work))
         look_up(step, use, 0, held(use, work, unit), i);
-      if (GivesBack && (use.frees || (state_.evaluates && use.left_alone)) &&
+      if (GivesBack && (use.frees || (use.left_alone && keeps_nothing(work))) &&
           (use.whole || uses_.ends_kind(work)))
         give_back(held(use, work, unit), i);
     }
+  }
+  //! No backward pass of the stage reads what is kept for it.
+  [[nodiscard]] constexpr bool keeps_nothing(pass const& work) const noexcept {
+    return state_.evaluates || goes_forward_only(over_, work.stage);
   }
   constexpr void
   look_up(item& step, data_use const& use, int number, held_datum const& read, int i) noexcept {

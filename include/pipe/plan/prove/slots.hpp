@@ -191,7 +191,8 @@ struct slot_check {
       at = step.about == subject::add_copies ? complete : at;
       return;
     case subject::contribution:
-      if (!work.evaluates && at != (tied ? added : complete))
+      if (!work.evaluates && !goes_forward_only(work.over, step.work.stage) &&
+          at != (tied ? added : complete))
         return fail(plan_rule::incomplete, i, nothing);
       return;
     case subject::tied_gradient:

@@ -36,7 +36,8 @@ inline constexpr int other_step_count = 8;
 [[nodiscard]] constexpr bool
 wants_other(plan_view const& work, subject about, int stage, int device) noexcept {
   if (class_of(about) == slot_class::copied_gradient)
-    return work.tied_bytes + work.totals_bytes > 0 && copies_of(work.over, stage) > 1;
+    return work.tied_bytes + work.totals_bytes > 0 && copies_of(work.over, stage) > 1 &&
+           !goes_forward_only(work.over, stage);
   if (class_of(about) == slot_class::tied_gradient)
     return work.tied_bytes > 0 && holds_tied(work.over.extents, stage);
   if (work.totals_bytes <= 0)
@@ -115,6 +116,8 @@ constexpr proof enter_passes(plan_view const& work, int device, steps_run const&
 //! Finds a step beside passes that no device runs, or that none should.
 constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) noexcept {
   proof verdict;
+  if (work.tied_bytes + work.totals_bytes == 0)
+    return verdict; // and check_form knows no such step
   for (int stage = 0; stage < stages(work.over.extents); ++stage)
     for_each_copy(work.over, stage, [&](int device, int) {
       for (subject const about : other_steps) {
@@ -129,9 +132,11 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
   return verdict;
 }
 
-//! True when the kinds of passes of a unit are what it needs; in an evaluation, one forward pass.
-[[nodiscard]] constexpr bool suffices(plan_view const& work, flow_set kinds) noexcept {
-  if (!work.evaluates)
+//! True when the kinds of passes of a unit are what it needs; in an evaluation, and of stages that
+//! only go forward, one forward pass.
+[[nodiscard]] constexpr bool
+suffices(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
+  if (!forward_only)
     return makes_rows_once(*work.over.declared, kinds) && uses_all_data(*work.over.declared, kinds);
   int forwards = 0;
   int others = 0;
@@ -142,12 +147,13 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
 }
 
 //! What is wrong with a unit: the first row of data that no pass makes, or that two make.
-[[nodiscard]] constexpr int find_wrong_row(plan_view const& work, flow_set kinds) noexcept {
+[[nodiscard]] constexpr int
+find_wrong_row(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
   for (int row = 0; row < work.over.declared->rows; ++row) {
     flow_set const makers = work.over.declared->makers[row] & kinds;
-    bool const wanted = work.evaluates ? row == 0 : work.over.declared->wanted[row];
+    bool const wanted = forward_only ? row == 0 : work.over.declared->wanted[row];
     bool const once = makers != 0 && (makers & (makers - 1)) == 0;
-    if (wanted ? !once : work.evaluates ? makers != 0 && row > 0 : makers != 0 && !once)
+    if (wanted ? !once : forward_only ? makers != 0 && row > 0 : makers != 0 && !once)
       return row;
   }
   return 0;
@@ -159,13 +165,15 @@ constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexce
   flow_set good = 0; // the last that was found to suffice
   for (int unit = 0; unit < unit_indices(over); ++unit) {
     flow_set const kinds = ran.kinds[unit];
-    if (kinds == good && good != 0)
+    bool const still = goes_forward_only(over, unit / units(over));
+    if (kinds == good && good != 0 && !still)
       continue;
-    if (work.validation == step_validation::last ? kinds == 0 : suffices(work, kinds)) {
-      good = kinds;
+    bool const only = work.evaluates || still;
+    if (work.validation == step_validation::last ? kinds == 0 : suffices(work, kinds, only)) {
+      good = still ? good : kinds;
       continue;
     }
-    pass const what = pass_at(over, find_wrong_row(work, kinds) * unit_indices(over) + unit);
+    pass const what = pass_at(over, find_wrong_row(work, kinds, only) * unit_indices(over) + unit);
     return {plan_rule::wrong_passes, device_of(over, what), nothing, nothing, nothing, what, {}};
   }
   return find_missing_other(work, ran);

@@ -142,7 +142,7 @@ private:
       }
       return;
     }
-    int const step = flow_.reader_step[one.of];
+    int const step = to_readers(over_.edges, flow_.reader_step[one.of]);
     int const readers = step == 0 ? 1 : neighbours(over_, what.stage, step);
     int const count = of.instance == per::reader ? readers : std::min(readers, 1);
     for (int k = 0; k < count; ++k) {
