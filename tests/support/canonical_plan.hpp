@@ -316,7 +316,9 @@ void write_slots(Sink& sink,
   for (pipelining::detail::sized_slot const& one : at.work.further_outputs(step))
     write("out", one.used);
   if (step.activation != pipelining::nothing)
-    write("keep", {activation_class(*at.work.over.declared, step.work.kind), step.activation});
+    write("keep",
+          {pipelining::detail::activation_class(*at.work.over.declared, step.work.kind),
+           step.activation});
   write("keep", {pipelining::slot_class::sequence, step.state});
   write("keep", {pipelining::slot_class::sequence_gradient, step.state_gradient});
   write("keep", {pipelining::slot_class::weight_input, step.weight_input});

@@ -70,7 +70,7 @@ namespace pipelining::inline v0_3::cuda::detail {
       local += stage < step.work.stage ? 1 : 0;
       ++count;
     }
-  return shade(
+  return pipelining::detail::shade(
     (*work.over.declared)[step.work.kind], local, count, step.work.chunk, work.over.extents.chunks);
 }
 

@@ -199,8 +199,8 @@ struct flow {
   bool wanted[most_data]{};             //!< by row: must be made for every unit
   std::int8_t reader_step[most_data]{}; //!< by datum: -1, +1 where the stage before, after reads
                                         //!< it, `beside` where those of the group do
-  bool freed[most_data]{};                       //!< by datum: a kind frees it
-  kind_links links[most_kinds][2]{};             //!< [kind][1 where a stage comes after, else 0]
+  bool freed[most_data]{};              //!< by datum: a kind frees it
+  kind_links links[most_kinds][2]{};    //!< [kind][1 where a stage comes after, else 0]
   slot_place places[most_kinds][most_effects]{}; //!< [kind][effect]
   int engine_row[engine_count] = {
     0, -1, -1, -1};             //!< which row of a device an engine is, -1 for none
@@ -301,7 +301,9 @@ namespace detail {
   return kind;
 }
 
-//! @brief The class of the slot that a kind of pass has as its activation.
+namespace detail {
+
+//! The class of the slot that a kind of pass has as its activation.
 [[nodiscard]] constexpr slot_class activation_class(flow const& declared, pass_kind kind) noexcept {
   kind_of_pass const& of = declared[kind];
   for (int i = 0; of.in_groups && i < of.effect_count; ++i)
@@ -309,8 +311,6 @@ namespace detail {
       return slot_class::logits;
   return slot_class::activation;
 }
-
-namespace detail {
 
 //! The letters of roles, for kinds without one.
 [[nodiscard]] constexpr char letter_of(role is) noexcept {
@@ -354,7 +354,9 @@ namespace detail {
                                                                 : "unknown";
 }
 
-//! @brief True for the kinds that stand between passes and take no time: marks, and what calls no
+namespace detail {
+
+//! True for the kinds that stand between passes and take no time: marks, and what calls no
 //! stage, or hands it memory.
 [[nodiscard]] constexpr bool stands_between(kind_of_pass const& kind) noexcept {
   return kind.is == role::mark ||
@@ -362,18 +364,21 @@ namespace detail {
           (kind.calls == stage_call::copy || kind.calls == stage_call::use_weights ||
            kind.calls == stage_call::collect_gradients));
 }
-//! @brief The same of a kind that the flow may not have.
+//! The same of a kind that the flow may not have.
 [[nodiscard]] constexpr bool stands_between(flow const& declared, pass_kind kind) noexcept {
   return declared[kind].exists() && stands_between(declared[kind]);
 }
+
+} // namespace detail
 
 //! @brief The kind that stages outside groups have for a role; of several the first. It takes time.
 //! @return a kind that no flow has, where there is none
 [[nodiscard]] constexpr pass_kind
 kind_with(flow const& declared, role is, engine on = engine::compute) noexcept {
   for (int kind = 0; kind < declared.kind_count; ++kind)
-    if (kind_of_pass const& one = declared.kinds[kind];
-        one.exists() && one.is == is && one.on == on && !one.in_groups && !stands_between(one))
+    if (kind_of_pass const& one = declared.kinds[kind]; one.exists() && one.is == is &&
+                                                        one.on == on && !one.in_groups &&
+                                                        !detail::stands_between(one))
       return static_cast<pass_kind>(kind);
   return no_kind;
 }
@@ -422,11 +427,15 @@ namespace detail {
   return false;
 }
 
-//! @brief True for the kinds of which the last on a stage completes its weight gradients: those
+namespace detail {
+
+//! True for the kinds of which the last on a stage completes its weight gradients: those
 //! that add to them, and those that scatter what has been added up.
 [[nodiscard]] constexpr bool completes_gradients(flow const& declared, pass_kind kind) noexcept {
   return declared[kind].calls == stage_call::scatter_gradients || adds_gradients(declared, kind);
 }
+
+} // namespace detail
 
 //! @brief True where forward and backward passes make the same, so that a stage has one of them: a
 //! chain of stages that go forward and, behind them, others that go back.

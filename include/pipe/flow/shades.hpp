@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The colours of pictures. Header for pipelining::shade.
+//! @brief The colours of pictures. Header for pipelining::detail::shade.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/training_kinds.hpp>
@@ -23,7 +23,9 @@ struct colour {
   friend constexpr bool operator==(colour const&, colour const&) = default;
 };
 
-//! @brief "#rrggbb" with an end mark.
+namespace detail {
+
+//! "#rrggbb" with an end mark.
 [[nodiscard]] constexpr std::array<char, 8> hexadecimal(colour c) noexcept {
   constexpr char digits[] = "0123456789abcdef";
   return {'#',
@@ -35,8 +37,6 @@ struct colour {
           digits[c.blue % 16],
           '\0'};
 }
-
-namespace detail {
 
 //! What a kind of training looks like in pictures.
 struct kind_in_pictures {
@@ -96,21 +96,20 @@ static_assert(std::size(pictures_of_training) == std::size(names_of_training));
   return {};
 }
 
-} // namespace detail
-
-//! @brief The plain colour of a kind: that people with any common colour blindness tell apart.
+//! The plain colour of a kind: that people with any common colour blindness tell apart.
 //! Kinds that are none of training have the colour of their role.
 [[nodiscard]] constexpr colour plain_colour(kind_of_pass const& kind) noexcept {
-  int const known = detail::number_in_training(kind);
-  return known < 0 ? detail::colour_of(kind.is) : detail::pictures_of_training[known].plain;
+  int const known = number_in_training(kind);
+  return known < 0 ? colour_of(kind.is) : pictures_of_training[known].plain;
 }
 
-//! @brief The name of a kind in legends: of a kind of training in full, else its word.
+//! The name of a kind in legends: of a kind of training in full, else its word.
 [[nodiscard]] constexpr std::string_view legend_word(kind_of_pass const& kind) noexcept {
-  int const known = detail::number_in_training(kind);
-  return known < 0 ? std::string_view(kind.word.c_str())
-                   : detail::pictures_of_training[known].legend;
+  int const known = number_in_training(kind);
+  return known < 0 ? std::string_view(kind.word.c_str()) : pictures_of_training[known].legend;
 }
+
+} // namespace detail
 
 //! @brief Moves a colour towards another; 0 keeps it, 1 gives the other.
 [[nodiscard]] constexpr colour mix(colour from, colour to, double part) noexcept {
@@ -118,7 +117,9 @@ static_assert(std::size(pictures_of_training) == std::size(names_of_training));
   return {between(from.red, to.red), between(from.green, to.green), between(from.blue, to.blue)};
 }
 
-//! @brief The colour of a pass: stages of a device and chunks of a sequence from light to dark,
+namespace detail {
+
+//! The colour of a pass: stages of a device and chunks of a sequence from light to dark,
 //! each stage with a range of its own.
 //! @param local which of its device's `local_count` stages. @param chunk which of `chunks` chunks.
 [[nodiscard]] constexpr colour
@@ -133,7 +134,7 @@ shade(kind_of_pass const& kind, int local, int local_count, int chunk, int chunk
                          : mix(plain, {0, 0, 0}, 0.5 * (darkness - turn) / (1 - turn));
 }
 
-//! @brief True where text is white: on colours so dark that black and white are about equally
+//! True where text is white: on colours so dark that black and white are about equally
 //! legible, or white more.
 //! @source luminance with the weights of ITU-R BT.709, gamma taken as 2.
 [[nodiscard]] constexpr bool text_is_light_on(colour c) noexcept {
@@ -141,5 +142,7 @@ shade(kind_of_pass const& kind, int local, int local_count, int chunk, int chunk
     (0.2126 * c.red * c.red + 0.7152 * c.green * c.green + 0.0722 * c.blue * c.blue) / (255 * 255);
   return luminance < 0.235;
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

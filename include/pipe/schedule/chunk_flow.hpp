@@ -63,8 +63,8 @@ struct ChunkFlow {
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
     int const microbatches = extents.microbatches;
-    detail::chunk_walk<Counts> forward(counts, microbatches, device, direction::forward);
-    detail::chunk_walk<Counts> backward(counts, microbatches, device, direction::backward);
+    detail::chunk_walk<Counts> forward(counts, microbatches, device, detail::direction::forward);
+    detail::chunk_walk<Counts> backward(counts, microbatches, device, detail::direction::backward);
     int arrived = 0; // units up to the microbatch whose backward passes come next
     int behind = 0;  // forward passes before the next backward pass on the last device
     int done = 0;

@@ -112,9 +112,9 @@ private:
     detail::chunk_walk<Counts> weight;
 
     constexpr half(RaggedSliceV const& of, shape const& extents, int stage)
-        : forward(of.counts, extents.microbatches, stage, direction::forward),
-          input(of.counts, extents.microbatches, stage, direction::backward),
-          weight(of.counts, extents.microbatches, stage, direction::backward) {}
+        : forward(of.counts, extents.microbatches, stage, detail::direction::forward),
+          input(of.counts, extents.microbatches, stage, detail::direction::backward),
+          weight(of.counts, extents.microbatches, stage, detail::direction::backward) {}
   };
   //! Gradients of weights in the order of those of inputs: first of the upper stage alone, then of
   //! both in turn, then of the lower stage alone.

@@ -116,7 +116,7 @@ struct uniform_cost {
   //! What a pass of a kind takes longer when it runs alone.
   [[nodiscard]] constexpr double exposed(kind_of_pass const& kind) const noexcept {
     bool const waits =
-      !kind.in_groups && kind.on == engine::compute && !stands_between(kind) &&
+      !kind.in_groups && kind.on == engine::compute && !detail::stands_between(kind) &&
       (kind.is == role::forward || kind.is == role::again || kind.is == role::input);
     return waits ? all_reduce : 0;
   }

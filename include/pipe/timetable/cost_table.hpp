@@ -213,7 +213,7 @@ private:
   void add(flow const& declared, pass_kind kind, bool split) {
     kind_of_pass const& one = declared[kind];
     std::uint8_t& row = row_of_[index_of(kind)];
-    if (stands_between(one))
+    if (detail::stands_between(one))
       return;
     if (split && one.is == role::backward && !one.in_groups) {
       row = of_halves;

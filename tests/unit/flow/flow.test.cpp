@@ -222,7 +222,7 @@ TEST_CASE("kinds of training have the roles that costs and pictures ask for") {
       if ((*declared)[each.kind].exists()) {
         CAPTURE(pp::word(*declared, each.kind));
         CHECK((*declared)[each.kind].is == each.is);
-        CHECK(pp::stands_between(*declared, each.kind) == each.takes_no_time);
+        CHECK(pp::detail::stands_between(*declared, each.kind) == each.takes_no_time);
         ++seen;
       }
   CHECK(seen == 10 + 8 + 16);

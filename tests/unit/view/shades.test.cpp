@@ -25,8 +25,8 @@ TEST_CASE("chunks and stages of a device go from light to dark, stages first") {
       for (int chunks = 1; chunks <= 8; ++chunks) {
         int before = 3 * 256;
         for (int shade = 0; shade < local_count * chunks; ++shade) {
-          pp::colour const now =
-            pp::shade(pp::training[kind], shade / chunks, local_count, shade % chunks, chunks);
+          pp::colour const now = pp::detail::shade(
+            pp::training[kind], shade / chunks, local_count, shade % chunks, chunks);
           CAPTURE(local_count);
           CAPTURE(chunks);
           CHECK(brightness(now) < before);
@@ -38,9 +38,10 @@ TEST_CASE("chunks and stages of a device go from light to dark, stages first") {
 }
 
 TEST_CASE("colours in digits, and the text that is legible on them") {
-  CHECK(std::string_view(pp::hexadecimal({0, 171, 255}).data()) == "#00abff");
-  CHECK(pp::text_is_light_on({0, 0, 0}));
-  CHECK(pp::text_is_light_on({120, 50, 0}));
-  CHECK_FALSE(pp::text_is_light_on({255, 255, 255}));
-  CHECK_FALSE(pp::text_is_light_on(pp::plain_colour(pp::training[pp::pass_kind::forward])));
+  CHECK(std::string_view(pp::detail::hexadecimal({0, 171, 255}).data()) == "#00abff");
+  CHECK(pp::detail::text_is_light_on({0, 0, 0}));
+  CHECK(pp::detail::text_is_light_on({120, 50, 0}));
+  CHECK_FALSE(pp::detail::text_is_light_on({255, 255, 255}));
+  CHECK_FALSE(
+    pp::detail::text_is_light_on(pp::detail::plain_colour(pp::training[pp::pass_kind::forward])));
 }

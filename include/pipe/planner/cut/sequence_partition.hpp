@@ -52,7 +52,7 @@ struct sequence_work {
     kind_of_pass const& what = detail::training_kind(kind);
     if (what.in_groups)
       return linear * length; // whatever shard that is of
-    if (what.on != engine::compute || stands_between(what))
+    if (what.on != engine::compute || detail::stands_between(what))
       return 0; // the tokens say nothing of copies, nor of what moves weights
     switch (what.is) {
     case role::forward:

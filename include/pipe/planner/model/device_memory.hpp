@@ -79,7 +79,7 @@ template <class BytesOf>
   return detail::peak_by<double>(table, device, [&](pass const& what, bool ends) -> double {
     unit_bytes const of = bytes_of(what);
     kind_of_pass const& kind = (*table.over.declared)[what.kind];
-    if (kind.in_groups || stands_between(kind))
+    if (kind.in_groups || detail::stands_between(kind))
       return 0;
     switch (kind.is) {
     case role::forward:

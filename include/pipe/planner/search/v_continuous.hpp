@@ -95,7 +95,7 @@ private:
       if (found.starts.empty() || found.peak > limit)
         continue;
       for (int device = 0; device < devices; ++device)
-        for (int at = 0; at < leg::count; ++at)
+        for (int at = 0; at < detail::leg::count; ++at)
           block.slots[detail::v_line(devices, at, device)] = found.start(device, at);
       block.interval = interval;
       detail::wait_for_sequence(block);

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Searches the order of a repeated block for real costs, from its own order and, for a V,
-//! from others. Header for pipelining::search_effort and pipelining::leg.
+//! from others. Header for pipelining::detail::search_effort and pipelining::detail::leg.
 
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/timeline.hpp>
@@ -17,7 +17,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The six passes of a unit on a device of a V. Device d holds stage d, whose passes lie on
+namespace detail {
+
+//! The six passes of a unit on a device of a V. Device d holds stage d, whose passes lie on
 //! the legs down (forward) and up (backward), and stage 2P - 1 - d, whose passes lie on the other
 //! two.
 namespace leg {
@@ -29,8 +31,6 @@ inline constexpr int weight_down = 4;   //!< weight gradient of the stage of `ba
 inline constexpr int weight_up = 5;     //!< weight gradient of the stage of `backward_up`
 inline constexpr int count = 6;         //!< how many legs there are
 } // namespace leg
-
-namespace detail {
 
 //! How much a search may do: passes placed, counted over all its attempts. A pass takes
 //! about 25 ns.

@@ -16,11 +16,11 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Which way a walk goes: forward passes take stages and chunks first to last, backward
+namespace detail {
+
+//! Which way a walk goes: forward passes take stages and chunks first to last, backward
 //! passes last to first.
 enum class direction : std::uint8_t { forward, backward };
-
-namespace detail {
 
 //! How microbatches are cut into groups: first `larger` groups of `size` + 1, then groups of
 //! `size`, the last of which has what is left.
