@@ -174,6 +174,11 @@ TEST_CASE("kinds without letters are drawn, and stand in files by their words") 
   CHECK(text.find("\n0,forth00,0,0,0,0,1\n") != std::string::npos);
   CHECK(text.find(",back19,1,1,0,") != std::string::npos);
   text.clear();
+  auto odd = pp::make_timetable(ManySteps{}, {1, 1});
+  odd.over.declared.kinds[0].word = "forth, \"first\"";
+  pp::write_csv(text, odd);
+  CHECK(text.find("\n0,\"forth, \"\"first\"\"\",0,0,0,0,1\n") != std::string::npos);
+  text.clear();
   pp::write_json(text, table, {.schedule = "many"});
   CHECK(text.find("{\"kind\":\"forth07\",\"stage\":1") != std::string::npos);
   text.clear();
