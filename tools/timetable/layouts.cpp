@@ -29,9 +29,11 @@ pp::cut_costs costs_of_layout(stage_layout const& layout) {
                 : part == 'm' ? layout.module
                 : part == 'L' ? layout.output
                               : 1;
-    for (pp::pass_kind const kind : pp::timed_kinds)
-      result.times.set(
-        kind, stage, 0, layers * layout.layer.duration(pp::row_writer::make(kind, 0, 0)));
+    for (pp::timed_kind const& timed : result.times.kinds())
+      result.times.set(timed.kind,
+                       stage,
+                       0,
+                       layers * layout.layer.duration(pp::row_writer::make(timed.kind, 0, 0)));
   }
   return result;
 }
