@@ -41,6 +41,38 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
   return result;
 }
 
+//! Finds who takes a gradient from each stage, and which frozen stages only go forward.
+//! @param still for each stage, 1 where it is frozen
+inline void find_takers(std::vector<int>& still,
+                        std::vector<std::vector<stage_neighbour>> const& before,
+                        std::vector<std::vector<stage_neighbour>>& after,
+                        std::vector<std::vector<stage_neighbour>>& takers_of) {
+  for (std::size_t to = 0; to < still.size(); ++to)
+    for (stage_neighbour const& from : before[to]) {
+      auto const stage = static_cast<std::size_t>(from.stage);
+      if (still[stage] != 0)
+        continue;
+      still[to] = 0;
+      after[stage][static_cast<std::size_t>(from.number)].number =
+        static_cast<int>(takers_of[to].size());
+      takers_of[to].push_back(from);
+    }
+}
+
+//! The most neighbours that one pass makes something for. A pass of a group may make something for
+//! each of its neighbours, other passes for one side.
+[[nodiscard]] inline int widest_side(std::vector<std::vector<stage_neighbour>> const& before,
+                                     std::vector<std::vector<stage_neighbour>> const& after,
+                                     std::vector<std::vector<stage_neighbour>> const& beside_all) {
+  std::size_t widest = 1;
+  for (std::size_t stage = 0; stage < before.size(); ++stage) {
+    std::size_t const together = before[stage].size() + beside_all[stage].size();
+    std::size_t const all = beside_all[stage].empty() ? 0 : together + after[stage].size();
+    widest = std::max({widest, together, after[stage].size(), all});
+  }
+  return static_cast<int>(widest);
+}
+
 //! The table of the edges of a graph of stages.
 //! @param groups no stage is in two of them. @param frozen stages without weights to train: where
 //! none before them has any, they only go forward
@@ -81,26 +113,8 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
           {group.first + other, member});
     }
   std::vector<int> still = forward_only(stage_count, groups, frozen);
-  for (std::size_t to = 0; to < count; ++to)
-    for (stage_neighbour const& from : before_all[to]) {
-      if (still[static_cast<std::size_t>(from.stage)] != 0)
-        continue;
-      still[to] = 0;
-      after_all[static_cast<std::size_t>(from.stage)][static_cast<std::size_t>(from.number)]
-        .number = static_cast<int>(takers_all[to].size());
-      takers_all[to].push_back(from);
-    }
-  std::size_t widest = 1;
-  // One pass of a group may make something for each of its neighbours, other passes for one side.
-  for (std::size_t stage = 0; stage < count; ++stage)
-    widest =
-      std::max({widest,
-                before_all[stage].size() + beside_all[stage].size(),
-                after_all[stage].size(),
-                beside_all[stage].empty()
-                  ? 0
-                  : before_all[stage].size() + beside_all[stage].size() + after_all[stage].size()});
-  std::vector<int> table{static_cast<int>(widest)};
+  find_takers(still, before_all, after_all, takers_all);
+  std::vector<int> table{widest_side(before_all, after_all, beside_all)};
   int at = 0;
   for (auto const& side : sides) {
     if (&side == &none) {

@@ -150,22 +150,22 @@ struct no_backward {
 } // namespace
 
 TEST_CASE("trained stages have the gradients of one unit after the other, frozen ones no work") {
-  SUBCASE("gpipe") {
+  SUBCASE("GPipe") {
     check_schedule(pp::GPipe{}, 1);
   }
-  SUBCASE("1f1b") {
+  SUBCASE("1F1B") {
     check_schedule(pp::OneFOneB{}, 2);
   }
-  SUBCASE("seq1f1b") {
+  SUBCASE("Seq1F1B") {
     check_schedule(pp::Seq1F1B<2>{}, 3);
   }
-  SUBCASE("zb-h1") {
+  SUBCASE("ZB-H1") {
     check_schedule(pp::ZeroBubbleH1{}, 4);
   }
-  SUBCASE("interleaved") {
+  SUBCASE("two stages a device") {
     check_schedule(pp::Interleaved<2>{}, 5);
   }
-  SUBCASE("v-half") {
+  SUBCASE("V-Half") {
     check_schedule(pp::detail::SweptVHalf{}, 6);
   }
   SUBCASE("pairs") {
