@@ -7,6 +7,7 @@ usage: choose_test.py PROGRAM COMPILER INCLUDE [unittest argument ...]
 import itertools
 import json
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -789,6 +790,32 @@ class Choice(unittest.TestCase):
             self.assertTrue(any("cannot" in row for row in found["candidates"]))
             plain = json.loads(output("--model", files[False], *words, "--format", "json"))
             self.assertFalse(any("cannot" in row for row in plain["candidates"]))
+
+    def test_no_cut_of_any_listed_schedule_is_faster(self):
+        """Random small models: every cut into as many stages as devices, or twice as many, given as a layout."""
+        draw = random.Random(3)
+        with tempfile.TemporaryDirectory() as folder:
+            gpu = pathlib.Path(folder) / "gpu.json"
+            for devices, layers, hidden, vocabulary, sequence, link in (
+                    (4, 4, 64, 1000, 256, 300), (4, 4, 64, 1000, 64, 50),
+                    (draw.choice((2, 3)), 2, 64 * draw.randint(1, 8), draw.choice((100, 9000, 40000)), draw.choice((64, 256)), 50)):
+                gpu.write_text(json.dumps({"peak_tflops": 300, "memory_gb": 80, "link_gb_per_s": link, "network_gb_per_s": 25,
+                                           "host_gb_per_s": 24}), encoding="utf-8")
+                model = self.write_model(folder, layers, hidden, vocabulary, heads=4)
+                words = ("--model", model, "--gpu", gpu, "--sequence", sequence, "--devices", devices, "--microbatches", 2 * devices,
+                         "--format", "json")
+                found = json.loads(output(*words))
+                self.check_pick(found)
+                best = found["candidates"][found["pick"]]["seconds"]
+                for stages in (devices, 2 * devices):
+                    for bars in itertools.combinations(range(layers + stages - 1), stages - 1):
+                        if stages > layers + 2:
+                            continue
+                        ends = (-1, *bars, layers + stages - 1)
+                        cut = "|".join("t" * (b - a - 1) for a, b in zip(ends, ends[1:]))
+                        rows = json.loads(output(*words, "--layout", f"E{cut}L"))
+                        fastest = rows["candidates"][rows["pick"]]["seconds"]
+                        self.assertLessEqual(best, fastest * 1.001 * 1.001, (words, cut, rows["candidates"][rows["pick"]]))
 
     def test_weights_in_shards_stay_as_long_as_there_is_room(self):
         words = (*SMALL[:-1], 8, "--data", 64)

@@ -51,6 +51,19 @@ class Search(unittest.TestCase):
         self.assertIn("search: devices 4, stages 8, microbatches 8", text)
         self.assertRegex(text, r"peak activations (6|5) ")
 
+    def test_small_pipelines_are_proven(self):
+        # Least makespans of `gaps`, and one below every schedule.
+        for size, cost, memory, like, least in (((4, 8), "10,12,8,1", 3, "1f1b", 342), ((4, 8), "1,1,1,0", 2, "1f1b", 41),
+                                                ((4, 6), "10,12,8,1", 2, "1f1b", 342), ((3, 4), "1,1,1,0", 2, "v-half", None)):
+            words = ("search", "--devices", size[0], "--microbatches", size[1], "--cost", cost, "--memory", memory, "--like", like,
+                     "--moves", 20000)
+            text = output(*words)
+            found, bound = map(float, re.search(r"\n[^\n]*? ([\d.]+) +([\d.]+)\n\nfound: ", text).groups())
+            self.assertIn("; proven, no order on any of these pipelines takes less", text)
+            self.assertEqual((found, bound), (least or bound, bound), words)
+            self.assertEqual(json.loads(output(*words, "--format", "json"))["makespan"], found)
+            self.assertNotEqual(output(*words, "--format", "calls"), "")
+
     def test_header_compiles_to_the_same_order(self):
         words = ("search", *SMALL, "--memory", 2, "--moves", 20000, "--like", "v-half")
         header = output(*words, "--format", "header")

@@ -111,7 +111,7 @@ struct candidate {
   std::shared_ptr<pipelining::dynamic_timetable const> own_order;
   double any_bound = 0;
   std::string cannot; //!< why it cannot be run as the model and the user need it; empty: it can
-  std::shared_ptr<pipelining::dynamic_timetable const> table; //!< of what may be the pick
+  std::shared_ptr<pipelining::dynamic_timetable const> table; //!< of what may become the pick
 };
 
 //! All candidates, and why others are none.
@@ -119,6 +119,7 @@ struct candidates {
   std::vector<candidate> all;
   std::vector<std::string> refused;         //!< label: reason
   double fastest = HUGE_VAL;                //!< of those that fit and can be run
+  std::int64_t kept_passes = 0;             //!< of their timetables
   std::map<std::string, std::string> known; //!< why schedules, adapters and stages cannot be run
 };
 
@@ -151,9 +152,12 @@ struct evaluated {
 
 //! Simulates one of them.
 //! @param made orders of those before
+//! @param cut layers of its stages; empty: the best of a few
 //! @throws std::invalid_argument where the schedule or the model cannot have it.
-[[nodiscard]] evaluated
-evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made);
+[[nodiscard]] evaluated evaluate(choose_command const& asked,
+                                 schedule_choice const& choice,
+                                 made_orders& made,
+                                 std::vector<int> const& cut = {});
 
 //! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
 //! HelixPipe, which is a pipeline of stages.

@@ -351,7 +351,10 @@ void measure(choose_command const& asked,
   one.bound = pp::least_times(table.over, hidden, options).makespan.least();
 }
 
-evaluated evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made) {
+evaluated evaluate(choose_command const& asked,
+                   schedule_choice const& choice,
+                   made_orders& made,
+                   std::vector<int> const& cut) {
   named_schedule const& schedule = find_schedule(choice.name);
   if (schedule.traits.weights_travel || schedule.traits.stages_go_one_way ||
       choice.adapted == adapter::attention_exchange)
@@ -363,7 +366,9 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice, m
   plain.extents = arrange(choice);
   pp::shape const inside = extents_inside(choice);
   std::vector<std::vector<int>> cuts;
-  if (!schedule.traits.cuts_layers)
+  if (!cut.empty())
+    cuts = {cut};
+  else if (!schedule.traits.cuts_layers)
     cuts = cuts_of_layers(asked, inside, has_shards(choice.adapted));
   else if (pp::stages(inside) != 2 * asked.model.layers + 1)
     throw std::invalid_argument("a device has two stages for each of its layers, so "
@@ -374,9 +379,9 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice, m
   return with_best_cut(
     asked,
     cuts,
-    [&](std::vector<int> const& cut) {
+    [&](std::vector<int> const& layers) {
       candidate one = plain;
-      one.layers = cut;
+      one.layers = layers;
       pp::cost_table const cost = costs_of(asked, one);
       pp::dynamic_timetable table = make_named_timetable(choice, cost, &made);
       if (choice.adapted == adapter::offload &&

@@ -3,11 +3,15 @@
 
 #include <pipe/plan/lower.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/simulate.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <exception>
-#include <string_view>
+#include <memory>
+#include <utility>
 
 namespace pp = pipelining;
 
@@ -46,6 +50,64 @@ std::string kind_of(schedule_choice const& choice) {
          std::to_string(choice.stages_per_device.value_or(0));
 }
 
+constexpr std::int64_t most_kept = 2'000'000;      // passes of timetables, 64 MB
+constexpr std::int64_t most_simulated = 4'000'000; // passes, well below a second
+
+//! What a candidate takes with single layers moved: in the order that it has, or where its schedule
+//! searches, in the order that it finds.
+class moved_layers {
+public:
+  moved_layers(choose_command const& asked, candidate const& one)
+      : asked_(asked), one_(one), orders_{one.table->over, one.table->passes, one.table->offsets},
+        best_(one.seconds),
+        searches_(has(find_schedule(one.choice.name).takes, option::memory_limit)) {}
+
+  //! @param looks how many simulations it may take; counts down
+  [[nodiscard]] std::vector<int> best_cut(std::int64_t& looks) {
+    int const stages = static_cast<int>(one_.layers.size());
+    int const reach = stages <= 8 ? stages : 1; // of a layer
+    for (bool better = true; better && looks > 0;) {
+      better = false;
+      for (int from = 0; from < stages; ++from)
+        for (int to = std::max(0, from - reach); to <= std::min(stages - 1, from + reach); ++to)
+          if (to != from && looks > 0) {
+            looks -= searches_ ? of_search : 1;
+            better = moves(from, to) || better;
+          }
+    }
+    return one_.layers;
+  }
+
+private:
+  static constexpr int of_search = 200; // simulations, about
+
+  [[nodiscard]] bool moves(int from, int to) {
+    int& giver = one_.layers[static_cast<std::size_t>(from)];
+    int& taker = one_.layers[static_cast<std::size_t>(to)];
+    if (giver == 0)
+      return false;
+    --giver;
+    ++taker;
+    pp::cost_table const cost = costs_of(asked_, one_);
+    double const time = pp::makespan(searches_ ? make_named_timetable(one_.choice, cost)
+                                               : pp::simulate(orders_, cost));
+    if (time < best_ * (1 - 1e-9)) {
+      best_ = time;
+      return true;
+    }
+    ++giver;
+    --taker;
+    return false;
+  }
+
+  choose_command const& asked_;
+  candidate one_;
+  pp::device_orders orders_;
+  double best_;
+  bool searches_;
+};
+
+//! What a choice has beyond the name of its schedule: an adapter is more than any options.
 int extras_of(schedule_choice const& choice) {
   constexpr int more_than_options = 100;
   int count = choice.adapted == adapter::none ? 0 : more_than_options;
@@ -65,12 +127,51 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
       known = found.known.emplace(kind, reason_of(asked, one, made.table)).first;
     one.cannot = known->second;
   }
-  if (one.cannot.empty() && one.groups.empty() && one.gigabytes <= asked.memory_gb &&
-      one.ranked <= found.fastest * (1 + pp::memory_choice::equal)) {
-    found.fastest = std::min(found.fastest, one.ranked);
+  bool const fits = one.groups.empty() && one.cannot.empty() && one.gigabytes <= asked.memory_gb;
+  auto const passes = static_cast<std::int64_t>(made.table.passes.size());
+  bool const near = fits && one.ranked <= found.fastest * (1 + pp::memory_choice::equal);
+  if (near || (fits && found.kept_passes + passes <= most_kept)) {
     one.table = std::make_shared<pp::dynamic_timetable const>(made.table);
+    found.kept_passes += passes;
   }
+  if (near)
+    found.fastest = std::min(found.fastest, one.ranked);
   found.all.push_back(std::move(one));
+}
+
+void improve_cuts(choose_command const& asked, candidates& found) {
+  if (asked.measured || !asked.lengths.empty() || !asked.layout.empty())
+    return;
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < found.all.size(); ++i)
+    if (candidate const& one = found.all[i];
+        one.table && !one.own_order && one.places.empty() && !is_apart(one.choice))
+      order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return found.all[a].seconds < found.all[b].seconds;
+  });
+  std::int64_t left = most_simulated;
+  made_orders orders;
+  for (std::size_t const i : order) {
+    candidate& one = found.all[i];
+    auto const passes = static_cast<std::int64_t>(one.table->passes.size());
+    std::int64_t looks = left / passes;
+    std::int64_t const before = looks;
+    std::vector<int> const cut = moved_layers(asked, one).best_cut(looks);
+    left -= (before - looks) * passes;
+    if (cut == one.layers)
+      continue;
+    try {
+      evaluated anew = evaluate(asked, one.choice, orders, cut);
+      if (!is_better_cut(asked, anew.what, one))
+        continue;
+      anew.what.any_bound = one.any_bound;
+      anew.what.table = std::make_shared<pp::dynamic_timetable const>(std::move(anew.table));
+      one = std::move(anew.what);
+    } catch (std::invalid_argument const&) {
+      // With this cut no activation idles for as long as its copies take.
+    }
+  }
 }
 
 std::vector<pp::choice_point> points_of(candidates const& found) {

@@ -16,6 +16,10 @@ namespace examples {
 //! keeps its timetable.
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found);
 
+//! Moves single layers of candidates whose timetables are kept, the fastest first, as long as that
+//! makes them faster and a bound on simulated passes allows.
+void improve_cuts(choose_command const& asked, candidates& found);
+
 //! The pick, lowered and proven as it is printed; what cannot be lowered says so and is none.
 [[nodiscard]] pipelining::memory_choice choose_lowered(choose_command const& asked,
                                                        candidates& found);

@@ -435,6 +435,7 @@ std::string choose_report(choose_command const& asked, candidates& found) {
   if (found.all.empty())
     throw usage_error("choose: no schedule takes these sizes; the first refusal is " +
                       (found.refused.empty() ? std::string("missing") : found.refused.front()));
+  improve_cuts(asked, found);
   pp::memory_choice const choice = choose_lowered(asked, found);
   std::vector<pp::choice_point> const points = points_of(found);
   if (!std::isfinite(points[*choice.least].time))

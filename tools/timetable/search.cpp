@@ -4,6 +4,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/planner/search/exact.hpp>
 #include <pipe/planner/search/order_search.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>
@@ -149,6 +150,37 @@ std::vector<group> make_groups(command const& asked, progress_line& line) {
   return groups;
 }
 
+//! The shortest order of a small pipeline, if that can be proven; else its bound.
+void prove(group& one) {
+  constexpr std::size_t most_states = std::size_t{1} << 18; // about a second
+  pp::pipeline const& over = one.starts.front().over;
+  pp::exact_order order;
+  try {
+    order = pp::shortest_order(
+      one.extents(), one.cost, {.memory_limit = one.limit, .most_states = most_states});
+  } catch (std::invalid_argument const&) {
+    return; // it is too large, or its times are no multiples of a thousandth
+  }
+  one.found.bound = std::max(one.found.bound, std::min(order.bound, one.found.time));
+  if (!order.optimal || order.makespan >= one.found.time * (1 - 1e-9))
+    return;
+  std::vector<std::vector<pp::pass>> rows(one.starts.front().offsets.size() - 1);
+  for (pp::detail::exact_step const& step : order.steps) // by start
+    rows[static_cast<std::size_t>(step.device)].push_back(pp::row_writer::make(
+      step.kind == pp::detail::exact_kind::forward          ? pp::pass_kind::forward
+      : step.kind == pp::detail::exact_kind::backward_input ? pp::pass_kind::backward_input
+                                                            : pp::pass_kind::backward_weight,
+      step.stage,
+      step.microbatch));
+  pp::device_orders made{over, {}, {0}};
+  for (std::vector<pp::pass> const& row : rows) {
+    made.passes.insert(made.passes.end(), row.begin(), row.end());
+    made.offsets.push_back(static_cast<int>(made.passes.size()));
+  }
+  one.found.table = pp::simulate(std::move(made), one.cost);
+  one.found.time = pp::makespan(one.found.table);
+}
+
 //! Searches in turn where something may be left to find, ever longer.
 class alternation {
 public:
@@ -158,6 +190,12 @@ public:
   void run() {
     for (group& each : groups_)
       look(each, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
+    if (asked_.search.goal == pp::search_goal::makespan && asked_.search.split_backward)
+      for (group& each : groups_)
+        if (each.searched && !each.found.proven() && each.found.bound < best()) {
+          line_.say(describe(each.extents()) + ": proving");
+          prove(each);
+        }
     std::erase_if(groups_, [](group const& each) { return !each.searched; });
     for (std::uint64_t round = 1; !groups_.empty() && !ended(); ++round) {
       std::vector<group*> open = open_groups();
