@@ -529,7 +529,9 @@ class Choice(unittest.TestCase):
         self.assertEqual(set(rows), set(padded))
         compared = 0
         for name, row in rows.items():
-            if len(set(row["chunk_lengths"])) == 1:  # lengths cut microbatches into chunks of equal tokens
+            if row["layers"] != padded[name]["layers"]:  # layers move between stages where lengths are equal
+                self.assertLess(row["seconds"], padded[name]["seconds"] * (1 + 1e-9))
+            elif len(set(row["chunk_lengths"])) == 1:  # lengths cut microbatches into chunks of equal tokens
                 compared += 1
                 self.assertAlmostEqual(row["seconds"], padded[name]["seconds"], delta=1e-9 * row["seconds"])
                 self.assertAlmostEqual(row["memory_gb"], padded[name]["memory_gb"], delta=1e-6 * row["memory_gb"])
