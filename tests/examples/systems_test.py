@@ -139,7 +139,7 @@ class Systems(unittest.TestCase):
                 self.assertGreater(chosen[label]["seconds"], 0.99 * shown, label)
             else:
                 self.assertAlmostEqual(shown, chosen[label]["seconds"], delta=0.0051, msg=label)
-            self.assertAlmostEqual(float(self.table[label][2]), chosen[label]["memory_gb"], delta=0.051, msg=label)
+                self.assertAlmostEqual(float(self.table[label][2]), chosen[label]["memory_gb"], delta=0.051, msg=label)
 
     def test_terapipe_idles_for_slices_and_keeps_what_gpipe_keeps(self):
         sliced, whole = self.row("gpipe --chunks 4"), self.row("gpipe")
