@@ -110,6 +110,7 @@ struct candidate {
   //! no placement and no order of the model on these devices can beat.
   std::shared_ptr<pipelining::dynamic_timetable const> own_order;
   double any_bound = 0;
+  std::uint64_t order = 0; //!< a hash of its passes, row by row
   std::string cannot; //!< why it cannot be run as the model and the user need it; empty: it can
   std::shared_ptr<pipelining::dynamic_timetable const> table; //!< of what may become the pick
 };

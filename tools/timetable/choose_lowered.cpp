@@ -50,6 +50,19 @@ std::string kind_of(schedule_choice const& choice) {
          std::to_string(choice.stages_per_device.value_or(0));
 }
 
+//! FNV-1a over the passes of every row.
+std::uint64_t hash_of(pp::dynamic_timetable const& table) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  auto const add = [&hash](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  for (pp::pass const& each : table.passes)
+    add(std::uint64_t{each.stage} << 40 ^ std::uint64_t{each.microbatch} << 20 ^
+        static_cast<std::uint64_t>(each.chunk) << 8 ^ static_cast<std::uint64_t>(each.kind) << 1 ^
+        (each.overlapped ? 1u : 0u));
+  for (int const each : table.offsets)
+    add(static_cast<std::uint64_t>(each));
+  return hash;
+}
+
 constexpr std::int64_t most_kept = 2'000'000;      // passes of timetables, 64 MB
 constexpr std::int64_t most_simulated = 4'000'000; // passes, well below a second
 
@@ -120,6 +133,7 @@ int extras_of(schedule_choice const& choice) {
 
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found) {
   candidate one = made.what;
+  one.order = hash_of(made.table);
   if (one.groups.empty() && (asked.model.tied || asked.tied || asked.clip)) {
     std::string const kind = kind_of(one.choice);
     auto known = found.known.find(kind);
@@ -166,6 +180,7 @@ void improve_cuts(choose_command const& asked, candidates& found) {
       if (!is_better_cut(asked, anew.what, one))
         continue;
       anew.what.any_bound = one.any_bound;
+      anew.what.order = hash_of(anew.table);
       anew.what.table = std::make_shared<pp::dynamic_timetable const>(std::move(anew.table));
       one = std::move(anew.what);
     } catch (std::invalid_argument const&) {

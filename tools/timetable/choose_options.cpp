@@ -281,7 +281,7 @@ constexpr option_reader<choose_command> options[] = {
   {"--all",
    "",
    verbs::choose,
-   "every row of the table",
+   "every row of the table, and the frontier of memory and time",
    [](choose_command& c, std::string_view, std::string_view) { c.all = true; }},
   {"--format",
    "FORMAT",

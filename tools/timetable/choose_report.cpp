@@ -96,55 +96,95 @@ void append_heading(std::string& out, choose_command const& asked) {
   out += asked.gpu_name == "a100" ? "\n" : ", none of " + asked.gpu_name + "\n";
 }
 
-void append_table(std::string& out,
-                  choose_command const& asked,
-                  candidates const& found,
-                  pp::memory_choice const& choice,
-                  std::vector<std::size_t> const& best) {
+//! Rows of the table, the fastest first: one candidate, or several whose orders are the same.
+std::vector<std::vector<std::size_t>> rows_of(candidates const& found, std::size_t pick) {
   std::vector<std::size_t> order(found.all.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return found.all[a].ranked < found.all[b].ranked;
   });
-  auto const on_frontier = [&](std::size_t i) {
-    return std::find(best.begin(), best.end(), i) != best.end();
+  std::vector<std::vector<std::size_t>> rows;
+  auto const same = [&found](std::size_t a, std::size_t b) {
+    candidate const& one = found.all[a];
+    candidate const& other = found.all[b];
+    return one.order != 0 && one.order == other.order && one.layers == other.layers &&
+           one.extents == other.extents && one.gigabytes == other.gigabytes &&
+           one.seconds == other.seconds && one.cannot.empty() == other.cannot.empty();
   };
+  for (std::size_t const i : order) {
+    auto row = rows.rbegin(); // as fast ones stand next to each other
+    while (row != rows.rend() && found.all[row->front()].ranked == found.all[i].ranked &&
+           !same(row->front(), i))
+      ++row;
+    if (row == rows.rend() || found.all[row->front()].ranked != found.all[i].ranked)
+      rows.push_back({i});
+    else
+      row->insert(i == pick ? row->begin() : row->end(), i);
+  }
+  return rows;
+}
+
+//! The pick and the three next best of what fits, with what of the faster ones cannot be run; or
+//! all.
+void append_table(std::string& out,
+                  choose_command const& asked,
+                  candidates const& found,
+                  pp::memory_choice const& choice,
+                  std::vector<std::size_t> const& best) {
+  constexpr std::size_t most_rows = 4;
+  constexpr std::size_t most_refused = 3;
+  std::vector<std::vector<std::size_t>> const rows = rows_of(found, *choice.pick);
+  std::vector<std::pair<std::vector<std::size_t>, std::string>> shown;
   std::size_t width = 8;
-  for (candidate const& each : found.all)
-    width = std::max(width, each.label.size());
-  std::string name = "schedule";
-  name.resize(width, ' ');
-  out += "\n  " + name + "    time s" + (asked.jitter > 0 ? "     95 %" : "") +
-         "   gap %  bubble %  memory GB  tokens/s/GPU\n";
-  std::size_t shown = 0;
+  std::size_t fit = 0;
+  std::size_t refused = 0;
   std::size_t left_out = 0;
   std::size_t too_large = 0;
-  for (std::size_t const i : order) {
-    candidate const& one = found.all[i];
+  for (std::vector<std::size_t> const& row : rows) {
+    candidate const& one = found.all[row.front()];
     bool const fits = one.gigabytes <= asked.memory_gb;
-    too_large += fits ? 0 : 1;
-    bool const row = asked.all || on_frontier(i) || (fits && shown < 12);
-    if (!row) {
-      left_out += fits ? 1 : 0;
+    bool const runs = one.cannot.empty();
+    too_large += fits ? 0 : row.size();
+    bool const show =
+      asked.all || row.front() == *choice.pick ||
+      (fits && runs && one.ranked >= found.all[*choice.pick].ranked * 0.999 && fit < most_rows) ||
+      (fits && !runs && fit == 0 && refused < most_refused);
+    if (!show) {
+      left_out += fits && runs ? row.size() : 0;
       continue;
     }
-    shown += fits && one.cannot.empty() ? 1 : 0;
-    name = one.label;
+    (runs ? fit : refused) += fits ? 1 : 0;
+    std::string name;
+    for (std::size_t const i : row)
+      name += (name.empty() ? "" : " = ") + found.all[i].label;
+    width = std::max(width, name.size());
+    shown.push_back({row, std::move(name)});
+  }
+  std::string head = "schedule";
+  head.resize(width, ' ');
+  out += "\n  " + head + "    time s" + (asked.jitter > 0 ? "     95 %" : "") +
+         "   gap %  bubble %  memory GB  tokens/s/GPU\n";
+  for (auto& [row, name] : shown) {
+    candidate const& one = found.all[row.front()];
+    bool const frontier =
+      std::find_first_of(row.begin(), row.end(), best.begin(), best.end()) != row.end();
     name.resize(width, ' ');
-    out += i == choice.pick ? "> " : on_frontier(i) ? "* " : "  ";
+    out += row.front() == *choice.pick ? "> " : frontier ? "* " : "  ";
     out += name + cell(one.seconds, 3, 10);
     if (asked.jitter > 0)
       out += cell(one.ranked, 3, 9);
     out += cell(std::max(0.0, 100 * (one.seconds / one.bound - 1)), 1, 8) +
            cell(100 * one.bubble, 1, 10);
     out += cell(one.gigabytes, 1, 11) + cell(tokens_per_second(asked, one), 0, 14);
-    out += !one.cannot.empty() ? "  " + in_short(one.cannot) + "\n" : fits ? "\n" : "  too large\n";
+    out += !one.cannot.empty()                ? "  " + in_short(one.cannot) + "\n"
+           : one.gigabytes <= asked.memory_gb ? "\n"
+                                              : "  too large\n";
   }
   pp::append(out,
              "> the pick, * nothing is faster with less memory; gap: to the time that no order");
   pp::append(out, " of this placement and memory can beat\n");
   if (left_out > 0)
-    pp::append(out, left_out, " slower ones fit as well and are left out; --all shows them\n");
+    pp::append(out, left_out, " more fit and are left out; --all shows them, and the frontier\n");
   if (too_large > 0)
     pp::append(out, too_large, " of ", found.all.size(), " do not fit\n");
 }
@@ -216,9 +256,11 @@ void append_reasons(std::string& out,
     if (each.gigabytes > asked.memory_gb || !each.cannot.empty())
       continue;
     ++fit;
+    bool const same = &each == &pick || (each.order == pick.order && each.seconds == pick.seconds &&
+                                         each.layers == pick.layers);
     if (&each != &pick && each.ranked <= fastest * (1 + pp::memory_choice::equal))
       ++equal;
-    else if (&each != &pick && (second == nullptr || each.ranked < second->ranked))
+    else if (!same && (second == nullptr || each.ranked < second->ranked))
       second = &each;
   }
   pp::append(out, "\npick: ", pick.label, ", the fastest of ", fit, " that fit");
@@ -458,7 +500,8 @@ std::string choose_report(choose_command const& asked, candidates& found) {
   std::string out;
   append_heading(out, asked);
   append_table(out, asked, found, choice, best);
-  append_frontier(out, found, choice, best);
+  if (asked.all)
+    append_frontier(out, found, choice, best);
   append_reasons(out, asked, found, choice);
   return out;
 }
