@@ -39,26 +39,23 @@ public:
       seed = seed * 1664525U + 1013904223U; // Numerical Recipes, 1992, section 7.1
       weight = (static_cast<float>(seed >> 8) / 16777216.0F - 0.5F) / 2;
     }
-    dnnl::inner_product_forward::desc const forward(
-      prop_kind::forward_training, matrix(rows), matrix(width), matrix(rows));
-    dnnl::inner_product_forward::primitive_desc const hint(forward, engine_);
-    product_ = dnnl::inner_product_forward(hint);
-    product_back_ = dnnl::inner_product_backward_data(
-      {{matrix(rows), matrix(width), matrix(rows)}, engine_, hint});
-    product_weights_ = dnnl::inner_product_backward_weights(
-      {{matrix(rows), matrix(width), matrix(rows)}, engine_, hint});
-    dnnl::eltwise_forward::desc const tanh(
-      prop_kind::forward_training, algorithm::eltwise_tanh, matrix(rows), 0);
-    dnnl::eltwise_forward::primitive_desc const tanh_hint(tanh, engine_);
-    tanh_ = dnnl::eltwise_forward(tanh_hint);
-    tanh_back_ = dnnl::eltwise_backward(
-      {{algorithm::eltwise_tanh, matrix(rows), matrix(rows), 0}, engine_, tanh_hint});
+    auto const x = matrix(rows), w = matrix(width);
+    dnnl::inner_product_forward::primitive_desc const product(
+      {prop_kind::forward_training, x, w, x}, engine_);
+    dnnl::eltwise_forward::primitive_desc const tanh(
+      {prop_kind::forward_training, algorithm::eltwise_tanh, x, 0}, engine_);
+    product_ = dnnl::inner_product_forward(product);
+    product_back_ = dnnl::inner_product_backward_data({{x, w, x}, engine_, product});
+    product_weights_ = dnnl::inner_product_backward_weights({{x, w, x}, engine_, product});
+    tanh_ = dnnl::eltwise_forward(tanh);
+    tanh_back_ = dnnl::eltwise_backward({{algorithm::eltwise_tanh, x, x, 0}, engine_, tanh});
   }
 
   // Keeps its input, the product and, on the last stage, the gradient of the loss.
   void forward(pp::context const& at, pp::input in, pp::output out) {
     float* const kept = at.activation.as<float>().data();
-    std::memcpy(kept, at.first_stage() ? &(*data_)[first(at)] : in.as<float>().data(), bytes);
+    auto const first = static_cast<std::size_t>(at.microbatch) * numbers;
+    std::memcpy(kept, at.first_stage() ? &(*data_)[first] : in.as<float>().data(), bytes);
     run(product_,
         {{DNNL_ARG_SRC, view(kept)},
          {DNNL_ARG_WEIGHTS, weights()},
@@ -99,13 +96,10 @@ public:
       weight_[i] -= 0.0005F * gradient_[i];
     std::fill(gradient_.begin(), gradient_.end(), 0.0F);
   }
-  [[nodiscard]] std::vector<float> const& weight() const { return weight_; }
+  std::vector<float> const& weight() const { return weight_; }
   float loss = 0;
 
 private:
-  static std::size_t first(pp::context const& at) {
-    return static_cast<std::size_t>(at.microbatch) * numbers;
-  }
   memory view(float const* of) { return {matrix(rows), engine_, const_cast<float*>(of)}; }
   memory weights() { return {matrix(width), engine_, weight_.data()}; }
   template <class Primitive>
@@ -126,14 +120,11 @@ private:
 };
 
 // The losses of all steps, and the weights at the end.
-template <class Schedule>
 std::vector<float> train(int on, std::vector<float> const& data) {
-  int const count = 2 * devices;
   std::vector<std::unique_ptr<stage>> layers;
-  for (int i = 0; i < count; ++i)
+  for (int i = 0; i < 2 * devices; ++i)
     layers.push_back(std::make_unique<stage>(i, data));
-  Schedule schedule{};
-  schedule.stages_per_device = count / on;
+  pp::ZeroBubbleInterleaved<pp::dynamic> const schedule{.stages_per_device = {2 * devices / on}};
   pp::thread_runner runner(
     pp::lower(pp::make_timetable(schedule, {on, microbatches}),
               pp::uniform_sizes{.message = bytes, .activation = 3 * bytes, .weight_input = bytes}),
@@ -156,8 +147,7 @@ int main() {
   std::vector<float> data(microbatches * numbers);
   for (std::size_t i = 0; i < data.size(); ++i)
     data[i] = static_cast<float>(i % 13) / 13;
-  using split = pp::ZeroBubbleInterleaved<pp::dynamic>;
-  auto const one = train<split>(1, data), four = train<split>(devices, data);
+  auto const one = train(1, data), four = train(devices, data);
   for (int step = 0; step < steps; ++step)
     std::printf("step %d: loss %.4f\n", step + 1, four[static_cast<std::size_t>(step)]);
   std::printf(
