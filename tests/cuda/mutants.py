@@ -214,7 +214,9 @@ def with_kernels(text, edits):
     for number, name, _, old, new in edits:
         if kernels.group().count(old) == 0:
             sys.exit(f"mutants.py: '{name}' looks for text that the kernels do not have: {old}")
-        copies += f"namespace planted_{number} {{\n{kernels.group().replace(old, new)}}}\n"
+        # A name of its own, since the first one is found by the type of its argument, too.
+        own = kernels.group().replace(old, new).replace("header_of(", f"header_of_{number}(")
+        copies += f"namespace planted_{number} {{\n{own}}}\n"
         choices += f"  if (planted_bug == {number}) {{\n"
         choices += "".join(f"    auto const {at} = reinterpret_cast<void const*>(&planted_{number}::{at}_kernel);\n"
                            for at in ("count_step", "seal", "check"))

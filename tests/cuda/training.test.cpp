@@ -195,14 +195,16 @@ namespace {
 using named_range = std::pair<std::string, std::string>; // name, colour
 
 std::string hexadecimal(unsigned argb) {
-  return pipelining::hexadecimal({static_cast<int>(argb >> 16 & 255),
-                                  static_cast<int>(argb >> 8 & 255),
-                                  static_cast<int>(argb & 255)})
+  return pipelining::detail::hexadecimal({static_cast<int>(argb >> 16 & 255),
+                                          static_cast<int>(argb >> 8 & 255),
+                                          static_cast<int>(argb & 255)})
     .data();
 }
 
 std::string colour_of(pipelining::pass_kind kind) {
-  return pipelining::hexadecimal(pipelining::shade(pipelining::training[kind], 0, 1, 0, 1)).data();
+  return pipelining::detail::hexadecimal(
+           pipelining::detail::shade(pipelining::training[kind], 0, 1, 0, 1))
+    .data();
 }
 
 } // namespace

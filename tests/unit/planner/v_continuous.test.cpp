@@ -29,7 +29,7 @@ int counted_peak(pp::detail::continuous_block const& block,
     for (int microbatch = 0; microbatch * block.interval <= now; ++microbatch)
       for (int stage = 0; stage < 2; ++stage) {
         int const begin = block.start(device, stage) + microbatch * block.interval;
-        int const weight = stage == 0 ? pp::leg::weight_up : pp::leg::weight_down;
+        int const weight = stage == 0 ? pp::detail::leg::weight_up : pp::detail::leg::weight_down;
         int const end =
           block.start(device, weight) + times.backward_weight + microbatch * block.interval;
         live += begin <= now && now < end ? 1 : 0;
@@ -43,8 +43,8 @@ void check_block(pp::detail::continuous_block const& block, pp::detail::grid_tim
   int const last = block.devices - 1;
   int peak = 0;
   for (int device = 0; device <= last; ++device) {
-    for (int a = 0; a < pp::leg::count; ++a)
-      for (int b = 0; b < pp::leg::count; ++b) {
+    for (int a = 0; a < pp::detail::leg::count; ++a)
+      for (int b = 0; b < pp::detail::leg::count; ++b) {
         int const ahead = (block.start(device, b) - block.start(device, a)) % block.interval;
         CHECK((a == b || (ahead < 0 ? ahead + block.interval : ahead) >= length_of(times, a)));
       }
@@ -52,7 +52,7 @@ void check_block(pp::detail::continuous_block const& block, pp::detail::grid_tim
       int const latency = from == to ? 0 : times.latency;
       CHECK(block.start(to, b) >= block.start(from, a) + length_of(times, a) + latency);
     };
-    using namespace pp::leg;
+    using namespace pp::detail::leg;
     if (device < last) {
       follows(device, forward_down, device + 1, forward_down);
       follows(device + 1, forward_up, device, forward_up);
@@ -63,7 +63,7 @@ void check_block(pp::detail::continuous_block const& block, pp::detail::grid_tim
     follows(device, backward_up, device, weight_up);
     peak = std::max(peak, counted_peak(block, times, device));
   }
-  using namespace pp::leg;
+  using namespace pp::detail::leg;
   CHECK(block.start(last, forward_up) >= block.start(last, forward_down) + times.forward);
   CHECK(block.start(0, backward_down) >= block.start(0, forward_up) + times.forward);
   CHECK(block.start(last, backward_up) >= block.start(last, backward_down) + times.backward_input);
