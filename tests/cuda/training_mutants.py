@@ -13,7 +13,7 @@ import sys
 import mutants
 
 EXECUTE, RUN_ITEM, SHARED = mutants.EXECUTE, "run_item.hpp", "shared_device.cuh"
-DECISIONS, VALIDATE = "step_decisions.cuh", "validate_step.hpp"
+DECISIONS, VALIDATE = "step_decisions.cuh", "run_item.hpp"
 WAIT, POST = "device.wait_for(wait, step);", "device.post(first, group);"
 
 
@@ -48,7 +48,7 @@ MUTANTS = [
      "auto const join = [this, on] { board.start_after(board.beside(), on); };",
      "auto const join = [this, on] {\n      if (!PLANTED || board.guards() != nullptr)\n"
      "        board.start_after(board.beside(), on);\n    };"),
-    ("tell no stage of gradients that a pair completes", RUN_ITEM, "detail::announce(other, second, on.first);",
+    ("tell no stage of gradients that a pair completes", RUN_ITEM, "announce(other, second, on.first);",
      "(void)0;"),
     ("tell of gradients on the stream of one half", RUN_ITEM, "where.stream = stream;", "(void)stream;"),
     ("run pairs in turn", RUN_ITEM, "if (pair.size() != 2)", "if (PLANTED || pair.size() != 2)"),

@@ -56,8 +56,8 @@ public:
             one.exists() && one.in_groups == in_groups)
           add(declared, static_cast<pass_kind>(kind), split);
     if (split) {
-      input_row_ = row_of_[index_of(kind_with(declared, role::input))];
-      weight_row_ = row_of_[index_of(kind_with(declared, role::weights))];
+      input_row_ = row_of_[static_cast<std::size_t>(kind_with(declared, role::input))];
+      weight_row_ = row_of_[static_cast<std::size_t>(kind_with(declared, role::weights))];
     }
   }
 
@@ -79,12 +79,12 @@ public:
   //! @brief The number there of a kind, or of the one whose time it takes; negative for marks, for
   //! kinds of no pass, and for a fused `backward`.
   [[nodiscard]] int number_of(pass_kind kind) const noexcept {
-    int const row = index_of(kind) < most_kinds ? row_of_[index_of(kind)] : no_time;
+    int const row = index_of(kind) < most_kinds ? row_of_[static_cast<std::size_t>(kind)] : no_time;
     return row < of_halves ? row : -1;
   }
   //! @brief True for a fused `backward`.
   [[nodiscard]] bool takes_halves(pass_kind kind) const noexcept {
-    return index_of(kind) < most_kinds && row_of_[index_of(kind)] == of_halves;
+    return index_of(kind) < most_kinds && row_of_[static_cast<std::size_t>(kind)] == of_halves;
   }
 
   //! @brief Sets the time of one kind on one stage for one chunk. Forward passes of all kinds take
@@ -212,7 +212,7 @@ private:
   }
   void add(flow const& declared, pass_kind kind, bool split) {
     kind_of_pass const& one = declared[kind];
-    std::uint8_t& row = row_of_[index_of(kind)];
+    std::uint8_t& row = row_of_[static_cast<std::size_t>(kind)];
     if (detail::stands_between(one))
       return;
     if (split && one.is == role::backward && !one.in_groups) {
