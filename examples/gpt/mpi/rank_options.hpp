@@ -113,12 +113,15 @@ struct rank_options {
   return chosen;
 }
 
-//! What a checkpoint is of.
-[[nodiscard]] inline std::string about(rank_options const& chosen, text_to_learn const& text) {
+//! What a checkpoint is of. Stages, devices and shards may be others in the run that goes on.
+[[nodiscard]] inline std::string about_state(rank_options const& chosen,
+                                             text_to_learn const& text) {
+  run_lines lines;
+  lines.add("sequences-of-step", chosen.layout.replicas * chosen.training.microbatches);
   // Versions of the loops round differently; who reads the difference sees what would make them the
   // same.
-  return about_run("gpt_mpi", chosen.training, text) + "PIPELINING_VECTORS=" + vectors().name() +
-         "\n";
+  lines.add("PIPELINING_VECTORS", vectors().name());
+  return about_parts("gpt_mpi", chosen.training, text).learning + lines.text();
 }
 
 //! All that must be the same on all ranks.
@@ -132,7 +135,8 @@ struct rank_options {
   lines.add("every", every);
   lines.add("restarts", restarts);
   lines.add("check", check ? "yes" : "no");
-  return "options=read\n" + about(chosen, text) + pp::lines_of(layout) + lines.text();
+  return "options=read\n" + about_state(chosen, text) + about_parts("gpt_mpi", training, text).cut +
+         pp::lines_of(layout) + lines.text();
 }
 
 } // namespace gpt
