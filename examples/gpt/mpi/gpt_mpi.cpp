@@ -170,9 +170,12 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
       run.everyone, files, state.tensors, rank, ranks, name, chosen.deadline);
     if (newest) {
       run.first = *newest;
-      pp::load_tensors(files, *newest, state.tensors);
+      pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors);
       state.use();
       if (rank == 0) {
+        std::printf("read %.0f kB, %.0f kB of them from files of other ranks\n",
+                    1e-3 * static_cast<double>(bytes.read),
+                    1e-3 * static_cast<double>(bytes.moved));
         std::printf("goes on after step %lld\n", static_cast<long long>(*newest));
         std::fflush(stdout);
       }

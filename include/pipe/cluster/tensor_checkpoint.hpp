@@ -289,6 +289,10 @@ inline void read_box(saved_tensor& tensor, std::map<std::string, std::string> co
   if (tensor.whole.size() != tensor.of.shape.size() ||
       tensor.box.first.size() != tensor.of.shape.size())
     at.fail("the box of tensor " + quoted(tensor.of.name) + " has not as many axes as it");
+  for (std::size_t axis = 0; axis < tensor.whole.size(); ++axis)
+    if (tensor.of.shape[axis] > tensor.whole[axis] ||
+        tensor.box.first[axis] > tensor.whole[axis] - tensor.of.shape[axis])
+      at.fail("the box of tensor " + quoted(tensor.of.name) + " goes beyond the whole of it");
 }
 
 //! Opens the file of a rank and its index, and holds one against the other.
@@ -304,6 +308,8 @@ open_saved(checkpoint_place const& place, std::string const& owner, std::int64_t
   tensor_index index;
   safetensors_header header;
   std::string head;
+  if (index_file.size() > largest_safetensors_header)
+    index_file.torn("it has more bytes than a header of its file may have");
   try {
     index = read_index(index_file.read(0, index_file.size()));
   } catch (torn_checkpoint const&) {

@@ -5,6 +5,7 @@
 #include <pipe/cluster/store.hpp>
 #include <pipe/cluster/store_server.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
+#include <pipe/cluster/tensor_index.hpp>
 
 #include <doctest/doctest.h>
 
@@ -411,6 +412,51 @@ TEST_CASE("files that were exchanged, and those of other runs and models, are re
   std::filesystem::remove(run.path(names[1]));
   CHECK(::mkfifo(run.path(names[1]).c_str(), 0600) == 0);
   CHECK(run.refusal().find("is a FIFO, not a file") != std::string::npos);
+}
+
+TEST_CASE(
+  "a box that is nowhere, and an index without end, are refused whatever their checksums say") {
+  temporary_folder const there;
+  pp::checkpoint_place const place{there.path(), "a", "x=1\n"};
+  std::vector<float> numbers(2);
+  std::map<std::string, bool> const boxes{{"[4] [2]", true},
+                                          {"[4] [3]", false},
+                                          {"[1] [0]", false},
+                                          {"[4] [9223372036854775807]", false},
+                                          {"[4,1] [2,0]", false},
+                                          {"[4] [2] ", true},
+                                          {"[4] [2] x", false},
+                                          {"", false}};
+  for (auto const& each : boxes) {
+    std::string const& box = each.first;
+    bool const good = each.second;
+    CAPTURE(box);
+    std::vector<pp::detail::safetensor> tensors{{.name = "w", .dtype = "F32", .shape = {2}}};
+    pp::detail::lay_out(tensors);
+    auto metadata = pp::detail::file_metadata(place, "a", 1);
+    metadata["box of w"] = box;
+    std::string const head = pp::detail::safetensors_head(tensors, metadata);
+    std::string const data(8, '\0');
+    pp::detail::tensor_index const index{
+      "a.step-1.safetensors",
+      8,
+      pp::detail::checksum_text(pp::detail::crc32_of(head)),
+      {{"w", pp::detail::checksum_text(pp::detail::crc32_of(data))}}};
+    set_content(there.path() + "/a.step-1.safetensors", head + data);
+    set_content(there.path() + "/a.step-1.index.json", pp::detail::index_text(index));
+    auto wanted = pp::tensor_of("w", numbers);
+    wanted.whole = {4};
+    wanted.first = {2};
+    std::string const said = thrown_by([&] { (void)pp::load_tensors(place, 1, {&wanted, 1}); });
+    CHECK(said.empty() == good);
+    CHECK(pp::checkpoints_of(place, {&wanted, 1}) == (good ? steps{1} : steps{}));
+  }
+  // Bytes that the disk does not have, so they cost nothing to write.
+  std::filesystem::resize_file(there.path() + "/a.step-1.index.json", 1ULL << 40);
+  auto const wanted = pp::tensor_of("w", numbers);
+  CHECK(thrown_by([&] {
+          (void)pp::load_tensors(place, 1, {&wanted, 1});
+        }).find("has more bytes than a header of its file may have") != std::string::npos);
 }
 
 TEST_CASE("replicas may write the same, and nothing else in the same place") {
