@@ -81,12 +81,22 @@ inline void add_lines(run_lines& lines, adamw const& optimizer) {
   return std::to_string(hash);
 }
 
+inline void add_lines(run_lines& lines, text_to_learn const& text) {
+  lines.add("bytes-of-text", static_cast<std::int64_t>(text.bytes.size()));
+  lines.add("digest-of-text", digest_of(text.bytes));
+}
+
 } // namespace detail
 
 //! All of a run that changes its numbers, but for the layout of its ranks.
+struct about_numbers {
+  std::string learning{}; //!< what is learnt, and how
+  std::string cut{};      //!< into stages and passes, which leave no trace in gradients
+};
+
 //! @param program that trains
-[[nodiscard]] inline std::string
-about_run(std::string_view program, options const& o, text_to_learn const& text) {
+[[nodiscard]] inline about_numbers
+about_parts(std::string_view program, options const& o, text_to_learn const& text) {
   // All members: one that is new does not compile before it has its place here.
   auto const& [schedule,
                devices, // of the layout
@@ -116,35 +126,42 @@ about_run(std::string_view program, options const& o, text_to_learn const& text)
                help,
                tells,
                lengths] = o; // follow from the schedule
-  run_lines lines;
-  lines.add("program", program);
-  lines.add("schedule", registry::in_adapter(schedule, adapted));
-  lines.add("tensor", tensor);
-  lines.add("microbatches", microbatches);
-  lines.add("chunks", chunks);
-  lines.add("stages-per-device", stages_per_device);
-  lines.add("group", group);
-  lines.add("forwards", forwards);
-  lines.add("chunk-counts", chunk_counts);
-  for (auto const& counts : further_counts) {
-    lines.add("further-chunk-counts", counts);
-  }
-  lines.add("keep", keep);
-  lines.add("forward-stages", forward_stages);
-  lines.add("backward-stages", backward_stages);
-  lines.add("memory-limit", memory_limit);
-  lines.add("eager", std::int64_t{eager});
-  lines.add("unfused", std::int64_t{unfused});
-  detail::add_lines(lines, size);
-  lines.add("seed", seed);
+  run_lines learning;
+  learning.add("program", program);
+  detail::add_lines(learning, size);
+  learning.add("seed", seed);
   adamw optimizer;
   optimizer.steps = steps;
-  detail::add_lines(lines, optimizer);
-  lines.add("clip", clip);
-  lines.add("post-validation", std::int64_t{post_validation});
-  lines.add("bytes-of-text", static_cast<std::int64_t>(text.bytes.size()));
-  lines.add("digest-of-text", detail::digest_of(text.bytes));
-  return lines.text();
+  detail::add_lines(learning, optimizer);
+  learning.add("clip", clip);
+  learning.add("chunk-counts", chunk_counts); // with them, sequences have lengths of their own
+  for (auto const& counts : further_counts) {
+    learning.add("further-chunk-counts", counts);
+  }
+  detail::add_lines(learning, text);
+  run_lines cut;
+  cut.add("schedule", registry::in_adapter(schedule, adapted));
+  cut.add("tensor", tensor);
+  cut.add("microbatches", microbatches);
+  cut.add("chunks", chunks);
+  cut.add("stages-per-device", stages_per_device);
+  cut.add("group", group);
+  cut.add("forwards", forwards);
+  cut.add("keep", keep);
+  cut.add("forward-stages", forward_stages);
+  cut.add("backward-stages", backward_stages);
+  cut.add("memory-limit", memory_limit);
+  cut.add("eager", std::int64_t{eager});
+  cut.add("unfused", std::int64_t{unfused});
+  cut.add("post-validation", std::int64_t{post_validation});
+  return {learning.text(), cut.text()};
+}
+
+//! Both.
+[[nodiscard]] inline std::string
+about_run(std::string_view program, options const& o, text_to_learn const& text) {
+  auto const parts = about_parts(program, o, text);
+  return parts.learning + parts.cut;
 }
 
 //! Ends here where not all ranks are of the same run: before they make groups, plans or files.

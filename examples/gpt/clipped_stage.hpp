@@ -152,12 +152,8 @@ struct clipped_stage : Stage {
   // [snippet begin_iteration]
 
   [[nodiscard]] step_counts const& counts() const { return counts_; }
-  //! Hands them to a packer, or has them filled by an unpacker.
   //! @pre no step is still to be validated
-  template <class Archive>
-  void exchange_steps(Archive& with) {
-    with(counts_);
-  }
+  void set_counts(step_counts const& counts) { counts_ = counts; }
   [[nodiscard]] std::int64_t rolled_back() const { return rolled_back_; }
 
 private:

@@ -113,6 +113,17 @@ struct chunk_range {
   [[nodiscard]] std::int64_t count() const { return end - begin; }
 };
 
+//! Which shard of a stage, and of how many.
+struct shard_of_stage {
+  std::int64_t number = 0;
+  std::int64_t of = 1;
+
+  //! Its share of something that all shards share alike.
+  [[nodiscard]] chunk_range share(std::int64_t all) const {
+    return {all / of * number, all / of * (number + 1)};
+  }
+};
+
 //! Cuts a sequence into chunks whose lengths differ by at most one.
 [[nodiscard]] inline std::vector<chunk_range> cut_sequence(std::int64_t sequence,
                                                            std::int64_t chunks) {

@@ -18,17 +18,6 @@
 
 namespace gpt {
 
-//! Which shard of a stage, and of how many.
-struct shard_of_stage {
-  std::int64_t number = 0;
-  std::int64_t of = 1;
-
-  //! Its share of something that all shards share alike.
-  [[nodiscard]] chunk_range share(std::int64_t all) const {
-    return {all / of * number, all / of * (number + 1)};
-  }
-};
-
 //! The heads of a shard as a model of their own.
 [[nodiscard]] inline model_size size_of_shard(model_size size, shard_of_stage which) {
   size.width /= which.of;

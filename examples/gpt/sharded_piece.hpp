@@ -18,6 +18,7 @@
 #include "memory.hpp"
 #include "model.hpp"
 #include "stage.hpp"
+#include "tensor_parts.hpp"
 #include "text.hpp"
 #include "vocabulary_cut.hpp"
 
@@ -175,6 +176,29 @@ public:
     if (columns_ != nullptr) {
       visit(columns_->weight);
     }
+  }
+
+  //! What these are in the whole model.
+  [[nodiscard]] std::vector<tensor_part> parts() const {
+    std::vector<tensor_part> parts;
+    chunk_range const range{bytes_.first, bytes_.last};
+    if (rows_ != nullptr) {
+      parts.push_back(cut_part("embedding.bytes", {vocabulary, size_.width}, 0, range));
+    }
+    if (positions_ != nullptr) {
+      parts.push_back(whole_part("embedding.positions", {size_.sequence, size_.width}));
+    }
+    if (layers_ != nullptr) {
+      auto const of_layers = layers_->parts();
+      parts.insert(parts.end(), of_layers.begin(), of_layers.end());
+    }
+    if (norm_ != nullptr) {
+      parts.push_back(whole_part("head.norm", {size_.width}));
+    }
+    if (columns_ != nullptr) {
+      parts.push_back(cut_part("head.out", {size_.width, vocabulary}, 1, range));
+    }
+    return parts;
   }
 
   void update(adamw const& optimizer, std::int64_t step) {

@@ -19,6 +19,7 @@
 #include "memory.hpp"
 #include "model.hpp"
 #include "split_layers.hpp"
+#include "tensor_parts.hpp"
 #include "text.hpp"
 #include "transformer_block.hpp"
 #include "weight_shards.hpp"
@@ -72,7 +73,8 @@ public:
   }
   [[nodiscard]] std::int64_t first_seen() const { return first_seen_; } //!< its first unit
   [[nodiscard]] std::int64_t last_seen() const { return last_seen_; }   //!< behind its last
-  //! Of microbatches that are not cut, one of several copies sees every `stride`-th from `first` on.
+  //! Of microbatches that are not cut, one of several copies sees every `stride`-th from `first`
+  //! on.
   [[nodiscard]] step_cut seen_in_turn(std::int64_t first, std::int64_t stride) const {
     step_cut part = seen(first, microbatches());
     part.stride_ = stride;
@@ -295,6 +297,13 @@ public:
     } else {
       shards_.for_each_piece(visit);
     }
+  }
+
+  //! What these are in the whole model. A piece of a shard is one of the numbers behind each other,
+  //! under a name of its own.
+  [[nodiscard]] std::vector<tensor_part> parts() const {
+    auto const whole = parts_of(size_, layers_);
+    return shards_.empty() ? whole : shards_.pieces_of(whole);
   }
 
   //! Takes the parameters apart. From now on passes need weights that have been gathered, and

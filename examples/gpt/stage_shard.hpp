@@ -18,6 +18,7 @@
 #include "model.hpp"
 #include "shard_layers.hpp"
 #include "stage.hpp"
+#include "tensor_parts.hpp"
 #include "text.hpp"
 
 namespace gpt {
@@ -191,6 +192,8 @@ public:
       visit(head_->out.weight);
     }
   }
+  //! What these are in the whole model.
+  [[nodiscard]] std::vector<tensor_part> parts() const { return parts_of(size_, layers_, which_); }
   //! One step of the optimizer.
   void update(adamw const& optimizer, std::int64_t step) {
     for_each_parameter([&](parameter<float>& p) { optimizer.update(p, step); });

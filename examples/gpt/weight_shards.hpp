@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "model.hpp"
 #include "parameter.hpp"
+#include "tensor_parts.hpp"
 
 namespace gpt {
 
@@ -50,6 +53,24 @@ public:
         x += *from++;
       }
     }
+  }
+
+  //! What the pieces are. @param parameters those that were taken
+  [[nodiscard]] std::vector<tensor_part>
+  pieces_of(std::vector<tensor_part> const& parameters) const {
+    auto const shards = static_cast<std::int64_t>(pieces_.size() / parameters.size());
+    std::vector<tensor_part> parts;
+    for (auto const& each : parameters) {
+      std::int64_t count = 1;
+      for (auto const extent : each.shape) {
+        count *= extent;
+      }
+      for (std::int64_t shard = 0; shard < shards; ++shard) {
+        chunk_range const range{count * shard / shards, count * (shard + 1) / shards};
+        parts.push_back(cut_part(each.name + ".flat." + std::to_string(shard), {count}, 0, range));
+      }
+    }
+    return parts;
   }
 
   template <class Visit>

@@ -14,5 +14,6 @@
 #include <pipe/cluster/launch_address.hpp>
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
 // IWYU pragma: end_exports
 #endif

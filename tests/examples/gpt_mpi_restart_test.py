@@ -3,7 +3,7 @@
 """Runs the example gpt_mpi with checkpoints: killed again and again, or with a stage that throws, it ends with the bits of
 a run that nobody has disturbed. And with pipelines side by side, which share the batch.
 
-usage: gpt_mpi_restart_test.py replicas|kill|again|files|pages PROGRAM MPIRUN...
+usage: gpt_mpi_restart_test.py replicas|kill|again|layouts|files|pages PROGRAM MPIRUN...
 """
 import os
 import pathlib
@@ -21,6 +21,7 @@ RANKS = 4
 EVERYTHING = os.environ.get("PIPELINING_TEST_EVERYTHING")
 KILLS = {4: 20, 2: 20} if EVERYTHING else {4: 2, 2: 1}  # by the number of devices of a pipeline
 EVERY = 3  # steps between checkpoints
+KEPT = 4  # files of a rank: two checkpoints, each tensors and their index
 KIND, PROGRAM, *MPIRUN = sys.argv[1:]
 SMALL = ["--layers", "8", "--width", "32", "--sequence", "32", "--microbatches", "4"]
 
@@ -120,7 +121,7 @@ def check_kills():
             check_trained(result.stdout, steps)
             # Weights, both averages of the optimizer and the position in the data.
             expected = files(calm)
-            assert len(expected) == 2 * RANKS and files(rough) == expected, (sorted(expected), sorted(files(rough)))
+            assert len(expected) == KEPT * RANKS and files(rough) == expected, (sorted(expected), sorted(files(rough)))
     check_kills_of_shards(dice)
 
 
@@ -190,13 +191,42 @@ def check_clipping_again():
     assert went_on_after(result.stdout) == 8 and ends[0][0] == ends[1][0] and int(ends[0][1]) > 10, ends  # so steps were early at checkpoints, too
 
 
+def check_layouts():
+    """Saved by four devices with a stage each, a run goes on with any number of devices, stages on each, and shards, and ends
+    with the bits of one process; so does one that four shards have saved."""
+    arguments = ["--layers", "12", "--microbatches", "12", "--steps", "6", "--every", "3"]
+    one = ["--schedule", "1f1b"]
+    two = ["--schedule", "interleaved", "--stages-per-device", "2"]
+    shards = ["--schedule", "1f1b", "--tensor", "2"]
+    vocabulary = ["--schedule", "1f1b", "--with", "vocabulary-1"]
+    # Shards add up what one device adds up in another order: there the unit tests of the example compare what was loaded.
+    others = [(3, one), (3, two), (6, one), (6, two), (4, ["--schedule", "v-half"]), (1, one), (3, ["--schedule", "wei-pipe"]),
+              (4, shards), (2, vocabulary)]
+    for before, goes_on in ((one, others), (shards, [(3, two), (3, vocabulary)])):
+        with tempfile.TemporaryDirectory() as saved:
+            result = run(*arguments, *before, "--checkpoint", saved, "--fail-at", "5")
+            assert result.returncode != 0 and "saved step 3" in result.stdout, result
+            for ranks, words in goes_on:
+                held = ["--check"] if before == one and words not in (shards, vocabulary) else []
+                with tempfile.TemporaryDirectory() as folder:
+                    for path in pathlib.Path(saved).iterdir():
+                        pathlib.Path(folder, path.name).write_bytes(path.read_bytes())
+                    result = run(*arguments, *words, "--checkpoint", folder, *held, ranks=ranks)
+                    assert result.returncode == 0 and went_on_after(result.stdout) == 3, (ranks, words, result)
+                    if held:
+                        check_trained(result.stdout, 6)
+                    print(f"from four ranks of {before} to {ranks} of {words}", flush=True)
+            result = run(*arguments, "--width", "64", *before, "--checkpoint", saved)
+            assert result.returncode != 0 and "belongs elsewhere: the file has width=32, this run has width=64" in result.stderr, result
+
+
 def check_files():
     """What is no file, or another rank's, ends all ranks with a sentence, and so does a limit of the size of files."""
     with tempfile.TemporaryDirectory() as folder:
         there = pathlib.Path(folder)
         arguments = ["--steps", "20", "--every", "4", "--checkpoint", folder]
         for make, what in ((os.mkfifo, "a FIFO"), (os.mkdir, "a folder"), (lambda path: os.symlink("/dev/full", path), "a device")):
-            path = there / "rank-0.step-25"
+            path = there / "rank-0.step-25.index.json"
             make(path)
             result = run(*arguments)
             assert result.returncode != 0 and f"checkpoint: {path} is {what}, not a file; remove it, or name another folder" \
@@ -205,7 +235,7 @@ def check_files():
         assert files(folder) == {}
         result = run(*arguments, "--deadline", "20")
         assert result.returncode == 0, result
-        one, other = there / "rank-1.step-20", there / "rank-2.step-20"
+        one, other = there / "rank-1.step-20.safetensors", there / "rank-2.step-20.safetensors"
         one.rename(there / "kept")
         other.rename(one)
         (there / "kept").rename(other)
@@ -231,11 +261,12 @@ def check_limit():
         resource.prlimit(processes[2], resource.RLIMIT_FSIZE, (10000, 10000))
         _, said = process.communicate(timeout=100)
         assert process.returncode != 0, said
-        sentence = r"could not save its state: checkpoint: cannot write \S+/rank-2.step-\d+: File too large; the earlier ones are as they were"
+        sentence = r"could not save its state: checkpoint: cannot write \S+/rank-2.step-\d+.safetensors: File too large; the earlier ones are as they were"
         assert re.search(r"^gpt_mpi: rank 2, step \d+: run: rank \d " + sentence, said, re.MULTILINE), said
         assert all(re.search(rf"^gpt_mpi: rank {rank}, [^\n]*{sentence}", said, re.MULTILINE) for rank in range(RANKS)), said
         assert not [name for name in files(folder) if "draft" in name] and len(files(folder)) >= RANKS
-        after = {int(name.rpartition("-")[2]) for name in files(folder) if name.startswith("rank-2.")}
+        # What rank 2 has not written, its replica has.
+        after = {int(found[1]) for name in files(folder) if (found := re.fullmatch(r"rank-[23]\.step-(\d+)\.index\.json", name))}
         result = run(*arguments, "--checkpoint", folder)
         assert result.returncode == 0 and went_on_after(result.stdout) in after, (result, after)
 
@@ -262,10 +293,10 @@ def check_pages():
                     if "--check" in line.split():
                         check_trained(result.stdout, int(re.findall(r"--steps (\d+)", line)[0]))
                     if "--checkpoint" in line:
-                        assert len(files(re.findall(r"--checkpoint (\S+)", line)[0], folder)) == 2 * RANKS, result
+                        assert len(files(re.findall(r"--checkpoint (\S+)", line)[0], folder)) == KEPT * int(re.findall(r"-n (\d+)", line)[0]), result
                     count += 1
-    assert count == 10, count
+    assert count == 12, count
 
 
 if __name__ == "__main__":
-    {"replicas": check_replicas, "kill": check_kills, "again": check_again, "files": check_files, "pages": check_pages}[KIND]()
+    {"replicas": check_replicas, "kill": check_kills, "again": check_again, "layouts": check_layouts, "files": check_files, "pages": check_pages}[KIND]()

@@ -10,8 +10,8 @@
 //! sharded_rank.hpp and travelling_rank.hpp are shares of another kind.
 
 #include <pipe/cluster/checkpoint.hpp>
-#include <pipe/cluster/packed_state.hpp>
 #include <pipe/cluster/rank_layout.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/mpi/store.hpp>
 #include <pipe/run/error.hpp>
@@ -29,7 +29,6 @@
 #include <fstream>
 #include <memory>
 #include <random>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -42,6 +41,7 @@
 #include "../memory.hpp"
 #include "../options.hpp"
 #include "../report.hpp"
+#include "../saved_state.hpp"
 #include "../single_device.hpp"
 #include "../stage_shard.hpp"
 #include "../tensor_device.hpp"
@@ -104,30 +104,42 @@ void report_step(options const& o, std::int64_t step, double loss, double tokens
   std::fflush(stdout);
 }
 
-// [snippet exchange]
-//! What this rank writes between two steps, or reads to go on: everything that the next step
-//! depends on.
-template <class Archive, class Model>
-void exchange(Archive& with, Model& model, std::mt19937_64& random) {
-  std::stringstream position; // of the data: the generator says which pieces come next
-  position << random;
-  std::string text = position.str();
-  with(text);
-  position.str(text);
-  position >> random;
-  if constexpr (Model::clips) {
-    model.exchange_steps(with); // of the optimizer, which leaves some out
+// [snippet state]
+//! All that the next step depends on, as tensors of the whole model: what this rank writes between
+//! two steps, or reads to go on.
+template <class Model>
+struct training_state {
+  Model& model;
+  std::mt19937_64& random;               // says which pieces of the text come next
+  std::vector<std::uint64_t> position{}; // of that
+  std::vector<std::int64_t> counts{};    // of the optimizer's steps, which leaves some out
+  std::vector<pp::state_tensor> tensors{};
+
+  //! Collective.
+  training_state(Model& of, std::mt19937_64& with) : model(of), random(with) {
+    position = numbers_of(random);
+    tensors.push_back(pp::tensor_of("data.position", position));
+    if constexpr (Model::clips) {
+      auto const found = model.counts();
+      counts = {found.taken, found.clipped, found.left_out};
+      tensors.push_back(pp::tensor_of("optimizer.counts", counts));
+    }
+    model.for_each_stage([&](std::size_t, auto& stage) { add_tensors(tensors, stage); });
   }
-  model.for_each_stage([&](std::size_t, auto& stage) {
-    stage.for_each_parameter([&](parameter<float>& p) {
-      with(p.value);
-      with(p.mean); // both averages of the optimizer
-      with(p.square);
-    });
-    stage.refresh();
-  });
-}
-// [snippet exchange]
+  training_state(training_state const&) = delete;
+  training_state& operator=(training_state const&) = delete;
+  ~training_state() = default;
+
+  //! Goes on from what was read.
+  void use() {
+    set_numbers(random, position);
+    if constexpr (Model::clips) {
+      model.set_counts({counts[0], counts[1], counts[2]});
+    }
+    model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
+  }
+};
+// [snippet state]
 
 adamw optimizer_of(options const& o) {
   adamw optimizer;
@@ -147,19 +159,23 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   introduce(rank, ranks, run.pipeline_name());
   std::mt19937_64 random(run.seed());
   // [snippet restore]
-  pp::checkpoint_place const files{
-    chosen.checkpoint, "rank-" + std::to_string(rank), about(chosen, run.text), chosen.layout};
+  pp::checkpoint_place const files{chosen.checkpoint,
+                                   "rank-" + std::to_string(rank),
+                                   about_state(chosen, run.text),
+                                   chosen.layout};
   if (!chosen.checkpoint.empty()) {
+    training_state state(model, random);
     auto const name = "attempt " + std::to_string(run.now.attempt);
-    auto const newest =
-      pp::agree_on_checkpoint(run.everyone, files, rank, ranks, name, chosen.deadline);
+    auto const newest = pp::agree_on_checkpoint(
+      run.everyone, files, state.tensors, rank, ranks, name, chosen.deadline);
     if (newest) {
       run.first = *newest;
-      auto const state = pp::load_checkpoint(files, *newest);
-      pp::state_unpacker unpack(state);
-      exchange(unpack, model, random);
-      unpack.end();
+      pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors);
+      state.use();
       if (rank == 0) {
+        std::printf("read %.0f kB, %.0f kB of them from files of other ranks\n",
+                    1e-3 * static_cast<double>(bytes.read),
+                    1e-3 * static_cast<double>(bytes.moved));
         std::printf("goes on after step %lld\n", static_cast<long long>(*newest));
         std::fflush(stdout);
       }
@@ -199,10 +215,9 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
     }
     // [snippet save]
     if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
-      pp::state_packer pack;
-      exchange(pack, model, random);
+      training_state const state(model, random);
       try {
-        pp::save_checkpoint(files, step + 1, pack.bytes());
+        pp::save_tensors(files, step + 1, state.tensors);
       } catch (std::runtime_error const& error) {
         model.fail(std::string("could not save its state: ") + error.what());
       }

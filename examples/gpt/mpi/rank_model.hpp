@@ -131,12 +131,16 @@ public:
   }
   //! To be called before anyone looks at the weights. Collective.
   void finish() { plans_.finish(); }
-  //! Hands to a packer how many steps were taken and left out, or has it filled by an unpacker.
-  //! What an early step has left to be validated is validated before. Collective.
-  template <class Archive>
-  void exchange_steps(Archive& with) {
+  //! How many steps were taken and left out, which all stages know. What an early step has left to
+  //! be validated is validated before. Collective.
+  [[nodiscard]] step_counts counts() {
     finish();
-    for_each_place([&](Place& each) { each.exchange_steps(with); });
+    step_counts found;
+    for_each_place([&](Place& each) { found = each.counts(); });
+    return found;
+  }
+  void set_counts(step_counts const& counts) {
+    for_each_place([&](Place& each) { each.set_counts(counts); });
   }
   //! What clipping has done; steps rolled back of the whole pipeline, on its device 0. Collective.
   [[nodiscard]] clipping_report clipping_done(std::uint64_t weights) {

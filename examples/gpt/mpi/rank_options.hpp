@@ -31,7 +31,8 @@ inline constexpr char const* usage_of_ranks =
   "  --devices P          devices of a pipeline (N / T), each a process, or T of them with "
   "--tensor T;\n"
   "                       N / P / T pipelines have --microbatches each\n"
-  "  --checkpoint FOLDER  write checkpoints there, and go on from the newest that all ranks have\n"
+  "  --checkpoint FOLDER  write checkpoints there, and go on from the newest that all ranks\n"
+  "                       have, written by other devices, stages or shards or by the same\n"
   "  --every K            steps between two checkpoints (10)\n"
   "  --restarts R         when a step fails and all processes live, go on from the checkpoint in\n"
   "                       the same processes, at most R times (0)\n"
@@ -113,12 +114,15 @@ struct rank_options {
   return chosen;
 }
 
-//! What a checkpoint is of.
-[[nodiscard]] inline std::string about(rank_options const& chosen, text_to_learn const& text) {
+//! What a checkpoint is of. Stages, devices and shards may be others in the run that goes on.
+[[nodiscard]] inline std::string about_state(rank_options const& chosen,
+                                             text_to_learn const& text) {
+  run_lines lines;
+  lines.add("sequences-of-step", chosen.layout.replicas * chosen.training.microbatches);
   // Versions of the loops round differently; who reads the difference sees what would make them the
   // same.
-  return about_run("gpt_mpi", chosen.training, text) + "PIPELINING_VECTORS=" + vectors().name() +
-         "\n";
+  lines.add("PIPELINING_VECTORS", vectors().name());
+  return about_parts("gpt_mpi", chosen.training, text).learning + lines.text();
 }
 
 //! All that must be the same on all ranks.
@@ -132,7 +136,8 @@ struct rank_options {
   lines.add("every", every);
   lines.add("restarts", restarts);
   lines.add("check", check ? "yes" : "no");
-  return "options=read\n" + about(chosen, text) + pp::lines_of(layout) + lines.text();
+  return "options=read\n" + about_state(chosen, text) + about_parts("gpt_mpi", training, text).cut +
+         pp::lines_of(layout) + lines.text();
 }
 
 } // namespace gpt

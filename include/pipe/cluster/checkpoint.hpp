@@ -304,6 +304,42 @@ inline void forget_checkpoints_after(checkpoint_place const& place, std::int64_t
       (void)::unlink(detail::checkpoint_path(place, later).c_str());
 }
 
+namespace detail {
+
+//! All ranks choose the newest step that each of them has, and forget later ones. Collective.
+//! @param mine returns the steps of this rank, ascending.
+//! @param forget called with the chosen step, -1 where there is none.
+template <run_store Store, class Mine, class Forget>
+[[nodiscard]] std::optional<std::int64_t> agree_on_steps(Store& line,
+                                                         int rank,
+                                                         int size,
+                                                         std::string const& name,
+                                                         std::chrono::nanoseconds deadline,
+                                                         Mine const& mine,
+                                                         Forget const& forget) {
+  auto const key = [&](int of) { return name + "/checkpoints/" + std::to_string(of); };
+  std::vector<std::vector<std::int64_t>> all;
+  try {
+    state_packer steps;
+    steps(mine());
+    line.set(key(rank), steps.bytes());
+    for (int other = 0; other < size; ++other) {
+      std::string const said = line.get(key(other), deadline);
+      state_unpacker{said}(all.emplace_back());
+    }
+    std::optional<std::int64_t> const chosen = newest_in_common(all);
+    forget(chosen.value_or(-1));
+    // Nobody writes a new one while others still have old ones of the same step.
+    line.barrier(name + "/chosen", size, deadline);
+    return chosen;
+  } catch (std::exception const& error) {
+    line.abort("rank " + std::to_string(rank) + " cannot go on from a checkpoint: " + error.what());
+    throw;
+  }
+}
+
+} // namespace detail
+
 //! @brief All ranks choose the newest checkpoint that each of them has whole, and forget later
 //! ones. Collective.
 //! @param rank in the store, which has `size` of them.
@@ -319,25 +355,14 @@ template <run_store Store>
                                                               int size,
                                                               std::string const& name,
                                                               std::chrono::nanoseconds deadline) {
-  auto const key = [&](int of) { return name + "/checkpoints/" + std::to_string(of); };
-  std::vector<std::vector<std::int64_t>> all;
-  try {
-    state_packer mine;
-    mine(checkpoints_of(place));
-    line.set(key(rank), mine.bytes());
-    for (int other = 0; other < size; ++other) {
-      std::string const said = line.get(key(other), deadline);
-      state_unpacker{said}(all.emplace_back());
-    }
-    std::optional<std::int64_t> const chosen = detail::newest_in_common(all);
-    forget_checkpoints_after(place, chosen.value_or(-1));
-    // Nobody writes a new one while others still have old ones of the same step.
-    line.barrier(name + "/chosen", size, deadline);
-    return chosen;
-  } catch (std::exception const& error) {
-    line.abort("rank " + std::to_string(rank) + " cannot go on from a checkpoint: " + error.what());
-    throw;
-  }
+  return detail::agree_on_steps(
+    line,
+    rank,
+    size,
+    name,
+    deadline,
+    [&] { return checkpoints_of(place); },
+    [&](std::int64_t chosen) { forget_checkpoints_after(place, chosen); });
 }
 
 } // namespace pipelining::inline v0_3

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The index of a file of tensors: what is in it, with checksums. Header for
+//! pipelining::detail::tensor_index.
+
+#include <pipe/cluster/json_cursor.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace pipelining::inline v0_3::detail {
+
+//! Tables for eight bytes at once: `[k][byte]` is the sum of that byte with k zeros after it.
+using crc_tables = std::array<std::array<std::uint32_t, 256>, 8>;
+
+[[nodiscard]] constexpr crc_tables make_crc_tables() noexcept {
+  crc_tables tables{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t sum = byte;
+    for (int bit = 0; bit < 8; ++bit)
+      sum = (sum & 1) != 0 ? sum >> 1 ^ 0xedb88320U : sum >> 1;
+    tables[0][byte] = sum;
+  }
+  for (std::size_t k = 1; k < 8; ++k)
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      std::uint32_t const before = tables[k - 1][byte];
+      tables[k][byte] = before >> 8 ^ tables[0][before & 0xff];
+    }
+  return tables;
+}
+
+//! CRC-32 of some bytes, as zlib, gzip and PNG have it: it finds every error within 32 bits in a
+//! row, and `zlib.crc32` of Python's library computes the same.
+//! @source ISO 3309, polynomial 0x04C11DB7 with the lowest bit first
+[[nodiscard]] inline std::uint32_t crc32_of(std::string_view bytes) noexcept {
+  static constexpr crc_tables tables = make_crc_tables();
+  std::uint32_t sum = 0xffffffffU;
+  auto const byte = [&](std::size_t at) -> std::uint32_t {
+    return static_cast<unsigned char>(bytes[at]);
+  };
+  std::size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) {
+    std::uint32_t const low =
+      sum ^ (byte(at) | byte(at + 1) << 8 | byte(at + 2) << 16 | byte(at + 3) << 24);
+    sum = tables[7][low & 0xff] ^ tables[6][low >> 8 & 0xff] ^ tables[5][low >> 16 & 0xff] ^
+          tables[4][low >> 24] ^ tables[3][byte(at + 4)] ^ tables[2][byte(at + 5)] ^
+          tables[1][byte(at + 6)] ^ tables[0][byte(at + 7)];
+  }
+  for (; at < bytes.size(); ++at)
+    sum = sum >> 8 ^ tables[0][(sum ^ byte(at)) & 0xff];
+  return ~sum;
+}
+
+//! A checksum as eight hexadecimal digits.
+[[nodiscard]] inline std::string checksum_text(std::uint32_t sum) {
+  std::string text;
+  for (int shift = 28; shift >= 0; shift -= 4)
+    text += "0123456789abcdef"[sum >> shift & 0xf];
+  return text;
+}
+
+//! What an index says of its file.
+struct tensor_index {
+  std::string file{};                        //!< its name, without a folder
+  std::int64_t bytes = 0;                    //!< of all tensors in it
+  std::string head_sum{};                    //!< checksum of all bytes before its numbers
+  std::map<std::string, std::string> sums{}; //!< of the numbers of each tensor
+
+  friend bool operator==(tensor_index const&, tensor_index const&) = default;
+};
+
+//! What stands before the checksum of an index, which is that of all bytes up to here.
+inline constexpr std::string_view before_index_sum = ",\n\"checksum\":";
+
+//! An index as text: `metadata` and `weight_map` as in the indices of Hugging Face's library, and
+//! checksums.
+[[nodiscard]] inline std::string index_text(tensor_index const& index) {
+  std::string text = "{\"metadata\":{\"total_size\":" + std::to_string(index.bytes) +
+                     ",\"file\":" + quoted(index.file) +
+                     ",\"head_checksum\":" + quoted(index.head_sum) + "},\n\"weight_map\":{";
+  char const* between = "\n";
+  for (auto const& [name, sum] : index.sums) {
+    text.append(between).append(quoted(name) + ':' + quoted(index.file));
+    between = ",\n";
+  }
+  text += "},\n\"checksums\":{";
+  between = "\n";
+  for (auto const& [name, sum] : index.sums) {
+    text.append(between).append(quoted(name) + ':' + quoted(sum));
+    between = ",\n";
+  }
+  text.append("}").append(before_index_sum);
+  return text + quoted(checksum_text(crc32_of(text))) + "}\n";
+}
+
+//! Reads what `index_text` has written, and nothing else.
+//! @throws std::runtime_error where it is torn or changed.
+[[nodiscard]] inline tensor_index read_index(std::string_view text) {
+  tensor_index index;
+  json_cursor at(text);
+  at.object([&](std::string const& part) {
+    if (part == "checksum")
+      (void)at.text();
+    else
+      at.object([&](std::string const& name) {
+        if (part == "checksums")
+          index.sums.emplace(name, at.text());
+        else if (part == "metadata" && name == "total_size")
+          index.bytes = at.number();
+        else if (part == "metadata" && name == "file")
+          index.file = at.text();
+        else if (part == "metadata" && name == "head_checksum")
+          index.head_sum = at.text();
+        else
+          (void)at.text();
+      });
+  });
+  at.end();
+  // All that was not looked at, and its checksum, must be as it is written.
+  if (index_text(index) != text)
+    at.fail("it is not as it was written: its checksum is of another text");
+  return index;
+}
+
+} // namespace pipelining::inline v0_3::detail

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/cluster/checkpoint.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <examples/gpt/pipeline.hpp>
+#include <examples/gpt/saved_state.hpp>
+#include <examples/gpt/sharded_piece.hpp>
+#include <examples/gpt/single_device.hpp>
+#include <examples/gpt/stage_shard.hpp>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <tests/support/gpt_bits.hpp>
+#include <vector>
+
+using namespace gpt;
+
+namespace {
+
+model_size const size{.layers = 12, .width = 8, .heads = 4, .key_heads = 4, .sequence = 9};
+constexpr int microbatches = 12;
+
+//! An empty folder that goes with the object.
+struct temporary_folder {
+  std::string path = std::filesystem::temp_directory_path().string() + "/state-XXXXXX";
+  temporary_folder() { path = ::mkdtemp(path.data()); }
+  temporary_folder(temporary_folder const&) = delete;
+  temporary_folder& operator=(temporary_folder const&) = delete;
+  ~temporary_folder() { std::filesystem::remove_all(path); }
+};
+
+//! Values and both averages of the optimizer.
+template <class Stage>
+void append_state(std::vector<float>& all, Stage& stage) {
+  stage.for_each_parameter([&](parameter<float> const& p) {
+    for (auto const* numbers : {&p.value, &p.mean, &p.square})
+      all.insert(all.end(), numbers->begin(), numbers->end());
+  });
+}
+template <class Stages>
+std::vector<float> state_of(Stages& stages) {
+  std::vector<float> all;
+  for (auto& each : stages)
+    append_state(all, each);
+  return all;
+}
+
+//! The tensors of a device of a pipeline.
+std::vector<pp::state_tensor>
+tensors_of(pipelined_model& model, pp::timetable_view table, int device) {
+  std::vector<pp::state_tensor> tensors;
+  for (std::size_t stage = 0; stage < model.stages().size(); ++stage)
+    if (pp::device_of(table, static_cast<int>(stage)) == device)
+      add_tensors(tensors, model.stages()[stage]);
+  return tensors;
+}
+
+//! Goes on after three steps, with what four devices have saved; `plain` is what one device has.
+template <class Schedule>
+void check_goes_on(std::string const& folder,
+                   int devices,
+                   std::vector<float> const& expected,
+                   double next_loss,
+                   batch const& pieces) {
+  auto const table = pp::make_timetable(Schedule{}, {devices, microbatches});
+  pipelined_model model(size, table, lengths_of(size, table), 77); // of other numbers
+  for (int device = 0; device < devices; ++device) {
+    auto const tensors = tensors_of(model, table, device);
+    (void)pp::load_tensors({folder, "rank-" + std::to_string(device)}, 3, tensors);
+  }
+  for (auto& stage : model.stages())
+    stage.refresh();
+  CHECK(differences(state_of(model.stages()), expected) == 0);
+  CHECK(model.step(pieces) == next_loss);
+}
+
+} // namespace
+
+TEST_CASE("saved by four devices, the state of training goes on in three and six, bit for bit") {
+  auto const table = pp::make_timetable(pp::OneFOneB{}, {4, microbatches});
+  auto const lengths = lengths_of(size, table);
+  auto const pieces = support::some_batch(microbatches, size.sequence);
+  pipelined_model model(size, table, lengths, 9);
+  single_device<float> plain(size, 1, cut_whole(lengths), 9);
+  adamw const optimizer{};
+  for (std::int64_t step = 0; step < 3; ++step) {
+    (void)model.step(pieces);
+    (void)plain.step(pieces);
+    model.update(optimizer, step);
+    plain.update(optimizer, step);
+  }
+  temporary_folder const there;
+  for (int device = 0; device < 4; ++device)
+    pp::save_tensors(
+      {there.path, "rank-" + std::to_string(device)}, 3, tensors_of(model, table, device));
+  auto const expected = state_of(plain.stages());
+  double const next_loss = plain.step(pieces);
+  check_goes_on<pp::OneFOneB>(there.path, 3, expected, next_loss, pieces);
+  check_goes_on<pp::Interleaved<2>>(there.path, 3, expected, next_loss, pieces);
+  check_goes_on<pp::OneFOneB>(there.path, 6, expected, next_loss, pieces);
+  check_goes_on<pp::Interleaved<2>>(there.path, 6, expected, next_loss, pieces);
+  check_goes_on<pp::OneFOneB>(there.path, 1, expected, next_loss, pieces);
+}
+
+namespace {
+
+//! The model in shards, or pieces, each of which starts with its share of the same numbers.
+struct cut_model_of {
+  device_memory<float> memory{};
+  std::vector<std::unique_ptr<stage<float>>> whole{};
+  std::vector<std::unique_ptr<stage_shard>> shards{};
+  std::vector<std::unique_ptr<sharded_piece>> pieces{};
+
+  //! Calls visit(part) for each.
+  template <class Visit>
+  void each(Visit visit) {
+    for (auto& part : whole)
+      visit(*part);
+    for (auto& part : shards)
+      visit(*part);
+    for (auto& part : pieces)
+      visit(*part);
+  }
+  //! Averages that tell the numbers of a parameter apart, as its values do.
+  void fill_averages() {
+    each([](auto& part) {
+      part.for_each_parameter([](parameter<float>& p) {
+        for (std::size_t i = 0; i < p.value.size(); ++i) {
+          p.mean[i] = 2 * p.value[i] + 1;
+          p.square[i] = 3 * p.value[i] - 1;
+        }
+      });
+    });
+  }
+  [[nodiscard]] std::vector<float> state() {
+    std::vector<float> all;
+    each([&](auto& part) { append_state(all, part); });
+    return all;
+  }
+};
+
+std::vector<chunk_range> const one_chunk = cut_sequence(size.sequence, 1);
+
+std::unique_ptr<cut_model_of> in_stages(std::int64_t stages, std::uint64_t seed) {
+  auto made = std::make_unique<cut_model_of>();
+  for (auto const& layers : cut_layers(size.layers, stages))
+    made->whole.push_back(
+      std::make_unique<stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->memory));
+  return made;
+}
+std::unique_ptr<cut_model_of> at_attention(std::uint64_t seed) {
+  auto made = std::make_unique<cut_model_of>();
+  for (auto const& layers : cut_at_attention(size.layers))
+    made->whole.push_back(
+      std::make_unique<stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->memory));
+  return made;
+}
+std::unique_ptr<cut_model_of> in_shards(std::int64_t shards, std::uint64_t seed) {
+  auto made = std::make_unique<cut_model_of>();
+  for (auto const& layers : cut_layers(size.layers, 2))
+    for (std::int64_t number = 0; number < shards; ++number)
+      made->shards.push_back(std::make_unique<stage_shard>(
+        size, layers, 1, seed, shard_of_stage{number, shards}, made->memory));
+  return made;
+}
+std::unique_ptr<cut_model_of> in_pieces(std::int64_t shards, std::uint64_t seed) {
+  auto made = std::make_unique<cut_model_of>();
+  sharded_cut const cut{shards, 3, 2, step_cut(1, one_chunk)};
+  for (std::int64_t which = 0; which < 2 * shards + cut.stages; ++which)
+    made->pieces.push_back(std::make_unique<sharded_piece>(size, which, cut, seed, made->memory));
+  return made;
+}
+
+//! By number of a way to cut the model.
+std::unique_ptr<cut_model_of> model_in(int way, std::uint64_t seed) {
+  switch (way) {
+  case 0: return in_stages(1, seed);
+  case 1: return in_stages(5, seed);
+  case 2: return at_attention(seed);
+  case 3: return in_shards(2, seed);
+  case 4: return in_shards(4, seed);
+  case 5: return in_pieces(1, seed);
+  default: return in_pieces(3, seed);
+  }
+}
+constexpr int ways = 7;
+
+} // namespace
+
+TEST_CASE("stages, shards of stages and pieces of the vocabulary load what any of them has saved") {
+  for (int before = 0; before < ways; ++before) {
+    temporary_folder const there;
+    auto const saved = model_in(before, 9);
+    saved->fill_averages();
+    int owner = 0;
+    saved->each([&](auto& part) {
+      std::vector<pp::state_tensor> tensors;
+      add_tensors(tensors, part);
+      pp::save_tensors({there.path, std::to_string(owner++)}, 1, tensors);
+    });
+    for (int after = 0; after < ways; ++after) {
+      CAPTURE(before);
+      CAPTURE(after);
+      auto const expected = model_in(after, 9);
+      expected->fill_averages();
+      auto const loaded = model_in(after, 77);
+      loaded->each([&](auto& part) {
+        std::vector<pp::state_tensor> tensors;
+        add_tensors(tensors, part);
+        (void)pp::load_tensors({there.path, "reader"}, 1, tensors);
+      });
+      CHECK(differences(loaded->state(), expected->state()) == 0);
+    }
+  }
+}
+
+TEST_CASE("the position in the data comes back") {
+  std::mt19937_64 random(3);
+  random.discard(1000);
+  auto const numbers = numbers_of(random);
+  std::mt19937_64 other(4);
+  set_numbers(other, numbers);
+  CHECK(other == random);
+  CHECK(numbers_of(std::mt19937_64(8)).size() == numbers.size());
+}
