@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What you learn: how an engine with memory objects and threads of its own becomes a stage. The
-// layers are oneDNN's inner products with tanh; their memory objects look into the slots of the
-// plan, so that nothing is copied. How to run: build/release/bin/onednn_trainer
+// What you learn: how an engine with memory objects and threads of its own becomes a stage:
+// oneDNN's memory objects look into the slots of the plan. How to run:
+// build/release/bin/onednn_trainer
 #include <pipe/pipe.hpp>
 
 #include <algorithm>
@@ -29,8 +29,7 @@ memory::desc matrix(int height) {
 
 // [snippet stage]
 // y = tanh(x W). Each stage has an engine and a stream: a device runs one pass at a time.
-class stage {
-public:
+struct stage {
   stage(int number, std::vector<float> const& data)
       : data_(&data), weight_(std::size_t{width} * width), gradient_(weight_.size()),
         sum_(weight_.size()) {
@@ -99,7 +98,6 @@ public:
   std::vector<float> const& weight() const { return weight_; }
   float loss = 0;
 
-private:
   memory view(float const* of) { return {matrix(rows), engine_, const_cast<float*>(of)}; }
   memory weights() { return {matrix(width), engine_, weight_.data()}; }
   template <class Primitive>
