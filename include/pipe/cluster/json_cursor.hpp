@@ -16,7 +16,7 @@
 namespace pipelining::inline v0_3::detail {
 
 //! Text in double quotes, with all that JSON forbids inside escaped.
-[[nodiscard]] inline std::string quoted(std::string_view text) {
+[[nodiscard]] inline std::string json_text(std::string_view text) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string result = "\"";
   for (char const letter : text) {
@@ -100,7 +100,7 @@ public:
     each('{', '}', [&] {
       std::string const name = text();
       if (!names.insert(name).second)
-        fail("the name " + quoted(name) + " stands twice");
+        fail("the name " + json_text(name) + " stands twice");
       expect(':');
       member(name);
     });

@@ -108,12 +108,12 @@ bytes_of_tensor(std::string_view dtype, std::vector<std::int64_t> const& shape) 
     else if (member == "data_offsets")
       at.list([&] { offsets.push_back(at.number()); });
     else
-      at.fail("tensor " + quoted(name) + " has an unknown member " + quoted(member));
+      at.fail("tensor " + json_text(name) + " has an unknown member " + json_text(member));
   });
   if (members != 3)
-    at.fail("tensor " + quoted(name) + " wants dtype, shape and data_offsets");
+    at.fail("tensor " + json_text(name) + " wants dtype, shape and data_offsets");
   if (offsets.size() != 2)
-    at.fail("tensor " + quoted(name) + " wants two data_offsets");
+    at.fail("tensor " + json_text(name) + " wants two data_offsets");
   tensor.begin = offsets[0];
   tensor.end = offsets[1];
   return tensor;
@@ -125,9 +125,9 @@ bytes_of_tensor(std::string_view dtype, std::vector<std::int64_t> const& shape) 
                                             std::int64_t data_bytes) {
   std::int64_t behind = 0;
   for (safetensor const& each : tensors) {
-    std::string const who = "tensor " + quoted(each.name);
+    std::string const who = "tensor " + json_text(each.name);
     if (bytes_of_dtype(each.dtype) == 0)
-      return who + " has the unknown dtype " + quoted(each.dtype);
+      return who + " has the unknown dtype " + json_text(each.dtype);
     if (each.end < each.begin)
       return who + " ends before it begins";
     auto const bytes = bytes_of_tensor(each.dtype, each.shape);
@@ -162,7 +162,7 @@ bytes_of_tensor(std::string_view dtype, std::vector<std::int64_t> const& shape) 
 //! @source the order of the safetensors library, https://github.com/huggingface/safetensors
 inline void lay_out(std::vector<safetensor>& tensors) {
   auto const refuse = [](std::string const& name, std::string const& what) {
-    throw std::invalid_argument("safetensors: tensor " + quoted(name) + ' ' + what);
+    throw std::invalid_argument("safetensors: tensor " + json_text(name) + ' ' + what);
   };
   std::sort(tensors.begin(), tensors.end(), [](safetensor const& a, safetensor const& b) {
     int const one = bytes_of_dtype(a.dtype);
@@ -173,7 +173,7 @@ inline void lay_out(std::vector<safetensor>& tensors) {
   std::int64_t behind = 0;
   for (safetensor& each : tensors) {
     if (bytes_of_dtype(each.dtype) == 0)
-      refuse(each.name, "has the unknown dtype " + quoted(each.dtype));
+      refuse(each.name, "has the unknown dtype " + json_text(each.dtype));
     if (!is_utf8(each.name))
       refuse(each.name, "has a name that is not UTF-8");
     if (names[each.name]++ != 0)
@@ -199,13 +199,13 @@ safetensors_head(std::vector<safetensor> const& tensors,
   if (!metadata.empty()) {
     for (auto const& [key, value] : metadata)
       json.append(json.size() == 1 ? "\"__metadata__\":{" : ",")
-        .append(quoted(key) + ':' + quoted(value));
+        .append(json_text(key) + ':' + json_text(value));
     json += '}';
   }
   for (safetensor const& each : tensors)
     json.append(json.size() == 1 ? "" : ",")
-      .append(quoted(each.name))
-      .append(":{\"dtype\":" + quoted(each.dtype))
+      .append(json_text(each.name))
+      .append(":{\"dtype\":" + json_text(each.dtype))
       .append(",\"shape\":" + list_of(each.shape))
       .append(",\"data_offsets\":" + list_of({each.begin, each.end}) + '}');
   json += '}';

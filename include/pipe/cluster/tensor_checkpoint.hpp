@@ -92,7 +92,7 @@ inline constexpr std::string_view tensors_ending = ".safetensors";
 //! @throws std::invalid_argument where a tensor is not in its whole, or has not the bytes of it.
 inline void check_tensor(state_tensor const& tensor) {
   auto const refuse = [&](std::string const& what) {
-    throw std::invalid_argument("checkpoint: tensor " + quoted(tensor.name) + ' ' + what);
+    throw std::invalid_argument("checkpoint: tensor " + json_text(tensor.name) + ' ' + what);
   };
   tensor_box const box = box_of(tensor);
   auto const& whole = whole_of(tensor);
@@ -288,11 +288,11 @@ inline void read_box(saved_tensor& tensor, std::map<std::string, std::string> co
   at.end();
   if (tensor.whole.size() != tensor.of.shape.size() ||
       tensor.box.first.size() != tensor.of.shape.size())
-    at.fail("the box of tensor " + quoted(tensor.of.name) + " has not as many axes as it");
+    at.fail("the box of tensor " + json_text(tensor.of.name) + " has not as many axes as it");
   for (std::size_t axis = 0; axis < tensor.whole.size(); ++axis)
     if (tensor.of.shape[axis] > tensor.whole[axis] ||
         tensor.box.first[axis] > tensor.whole[axis] - tensor.of.shape[axis])
-      at.fail("the box of tensor " + quoted(tensor.of.name) + " goes beyond the whole of it");
+      at.fail("the box of tensor " + json_text(tensor.of.name) + " goes beyond the whole of it");
 }
 
 //! Opens the file of a rank and its index, and holds one against the other.
@@ -345,7 +345,7 @@ open_saved(checkpoint_place const& place, std::string const& owner, std::int64_t
   for (auto& [key, tensor] : found.tensors) {
     auto const sum = index.sums.find(key);
     if (sum == index.sums.end())
-      file.torn("its index does not know tensor " + quoted(key));
+      file.torn("its index does not know tensor " + json_text(key));
     tensor.sum = sum->second;
   }
   found.head_bytes = header.bytes;
@@ -376,7 +376,7 @@ struct chosen_tensor {
     auto const& whole = whole_of(wanted);
     if (saved.of.dtype != wanted.dtype || saved.whole != whole)
       throw std::runtime_error("checkpoint: " + file.path + " is of another model: tensor " +
-                               quoted(wanted.name) + " is " + saved.of.dtype +
+                               json_text(wanted.name) + " is " + saved.of.dtype +
                                list_of(saved.whole) + " there, and " + wanted.dtype +
                                list_of(whole) + " in this run");
     std::int64_t const common = numbers_of(common_of(saved.box, box));
@@ -389,7 +389,7 @@ struct chosen_tensor {
       if (same ? other.tensor->sum != saved.sum
                : numbers_of(common_of(other.tensor->box, common_of(saved.box, box))) != 0)
         throw torn_checkpoint("checkpoint: " + file.path + " and " + other.file->path +
-                              " have other numbers of tensor " + quoted(wanted.name) +
+                              " have other numbers of tensor " + json_text(wanted.name) +
                               " in the same place");
     }
     if (!copy) {
@@ -400,7 +400,7 @@ struct chosen_tensor {
   if (count != numbers_of(box))
     throw torn_checkpoint("checkpoint: " + where + " has " + std::to_string(count) + " of " +
                           std::to_string(numbers_of(box)) + " numbers of tensor " +
-                          quoted(wanted.name) + "; a rank's file is missing or not whole");
+                          json_text(wanted.name) + "; a rank's file is missing or not whole");
   return chosen;
 }
 
@@ -425,7 +425,7 @@ read_tensors(checkpoint_place const& place,
       open_file const saved(file->path);
       saved.read(file->head_bytes + tensor->of.begin, piece);
       if (checksum_text(crc32_of(text_of(piece))) != tensor->sum)
-        saved.torn("the numbers of tensor " + quoted(each.name) + " are not those it had");
+        saved.torn("the numbers of tensor " + json_text(each.name) + " are not those it had");
       copy_common(tensor->box, piece, box_of(each), numbers.back(), bytes_of_dtype(each.dtype));
       counted.read += static_cast<std::int64_t>(piece.size());
       counted.moved += file->owner == place.owner ? 0 : static_cast<std::int64_t>(piece.size());

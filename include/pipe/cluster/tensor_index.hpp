@@ -82,21 +82,21 @@ inline constexpr std::string_view before_index_sum = ",\n\"checksum\":";
 //! checksums.
 [[nodiscard]] inline std::string index_text(tensor_index const& index) {
   std::string text = "{\"metadata\":{\"total_size\":" + std::to_string(index.bytes) +
-                     ",\"file\":" + quoted(index.file) +
-                     ",\"head_checksum\":" + quoted(index.head_sum) + "},\n\"weight_map\":{";
+                     ",\"file\":" + json_text(index.file) +
+                     ",\"head_checksum\":" + json_text(index.head_sum) + "},\n\"weight_map\":{";
   char const* between = "\n";
   for (auto const& [name, sum] : index.sums) {
-    text.append(between).append(quoted(name) + ':' + quoted(index.file));
+    text.append(between).append(json_text(name) + ':' + json_text(index.file));
     between = ",\n";
   }
   text += "},\n\"checksums\":{";
   between = "\n";
   for (auto const& [name, sum] : index.sums) {
-    text.append(between).append(quoted(name) + ':' + quoted(sum));
+    text.append(between).append(json_text(name) + ':' + json_text(sum));
     between = ",\n";
   }
   text.append("}").append(before_index_sum);
-  return text + quoted(checksum_text(crc32_of(text))) + "}\n";
+  return text + json_text(checksum_text(crc32_of(text))) + "}\n";
 }
 
 //! Reads what `index_text` has written, and nothing else.
