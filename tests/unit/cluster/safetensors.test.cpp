@@ -164,7 +164,7 @@ TEST_CASE("texts come back through quotes, and escapes are those of JSON") {
   for (int code = 0; code < 128; ++code)
     all += static_cast<char>(code);
   all += "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80";
-  CHECK(pp::json_cursor(pp::quoted(all)).text() == all);
+  CHECK(pp::json_cursor(pp::json_text(all)).text() == all);
   CHECK(pp::json_cursor(R"("\u0041\u00e9\u20AC\ud83d\ude00\/\b\f\n\r\t\"\\")").text() ==
         "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80/\b\f\n\r\t\"\\");
   // What is no UTF-8: RFC 3629, section 4.
@@ -180,7 +180,7 @@ TEST_CASE("texts come back through quotes, and escapes are those of JSON") {
                            "\xf5\x80\x80\x80",
                            "\xf0\x9f\x98z",
                            "\xff"}) {
-    CHECK_THROWS_AS((void)pp::json_cursor(pp::quoted(text)).text(), std::runtime_error);
+    CHECK_THROWS_AS((void)pp::json_cursor(pp::json_text(text)).text(), std::runtime_error);
     CHECK(!pp::is_utf8(text));
   }
   for (char const* text : {"",
