@@ -91,7 +91,10 @@ constexpr totals_of_plan eager_totals[] = {
   {"interleaved with sharded weights 2x4, communicators per edge", 608, 730},
   {"ZB-V with sharded weights 2x4, communicators per pipeline", 346, 392},
   {"ZB-V with sharded weights 2x4, communicators per pair", 346, 392},
-  {"ZB-V with sharded weights 2x4, communicators per edge", 357, 407}};
+  {"ZB-V with sharded weights 2x4, communicators per edge", 357, 407},
+  {"1F1B with two frozen stages 4x6, communicators per pipeline", 0, 0},
+  {"1F1B with two frozen stages 4x6, communicators per pair", 0, 0},
+  {"1F1B with two frozen stages 4x6, communicators per edge", 0, 0}};
 
 using counts = std::map<std::string, std::uint64_t>;
 

@@ -160,6 +160,8 @@ TEST_CASE("what a stage has not written is poison in the checked mode over NCCL"
   for (named_plan const& plan : test_plans())
     for (bool const graph : {false, true})
       for (bool const guarded : {false, true}) {
+        if (keeps_nothing(plan))
+          continue;
         CAPTURE(plan.name);
         CAPTURE(graph);
         CAPTURE(guarded);
@@ -378,8 +380,9 @@ TEST_CASE("kernels without room on the GPU end at the deadline, with who stands 
       std::string const& text = result.ranks[rank].failure;
       CAPTURE(text);
       CHECK(text.find("failed: the iteration took longer than the deadline") != std::string::npos);
-      CHECK(text.find("\n  rank " + std::to_string(rank) + " has not ended item ") !=
-            std::string::npos);
+      // A rank whose stage only goes forward may be done.
+      CHECK((keeps_nothing(plan) || text.find("\n  rank " + std::to_string(rank) +
+                                              " has not ended item ") != std::string::npos));
       CHECK(text.find(" device ") != std::string::npos); // the peer
     }
   }

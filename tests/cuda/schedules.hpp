@@ -38,6 +38,11 @@ struct named_plan {
 //! under all policies.
 std::vector<named_plan> test_plans();
 
+//! True for plans whose second stage only goes forward, so that no pass reads what it has kept.
+inline bool keeps_nothing(named_plan const& plan) {
+  return plan.name.find("frozen") != std::string::npos;
+}
+
 //! @brief These, pipelines whose vocabulary is in shards, with one barrier and with two, and one
 //! whose devices attend for each other.
 std::vector<named_plan> plans_with_shards();

@@ -878,7 +878,7 @@ class Mistakes(unittest.TestCase):
             file = cost_file(folder, good)
             self.refused("seq1f1b", *self.GOOD[1:], "--tokens", 64, "--attention-ratio", 1, "--cost", file,
                          reason="do not go with a file of costs")
-            self.refused("dualpipe", *self.GOOD[1:], "--pair-cost", 1, "--cost", file, reason="has no times of pairs")
+            self.refused("dualpipe", *self.GOOD[1:], "--pair-cost", 1, "--cost", file, reason="which have no times of pairs")
             self.refused("gaps", "--devices", 2, "--microbatches", 3, "--cost", file, reason="whole thousandths")
 
     def test_files(self):

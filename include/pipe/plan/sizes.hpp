@@ -47,9 +47,9 @@ struct uniform_sizes {
   std::int64_t weight_input = 0;      //!< from backward_input to backward_weight
   std::int64_t sequence = 0;          //!< keys and values of a microbatch
   std::int64_t sequence_gradient = 0; //!< their gradients
-  std::int64_t copied_gradient = 0;   //!< of a stage, where it has several copies
-  std::int64_t tied_bytes = 0;   //!< of the gradient of a weight that first and last stage share
-  std::int64_t totals_bytes = 0; //!< of a stage's row of the totals
+  std::int64_t tied_bytes = 0;      //!< of the gradient of a weight that first and last stage share
+  std::int64_t totals_bytes = 0;    //!< of a stage's row of the totals
+  std::int64_t copied_gradient = 0; //!< of a stage, where it has several copies
 
   [[nodiscard]] constexpr std::int64_t bytes(slot_class of, pass const&) const noexcept {
     switch (of) {

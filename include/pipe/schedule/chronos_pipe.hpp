@@ -36,8 +36,8 @@ inline constexpr strides<2> chronos_strides{.fused = true, .stride = {1, 1, 2, 2
 //! @source ChronosPipe (2025, arXiv:2503.03182), by its abstract: strides and memory are
 //! its, the gaps are our own derivation, and warm-up and cool-down are reordered as `Repeat` does.
 //! The bubble is what our tests find at P <= 16.
-template <int Chunks = 1, detail::effort How = detail::effort::search>
-using ChronosPipeChunked = Repeat<fixed_block<detail::chronos_strides>, detail::loops, Chunks, How>;
+template <int Chunks = 1, effort How = effort::search>
+using ChronosPipeChunked = Repeat<fixed_block<detail::chronos_strides>, loops, Chunks, How>;
 
 using ChronosPipe = ChronosPipeChunked<>; //!< @brief The same without chunks of sequences.
 namespace detail {

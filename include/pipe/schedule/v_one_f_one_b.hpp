@@ -28,7 +28,7 @@ inline constexpr strides<2> one_f_one_b_v_strides{
 //! (1F1B-V); the layout by first fit is our own.
 template <int Chunks = 1>
 using OneFOneBVChunked =
-  Repeat<fixed_block<detail::one_f_one_b_v_strides>, waves, Chunks, detail::effort::search>;
+  Repeat<fixed_block<detail::one_f_one_b_v_strides>, waves, Chunks, effort::search>;
 
 using OneFOneBV = OneFOneBVChunked<>; //!< @brief The same without chunks of sequences.
 

@@ -96,11 +96,11 @@ struct v_min_block {
 //! @complexity as `Repeat`.
 //! @source as `Repeat`.
 template <offsets Offsets, int Chunks = 1>
-using VShape = Repeat<detail::v_block<Offsets>, waves, Chunks, detail::effort::search>;
+using VShape = Repeat<detail::v_block<Offsets>, waves, Chunks, effort::search>;
 
 //! @brief V-Min: the offsets `v_min_offsets`, and on two devices, where they save nothing, those of
 //! V-ZB.
-template <int Chunks = 1, detail::effort How = detail::effort::search>
+template <int Chunks = 1, effort How = effort::search>
 using VMinChunked = Repeat<detail::v_min_block, waves, Chunks, How>;
 
 using VMin = VMinChunked<>; //!< @brief The least memory of the family, about a third of 1F1B's.

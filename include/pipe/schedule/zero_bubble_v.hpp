@@ -42,7 +42,7 @@ struct zero_bubble_v_block {
 //! @complexity as `Repeat`.
 //! @source Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 6 (ZB-V), for the
 //! start.
-template <int Chunks = 1, detail::effort How = detail::effort::search>
+template <int Chunks = 1, effort How = effort::search>
 using ZeroBubbleVChunked = Repeat<detail::zero_bubble_v_block, waves, Chunks, How>;
 
 using ZeroBubbleV = ZeroBubbleVChunked<>; //!< @brief The same without chunks of sequences.

@@ -234,7 +234,7 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
   CHECK(small_flow{}.refusal().empty());
   CHECK(refusal([](small_flow& of) { of.data[1].pool = 200; }) ==
         "datum 'kept' names a pool that flows do not have; pools are the numbers of slot_class, "
-        "without tied_gradient and totals");
+        "without tied_gradient, copied_gradient and totals");
   CHECK(
     refusal([](small_flow& of) { of.data[1].arrives_in = 9; }).starts_with("datum 'kept' names"));
   CHECK(

@@ -58,7 +58,7 @@ TEST_CASE("no block holds less in the mean than the law of its interval says, wh
       if (each.legs == 3 && each.where == pp::placement::wave)
         CHECK(counted_memory<3, pp::waves>(each, devices) >= least);
       if (each.legs == 4 && each.where == pp::placement::looped)
-        CHECK(counted_memory<4, pp::detail::loops>(each, devices) >= least);
+        CHECK(counted_memory<4, pp::loops>(each, devices) >= least);
     });
   }
 }
@@ -68,7 +68,7 @@ TEST_CASE("the law is met by blocks whose passes follow each other at once") {
   for (int devices = 1; devices <= 8; ++devices)
     for (int chunks = 1; chunks <= 3; ++chunks) {
       pp::block_choice const alone{.chunks = chunks, .interval = 2 * devices + 1};
-      CHECK(counted_memory<1, pp::detail::loops>(alone, devices) ==
+      CHECK(counted_memory<1, pp::loops>(alone, devices) ==
             doctest::Approx(pp::least_block_memory(alone, devices)));
     }
   CHECK(pp::least_block_memory({.legs = 2, .interval = 6}, 8) == doctest::Approx(3.0)); // P/3 + 1/3

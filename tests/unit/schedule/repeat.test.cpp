@@ -112,8 +112,8 @@ void check_everywhere(pp::strides<Legs> own) {
 
 TEST_CASE("blocks of one to four legs, looped and to and fro, keep every rule and their memory") {
   int const fit = pp::first_fit;
-  check_everywhere<1, pp::detail::loops>({.stride = {1, 2}, .gap = {0, fit}});
-  check_everywhere<2, pp::detail::loops>({.stride = {1, 1, 1, 1}, .gap = {0, fit, fit, fit}});
+  check_everywhere<1, pp::loops>({.stride = {1, 2}, .gap = {0, fit}});
+  check_everywhere<2, pp::loops>({.stride = {1, 1, 1, 1}, .gap = {0, fit, fit, fit}});
   check_everywhere<2, pp::waves>({.stride = {2, 1, 2, 1}, .gap = {0, 2, 0, 1}});
   check_everywhere<2, pp::waves>({.fused = true, .stride = {1, 1, 0, 0}, .gap = {0, 1, 0, 2}});
   check_everywhere<3, pp::waves>(
@@ -129,7 +129,7 @@ TEST_CASE("a block of one leg with its backward pass in one piece has the figure
     for (int microbatches = 1; microbatches <= 12; ++microbatches) {
       pp::pipeline_size const size{devices, microbatches};
       auto const block =
-        pp::make_timetable(pp::Repeat<pp::strides<1>, pp::detail::loops>{.block = own}, size);
+        pp::make_timetable(pp::Repeat<pp::strides<1>, pp::loops>{.block = own}, size);
       auto const plain = pp::make_timetable<pp::OneFOneB>(size);
       CHECK(pp::span_of(block) == pp::span_of(plain));
       CHECK(pp::peak_activations(block) == pp::peak_activations(plain));
@@ -156,7 +156,7 @@ TEST_CASE("a list of devices that says what a name says gives the same timetable
     // Devices are asked in another order, so that the sweeps may end in another row of passes.
     auto const ring = pp::make_timetable(listed{.block = block, .where = looped}, size, cost);
     auto const named =
-      pp::make_timetable(pp::Repeat<pp::strides<2>, pp::detail::loops>{.block = block}, size, cost);
+      pp::make_timetable(pp::Repeat<pp::strides<2>, pp::loops>{.block = block}, size, cost);
     CHECK(pp::span_of(ring) == pp::span_of(named));
     CHECK(pp::peak_activations(ring) == pp::peak_activations(named));
   }

@@ -32,7 +32,7 @@ namespace pipelining::inline v0_3 {
 //! @complexity `search_effort`.
 //! @source own derivation, see docs/explanation/v_shapes.md; the frontier is that of the adaptive
 //! search of Qi et al., NeurIPS 2024.
-template <int MemoryLimit = dynamic, int Chunks = 1, detail::effort How = detail::effort::search>
+template <int MemoryLimit = dynamic, int Chunks = 1, effort How = effort::search>
 struct VAuto {
   static_assert(MemoryLimit == dynamic || MemoryLimit >= 2,
                 "VAuto: a device of a V holds at least two activations, one per stage");
@@ -51,7 +51,7 @@ struct VAuto {
   }
 
   //! @brief How long it looks for an order.
-  static constexpr detail::effort how = How;
+  static constexpr effort how = How;
   static constexpr bool searches_unit_costs = true;
   [[nodiscard]] static constexpr bool fused() noexcept { return false; }
   constexpr void start(detail::timeline& line, building_block& block) const {

@@ -64,7 +64,7 @@ struct VContinuous {
   }
 
   //! @brief How long it looks for an order.
-  static constexpr detail::effort how = detail::effort::search;
+  static constexpr effort how = effort::search;
   static constexpr bool searches_unit_costs = true;
   [[nodiscard]] static constexpr bool fused() noexcept { return false; }
   void start(detail::timeline& line, building_block& block) const {

@@ -36,15 +36,16 @@ struct placed {
   }
 };
 
-using waves = placed<placement::wave>; //!< @brief Down the devices and up again.
+using loops = placed<placement::looped>; //!< @brief Stage s on device s mod P.
+using waves = placed<placement::wave>;   //!< @brief Down the devices and up again.
 
-namespace detail {
-
-//! How a block becomes an order.
+//! @brief How a block becomes an order.
 enum class effort : std::uint8_t {
   sweeps, //!< five sweeps: bounded, and the same in the compiler and in the program
   search  //!< and a search where the costs are not those of the papers; for the program
 };
+
+namespace detail {
 
 //! The pass that a line has for a number.
 [[nodiscard]] constexpr pass pass_of(timeline const& line, int at, int number) noexcept {
@@ -202,8 +203,6 @@ constexpr void generate_repeated(Schedule const& schedule,
     write(line, device, rows[device]);
 }
 
-using loops = placed<placement::looped>; //!< @brief Stage s on device s mod P.
-
 //! A block that can be repeated: it knows how many stages a device holds and whether the
 //! backward pass is in one piece, and lays the slots of one unit out.
 template <class Block>
@@ -249,7 +248,7 @@ concept stage_placement = std::copy_constructible<Placement> &&
 template <detail::repeatable_block Block,
           detail::stage_placement Placement = waves,
           int Chunks = 1,
-          detail::effort How = detail::effort::sweeps>
+          effort How = effort::sweeps>
 struct Repeat {
   static_assert(Chunks == dynamic || Chunks >= 1, "Repeat: a sequence has at least one chunk");
 
@@ -271,7 +270,7 @@ struct Repeat {
   }
 
   //! @brief How long it looks for an order.
-  static constexpr detail::effort how = How;
+  static constexpr effort how = How;
   static constexpr bool searches_unit_costs = false;
   [[nodiscard]] constexpr bool fused() const noexcept { return block.fused; }
   constexpr void start(detail::timeline& line, building_block& slots) const {
