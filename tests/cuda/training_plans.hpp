@@ -33,9 +33,9 @@ inline constexpr pipelining::uniform_sizes training_sizes{
   .message = 4,
   .activation = 4,
   .weight_input = 4,
-  .copied_gradient = sizeof(support::copied_row),
   .tied_bytes = 4,
-  .totals_bytes = sizeof(support::training_row)};
+  .totals_bytes = sizeof(support::training_row),
+  .copied_gradient = sizeof(support::copied_row)};
 inline constexpr pipelining::uniform_sizes training_sizes_of_chunks{.message = 4,
                                                                     .activation = 4,
                                                                     .sequence = 4,

@@ -23,8 +23,8 @@ inline constexpr pipelining::uniform_sizes single_words{
 inline constexpr pipelining::uniform_sizes training_sizes{.message = 4,
                                                           .activation = 4,
                                                           .weight_input = 4,
-                                                          .copied_gradient = sizeof(copied_row),
                                                           .tied_bytes = 4,
-                                                          .totals_bytes = sizeof(training_row)};
+                                                          .totals_bytes = sizeof(training_row),
+                                                          .copied_gradient = sizeof(copied_row)};
 
 } // namespace support

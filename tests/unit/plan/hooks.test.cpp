@@ -36,7 +36,7 @@ using pp::subject;
 namespace {
 
 constexpr pp::uniform_sizes both{
-  .message = 64, .copied_gradient = 500, .tied_bytes = 1000, .totals_bytes = 12};
+  .message = 64, .tied_bytes = 1000, .totals_bytes = 12, .copied_gradient = 500};
 
 //! Everything of a device that is not about passes, a line each.
 std::vector<std::string> hooks_of(pp::plan const& work, int device) {

@@ -259,7 +259,7 @@ TEST_CASE("frozen stages have rows of the totals, and copies of them nothing to 
       return step.what == pp::operation::run && step.about == about;
     });
   };
-  pp::uniform_sizes const sizes{.message = 8, .copied_gradient = 8, .totals_bytes = 8};
+  pp::uniform_sizes const sizes{.message = 8, .totals_bytes = 8, .copied_gradient = 8};
   auto const two = pp::lower(
     pp::make_timetable(pp::with_frozen_stages<pp::DualPipe<>>{{}, {0, 1}}, {4, 8}), sizes);
   CHECK(counts(two, pp::subject::contribution) == 4);
