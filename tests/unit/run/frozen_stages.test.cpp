@@ -190,7 +190,8 @@ TEST_CASE("a frozen prefix costs its forward passes, and memory as of the traine
     // [snippet frozen]
     CHECK(pp::makespan(table) == expected[latency]);
     CHECK(pp::makespan(table) < pp::makespan(pp::make_timetable<pp::OneFOneB>({4, 16}, cost)));
-    auto const work = pp::lower(table, support::words).view();
+    pp::plan const lowered = pp::lower(table, support::words);
+    pp::plan_view const work = lowered.view();
     for (int device = 0; device < 4; ++device) {
       CAPTURE(device);
       CHECK(pp::peak_activation_chunks(table, device) == (device == 2 ? 2 : 1));
