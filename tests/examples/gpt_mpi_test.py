@@ -77,7 +77,7 @@ def check_agreement():
                 (["--seed", "7"], "rank 0 has seed=1, rank 2 has seed=7"),
                 (["--layers", "9"], "rank 0 has layers=8, rank 2 has layers=9"),
                 (["--steps", "9"], "rank 0 has steps=5, rank 2 has steps=9"),
-                (["--microbatches", "4"], "rank 0 has microbatches=8, rank 2 has microbatches=4"),
+                (["--microbatches", "4"], "rank 0 has sequences-of-step=8, rank 2 has sequences-of-step=4"),
                 (["--microbatches", "4", "--seed", "7"], "rank 0 has seed=1, rank 2 has seed=7"),  # what is learnt comes first
                 (["--schedule", "1f1b"], "rank 0 has schedule=seq1f1b, rank 2 has schedule=1f1b"),
                 (["--clip", "0.5"], "rank 0 has clip=0, rank 2 has clip=0.5"),
