@@ -81,7 +81,7 @@ def check_agreement():
                 (["--microbatches", "4", "--seed", "7"], "rank 0 has seed=1, rank 2 has seed=7"),  # what is learnt comes first
                 (["--schedule", "1f1b"], "rank 0 has schedule=seq1f1b, rank 2 has schedule=1f1b"),
                 (["--clip", "0.5"], "rank 0 has clip=0, rank 2 has clip=0.5"),
-                (["--devices", "2"], "rank 0 has devices=4, rank 2 has devices=2"),
+                (["--devices", "2"], "rank 0 has sequences-of-step=8, rank 2 has sequences-of-step=16"),
                 (["--text", str(texts[1])], r"rank 0 has digest-of-text=\d+, rank 2 has digest-of-text=\d+"),
                 (["--checkpoint", folder], "rank 0 has checkpoints=no, rank 2 has checkpoints=yes"),
                 (["--every", "3"], "rank 0 has every=10, rank 2 has every=3"),
