@@ -11,6 +11,7 @@
 #include <string>
 #include <tests/cuda/example.hpp>
 #include <tests/cuda/example_reference.hpp>
+#include <tests/support/temporary_folder.hpp>
 #include <vector>
 
 namespace {
@@ -139,36 +140,20 @@ struct place {
   std::uint64_t call;
 };
 
-//! A folder of its own for a run's checkpoints.
-class folder {
-public:
-  folder() {
-    std::string name = std::filesystem::temp_directory_path().string() + "/example-XXXXXX";
-    path_ = ::mkdtemp(name.data());
+//! The last step of which every rank has a file; 0 for none.
+int newest(support::temporary_folder const& files, int ranks) {
+  for (int step = 6; step > 0; --step) {
+    int found = 0;
+    for (int rank = 0; rank < ranks; ++rank)
+      found += std::filesystem::exists(files.path() + "/rank-" + std::to_string(rank) + ".step-" +
+                                       std::to_string(step))
+                 ? 1
+                 : 0;
+    if (found == ranks)
+      return step;
   }
-  folder(folder const&) = delete;
-  folder& operator=(folder const&) = delete;
-  ~folder() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] std::string const& path() const { return path_; }
-  //! The last step of which every rank has a file; 0 for none.
-  [[nodiscard]] int newest(int ranks) const {
-    for (int step = 6; step > 0; --step) {
-      int files = 0;
-      for (int rank = 0; rank < ranks; ++rank)
-        files += std::filesystem::exists(path_ + "/rank-" + std::to_string(rank) + ".step-" +
-                                         std::to_string(step))
-                   ? 1
-                   : 0;
-      if (files == ranks)
-        return step;
-    }
-    return 0;
-  }
-
-private:
-  std::string path_;
-};
-
+  return 0;
+}
 //! One start of a run of six steps, in which a rank may die.
 example_result start(example_case what, int restarts, int gone = -1, place where = {"", 0}) {
   what.ranks = 3;
@@ -208,7 +193,7 @@ TEST_CASE("a run whose rank dies goes on when its launcher starts it again, and 
           CAPTURE(std::string(where.function));
           CAPTURE(where.call);
           CAPTURE(gone);
-          folder const files;
+          support::temporary_folder const files("example");
           what.launcher = launcher;
           what.checkpoint = files.path();
           auto const first = start(what, 0, gone, where);
@@ -221,7 +206,7 @@ TEST_CASE("a run whose rank dies goes on when its launcher starts it again, and 
           (void)start(what, 1, gone, {"ncclCommInitRankConfig", 1});
           CHECK(standin::has_died(gone));
           // Which step that is depends on how soon the others have heard of the death.
-          int const saved = files.newest(3);
+          int const saved = newest(files, 3);
           went_on += saved > 0 ? 1 : 0;
           auto const last = start(what, 2);
           for (std::string const& failure : last.failures)
@@ -241,7 +226,7 @@ TEST_CASE("a run whose rank dies goes on when its launcher starts it again, and 
 }
 
 TEST_CASE("a run does not go on from the checkpoints of another one") {
-  folder const files;
+  support::temporary_folder const files("example");
   example_case what{.checkpoint = files.path(), .launcher = "torchrun"};
   CHECK(start(what, 0).failures == std::vector<std::string>(3));
   what.mixed = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "choose_lowered.hpp"
 
+#include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -50,17 +51,14 @@ std::string kind_of(schedule_choice const& choice) {
          std::to_string(choice.stages_per_device.value_or(0));
 }
 
-//! FNV-1a over the passes of every row.
+//! A hash of the passes of every row.
 std::uint64_t hash_of(pp::dynamic_timetable const& table) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  auto const add = [&hash](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  pp::detail::hasher hash;
   for (pp::pass const& each : table.passes)
-    add(std::uint64_t{each.stage} << 40 ^ std::uint64_t{each.microbatch} << 20 ^
-        static_cast<std::uint64_t>(each.chunk) << 8 ^ static_cast<std::uint64_t>(each.kind) << 1 ^
-        (each.overlapped ? 1u : 0u));
+    hash.add(each);
   for (int const each : table.offsets)
-    add(static_cast<std::uint64_t>(each));
-  return hash;
+    hash.add(each);
+  return hash.state.low;
 }
 
 constexpr std::int64_t most_kept = 2'000'000;      // passes of timetables, 64 MB

@@ -202,6 +202,28 @@ struct open_checkpoint {
   return true;
 }
 
+//! Writes a file of a checkpoint in one go, by a draft that is renamed when it is on the disk.
+//! @throws std::runtime_error where that fails; the draft is gone then.
+inline void write_file(checkpoint_place const& place,
+                       std::string const& path,
+                       std::vector<std::string_view> const& parts) {
+  std::string const draft = place.folder + '/' + place.owner + ".draft";
+  refuse_what_is_no_file(draft);
+  descriptor const file(::open(draft.c_str(),
+                               O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
+                               S_IRUSR | S_IWUSR | S_IRGRP));
+  bool const written =
+    file.get() >= 0 && std::all_of(parts.begin(), parts.end(), [&](std::string_view part) {
+      return write_all(file.get(), part);
+    });
+  if (!written || ::fsync(file.get()) != 0 || std::rename(draft.c_str(), path.c_str()) != 0) {
+    std::string const why = std::strerror(errno);
+    (void)::unlink(draft.c_str());
+    throw std::runtime_error("checkpoint: cannot write " + path + ": " + why +
+                             "; the earlier ones are as they were");
+  }
+}
+
 //! What a folder says is on its disk.
 inline void settle_folder(std::string const& path) {
   descriptor const folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -253,26 +275,10 @@ inline void save_checkpoint(checkpoint_place const& place,
   detail::make_folders(place.folder);
   for (std::int64_t const other : detail::checkpoint_files(place))
     (void)detail::find_checkpoint(place, other);
-  std::string const path = detail::checkpoint_path(place, step);
-  std::string const draft = place.folder + '/' + place.owner + ".draft";
-  detail::refuse_what_is_no_file(draft);
-  {
-    std::string const text = detail::checkpoint_text(place, step);
-    std::string const head = detail::checkpoint_head(
-      text, static_cast<std::int64_t>(state.size()), std::to_string(detail::checksum_of(state)));
-    detail::descriptor const file(::open(draft.c_str(),
-                                         O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
-                                         S_IRUSR | S_IWUSR | S_IRGRP));
-    bool const whole = file.get() >= 0 && detail::write_all(file.get(), head) &&
-                       detail::write_all(file.get(), text) &&
-                       detail::write_all(file.get(), state) && ::fsync(file.get()) == 0;
-    if (!whole || std::rename(draft.c_str(), path.c_str()) != 0) {
-      std::string const why = std::strerror(errno);
-      (void)::unlink(draft.c_str());
-      throw std::runtime_error("checkpoint: cannot write " + path + ": " + why +
-                               "; the earlier ones are as they were");
-    }
-  }
+  std::string const text = detail::checkpoint_text(place, step);
+  std::string const head = detail::checkpoint_head(
+    text, static_cast<std::int64_t>(state.size()), std::to_string(detail::checksum_of(state)));
+  detail::write_file(place, detail::checkpoint_path(place, step), {head, text, state});
   detail::settle_folder(place.folder);
   std::vector<std::int64_t> const steps = detail::checkpoint_files(place);
   for (std::size_t i = 0; i + keep < steps.size(); ++i)

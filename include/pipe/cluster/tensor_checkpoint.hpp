@@ -19,7 +19,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
@@ -434,29 +433,6 @@ read_tensors(checkpoint_place const& place,
   return numbers;
 }
 
-//! Writes a file in one go, by a draft that is renamed when it is on the disk.
-//! @throws std::runtime_error where that fails; the draft is gone then.
-inline void write_file(checkpoint_place const& place,
-                       std::string const& name,
-                       std::vector<std::string_view> const& parts) {
-  std::string const path = place.folder + '/' + name;
-  std::string const draft = place.folder + '/' + place.owner + ".draft";
-  refuse_what_is_no_file(draft);
-  descriptor const file(::open(draft.c_str(),
-                               O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
-                               S_IRUSR | S_IWUSR | S_IRGRP));
-  bool const written =
-    file.get() >= 0 && std::all_of(parts.begin(), parts.end(), [&](std::string_view part) {
-      return write_all(file.get(), part);
-    });
-  if (!written || ::fsync(file.get()) != 0 || std::rename(draft.c_str(), path.c_str()) != 0) {
-    std::string const why = std::strerror(errno);
-    (void)::unlink(draft.c_str());
-    throw std::runtime_error("checkpoint: cannot write " + path + ": " + why +
-                             "; the earlier ones are as they were");
-  }
-}
-
 //! The file of some tensors: its bytes before the numbers, and its index.
 struct tensor_draft {
   std::vector<std::string_view> parts{}; //!< in the order of the file, but for the head
@@ -525,8 +501,8 @@ inline void save_tensors(checkpoint_place const& place,
   std::string const index = detail::index_text(draft.index);
   detail::checkpoint_file const name{place.owner, step, detail::index_ending};
   draft.parts.insert(draft.parts.begin(), draft.head);
-  detail::write_file(place, draft.index.file, draft.parts);
-  detail::write_file(place, name.name(), {index});
+  detail::write_file(place, place.folder + '/' + draft.index.file, draft.parts);
+  detail::write_file(place, place.folder + '/' + name.name(), {index});
   detail::settle_folder(place.folder);
   std::vector<std::int64_t> const steps = detail::indexed_steps(place, false);
   if (steps.size() > keep)

@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -23,6 +22,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <tests/support/raw_store.hpp>
+#include <tests/support/temporary_folder.hpp>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -32,28 +32,6 @@ namespace pp = pipelining;
 namespace {
 
 using support::patience;
-
-//! An empty folder that goes with the object.
-class temporary_folder {
-public:
-  temporary_folder() {
-    std::string name = std::filesystem::temp_directory_path().string() + "/checkpoint-XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  temporary_folder(temporary_folder const&) = delete;
-  temporary_folder& operator=(temporary_folder const&) = delete;
-  ~temporary_folder() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] std::string const& path() const { return path_; }
-  [[nodiscard]] std::set<std::string> files() const {
-    std::set<std::string> names;
-    for (auto const& each : std::filesystem::directory_iterator(path_))
-      names.insert(each.path().filename().string());
-    return names;
-  }
-
-private:
-  std::string path_;
-};
 
 using steps = std::vector<std::int64_t>;
 
@@ -119,7 +97,7 @@ TEST_CASE("what was packed otherwise is refused") {
 }
 
 TEST_CASE("a rank reads what it has written, and keeps the newest two") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   pp::checkpoint_place const place{folder.path() + "/made/here", "rank-1", "a model"};
   CHECK(pp::checkpoints_of(place).empty());
   for (std::int64_t step : {5, 10, 100, 15})
@@ -144,7 +122,7 @@ TEST_CASE("a rank reads what it has written, and keeps the newest two") {
 }
 
 TEST_CASE("a file that is torn anywhere, or has any other bit, is none") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   pp::checkpoint_place const place{folder.path(), "rank-0", "a model"};
   pp::save_checkpoint(place, 1, "the first state");
   pp::save_checkpoint(place, 2, "the second state");
@@ -177,7 +155,7 @@ TEST_CASE("a file that is torn anywhere, or has any other bit, is none") {
 }
 
 TEST_CASE("a disk that is full leaves the earlier checkpoints as they were") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   pp::checkpoint_place const place{folder.path(), "rank-0", "a model"};
   pp::save_checkpoint(place, 1, std::string(500, 'a'));
   pp::save_checkpoint(place, 2, std::string(500, 'b'));
@@ -248,7 +226,7 @@ std::string refusal(Call call) {
 } // namespace
 
 TEST_CASE("what is no file in the place of one is named, and nobody waits for it") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   pp::checkpoint_place const place{folder.path(), "rank-0", "a model"};
   std::string const path = folder.path() + "/rank-0.step-25";
   std::string const draft = folder.path() + "/rank-0.draft";
@@ -279,7 +257,7 @@ TEST_CASE("what is no file in the place of one is named, and nobody waits for it
 }
 
 TEST_CASE("files of two ranks that were exchanged are refused with both names") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   pp::checkpoint_place const zero{folder.path(), "rank-0", "a model"};
   pp::checkpoint_place const one{folder.path(), "rank-1", "a model"};
   pp::save_checkpoint(zero, 5, "the state");
@@ -303,7 +281,7 @@ TEST_CASE("files of two ranks that were exchanged are refused with both names") 
 }
 
 TEST_CASE("files of another run are refused before any is written over or removed") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   pp::checkpoint_place const place{folder.path(), "rank-0", "layers=8\nseed=1\n", {.devices = 4}};
   pp::save_checkpoint(place, 5, "the state");
   pp::save_checkpoint(place, 10, "the state");
@@ -329,7 +307,7 @@ TEST_CASE("files of another run are refused before any is written over or remove
 }
 
 TEST_CASE("a file of another format is named, and stays") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   pp::checkpoint_place const place{folder.path(), "rank-0", "a model"};
   std::ofstream(folder.path() + "/rank-0.step-5") << "pipelining checkpoint 1\na model\n5\n0\n0\n";
   std::string const said = "checkpoint: " + folder.path() +
@@ -341,7 +319,7 @@ TEST_CASE("a file of another format is named, and stays") {
 }
 
 TEST_CASE("a process that is killed while it writes leaves a whole checkpoint behind") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   pp::checkpoint_place const place{folder.path(), "rank-0", "a model"};
   std::uint64_t dice = 4;
   for (int round = 0; round < 20; ++round) {
@@ -412,7 +390,7 @@ std::vector<std::string> agree(std::vector<pp::checkpoint_place> const& places) 
 } // namespace
 
 TEST_CASE("ranks agree, and forget what only some of them have") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   std::vector<pp::checkpoint_place> places;
   for (int rank = 0; rank < 3; ++rank)
     places.push_back({folder.path(), "rank-" + std::to_string(rank), "a model"});
@@ -434,7 +412,7 @@ TEST_CASE("ranks agree, and forget what only some of them have") {
 }
 
 TEST_CASE("one rank with the checkpoints of another run stops all, and removes nothing") {
-  temporary_folder const folder;
+  support::temporary_folder const folder("checkpoint");
   std::vector<pp::checkpoint_place> places;
   for (int rank = 0; rank < 3; ++rank) {
     places.push_back({folder.path(), "rank-" + std::to_string(rank), "8 layers"});

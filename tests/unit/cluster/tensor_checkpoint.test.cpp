@@ -25,6 +25,7 @@
 #include <string>
 #include <sys/stat.h>
 #include <tests/support/raw_store.hpp>
+#include <tests/support/temporary_folder.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,28 +33,6 @@
 namespace pp = pipelining;
 
 namespace {
-
-//! An empty folder that goes with the object.
-class temporary_folder {
-public:
-  temporary_folder() {
-    std::string name = std::filesystem::temp_directory_path().string() + "/tensors-XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  temporary_folder(temporary_folder const&) = delete;
-  temporary_folder& operator=(temporary_folder const&) = delete;
-  ~temporary_folder() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] std::string const& path() const { return path_; }
-  [[nodiscard]] std::set<std::string> files() const {
-    std::set<std::string> names;
-    for (auto const& each : std::filesystem::directory_iterator(path_))
-      names.insert(each.path().filename().string());
-    return names;
-  }
-
-private:
-  std::string path_;
-};
 
 std::string content_of(std::string const& path) {
   std::ifstream in(path, std::ios::binary);
@@ -162,7 +141,7 @@ std::vector<pipeline> pipelines() {
 
 TEST_CASE("any layout loads what any other has saved, each byte once, and moves what it must") {
   for (pipeline const& before : pipelines()) {
-    temporary_folder const there;
+    support::temporary_folder const there("tensors");
     save_all(there.path(), before, 7);
     for (pipeline const& after : pipelines()) {
       CAPTURE(before.devices);
@@ -198,7 +177,7 @@ TEST_CASE("any layout loads what any other has saved, each byte once, and moves 
 }
 
 TEST_CASE("of a file only those tensors are read that are wanted") {
-  temporary_folder const there;
+  support::temporary_folder const there("tensors");
   save_all(there.path(), {2, 1}, 7);
   pipeline const after{4, 1};
   rank_state state(after, 0, -1);
@@ -266,7 +245,7 @@ struct cut_matrix {
 TEST_CASE("shards of a tensor load what other shards have saved") {
   std::pair<int, int> const cuts[] = {{1, 1}, {2, 1}, {1, 2}, {3, 2}, {2, 4}, {6, 7}};
   for (auto const& [down, across] : cuts) {
-    temporary_folder const there;
+    support::temporary_folder const there("tensors");
     cut_matrix saved(6, 7, down, across);
     saved.each(
       [](std::int64_t& x, std::int64_t row, std::int64_t column) { x = 100 * row + column; });
@@ -298,7 +277,7 @@ namespace {
 
 //! Two ranks with a tensor each; what a third one reads of both.
 struct small_run {
-  temporary_folder there{};
+  support::temporary_folder there{"tensors"};
   std::vector<float> one{1, 2, 3};
   std::vector<float> other{4, 5, 6};
   std::vector<float> read_one = std::vector<float>(3, 9);
@@ -416,7 +395,7 @@ TEST_CASE("files that were exchanged, and those of other runs and models, are re
 
 TEST_CASE(
   "a box that is nowhere, and an index without end, are refused whatever their checksums say") {
-  temporary_folder const there;
+  support::temporary_folder const there("tensors");
   pp::checkpoint_place const place{there.path(), "a", "x=1\n"};
   std::vector<float> numbers(2);
   std::map<std::string, bool> const boxes{{"[4] [2]", true},
@@ -504,7 +483,7 @@ TEST_CASE("the newest two stay, and files of ranks that are no more go with the 
 }
 
 TEST_CASE("ranks of another layout agree on a step that has all of theirs") {
-  temporary_folder const there;
+  support::temporary_folder const there("tensors");
   save_all(there.path(), {4, 1}, 10);
   save_all(there.path(), {4, 1}, 20);
   // Of step 20 a rank's index is missing: it was killed.
@@ -536,7 +515,7 @@ TEST_CASE("ranks of another layout agree on a step that has all of theirs") {
 }
 
 TEST_CASE("what cannot be a tensor is refused") {
-  temporary_folder const there;
+  support::temporary_folder const there("tensors");
   std::vector<float> numbers(6);
   auto const refused = [&](pp::state_tensor const& tensor, std::string const& owner = "a") {
     return thrown_by([&] { pp::save_tensors({there.path(), owner}, 1, {&tensor, 1}); });

@@ -9,17 +9,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <examples/gpt/pipeline.hpp>
 #include <examples/gpt/saved_state.hpp>
 #include <examples/gpt/sharded_piece.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <examples/gpt/stage_shard.hpp>
-#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
 #include <tests/support/gpt_bits.hpp>
+#include <tests/support/temporary_folder.hpp>
 #include <vector>
 
 using namespace gpt;
@@ -28,15 +27,6 @@ namespace {
 
 model_size const size{.layers = 12, .width = 8, .heads = 4, .key_heads = 4, .sequence = 9};
 constexpr int microbatches = 12;
-
-//! An empty folder that goes with the object.
-struct temporary_folder {
-  std::string path = std::filesystem::temp_directory_path().string() + "/state-XXXXXX";
-  temporary_folder() { path = ::mkdtemp(path.data()); }
-  temporary_folder(temporary_folder const&) = delete;
-  temporary_folder& operator=(temporary_folder const&) = delete;
-  ~temporary_folder() { std::filesystem::remove_all(path); }
-};
 
 //! Values and both averages of the optimizer.
 template <class Stage>
@@ -98,17 +88,17 @@ TEST_CASE("saved by four devices, the state of training goes on in three and six
     model.update(optimizer, step);
     plain.update(optimizer, step);
   }
-  temporary_folder const there;
+  support::temporary_folder const there("state");
   for (int device = 0; device < 4; ++device)
     pp::save_tensors(
-      {there.path, "rank-" + std::to_string(device)}, 3, tensors_of(model, table, device));
+      {there.path(), "rank-" + std::to_string(device)}, 3, tensors_of(model, table, device));
   auto const expected = state_of(plain.stages());
   double const next_loss = plain.step(pieces);
-  check_goes_on<pp::OneFOneB>(there.path, 3, expected, next_loss, pieces);
-  check_goes_on<pp::Interleaved<2>>(there.path, 3, expected, next_loss, pieces);
-  check_goes_on<pp::OneFOneB>(there.path, 6, expected, next_loss, pieces);
-  check_goes_on<pp::Interleaved<2>>(there.path, 6, expected, next_loss, pieces);
-  check_goes_on<pp::OneFOneB>(there.path, 1, expected, next_loss, pieces);
+  check_goes_on<pp::OneFOneB>(there.path(), 3, expected, next_loss, pieces);
+  check_goes_on<pp::Interleaved<2>>(there.path(), 3, expected, next_loss, pieces);
+  check_goes_on<pp::OneFOneB>(there.path(), 6, expected, next_loss, pieces);
+  check_goes_on<pp::Interleaved<2>>(there.path(), 6, expected, next_loss, pieces);
+  check_goes_on<pp::OneFOneB>(there.path(), 1, expected, next_loss, pieces);
 }
 
 namespace {
@@ -198,14 +188,14 @@ constexpr int ways = 7;
 
 TEST_CASE("stages, shards of stages and pieces of the vocabulary load what any of them has saved") {
   for (int before = 0; before < ways; ++before) {
-    temporary_folder const there;
+    support::temporary_folder const there("state");
     auto const saved = model_in(before, 9);
     saved->fill_averages();
     int owner = 0;
     saved->each([&](auto& part) {
       std::vector<pp::state_tensor> tensors;
       add_tensors(tensors, part);
-      pp::save_tensors({there.path, std::to_string(owner++)}, 1, tensors);
+      pp::save_tensors({there.path(), std::to_string(owner++)}, 1, tensors);
     });
     for (int after = 0; after < ways; ++after) {
       CAPTURE(before);
@@ -216,7 +206,7 @@ TEST_CASE("stages, shards of stages and pieces of the vocabulary load what any o
       loaded->each([&](auto& part) {
         std::vector<pp::state_tensor> tensors;
         add_tensors(tensors, part);
-        (void)pp::load_tensors({there.path, "reader"}, 1, tensors);
+        (void)pp::load_tensors({there.path(), "reader"}, 1, tensors);
       });
       CHECK(differences(loaded->state(), expected->state()) == 0);
     }
