@@ -3,12 +3,14 @@
 """Times the attention of PyTorch on the shapes of the attention benchmark, and compares.
 
 usage: attention_peers.py [--quick] [--ours FILE] [--report FILE.md] [--json FILE] [--peers FILE]
+       attention_peers.py --shapes FILE --json FILE
 
 --ours FILE     what `bin/attention --json FILE` wrote; its shapes are timed. Without: those of bin/attention itself
 --quick         fewer repetitions, and without --ours fewer shapes
 --report FILE   writes the comparison as Markdown; without: to the terminal
 --json FILE     writes the times of the peers, one JSON object per line
 --peers FILE    reads such times instead of taking them
+--shapes FILE   what `bin/attention_shapes --json FILE` wrote; causal squares are timed
 
 Peers: torch-flash is FlashAttention-2, the operator that torch calls for SDPBackend.FLASH_ATTENTION; its causal mask is
 aligned at the last key, so it takes chunks as they are. cuDNN's causal mask in torch starts at the first key, so the
@@ -218,6 +220,38 @@ def time_peers(shapes, quick):
     return found
 
 
+def time_shapes(lines):
+    """Times of the causal squares among the lines of bin/attention_shapes."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    clock = Clock(torch, True)
+    shapes = dict.fromkeys((line["dim"], line["batch"], line["heads"], line["key_heads"], line["tokens"]) for line in lines
+                           if line["queries"] == line["tokens"] and line["extent"] == 0)
+    for dim, batch, heads, key_heads, tokens in shapes:
+        for name, backend in zip(PEERS, (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)):
+            def tensor(count):
+                made = torch.randn(batch, tokens, count, dim, device="cuda", dtype=torch.bfloat16)
+                return made.transpose(1, 2).detach().requires_grad_()
+            q, k, v, gradient = tensor(heads), tensor(key_heads), tensor(key_heads), tensor(heads).detach()
+
+            def forward():
+                with sdpa_kernel(backend):
+                    return torch.nn.functional.scaled_dot_product_attention(
+                        q, k, v, is_causal=True, enable_gqa=heads != key_heads)
+            try:
+                out = forward()
+                times = (clock.median(forward),
+                         clock.median(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)))
+            except Exception as e:
+                print(f"attention_peers: {name}: {str(e).splitlines()[0]}", file=sys.stderr)
+                continue
+            for direction, time in zip(("forward", "backward"), times):
+                pairs = batch * heads * tokens * (tokens + 1) / 2
+                yield {"kind": "peer", "peer": name, "direction": direction, "dim": dim, "batch": batch, "heads": heads,
+                       "key_heads": key_heads, "tokens": tokens, "milliseconds": time,
+                       "tflops": (4 if direction == "forward" else 10) * pairs * dim / time / 1e9}
+
+
 def compare(ours, peers):
     """Our lines, each with the ratios of what there is to compare."""
     times = {(line["peer"], line["direction"], shape_of(line)): line["milliseconds"]
@@ -307,9 +341,14 @@ def report(ours, peers, remark):
 def main(words):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
-    for name in ("--ours", "--report", "--json", "--peers"):
+    for name in ("--ours", "--report", "--json", "--peers", "--shapes"):
         parser.add_argument(name, metavar="FILE")
     wanted = parser.parse_args(words)
+    if wanted.shapes:
+        with open(wanted.json, "w", encoding="utf-8") as file:
+            for line in time_shapes(read_lines(wanted.shapes)):
+                print(json.dumps(line), file=file, flush=True)
+        return 0
     ours = read_lines(wanted.ours) if wanted.ours else []
     shapes = list(dict.fromkeys(shape_of(line) for line in ours if line["kind"] == "attention"))
     status, remark, peers = 0, "", []
