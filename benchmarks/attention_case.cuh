@@ -84,19 +84,22 @@ private:
   void* data_ = nullptr;
 };
 
-//! Time of one run in milliseconds.
+//! Time of one run in milliseconds, of `count` that follow each other.
 template <class Run>
-float milliseconds_of(Run const& run, cudaEvent_t begin, cudaEvent_t end) {
+float milliseconds_of(Run const& run, cudaEvent_t begin, cudaEvent_t end, int count = 1) {
   cuda::check(cudaEventRecord(begin), "cudaEventRecord");
-  run();
+  for (int n = 0; n < count; ++n) {
+    run();
+  }
   cuda::check(cudaEventRecord(end), "cudaEventRecord");
   cuda::check(cudaEventSynchronize(end), "cudaEventSynchronize");
   float time = 0;
   cuda::check(cudaEventElapsedTime(&time, begin, end), "cudaEventElapsedTime");
-  return time;
+  return time / static_cast<float>(count);
 }
 
-//! Median time in milliseconds, after one run that is not counted.
+//! Median time in milliseconds, after one run that is not counted. Short runs are timed some at a
+//! time, a millisecond together: else the host's time for the first launch counts.
 template <class Run>
 double median_milliseconds(Run const& run, effort const& spend) {
   static bool is_warm = false;
@@ -109,12 +112,14 @@ double median_milliseconds(Run const& run, effort const& spend) {
     passed += milliseconds_of(run, begin, end);
   }
   is_warm = true;
+  auto const once = milliseconds_of(run, begin, end);
+  auto const count = spend.milliseconds > 0 ? std::clamp(static_cast<int>(1 / once), 1, 32) : 1;
   std::vector<float> times;
   passed = 0;
   while (static_cast<int>(times.size()) < spend.least_runs ||
          (static_cast<int>(times.size()) < spend.most_runs && passed < spend.milliseconds)) {
-    times.push_back(milliseconds_of(run, begin, end));
-    passed += times.back();
+    times.push_back(milliseconds_of(run, begin, end, count));
+    passed += times.back() * static_cast<float>(count);
   }
   cuda::check(cudaEventDestroy(begin), "cudaEventDestroy");
   cuda::check(cudaEventDestroy(end), "cudaEventDestroy");

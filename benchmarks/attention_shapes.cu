@@ -12,10 +12,9 @@
 //!
 //! Exit status: 0; 1 where the GPU fails; 77 where there is no GPU.
 
-#include "attention_case.cuh"
-
 #include <pipe/attention/on_gpu.cuh>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +22,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "attention_case.cuh"
 
 namespace {
 
@@ -68,9 +69,9 @@ struct program {
                 rate);
     std::fflush(stdout);
     json << R"({"name": ")" << s.name << R"(", "dim": )" << dim << R"(, "batch": )" << s.batch
-         << R"(, "heads": )" << s.heads << R"(, "key_heads": )" << s.key_heads
-         << R"(, "queries": )" << s.queries << R"(, "tokens": )" << s.tokens << R"(, "extent": )"
-         << s.extent << R"(, "what": ")" << what << R"(", "milliseconds": )" << milliseconds
+         << R"(, "heads": )" << s.heads << R"(, "key_heads": )" << s.key_heads << R"(, "queries": )"
+         << s.queries << R"(, "tokens": )" << s.tokens << R"(, "extent": )" << s.extent
+         << R"(, "what": ")" << what << R"(", "milliseconds": )" << milliseconds
          << R"(, "tflops": )" << rate << "}\n"
          << std::flush;
   }
@@ -83,12 +84,14 @@ struct tensors {
   at::parameters p;
   buffer<element> query, key, value, output, output_gradient, query_gradient;
   buffer<float> log_sum_exp, key_gradient, value_gradient, scratch;
+  buffer<std::uint32_t> taken;
 
   explicit tensors(shape const& of)
       : s(of), p(parameters_of(of)), query(queries()), key(keys()), value(keys()),
         output(queries()), output_gradient(queries()), query_gradient(queries()),
         log_sum_exp(s.batch * s.queries * s.heads), key_gradient(keys()), value_gradient(keys()),
-        scratch(std::max(at::backward_scratch(p), at::forward_scratch<Dim, element>(p))) {
+        scratch(std::max(at::backward_scratch(p), at::forward_scratch<Dim, element>(p))), taken(1) {
+    taken.zero();
     query.fill(1);
     key.fill(2);
     value.fill(3);
@@ -118,16 +121,18 @@ struct tensors {
   [[nodiscard]] at::row_view<float> rows() const {
     return at::dense_rows(log_sum_exp.data(), s.batch, s.heads, s.queries);
   }
-  [[nodiscard]] at::gpu_scratch room() const { return {scratch.data(), scratch.count()}; }
+  [[nodiscard]] at::gpu_scratch room(bool stay) const {
+    return {scratch.data(), scratch.count(), stay ? taken.data() : nullptr};
+  }
 
   template <class Mask>
-  void forward(Mask const& m, cudaStream_t stream = nullptr) const {
+  void forward(Mask const& m, bool stay = true, cudaStream_t stream = nullptr) const {
     at::forward_tensors<element> const t{view(query, s.queries, s.heads),
                                          view(key, s.tokens, s.key_heads),
                                          view(value, s.tokens, s.key_heads),
                                          view(output, s.queries, s.heads),
                                          rows()};
-    at::forward_on_gpu<Dim>(p, t, room(), m, at::plain{}, stream);
+    at::forward_on_gpu<Dim>(p, t, room(stay), m, at::plain{}, stream);
   }
 
   template <at::query_order Order, class Mask>
@@ -142,7 +147,7 @@ struct tensors {
                                           view(key_gradient, s.tokens, s.key_heads),
                                           view(value_gradient, s.tokens, s.key_heads)};
     at::backward_on_gpu<Dim, element, Mask, at::plain, at::built_here, Order>(
-      p, t, room(), m, at::plain{}, nullptr);
+      p, t, room(false), m, at::plain{}, nullptr);
   }
 
   //! Pairs that a mask keeps, of all heads.
@@ -173,6 +178,7 @@ void measure_both(program& to, shape const& s, Mask const& m, Keys const& keys) 
   auto const pairs = t.pairs(keys);
   auto const median = [&](auto const& run) { return median_milliseconds(run, to.spend); };
   to.say(s, Dim, "forward", median([&] { t.forward(m); }), pairs);
+  to.say(s, Dim, "forward, block each", median([&] { t.forward(m, false); }), pairs);
   to.say(s,
          Dim,
          "backward, kept",
@@ -183,6 +189,26 @@ void measure_both(program& to, shape const& s, Mask const& m, Keys const& keys) 
          "backward, free",
          median([&] { t.template backward<at::query_order::free>(m); }),
          pairs);
+}
+
+//! Time of the host for one call, of many that are enqueued at once.
+template <int Dim>
+void measure_calls(program& to, shape const& s) {
+  tensors<Dim> const t(s);
+  auto const each = [&](char const* what, auto const& call) {
+    constexpr int calls = 100;
+    call();
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    auto const begin = std::chrono::steady_clock::now();
+    for (int n = 0; n < calls; ++n) {
+      call();
+    }
+    std::chrono::duration<double, std::milli> const time = std::chrono::steady_clock::now() - begin;
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    to.say(s, Dim, what, time.count() / calls, 0);
+  };
+  each("host, forward", [&] { t.forward(at::causal{}); });
+  each("host, backward", [&] { t.template backward<at::query_order::kept>(at::causal{}); });
 }
 
 //! Forward while a kernel holds multiprocessors, of another stream.
@@ -204,7 +230,7 @@ void measure_held(program& to, shape const& s, int held) {
   cudaEvent_t end = nullptr;
   cuda::check(cudaEventCreate(&begin), "cudaEventCreate");
   cuda::check(cudaEventCreate(&end), "cudaEventCreate");
-  t.forward(at::causal{}, own);
+  t.forward(at::causal{}, true, own);
   cuda::check(cudaStreamSynchronize(own), "cudaStreamSynchronize");
   std::vector<float> times;
   for (int run = 0; run < 7; ++run) {
@@ -214,7 +240,7 @@ void measure_held(program& to, shape const& s, int held) {
       cuda::check(cudaGetLastError(), "hold");
     }
     cuda::check(cudaEventRecord(begin, own), "cudaEventRecord");
-    t.forward(at::causal{}, own);
+    t.forward(at::causal{}, true, own);
     cuda::check(cudaEventRecord(end, own), "cudaEventRecord");
     cuda::check(cudaEventSynchronize(end), "cudaEventSynchronize");
     *static_cast<int volatile*>(is_over) = 1;
@@ -268,8 +294,8 @@ void measure_all(program& to) {
                          shape{"chunk, 1.5 rounds", 1, 12, 12, 2048, 32768}}) {
     measure_both<128>(to, s, at::causal{}, causal_keys(0));
   }
-  for (shape const& s : {shape{"square", 1, 16, 16, 8192, 8192},
-                         shape{"chunk", 1, 16, 16, 2048, 32768}}) {
+  for (shape const& s :
+       {shape{"square", 1, 16, 16, 8192, 8192}, shape{"chunk", 1, 16, 16, 2048, 32768}}) {
     measure_both<64>(to, s, at::causal{}, causal_keys(0));
   }
   for (shape const& s : {shape{"window of 1k", 1, 16, 16, 32768, 32768, 1024},
@@ -281,6 +307,7 @@ void measure_all(program& to) {
                          shape{"documents of 8k", 1, 16, 16, 32768, 32768, 8192}}) {
     measure_documents<128>(to, s);
   }
+  measure_calls<128>(to, {"calls", 1, 1, 1, 128, 128});
   for (int const held : {0, 1, 4, 16}) {
     measure_held<128>(to, {"held", 1, 32, 32, 8192, 8192}, held);
     measure_held<128>(to, {"held, chunk", 1, 32, 8, 2048, 32768}, held);

@@ -144,7 +144,7 @@ at::gpu_scratch scratch_for_all_chunks() {
     floats = std::max(
       {floats, at::forward_scratch<dim, __nv_bfloat16, prompted>(p), at::backward_scratch(p)});
   }
-  return {on_device<float>(floats), floats};
+  return {on_device<float>(floats), floats, on_device<std::uint32_t>(1)};
 }
 // [snippet scratch]
 

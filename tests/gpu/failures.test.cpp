@@ -95,6 +95,6 @@ TEST_CASE("a kernel that does not end is told at the deadline, with device and p
   std::string const& told = result.failures.at(1);
   CAPTURE(told);
   CHECK(told.find("cuda: the iteration has not ended before its deadline\n") == 0);
-  CHECK(has(told, "device 1 has not ended item 4: run the forward of stage 1, microbatch 1"));
+  CHECK(has(told, "device 1 has not ended item 4 of 24: run the forward of stage 1, microbatch 1"));
   CHECK(result.failures.at(2) == after_failure);
 }

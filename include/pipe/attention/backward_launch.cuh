@@ -57,7 +57,7 @@ void launch_backward(backward_call<Element, Mask, Score> const& call,
          stream,
          sums);
   if (tiles != 0) {
-    start(tiles * query_sums::halves(Family, Dim));
+    start(tiles * query_sums::halves(Family, Dim) * static_cast<unsigned>(sums.parts));
   }
   launch(finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
          call,

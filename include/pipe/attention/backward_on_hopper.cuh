@@ -9,6 +9,7 @@
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/hopper/launch.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/work_order.hpp>
 #include <pipe/config.hpp>
 
 #include <cuda_runtime_api.h>
@@ -60,7 +61,7 @@ template <int Dim, class Built, query_order Order, class Element, mask Mask, sco
 void start_on_hopper(parameters const& p,
                      backward_tensors<Element, float, float> const& t,
                      row_view<float> mean,
-                     query_sums const& sums,
+                     query_sums sums,
                      Mask const& m,
                      Score const& f,
                      cudaStream_t stream) {
@@ -70,6 +71,10 @@ void start_on_hopper(parameters const& p,
   if (p.batch * p.heads * p.query_length == 0) {
     return;
   }
+  auto const multiprocessors = attribute_of_device(cudaDevAttrMultiProcessorCount);
+  sums.parts = parts_of_groups(p, shape::keys, multiprocessors);
+  sums.section =
+    key_heads_together(p, Order, multiprocessors, attribute_of_device(cudaDevAttrL2CacheSize));
   void const* const some = t.query.data;
   // Before any launch, since they may refuse.
   hopper_backward_maps const maps{map_of("key", t.key, shape::rows, some),

@@ -10,6 +10,7 @@
 #include <pipe/attention/hopper/launch.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/work_order.hpp>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
 
@@ -26,14 +27,16 @@ PIPELINING_KERNEL void
 __launch_bounds__(threads_on_hopper<hopper_forward_shape<Dim, Score>::threads>, 1)
   forward_hopper_kernel(hopper_forward_maps const __grid_constant__ maps,
                         forward_call<Element, Mask, Score> const __grid_constant__ call,
-                        Splits const __grid_constant__ splits) {
+                        Splits const __grid_constant__ splits,
+                        piece_order const __grid_constant__ order) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char attention_memory[];
-  forward_hopper_block<Dim>(call, maps, splits, attention_memory);
+  forward_hopper_block<Dim>(call, maps, splits, order, attention_memory);
 #else
   (void)maps;
   (void)call;
   (void)splits;
+  (void)order;
   __trap(); // never reached: no launch fits the bounds, see hopper/code_in_program.cuh
 #endif
 }
@@ -77,12 +80,14 @@ template <int Dim, class Built, class Element, mask Mask, score Score, class Spl
 void launch_hopper(hopper_forward_maps maps,
                    forward_call<Element, Mask, Score> call,
                    Splits splits,
+                   piece_order order,
                    std::int64_t work,
                    cudaStream_t stream) {
-  void* arguments[] = {&maps, &call, &splits};
-  launch_staying<hopper_forward_shape<Dim, Score>>(
+  void* arguments[] = {&maps, &call, &splits, &order};
+  launch_pieces<hopper_forward_shape<Dim, Score>>(
     reinterpret_cast<void const*>(forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>),
     work * splits.count,
+    order.taken != nullptr,
     arguments,
     stream);
 }
@@ -94,7 +99,8 @@ void start_on_hopper(parameters const& p,
                      Mask const& m,
                      Score const& f,
                      cudaStream_t stream,
-                     key_splits const& splits) {
+                     key_splits const& splits,
+                     std::uint32_t* taken) {
   using shape = hopper_forward_shape<Dim, Score>;
   auto const work = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
   check_key_splits(splits, work);
@@ -104,10 +110,14 @@ void start_on_hopper(parameters const& p,
   auto const maps = maps_of<shape>(t);
   forward_call<Element, Mask, Score> const call{
     p, t, m, f, static_cast<float>(p.effective_scale())};
+  piece_order const order{taken,
+                          heads_together(p,
+                                         attribute_of_device(cudaDevAttrMultiProcessorCount),
+                                         attribute_of_device(cudaDevAttrL2CacheSize))};
   if (splits.count == 1) {
-    launch_hopper<Dim, Built>(maps, call, no_key_splits{}, work, stream);
+    launch_hopper<Dim, Built>(maps, call, no_key_splits{}, order, work, stream);
   } else {
-    launch_hopper<Dim, Built>(maps, call, splits, work, stream);
+    launch_hopper<Dim, Built>(maps, call, splits, order, work, stream);
     launch_merge<Dim, Built>(p, t, splits, stream);
   }
 }
@@ -127,6 +137,9 @@ void start_on_hopper(parameters const& p,
 //! @param f      what is done to scale * query . key
 //! @param stream in whose order the kernels run, on the current GPU; the call does not wait for
 //! them
+//! @param taken  device memory of 4 bytes that hold 0, and do so again after the call; calls of one
+//!               stream can share it. Blocks then stay and take pieces of work one by one; without,
+//!               there is a block for each piece
 //! @param splits with a count above 1: the keys are cut into so many parts that run side by side,
 //!               and a second kernel merges them. The scratch must be 16-byte aligned and stay
 //!               until then
@@ -140,13 +153,14 @@ void forward_on_hopper(parameters const& p,
                        Mask const& m,
                        Score const& f,
                        cudaStream_t stream,
-                       key_splits const& splits = {}) {
+                       key_splits const& splits = {},
+                       std::uint32_t* taken = nullptr) {
   static_assert(detail::is_kernel_element<Element>,
                 "attention::forward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
   detail::check_for_kernels<Dim>(p, t);
   detail::check_hopper(detail::forward_code<Dim, Element, Mask, Score, Built>, "forward_on_device");
-  detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
+  detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, taken);
 }
 
 } // namespace pipelining::inline v0_3::attention

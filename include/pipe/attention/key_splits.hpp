@@ -49,20 +49,23 @@ inline void check_key_splits(key_splits const& splits, std::int64_t work) {
 
 //! Into how many parts to cut the keys, so that pieces of work fill the rounds of a GPU.
 //!
-//! One part where the pieces fill four fifths of a round. Else the fewest parts whose rounds are
-//! within 85 % as full as the fullest; a part has at least two tiles.
+//! One part where the pieces fill four fifths of one round, or nine tenths of several, or of
+//! several rounds there are fewer than 32 tiles. Else the fewest parts whose rounds are within 85 %
+//! as full as the fullest; a part has at least two tiles.
 //! @param work            pieces of work without parts: tiles of queries, times heads and sequences
 //! @param tiles           of keys
 //! @param multiprocessors of the GPU; each does one piece at a time
 //! @source own derivation; the two thresholds follow FlashAttention-3's choice
 [[nodiscard]] constexpr std::int32_t
 choose_key_splits(std::int64_t work, std::int64_t tiles, std::int64_t multiprocessors) {
-  if (work == 0 || 5 * work >= 4 * multiprocessors) {
-    return 1;
-  }
   auto const rounds = [&](std::int64_t count) {
     return (work * count + multiprocessors - 1) / multiprocessors;
   };
+  bool const is_full = rounds(1) < 2 ? 5 * work >= 4 * multiprocessors
+                                     : 10 * work >= 9 * multiprocessors * rounds(1) || tiles < 32;
+  if (work == 0 || is_full) {
+    return 1;
+  }
   // Fullness of count parts is work count / rounds; fractions are compared crosswise.
   std::int64_t fullest = 1;
   std::int64_t const most = tiles / 2 < 1 ? 1 : tiles / 2 > 256 ? 256 : tiles / 2;

@@ -50,6 +50,22 @@ concept tile_mask = mask<Mask> && requires(Mask const& m, tile_position at) {
   { m.cover(at) } -> std::convertible_to<tile_cover>;
 };
 
+//! @brief Positions [begin, end); none where end is not above begin.
+struct position_range {
+  std::int32_t begin; //!< first position
+  std::int32_t end;   //!< one after the last
+};
+
+//! @brief A mask that also says which keys of a tile its queries see at most, and which queries
+//! its keys. The tiles that it does not skip follow each other without a gap, along keys and along
+//! queries: kernels stop at the first one that it skips after one that it did not.
+//! The tile is as long as the call, in the asked direction; ranges lie within.
+template <class Mask>
+concept band_mask = tile_mask<Mask> && requires(Mask const& m, tile_position at) {
+  { m.keys_seen(at) } -> std::same_as<position_range>;
+  { m.queries_seeing(at) } -> std::same_as<position_range>;
+};
+
 //! @brief The answer of any mask for a tile; a mask without one gets every pair asked.
 template <mask Mask>
 [[nodiscard]] PIPELINING_HOST_DEVICE constexpr tile_cover cover(Mask const& m, tile_position at) {
@@ -65,6 +81,15 @@ struct full {
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position) const { return true; }
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr tile_cover cover(tile_position) const {
     return tile_cover::full;
+  }
+  //! All keys.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range keys_seen(tile_position at) const {
+    return {at.key_begin, at.key_end};
+  }
+  //! All queries.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
+  queries_seeing(tile_position at) const {
+    return {at.query_begin, at.query_end};
   }
 };
 
@@ -87,6 +112,21 @@ struct sliding_window {
     }
     return least >= -std::int64_t{before} && most <= after ? tile_cover::full : tile_cover::partial;
   }
+  //! Keys from `before` before the first query to `after` after the last.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range keys_seen(tile_position at) const {
+    auto const begin = std::int64_t{at.query_begin} - before;
+    auto const end = std::int64_t{at.query_end} + after;
+    return {begin > at.key_begin ? static_cast<std::int32_t>(begin) : at.key_begin,
+            end < at.key_end ? static_cast<std::int32_t>(end) : at.key_end};
+  }
+  //! Queries from `after` before the first key to `before` after the last.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
+  queries_seeing(tile_position at) const {
+    auto const begin = std::int64_t{at.key_begin} - after;
+    auto const end = std::int64_t{at.key_end} + before;
+    return {begin > at.query_begin ? static_cast<std::int32_t>(begin) : at.query_begin,
+            end < at.query_end ? static_cast<std::int32_t>(end) : at.query_end};
+  }
 };
 
 //! @brief A query sees itself and all keys before it.
@@ -99,6 +139,15 @@ struct causal {
       return tile_cover::skip;
     }
     return at.key_end - 1 <= at.query_begin ? tile_cover::full : tile_cover::partial;
+  }
+  //! Keys up to the last query.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range keys_seen(tile_position at) const {
+    return {at.key_begin, at.key_end < at.query_end ? at.key_end : at.query_end};
+  }
+  //! Queries from the first key on.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
+  queries_seeing(tile_position at) const {
+    return {at.query_begin > at.key_begin ? at.query_begin : at.key_begin, at.query_end};
   }
 };
 
@@ -123,8 +172,34 @@ struct document {
     bool const one = query_first == query_last && key_first == key_last && query_first == key_first;
     return one ? tile_cover::full : tile_cover::partial;
   }
+  //! Keys of the documents of all queries. Reads the table 2 + log2(keys after the queries) times.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range keys_seen(tile_position at) const {
+    return documents_of(at.batch, {at.query_begin, at.query_end}, {at.key_begin, at.key_end});
+  }
+  //! Queries of the documents of all keys, likewise.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
+  queries_seeing(tile_position at) const {
+    return documents_of(at.batch, {at.key_begin, at.key_end}, {at.query_begin, at.query_end});
+  }
 
 private:
+  //! Positions of `all` in the documents of some positions.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
+  documents_of(std::int32_t batch, position_range some, position_range all) const {
+    auto const begin = start(batch, some.begin);
+    auto const last = start(batch, some.end - 1);
+    auto in = all.begin > some.end ? all.begin : some.end; // from here on, in the last document?
+    auto out = all.end;                                    // not in it
+    while (in < out) {
+      auto const middle = in + (out - in) / 2;
+      if (start(batch, middle) == last) {
+        in = middle + 1;
+      } else {
+        out = middle;
+      }
+    }
+    return {begin > all.begin ? begin : all.begin, out < all.end ? out : all.end};
+  }
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int32_t start(std::int32_t batch,
                                                                     std::int32_t position) const {
     return first[batch * batch_stride + position];
@@ -147,6 +222,22 @@ struct both {
       return tile_cover::skip;
     }
     return a == tile_cover::full && b == tile_cover::full ? tile_cover::full : tile_cover::partial;
+  }
+  //! Keys in the ranges of both masks; the second is asked within that of the first.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
+  keys_seen(tile_position at) const requires band_mask<First> && band_mask<Second> {
+    auto const range = one.keys_seen(at);
+    at.key_begin = range.begin;
+    at.key_end = range.end;
+    return range.begin < range.end ? two.keys_seen(at) : range;
+  }
+  //! Queries in the ranges of both masks, likewise.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
+  queries_seeing(tile_position at) const requires band_mask<First> && band_mask<Second> {
+    auto const range = one.queries_seeing(at);
+    at.query_begin = range.begin;
+    at.query_end = range.end;
+    return range.begin < range.end ? two.queries_seeing(at) : range;
   }
 };
 

@@ -31,6 +31,10 @@ namespace pipelining::inline v0_3::attention {
 struct gpu_scratch {
   float* data = nullptr;  //!< begins at a multiple of 16 bytes
   std::int64_t count = 0; //!< floats
+  //! 4 bytes that hold 0 before the first call; each call leaves them so. With them blocks of
+  //! forward stay and take work piece by piece, which is faster where sequences are short. Null:
+  //! each block does one piece.
+  std::uint32_t* taken = nullptr;
 };
 
 namespace detail {
@@ -164,7 +168,7 @@ kernel_choice forward_on_gpu(parameters const& p,
   }
   if (choice.family == kernel_family::hopper) {
     auto const splits = detail::splits_in(scratch, p, detail::key_splits_on_hopper<Dim, Score>(p));
-    detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
+    detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, scratch.taken);
     return choice;
   }
   auto const best = scratch.count < key_splits::scratch(p, 2)

@@ -39,7 +39,10 @@ struct query_sums {
   float* numbers = nullptr;        //!< two of each query: log-sum-exp times log2 e, and dO . O
   std::int32_t* after = nullptr;   //!< of each step and half: 1 + the tile of keys that added last
   std::uint32_t* ticket = nullptr; //!< the next piece of work
+  std::int32_t* written = nullptr; //!< of each tile of keys: parts of its group that have added
   std::int32_t steps = 0;          //!< of the queries of a head
+  std::int32_t parts = 1;          //!< the heads of a group are cut into so many, for a block each
+  std::int32_t section = 1;        //!< key heads, of all sequences, that are worked on together
 
   //! Blocks that share the columns of a head: their sums have an order each.
   [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr int halves(kernel_family family,
@@ -51,12 +54,17 @@ struct query_sums {
     auto const step = detail::queries_of_step(family, p.head_dim);
     return (p.query_length + step - 1) / step;
   }
+  //! Tiles of keys, of all key heads and sequences; as many as of the smallest tiles.
+  [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr std::int64_t
+  key_tiles(parameters const& p) {
+    return p.batch * p.key_heads * ((p.key_length + 63) / 64);
+  }
   //! Numbers of 4 bytes that it takes.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, kernel_family family) {
     auto const step = detail::queries_of_step(family, p.head_dim);
     return p.batch * p.heads * steps_of(p, family) *
              (step * (p.head_dim + 2) + halves(family, p.head_dim)) +
-           1;
+           key_tiles(p) + 1;
   }
   //! Takes its place at the start of scratch.
   //! @param data begins at a multiple of 16 bytes and holds scratch(p, family) numbers
@@ -65,11 +73,15 @@ struct query_sums {
     auto const queries = steps * detail::queries_of_step(family, p.head_dim);
     auto* const numbers = data + queries * p.head_dim;
     auto* const after = reinterpret_cast<std::int32_t*>(numbers + queries * 2);
+    auto* const written = after + steps * halves(family, p.head_dim);
     return {data,
             numbers,
             after,
-            reinterpret_cast<std::uint32_t*>(after + steps * halves(family, p.head_dim)),
-            static_cast<std::int32_t>(steps_of(p, family))};
+            reinterpret_cast<std::uint32_t*>(written + key_tiles(p)),
+            written,
+            static_cast<std::int32_t>(steps_of(p, family)),
+            1,
+            static_cast<std::int32_t>(p.batch * p.key_heads)};
   }
   //! The number of the first step of a head.
   [[nodiscard]] PIPELINING_HOST_DEVICE std::int32_t

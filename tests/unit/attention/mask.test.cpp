@@ -55,6 +55,49 @@ void check_tiles(Mask const& mask, bool exact, std::int32_t positions, unsigned 
   CHECK(skipped + full > 300); // the answers must also be worth something
 }
 
+//! Holds ranges against every pair: they have all that is kept, and where the mask is one band
+//! nothing else at either end.
+template <at::band_mask Mask>
+void check_ranges(Mask const& mask, bool exact, std::int32_t positions, unsigned seed) {
+  std::mt19937 random(seed);
+  auto const below = [&](std::int32_t n) {
+    return std::uniform_int_distribution<std::int32_t>(0, n)(random);
+  };
+  auto const check = [&](at::position_range range, at::position_range all, auto const& any_kept) {
+    REQUIRE(range.begin >= all.begin);
+    REQUIRE(range.end <= all.end);
+    at::position_range kept{all.end, all.begin};
+    for (auto n = all.begin; n < all.end; ++n) {
+      if (any_kept(n)) {
+        kept = {std::min(kept.begin, n), n + 1};
+      }
+    }
+    if (kept.begin < kept.end) {
+      REQUIRE(range.begin <= kept.begin);
+      REQUIRE(range.end >= kept.end);
+    }
+    if (exact) {
+      REQUIRE((kept.begin < kept.end ? range.begin == kept.begin && range.end == kept.end
+                                     : range.begin >= range.end));
+    }
+  };
+  for (int round = 0; round < 2000; ++round) {
+    auto const some = below(positions - 1);
+    auto const some_end = some + 1 + below(std::min(9, positions - some - 1));
+    auto const begin = below(positions - 1);
+    auto const end = begin + 1 + below(positions - begin - 1);
+    auto const batch = below(1);
+    at::tile_position const keys{batch, 0, some, some_end, begin, end};
+    check(mask.keys_seen(keys), {begin, end}, [&](std::int32_t k) {
+      return by_brute_force(mask, {batch, 0, some, some_end, k, k + 1}) != at::tile_cover::skip;
+    });
+    at::tile_position const queries{batch, 0, begin, end, some, some_end};
+    check(mask.queries_seeing(queries), {begin, end}, [&](std::int32_t q) {
+      return by_brute_force(mask, {batch, 0, q, q + 1, some, some_end}) != at::tile_cover::skip;
+    });
+  }
+}
+
 } // namespace
 
 TEST_CASE("masks with closed forms answer for tiles exactly") {
@@ -65,6 +108,17 @@ TEST_CASE("masks with closed forms answer for tiles exactly") {
       check_tiles(at::sliding_window{before, after}, true, 40, 3);
     }
   }
+}
+
+TEST_CASE("ranges of bands end where the first and the last kept pair lie") {
+  check_ranges(at::full{}, true, 40, 1);
+  check_ranges(at::causal{}, true, 40, 2);
+  for (std::int32_t before = 0; before < 12; before += 3) {
+    for (std::int32_t after = 0; after < 12; after += 4) {
+      check_ranges(at::sliding_window{before, after}, true, 40, 3);
+    }
+  }
+  check_ranges(at::sliding_window{2147483647, 2147483647}, true, 40, 4);
 }
 
 TEST_CASE("document and combined masks never answer wrongly") {
@@ -81,6 +135,10 @@ TEST_CASE("document and combined masks never answer wrongly") {
   check_tiles(documents, false, 40, 6);
   check_tiles(at::both<at::causal, at::document>{{}, documents}, false, 40, 7);
   check_tiles(at::both<at::causal, at::sliding_window>{{}, {5, 3}}, false, 40, 8);
+  check_ranges(documents, true, 40, 9);
+  check_ranges(at::both<at::causal, at::document>{{}, documents}, true, 40, 10);
+  check_ranges(at::both<at::document, at::sliding_window>{documents, {5, 3}}, true, 40, 11);
+  static_assert(!at::band_mask<at::both<at::causal, attention_tests::speckled>>);
 }
 
 TEST_CASE("a mask without an answer for tiles is asked pair by pair") {

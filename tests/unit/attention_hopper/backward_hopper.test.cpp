@@ -118,6 +118,29 @@ TEST_CASE("hopper backward: heads of a group come in turn, several blocks add to
   }
 }
 
+TEST_CASE("hopper backward: parts of a group, and sections of heads, give the same numbers") {
+  sizes const s{.batch = 2,
+                .queries = 130,
+                .query_offset = 40,
+                .keys = 150,
+                .key_offset = 20,
+                .heads = 6,
+                .key_heads = 2};
+  auto& m = the_machine();
+  for (auto const& [name, dim] :
+       {std::pair{"64", 64}, std::pair{"64_free", 64}, std::pair{"256", 256}}) {
+    for (auto const& [parts, section] : {std::pair{2, 0}, std::pair{3, 1}, std::pair{1, 3}}) {
+      m.parts = parts;
+      m.section = section;
+      auto of = s;
+      of.dim = dim;
+      check_backward<__nv_bfloat16>(name, of, at::causal{}, at::plain{}, 7);
+    }
+  }
+  m.parts = 1;
+  m.section = 0;
+}
+
 TEST_CASE("hopper backward: logits far below 0 beside the end of the keys") {
   backward_problem<__nv_bfloat16> problem(
     the_machine().where, {.queries = 70, .query_offset = 200, .keys = 140}, 7);
@@ -145,6 +168,14 @@ TEST_CASE("hopper backward: queries that see nothing get 0 and give nothing") {
 TEST_CASE("hopper backward: masks and scores, also a user's own") {
   auto& where = the_machine().where;
   table<std::int32_t> const first(where, three_documents());
+  for (auto const& [queries, before] : {std::pair{200, 0}, std::pair{60, 140}}) {
+    check_backward<__nv_bfloat16>(
+      "128_document",
+      {.queries = queries, .query_offset = before, .keys = 200, .heads = 2, .dim = 128},
+      at::both<at::causal, at::document>{{}, {first.data(), 0}},
+      at::plain{},
+      21);
+  }
   check_backward<__half>("128_cap",
                          {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},
                          at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
@@ -205,6 +236,14 @@ TEST_CASE(
       CHECK(one == seen.front());
     }
   }
+  // dK and dV are sums over the parts of a group.
+  the_machine().parts = 2;
+  for (auto const& [name, dim] : {std::pair{"64", 64}, std::pair{"256", 256}}) {
+    for (auto const seen = runs_of(name, dim); auto const& one : seen) {
+      CHECK(one == seen.front());
+    }
+  }
+  the_machine().parts = 1;
   auto const freely = runs_of("64_free", 64); // else the test would see nothing
   CHECK((freely[2] != freely[0] || freely[3] != freely[0]));
 }

@@ -131,9 +131,29 @@ TEST_CASE("hopper forward: blocks that stay take all work in any number") {
                 .key_offset = 20,
                 .heads = 4,
                 .key_heads = 2};
-  for (unsigned const blocks : {1U, 3U, 20U}) {
-    check_forward<__nv_bfloat16>("forward_64", for_64, s, at::causal{}, at::plain{}, 7, blocks);
+  for (unsigned const blocks : {0U, 1U, 3U, 20U}) {
+    for (std::int32_t const section : {0, 2, 6}) {
+      the_machine().section = section;
+      check_forward<__nv_bfloat16>("forward_64", for_64, s, at::causal{}, at::plain{}, 7, blocks);
+      CHECK(!the_machine().is_count_left);
+    }
   }
+  the_machine().section = 0;
+}
+
+TEST_CASE("hopper forward: a query that sees one key gets its value to the bit") {
+  auto const check = [](char const* name, shape const& tile, std::int64_t dim) {
+    CAPTURE(name);
+    forward_problem<__nv_bfloat16> problem(
+      the_machine().where, {.queries = 1, .keys = 1, .dim = dim}, 20);
+    auto const got =
+      forward_outcome(the_machine(), name, tile, problem, at::causal{}, at::plain{}, 1, {});
+    REQUIRE_MESSAGE(got.result.clean(), got.result.text());
+    CHECK(problem.output.numbers() == problem.value.numbers());
+  };
+  check("forward_64", for_64, 64);
+  check("forward_128", for_128, 128);
+  check("forward_256", for_256, 256);
 }
 
 TEST_CASE("hopper forward: queries that see nothing give 0 and -infinity") {
@@ -150,6 +170,15 @@ TEST_CASE("hopper forward: queries that see nothing give 0 and -infinity") {
 TEST_CASE("hopper forward: masks and scores, also a user's own") {
   auto& where = the_machine().where;
   table<std::int32_t> const first(where, three_documents());
+  for (auto const& [queries, before] : {std::pair{200, 0}, std::pair{60, 140}}) {
+    check_forward<__nv_bfloat16>(
+      "forward_128_document",
+      for_128,
+      {.queries = queries, .query_offset = before, .keys = 200, .heads = 2, .dim = 128},
+      at::both<at::causal, at::document>{{}, {first.data(), 0}},
+      at::plain{},
+      21);
+  }
   check_forward<__half>("forward_128_cap",
                         for_128_scored,
                         {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},

@@ -50,6 +50,12 @@ CUtensorMap encoded(at::tensor_view<Element> const& view, std::uint32_t rows) {
   return out;
 }
 
+//! In which order blocks take pieces, laid out as detail::piece_order.
+struct piece_order {
+  std::uint32_t* taken;
+  std::int32_t heads;
+};
+
 //! Tile sizes, as hopper_forward_shape has them.
 struct shape {
   int keys, stages, consumers = 2;
@@ -70,7 +76,7 @@ struct backward_shape {
     auto const of_step = 2 * step(dim) * dim * 2 + 2 * step(dim) * 4;
     return static_cast<unsigned>(2 * keys(dim) * dim * 2 + stages * of_step +
                                  2 * gradients * keys(dim) * step(dim) * 2 + 8 * (3 + 3 * stages) +
-                                 16 * stages + 16);
+                                 16 * stages + 20);
   }
 };
 
@@ -79,8 +85,12 @@ struct machine {
   explicit machine(std::string const& text) : code(text, where) {}
   ptx::memory where;
   ptx::module code;
+  std::int32_t section = 0;   // heads that are worked on together; 0: all
+  bool is_count_left = false; // of pieces, after the last forward
+  std::int32_t parts = 1;     // of the heads of a group, in backward
   std::vector<float> sums; // of dQ, after the last backward: it rounds away in which order they are
 
+  //! Blocks take pieces one by one; where `blocks` is 0 there is one for each piece.
   template <class Call>
   ptx::result launch(std::string const& name,
                      shape const& tile,
@@ -93,9 +103,24 @@ struct machine {
              encoded(call.t.value, static_cast<std::uint32_t>(tile.keys)),
              encoded(call.t.output, 64)};
     Call argument = call;
-    void* arguments[] = {&all, &argument, splits};
-    return ptx::launch(
-      code, name, {blocks}, {tile.threads()}, tile.shared(call.p.head_dim), arguments, how);
+    auto const heads = static_cast<std::int32_t>(call.p.batch * call.p.heads);
+    auto const queries = 64 * tile.consumers;
+    auto const pieces =
+      (static_cast<std::int32_t>(call.p.query_length) + queries - 1) / queries * heads;
+    std::uint32_t taken = 0;
+    where.add(&taken, sizeof taken, true, "the count of pieces");
+    piece_order order{blocks == 0 ? nullptr : &taken, section == 0 ? heads : section};
+    void* arguments[] = {&all, &argument, &order, splits};
+    auto result = ptx::launch(code,
+                              name,
+                              {blocks == 0 ? static_cast<unsigned>(pieces) : blocks},
+                              {tile.threads()},
+                              tile.shared(call.p.head_dim),
+                              arguments,
+                              how);
+    where.remove(&taken);
+    is_count_left = taken != 0;
+    return result;
   }
 
   template <class Call>
@@ -117,7 +142,9 @@ struct machine {
       call,
       how,
       sums,
-      &all);
+      &all,
+      parts,
+      section);
   }
 };
 
@@ -126,7 +153,8 @@ struct outcome {
   ptx::result result;
   double output = 0; //!< largest error over the error allowed
   double lse = 0;
-  bool right() const { return result.clean() && output <= 1 && lse <= 1; }
+  bool is_count_left = false;
+  bool right() const { return !is_count_left && result.clean() && output <= 1 && lse <= 1; }
 };
 
 //! Lets the logits of tiles differ: from one visited tile to the next, last first, those of some
@@ -165,6 +193,7 @@ outcome forward_outcome(machine& m,
                         ptx::options const& how) {
   outcome out;
   out.result = m.launch(name, tile, problem.call(mask, score), blocks, how);
+  out.is_count_left = m.is_count_left;
   auto const errors = errors_of(problem, mask, score);
   out.output = errors.output;
   out.lse = errors.lse;

@@ -3,8 +3,8 @@
 // makes of them.
 #include <pipe/attention/hopper/backward.cuh>
 #include <pipe/attention/hopper/forward.cuh>
-#include <pipe/attention/kernel/query_sums.cuh>
 #include <pipe/attention/kernel/merge_splits.cuh>
+#include <pipe/attention/kernel/query_sums.cuh>
 
 #include "functors.hpp"
 
@@ -19,15 +19,18 @@ extern __shared__ __align__(1024) unsigned char memory[];
 #define FORWARD(name, dim, element, mask, score)                                                   \
   extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<dim, score>::threads, 1)   \
     forward_##name(const __grid_constant__ at::hopper_forward_maps maps,                           \
-                   const __grid_constant__ at::forward_call<element, mask, score> call) {          \
-    at::detail::forward_hopper_block<dim>(call, maps, at::no_key_splits{}, memory);                \
+                   const __grid_constant__ at::forward_call<element, mask, score> call,            \
+                   const __grid_constant__ at::detail::piece_order order) {                        \
+    at::detail::forward_hopper_block<dim>(call, maps, at::no_key_splits{}, order, memory);         \
   }
 
+using causal_document = at::both<at::causal, at::document>;
 using window_of_document = at::both<at::sliding_window, at::document>;
 
 FORWARD(64, 64, __nv_bfloat16, at::causal, at::plain)
 FORWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
 FORWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
+FORWARD(128_document, 128, __nv_bfloat16, causal_document, at::plain)
 FORWARD(128_half, 128, __half, at::full, at::plain)
 FORWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
 FORWARD(256, 256, __nv_bfloat16, at::causal, at::plain)
@@ -37,8 +40,9 @@ extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<128>::thre
   forward_128_split(
     const __grid_constant__ at::hopper_forward_maps maps,
     const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call,
+    const __grid_constant__ at::detail::piece_order order,
     const __grid_constant__ at::key_splits splits) {
-  at::detail::forward_hopper_block<128>(call, maps, splits, memory);
+  at::detail::forward_hopper_block<128>(call, maps, splits, order, memory);
 }
 
 extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)
@@ -48,28 +52,29 @@ extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)
 }
 
 #define SUMS(name, dim, element, mask, score)                                                      \
-  extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads) start_sums_##name(  \
-    const __grid_constant__ at::backward_call<element, mask, score> call,                          \
-    const __grid_constant__ at::query_sums sums) {                                          \
-    at::detail::start_sums_block<at::kernel_family::hopper, dim>(call, sums);                                                 \
+  extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)                     \
+    start_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,        \
+                      const __grid_constant__ at::query_sums sums) {                               \
+    at::detail::start_sums_block<at::kernel_family::hopper, dim>(call, sums);                      \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)                    \
     finish_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,       \
-                       const __grid_constant__ at::query_sums sums) {                       \
-    at::detail::finish_sums_block<at::kernel_family::hopper, dim, element>(call, sums);                                       \
+                       const __grid_constant__ at::query_sums sums) {                              \
+    at::detail::finish_sums_block<at::kernel_family::hopper, dim, element>(call, sums);            \
   }
 
 #define BACKWARD(name, dim, order, element, mask, score)                                           \
   extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<dim>::threads, 1)         \
     backward_##name(const __grid_constant__ at::hopper_backward_maps maps,                         \
                     const __grid_constant__ at::backward_call<element, mask, score> call,          \
-                    const __grid_constant__ at::query_sums sums) {                          \
+                    const __grid_constant__ at::query_sums sums) {                                 \
     at::detail::backward_hopper_block<dim, at::query_order::order>(call, maps, sums, memory);      \
   }
 
 SUMS(64, 64, __nv_bfloat16, at::causal, at::plain)
 SUMS(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
 SUMS(128, 128, __nv_bfloat16, at::causal, at::plain)
+SUMS(128_document, 128, __nv_bfloat16, causal_document, at::plain)
 SUMS(128_cap, 128, __half, window_of_document, at::soft_cap)
 SUMS(256, 256, __nv_bfloat16, at::causal, at::plain)
 SUMS(256_cap, 256, __half, window_of_document, at::soft_cap)
@@ -79,6 +84,7 @@ BACKWARD(64_free, 64, free, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(64_own, 64, kept, __half, kernel_tests::speckled, kernel_tests::bent)
 BACKWARD(128, 128, kept, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(128_free, 128, free, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(128_document, 128, kept, __nv_bfloat16, causal_document, at::plain)
 BACKWARD(128_cap, 128, kept, __half, window_of_document, at::soft_cap)
 BACKWARD(256, 256, kept, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(256_free, 256, free, __nv_bfloat16, at::causal, at::plain)

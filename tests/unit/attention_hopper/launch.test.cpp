@@ -3,6 +3,8 @@
 // them, and refusals.
 #include "launch.hpp"
 
+#include <pipe/attention/work_order.hpp>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -78,6 +80,53 @@ TEST_CASE("hopper launch: keys are cut where a chunk alone does not fill the GPU
   CHECK(at::detail::choose_key_splits(32, 4, 132) == 2); // two tiles at least
   CHECK(at::detail::choose_key_splits(32, 1, 132) == 1);
   CHECK(at::detail::choose_key_splits(0, 8, 132) == 1);
+  CHECK(at::detail::choose_key_splits(160, 256, 132) == 3); // 61, 81, 91 % of rounds
+  CHECK(at::detail::choose_key_splits(192, 256, 132) == 2); // 73, 97 %
+  CHECK(at::detail::choose_key_splits(192, 31, 132) == 1);  // of few tiles
+  CHECK(at::detail::choose_key_splits(256, 256, 132) == 1); // 97 %
+}
+
+namespace {
+
+at::parameters
+square(std::int64_t batch, std::int64_t heads, std::int64_t key_heads, std::int64_t tokens) {
+  return {.batch = batch,
+          .query_length = tokens,
+          .key_length = tokens,
+          .heads = heads,
+          .key_heads = key_heads,
+          .head_dim = 128};
+}
+
+} // namespace
+
+TEST_CASE("hopper launch: heads are worked on together as far as the L2 has room") {
+  constexpr std::int64_t cache = 50 << 20;
+  auto const forward = [&](at::parameters const& p) {
+    return at::detail::heads_together(p, 132, cache);
+  };
+  CHECK(forward(square(4, 32, 32, 8192)) == 7);   // 4 MiB of keys and values each, in 31.25
+  CHECK(forward(square(1, 64, 64, 8192)) == 64);  // two blocks read the same keys at a time
+  CHECK(forward(square(4, 32, 32, 256)) == 128);  // all fit
+  CHECK(forward(square(2, 288, 72, 65536)) == 4); // not one fits: one, with the heads that share it
+  auto const backward = [&](at::parameters const& p, at::query_order order) {
+    return at::detail::key_heads_together(p, order, 132, cache);
+  };
+  CHECK(backward(square(1, 16, 16, 8192), at::query_order::kept) == 4); // 8 MiB each, in 37.5
+  CHECK(backward(square(1, 16, 16, 8192), at::query_order::free) == 16);
+  CHECK(backward(square(4, 32, 32, 8192), at::query_order::free) == 4);
+  CHECK(backward(square(1, 16, 16, 131072), at::query_order::kept) == 1);
+}
+
+TEST_CASE("hopper launch: a group is cut until there are three blocks for each multiprocessor") {
+  auto const parts = [](at::parameters const& p) {
+    return at::detail::parts_of_groups(p, 128, 132);
+  };
+  CHECK(parts(square(1, 8, 1, 2048)) == 8);  // 16 blocks, and no more heads
+  CHECK(parts(square(1, 8, 1, 8192)) == 7);  // 64 blocks
+  CHECK(parts(square(1, 32, 8, 2048)) == 4); // 128 blocks
+  CHECK(parts(square(1, 32, 8, 8192)) == 1); // 512 blocks
+  CHECK(parts(square(1, 8, 1, 0)) == 1);
 }
 
 TEST_CASE("hopper launch: no keys, no queries") {

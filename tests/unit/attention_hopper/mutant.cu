@@ -18,8 +18,9 @@ extern __shared__ __align__(1024) unsigned char memory[];
 extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<DIM>::threads, 1)
   JOIN(forward,
        DIM)(const __grid_constant__ at::hopper_forward_maps maps,
-            const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call) {
-  at::detail::forward_hopper_block<DIM>(call, maps, at::no_key_splits{}, memory);
+            const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call,
+            const __grid_constant__ at::detail::piece_order order) {
+  at::detail::forward_hopper_block<DIM>(call, maps, at::no_key_splits{}, order, memory);
 }
 #else
 using call_type = at::backward_call<__nv_bfloat16, at::causal, at::plain>;

@@ -28,6 +28,9 @@ WIDE = "hopper/backward_wide.cuh"
 WEIGHTS = "hopper/backward_weights.cuh"
 KEPT = "kernel/kept_pairs.cuh"
 SUMS = "kernel/query_sums.cuh"
+ORDER = "kernel/query_order.cuh"
+
+TELL_WORK = "auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);\n    tell_work(memory, work);\n    "
 
 # name: header, text that must be there, text in its place
 FORWARD = {
@@ -40,10 +43,10 @@ FORWARD = {
     "wrong_parity_of_empty_stages": (TELLS, "value.parity ^ 1", "value.parity"),
     "parity_stays": (BLOCK, "parity ^= 1;\n    }", "}"),
     "query_parity_stays": (KERNEL, "query_parity ^= 1;", ""),
-    "work_told_too_late": (TELLS, "tell_work(memory, work);\n    arrive_expecting(memory.query_full(), shape::query_bytes);",
-                           "arrive_expecting(memory.query_full(), shape::query_bytes);\n    tell_work(memory, work);"),
-    "work_told_too_early": (TELLS, "wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;\n    tell_work(memory, work);",
-                            "tell_work(memory, work);\n    wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;"),
+    "work_told_too_late": (TELLS, TELL_WORK + "arrive_expecting(memory.query_full(), shape::query_bytes);",
+                           "arrive_expecting(memory.query_full(), shape::query_bytes);\n    " + TELL_WORK),
+    "work_told_too_early": (TELLS, "wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;\n    " + TELL_WORK,
+                            TELL_WORK + "wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;\n    "),
     "end_of_work_told_too_early": (TELLS, "wait_for(memory.query_empty(), query_parity);\n  write", "write"),
     "end_of_work_not_told": (TELLS, "write_slot(memory.work(work_number::first), no_more_work);", ""),
     "too_few_bytes": (TELLS, "memory.value_full(value.stage), shape::key_bytes", "memory.value_full(value.stage), shape::key_bytes / 2"),
@@ -62,7 +65,7 @@ FORWARD = {
                             "begin_barrier(memory.key_empty(stage), 4 * shape::consumers - 1)"),
     "lanes_do_not_wait_for_each_other": (INSTRUCTIONS, "__syncwarp();", ""),
     "keys_beyond_the_end": (KEPT, "column < columns && ", ""),
-    "last_tile_counts_as_whole": (BLOCK, "key_end == (tile + 1) * Keys &&", "true &&"),
+    "last_tile_counts_as_whole": (BLOCK, "end == (tile + 1) * Keys &&", "true &&"),
     "rows_beyond_the_end": (KERNEL, "if (column() == 0 && r < rows)", "if (column() == 0)"),
     "offset_of_keys_forgotten": (KERNEL, "static_cast<int>(c.p.key_offset) + column_of_tile", "column_of_tile"),
     "second_consumer_sees_the_mask_of_the_first": (KERNEL, "int const row_of_tile = row();",
@@ -74,6 +77,7 @@ FORWARD = {
     "bases_follow_down": (SOFTMAX, "fmaxf(ceilf(top), 0.0f)", "ceilf(top)"),
     "bases_of_empty_rows_stay": (SOFTMAX, "sum_of_row(sum[half]) == 0", "false"),
     "rows_without_a_key_count_as_summed": (SOFTMAX, "most = top == -INFINITY ? INT_MIN : most;", ""),
+    "bases_move_by_whole_numbers": (SOFTMAX, "? 0.0f : top;", "? 0.0f : ceilf(top);"),
     "largest_of_one_lane": (SOFTMAX, "top = largest_of_row(top);", ""),
     "logits_do_not_follow_their_base": (SOFTMAX, "s[i] -= move;", ""),
     "sums_shrink_too_much": (SOFTMAX, "(127 - static_cast", "(126 - static_cast"),
@@ -86,7 +90,11 @@ FORWARD = {
     "nobody_begins": (KERNEL, "give_turn(0);", ""),
     "third_consumer_meets_the_second": (INSTRUCTIONS, "bar.sync 3, 128;", "bar.sync 2, 128;"),
     "next_tile_asked_twice": (KERNEL, "told = next_tile();\n        wait_for_products", "key.advance();\n        told = next_tile();\n        wait_for_products"),
-    "work_forgotten": (BLOCK, "blocks - 1 - block", "blocks - block"),
+    "work_taken_twice": (BLOCK, "atomicAdd(order.taken, 1u)", "(atomicAdd(order.taken, 1u) | 1u)"),
+    "count_of_pieces_stays": (BLOCK, "*order.taken = 0;", ""),
+    "last_section_as_long_as_the_others": (BLOCK, "min(order.heads, heads * static_cast<int>(p.batch) - begin)", "order.heads"),
+    "band_ends_a_tile_too_early": (BLOCK, "seen.end - keys + Keys - 1", "seen.end - keys"),
+    "band_begins_a_tile_too_late": (BLOCK, "(seen.begin - keys) / Keys", "(seen.begin - keys + Keys) / Keys"),
     "heads_of_a_group_mixed_up": (BLOCK, "head / static_cast<int>(p.group())", "head % static_cast<int>(p.key_heads)"),
 }
 
@@ -131,6 +139,15 @@ BACKWARD = {
     "order_turn_not_waited_for": (STEPS, "wait_for(walk.memory.turn(), order_parity);", ""),
     "order_handed_on_too_early": (COPIES, "wait_for(memory.added(), parity);", ""),
     "order_parity_stays": (STEPS, "order_parity ^= 1;", ""),
+    "part_of_another_head": (COPIES, "group_of(c.p) * part / sums.parts", "0 * part"),
+    "parts_not_waited_for": (BACK, "steps.wait_for_part();", ""),
+    "part_not_handed_on": (BACK, "steps.hand_on_part();", ""),
+    "parts_handed_on_before_all_have_added": (STEPS, "sums.parts > 1) {\n      meet_consumers();", "sums.parts > 1) {"),
+    "parts_of_another_tile_counted": (STEPS, "work.first / shape::keys;\n  }\n  //! Before", "0;\n  }\n  //! Before"),
+    "last_section_of_keys_as_long_as_the_others": (ORDER, "min(sums.section, heads * static_cast<int>(p.batch) - begin)", "sums.section"),
+    "steps_of_a_band_end_too_early": (COPIES, "seen.end - query + Shape::step - 1", "seen.end - query"),
+    "steps_of_a_band_begin_too_late": (COPIES, "(seen.begin - query) / Shape::step", "(seen.begin - query + Shape::step) / Shape::step"),
+    "tile_before_is_never_the_next": (ORDER, "is_next) ? tile + 2 : 0", "is_next) ? 0 : 0"),
     "order_not_waited_for": (COPIES, "wait_for_tile(sums.after + step, before);", ""),
 }
 # Of head dim 256: what only these kernels have.

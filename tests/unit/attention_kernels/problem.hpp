@@ -409,17 +409,22 @@ ptx::result launch_backward(ptx::memory& where,
                             Call const& call,
                             ptx::options const& how,
                             std::vector<float>& sums,
-                            void* maps = nullptr) {
+                            void* maps = nullptr,
+                            std::int32_t parts = 1,
+                            std::int32_t section = 0) {
   auto const& p = call.p;
   Call argument = call;
   std::vector<float> scratch(static_cast<std::size_t>(at::query_sums::scratch(p, family)) + 4);
   where.add(scratch.data(), scratch.size() * 4);
   auto of_call = at::query_sums::in(scratch.data(), p, family);
+  of_call.parts = parts;
+  of_call.section = section == 0 ? static_cast<std::int32_t>(p.batch * p.key_heads) : section;
   std::vector<void*> arguments{&argument, &of_call};
   auto const steps = static_cast<unsigned>(p.batch * p.heads * of_call.steps);
   auto const pieces =
     static_cast<unsigned>((p.key_length + tile.keys - 1) / tile.keys * p.key_heads * p.batch *
-                          at::query_sums::halves(family, p.head_dim));
+                          at::query_sums::halves(family, p.head_dim)) *
+    static_cast<unsigned>(parts);
   auto const finishing =
     static_cast<unsigned>(at::detail::queries_of_step(family, p.head_dim) * p.head_dim / 4096) *
     steps;

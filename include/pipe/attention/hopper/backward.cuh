@@ -6,11 +6,11 @@
 //! brings what is known of the queries, one thread keeps the order of dQ.
 //!
 //! A block keeps 128 keys of one head with their values and visits the queries of all heads of the
-//! group in turn, so that it alone has all that its keys get and adds it to the running gradients
-//! once. Products are transposed: rows are keys, so weights never leave the registers. Gradients of
-//! the logits do: dK takes them from registers, dQ from shared memory, where both warpgroups put
-//! theirs. dQ is a sum over blocks: lanes add it to floats in memory, straight from their
-//! registers.
+//! group in turn, or of a part of them where blocks are few, and adds what its keys get to the
+//! running gradients once. Products are transposed: rows are keys, so weights never leave the
+//! registers. Gradients of the logits do: dK takes them from registers, dQ from shared memory,
+//! where both warpgroups put theirs. dQ is a sum over blocks: lanes add it to floats in memory,
+//! straight from their registers.
 //!
 //! Five products of tiles. While the weights are made, dO meets the values; while dQ is added, dK
 //! is summed and the next queries meet their keys.
@@ -139,18 +139,22 @@ struct key_consumer {
 
   __forceinline__ __device__ void run() {
     int const told = steps.walk.next_tile();
-    if (told == no_more_tiles) {
-      return; // the running gradients stay as they are
-    }
+    bool const has_steps = told != no_more_tiles; // else the running gradients stay as they are
+    if (has_steps) {
 #pragma unroll
-    for (int i = 0; i < Dim / 2; ++i) {
-      of_key[i] = 0;
-      of_value[i] = 0;
+      for (int i = 0; i < Dim / 2; ++i) {
+        of_key[i] = 0;
+        of_value[i] = 0;
+      }
+      wait_for(steps.walk.memory.own_full(), 0);
+      visit_steps(told);
     }
-    wait_for(steps.walk.memory.own_full(), 0);
-    visit_steps(told);
-    steps.add_to(steps.c.t.key_gradient, of_key, steps.c.scale, 0);
-    steps.add_to(steps.c.t.value_gradient, of_value, 1.0f, 0);
+    steps.wait_for_part();
+    if (has_steps) {
+      steps.add_to(steps.c.t.key_gradient, of_key, steps.c.scale, 0);
+      steps.add_to(steps.c.t.value_gradient, of_value, 1.0f, 0);
+    }
+    steps.hand_on_part();
   }
 };
 
@@ -163,7 +167,7 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
   using shape = hopper_backward_shape<Dim>;
   run_roles<shape>(
     shared,
-    [&] { return work_of_piece<Order, shape::keys>(c.p, take_piece<Order>(sums)); },
+    [&] { return work_of_piece<Order, shape::keys>(c.p, sums, take_piece<Order>(sums)); },
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
       copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
     },

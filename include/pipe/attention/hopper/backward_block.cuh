@@ -50,7 +50,7 @@ struct hopper_backward_shape {
   static constexpr int places = is_wide ? 2 : parts;
   static constexpr int number_bytes = 2 * step * 4; //!< of a stage: two floats per query
   //! Of the barriers, and of what a stage tells.
-  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 16;
+  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 20;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = own_bytes + stages * (2 * tile_bytes + number_bytes) +
                                       2 * places * gradient_bytes + barrier_bytes;
@@ -123,7 +123,7 @@ struct backward_memory {
   __device__ std::uint32_t sums(int stage) const { return head(Shape::stages) + 4 * stage; }
   //! The tile of keys after which this block adds, as query_sums::after has it.
   __device__ std::uint32_t after(int stage) const { return sums(Shape::stages) + 4 * stage; }
-  //! The block's work: four numbers.
+  //! The block's work: five numbers.
   __device__ std::uint32_t work() const { return after(Shape::stages); }
 };
 
@@ -133,9 +133,14 @@ __device__ inline void write_work(std::uint32_t to, key_work const& work) {
   write_slot(to + 4, work.key_head);
   write_slot(to + 8, work.first);
   write_slot(to + 12, work.rows);
+  write_slot(to + 16, work.part);
 }
 __device__ inline key_work read_work(std::uint32_t from) {
-  return {read_slot(from), read_slot(from + 4), read_slot(from + 8), read_slot(from + 12)};
+  return {read_slot(from),
+          read_slot(from + 4),
+          read_slot(from + 8),
+          read_slot(from + 12),
+          read_slot(from + 16)};
 }
 
 //! A consumer, that is a warpgroup, and its way through the stages.

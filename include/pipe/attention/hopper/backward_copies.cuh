@@ -11,6 +11,7 @@
 #include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace pipelining::inline v0_3::attention::detail {
 
@@ -50,6 +51,22 @@ cover_of(Call const& c, backward_memory<Shape> const& memory, int head, int step
            : covered;
 }
 
+//! The first step that sees a tile of keys at most, and one after the last.
+template <class Shape, class Call>
+__device__ inline position_range
+steps_seen(Call const& c, backward_memory<Shape> const& memory, int head, int index) {
+  int const key = static_cast<int>(c.p.key_offset) + index * Shape::keys;
+  int const end = static_cast<int>(c.p.key_offset + c.p.key_length);
+  int const query = static_cast<int>(c.p.query_offset);
+  auto const seen = c.m.queries_seeing(tile_position{read_slot(memory.work()),
+                                                     head,
+                                                     query,
+                                                     query + static_cast<int>(c.p.query_length),
+                                                     key,
+                                                     min(end, key + Shape::keys)});
+  return {(seen.begin - query) / Shape::step, (seen.end - query + Shape::step - 1) / Shape::step};
+}
+
 //! The copying warp, which finds out what there is to do. It has few registers beside those that
 //! masks take: it asks for its work again and again, and all lanes go the same way.
 template <class Shape, query_order Order, class Call>
@@ -70,12 +87,22 @@ __device__ inline void copy_for_keys(Call const& c,
   __syncwarp();
   ring_place<Shape::stages> place;
   auto const tile = [&] { return read_slot(memory.work() + 8) / Shape::keys; };
-  int const group = group_of(c.p);
+  constexpr bool is_band = band_mask<std::remove_cvref_t<decltype(c.m)>>;
+  auto const first_member = [&](int part) { return group_of(c.p) * part / sums.parts; };
 #pragma unroll 1
-  for (int member = 0; member < group; ++member) {
+  for (int member = first_member(read_slot(memory.work() + 16));
+       member < first_member(read_slot(memory.work() + 16) + 1);
+       ++member) {
     auto const head = [&] { return read_slot(memory.work() + 4) * group_of(c.p) + member; };
+    int step = 0;
+    int steps = sums.steps;
+    if constexpr (is_band) {
+      auto const seen = steps_seen(c, memory, head(), tile());
+      step = seen.begin;
+      steps = seen.end;
+    }
 #pragma unroll 1
-    for (int step = 0; step < sums.steps; ++step) {
+    for (; step < steps; ++step) {
       auto const covered = cover_of(c, memory, head(), step, tile());
       if (__all_sync(0xffffffffu, covered == tile_cover::skip)) {
         continue;
@@ -96,7 +123,7 @@ __device__ inline void copy_for_keys(Call const& c,
       __syncwarp();
       if constexpr (Order == query_order::kept) {
         int const tiles = (static_cast<int>(c.p.key_length) + Shape::keys - 1) / Shape::keys;
-        int const before = tile_before(tile(), tiles, thread_anew() % 32, [&](int other) {
+        int const before = tile_before<is_band>(tile(), tiles, thread_anew() % 32, [&](int other) {
           return cover_of(c, memory, head(), step, other) != tile_cover::skip;
         });
         if (is_first_lane) {

@@ -98,8 +98,31 @@ struct key_steps {
     }
   }
 
-  //! Adds the sums of this lane to a running gradient. No other block adds to these rows, so the
-  //! order does not matter.
+  //! Where the parts of a group that have added to the gradients of these keys are counted.
+  __forceinline__ __device__ std::int32_t* written() const {
+    auto const work = read_work(walk.memory.work());
+    int const tiles = (static_cast<int>(c.p.key_length) + shape::keys - 1) / shape::keys;
+    return sums.written + (work.batch * static_cast<int>(c.p.key_heads) + work.key_head) * tiles +
+           work.first / shape::keys;
+  }
+  //! Before this consumer adds to the running gradients, and after: where the order is kept and the
+  //! group is in parts, each adds after the part before.
+  __forceinline__ __device__ void wait_for_part() const {
+    if (Order == query_order::kept && sums.parts > 1) {
+      wait_for_tile(written(), read_work(walk.memory.work()).part);
+    }
+  }
+  __forceinline__ __device__ void hand_on_part() const {
+    if (Order == query_order::kept && sums.parts > 1) {
+      meet_consumers();
+      if (thread_anew() == 0) {
+        write_after(written(), read_work(walk.memory.work()).part);
+      }
+    }
+  }
+
+  //! Adds the sums of this lane to a running gradient. At a time no other block adds to these rows
+  //! where the order is kept.
   //! @param column of the head dim where the sums begin
   template <int Count>
   __forceinline__ __device__ void add_to(tensor_view<float> const& running,

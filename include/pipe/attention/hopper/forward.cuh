@@ -4,11 +4,11 @@
 //! @file
 //! @brief Forward kernel for sm_90a: one warp copies tiles, two or three warpgroups multiply them.
 //!
-//! Blocks stay: each takes pieces of work (a tile of queries of one head) until none is left. The
-//! copying thread finds these out, asks the mask which tiles of keys to visit and tells the
-//! consumers, in slots beside the tiles. Queries meet the next keys while the weights of the last
-//! ones meet their values and while the softmax runs. Warpgroups start products in turn, so that
-//! the softmax of one also runs beside the products of the others.
+//! Blocks stay: each takes the next piece of work (a tile of queries of one head) until none is
+//! left. The copying thread finds these out, asks the mask which tiles of keys to visit and tells
+//! the consumers, in slots beside the tiles. Queries meet the next keys while the weights of the
+//! last ones meet their values and while the softmax runs. Warpgroups start products in turn, so
+//! that the softmax of one also runs beside the products of the others.
 //! @source Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2: roles and overlap
 
 #include <pipe/attention/hopper/forward_block.cuh>
@@ -301,6 +301,7 @@ template <int Dim, class Element, mask Mask, score Score, class Splits>
 __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> const& c,
                                             hopper_forward_maps const& maps,
                                             Splits const& splits,
+                                            piece_order const& order,
                                             unsigned char* shared) {
   using shape = hopper_forward_shape<Dim, Score>;
   hopper_memory<Dim, Score> const memory{shared_address(shared)};
@@ -321,7 +322,7 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
   if (warpgroup == shape::consumers) {
     give_registers<shape::copy_registers>();
     if (threadIdx.x == 128 * shape::consumers) {
-      copy_tiles(c, maps, splits, memory);
+      copy_tiles(c, maps, splits, order, memory);
     }
   } else {
     take_registers<shape::consumer_registers>();

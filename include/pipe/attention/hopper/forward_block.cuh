@@ -47,9 +47,9 @@ struct hopper_forward_shape {
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = query_bytes + 2 * stages * key_bytes + barrier_bytes;
   // What setmaxnreg hands over: the launch gives every thread 168, or 128 of four warpgroups.
-  static constexpr int copy_registers = consumers == 3 ? 32 : 24; //!< of a thread that copies
+  static constexpr int copy_registers = consumers == 3 ? 32 : 40; //!< of a thread that copies
   //! Of a thread that multiplies.
-  static constexpr int consumer_registers = consumers == 3 ? 160 : 240;
+  static constexpr int consumer_registers = consumers == 3 ? 160 : 232;
 };
 
 //! @brief The tensors of a forward call as the copy engine sees them. Boxes: queries and outputs of
@@ -133,64 +133,82 @@ struct hopper_work {
   int split;
 };
 
-//! Calls visit(n) for those of the pieces 0 ... count - 1 that this block takes: one in each round,
-//! every other round backwards over the blocks, to even out.
-template <class Visit>
-__device__ __forceinline__ void each_piece(int count, Visit const& visit) {
-  int const blocks = static_cast<int>(gridDim.x);
-  int const block = static_cast<int>(blockIdx.x);
-  bool backwards = false;
-  for (int round = 0; round < count; round += blocks) {
-    int const n = round + (backwards ? blocks - 1 - block : block);
-    backwards = !backwards;
-    if (n < count) {
-      visit(n);
-    }
+//! In which order blocks take the pieces of a call.
+struct piece_order {
+  //! Device memory that counts the pieces that were taken: 0 before the kernel and after it. Null:
+  //! there is a block for each piece.
+  std::uint32_t* taken = nullptr;
+  //! Query heads, of all sequences, that are worked on together: as many as have their keys and
+  //! values in the L2.
+  std::int32_t heads = 0;
+};
+
+//! The piece of work that this block does after piece `last`, -1 before the first; at least `count`
+//! where there is none. Whoever is free takes the next one: a block that starts late, next to a
+//! kernel that holds multiprocessors, finds nothing left.
+__device__ __forceinline__ int take_piece(piece_order const& order, int count, int last) {
+  if (order.taken == nullptr) {
+    return last < 0 ? static_cast<int>(blockIdx.x) : count;
   }
+  int const n = static_cast<int>(atomicAdd(order.taken, 1u));
+  if (n == count + static_cast<int>(gridDim.x) - 1) { // nobody asks after this block
+    *order.taken = 0;
+  }
+  return n;
 }
 
-//! Calls visit(work) for the pieces of work of this block. Late queries, which see most keys where
-//! a mask is causal, go first.
-template <int Queries, class Visit>
-__device__ __forceinline__ void each_work(parameters const& p, int splits, Visit const& visit) {
+//! Work that a piece is. Late queries, which see most keys where a mask is causal, go first.
+//! @param tiles of the queries of a head
+template <int Queries>
+__device__ __forceinline__ hopper_work
+work_of(parameters const& p, piece_order const& order, int splits, int tiles, int n) {
   int const heads = static_cast<int>(p.heads);
-  int const sequences = static_cast<int>(p.batch);
-  int const length = static_cast<int>(p.query_length);
-  int const tiles = (length + Queries - 1) / Queries;
-  each_piece(tiles * heads * sequences * splits, [&](int n) {
-    int const whole = n / splits;
-    int const head = whole % heads;
-    int const first = (tiles - 1 - whole / heads / sequences) * Queries;
-    visit(hopper_work{whole / heads % sequences,
-                      head,
-                      head / static_cast<int>(p.group()),
-                      first,
-                      min(Queries, length - first),
-                      n % splits});
-  });
+  int const whole = n / splits;
+  int const begin = whole / (tiles * order.heads) * order.heads; // of the heads of the section
+  int const section = min(order.heads, heads * static_cast<int>(p.batch) - begin);
+  int const rest = whole - begin * tiles;
+  int const stream = begin + rest % section;
+  int const first = (tiles - 1 - rest / section) * Queries;
+  int const head = stream % heads;
+  return {stream / heads,
+          head,
+          head / static_cast<int>(p.group()),
+          first,
+          min(Queries, static_cast<int>(p.query_length) - first),
+          n % splits};
 }
 
-//! Calls visit(tile, whole) for the tiles of keys begin ... end - 1 that the queries of a piece of
-//! work see, last first: where a mask is causal, the partial tiles come first. Of whole tiles no
-//! pair has to be asked for.
+//! Calls visit(tile, whole) for the tiles of keys that the queries of a piece of work see, last
+//! first: where a mask is causal, the partial tiles come first. Of whole tiles no pair has to be
+//! asked for.
+//! @param splits parts of the keys
 template <int Queries, int Keys, class Call, class Visit>
 __device__ __forceinline__ void
-each_key_tile(Call const& c, hopper_work const& work, int begin, int end, Visit const& visit) {
+each_key_tile(Call const& c, hopper_work const& work, int splits, Visit const& visit) {
   int const length = static_cast<int>(c.p.key_length);
+  int const keys = static_cast<int>(c.p.key_offset);
   int const query = static_cast<int>(c.p.query_offset) + work.first;
-  tile_position at{work.batch, work.head, query, query + work.rows, 0, 0};
+  tile_position at{work.batch, work.head, query, query + work.rows, keys, keys + length};
+  int const tiles = (length + Keys - 1) / Keys;
+  int begin = tiles * work.split / splits;
+  int tile = tiles * (work.split + 1) / splits - 1;
+  if constexpr (band_mask<std::remove_cvref_t<decltype(c.m)>>) {
+    auto const seen = c.m.keys_seen(at);
+    begin = max(begin, (seen.begin - keys) / Keys);
+    tile = min(tile, (seen.end - keys + Keys - 1) / Keys - 1);
+  }
 #pragma unroll 1
-  for (int tile = end - 1; tile >= begin; --tile) {
-    int const key_end = min(length, (tile + 1) * Keys);
-    at.key_begin = static_cast<int>(c.p.key_offset) + tile * Keys;
-    at.key_end = static_cast<int>(c.p.key_offset) + key_end;
+  for (; tile >= begin; --tile) {
+    int const end = min(length, (tile + 1) * Keys);
+    at.key_begin = keys + tile * Keys;
+    at.key_end = keys + end;
     auto const covered = cover(c.m, at);
     if (covered == tile_cover::skip) {
       continue;
     }
     // Rows that do not exist only matter to scores, which may read tables of positions.
-    bool const complete = key_end == (tile + 1) * Keys &&
-                          (std::is_same_v<decltype(c.f), plain> || work.rows == Queries);
+    bool const complete =
+      end == (tile + 1) * Keys && (std::is_same_v<decltype(c.f), plain> || work.rows == Queries);
     visit(tile, covered == tile_cover::full && complete);
   }
 }

@@ -29,15 +29,21 @@ template <int Dim, class Element, mask Mask, score Score, class Splits>
 __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
                                   hopper_forward_maps const& maps,
                                   Splits const& splits,
+                                  piece_order const& order,
                                   hopper_memory<Dim, Score> const& memory) {
   using shape = hopper_forward_shape<Dim, Score>;
   ring_place<shape::stages> key;
   ring_place<shape::stages> value;
   std::uint32_t query_parity = 1;
-  int const tiles = (static_cast<int>(c.p.key_length) + shape::keys - 1) / shape::keys;
-  each_work<shape::queries>(c.p, splits.count, [&](hopper_work const& work) {
+  int const tiles = (static_cast<int>(c.p.query_length) + shape::queries - 1) / shape::queries;
+  auto const count = [&] {
+    return tiles * static_cast<int>(c.p.heads) * static_cast<int>(c.p.batch) * splits.count;
+  };
+#pragma unroll 1
+  for (int n = -1; (n = take_piece(order, count(), n)) < count();) {
     wait_for(memory.query_empty(), query_parity);
     query_parity ^= 1;
+    auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);
     tell_work(memory, work);
     arrive_expecting(memory.query_full(), shape::query_bytes);
     for (int consumer = 0; consumer < shape::consumers; ++consumer) {
@@ -46,30 +52,23 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
                 {work.first + consumer * shape::rows, work.head, work.batch},
                 memory.query_full());
     }
-    int const begin = tiles * work.split / splits.count;
-    int const end = tiles * (work.split + 1) / splits.count;
-    each_key_tile<shape::queries, shape::keys>(c, work, begin, end, [&](int tile, bool whole) {
+    each_key_tile<shape::queries, shape::keys>(c, work, splits.count, [&](int tile, bool whole) {
+      tile_place const at{tile * shape::keys, work.key_head, work.batch};
       wait_for(memory.key_empty(key.stage), key.parity ^ 1);
       write_slot(memory.slot(key.stage), 2 * tile + (whole ? 0 : 1));
       arrive_expecting(memory.key_full(key.stage), shape::key_bytes);
-      load_tile(memory.key(key.stage),
-                maps.key,
-                {tile * shape::keys, work.key_head, work.batch},
-                memory.key_full(key.stage));
+      load_tile(memory.key(key.stage), maps.key, at, memory.key_full(key.stage));
       key.advance();
       wait_for(memory.value_empty(value.stage), value.parity ^ 1);
       arrive_expecting(memory.value_full(value.stage), shape::key_bytes);
-      load_tile(memory.value(value.stage),
-                maps.value,
-                {tile * shape::keys, work.key_head, work.batch},
-                memory.value_full(value.stage));
+      load_tile(memory.value(value.stage), maps.value, at, memory.value_full(value.stage));
       value.advance();
     });
     wait_for(memory.key_empty(key.stage), key.parity ^ 1);
     write_slot(memory.slot(key.stage), no_more_tiles);
     arrive(memory.key_full(key.stage));
     key.advance();
-  });
+  }
   wait_for(memory.query_empty(), query_parity);
   write_slot(memory.work(work_number::first), no_more_work);
   arrive(memory.query_full());

@@ -56,13 +56,15 @@ map_of(char const* name, tensor_view<Element> view, int rows, void const* some_a
                                 describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
 }
 
-//! Launches a kernel whose blocks take pieces of work until none is left: at most as many blocks as
-//! the GPU runs at a time.
+//! Launches a kernel whose blocks take pieces of work.
 //! @tparam Shape of the kernel: threads and shared_bytes
+//! @param stay whether blocks take pieces until none is left, so that there are at most as many as
+//!             the GPU runs at a time; else each takes one
 template <class Shape>
-void launch_staying(void const* kernel, std::int64_t work, void** arguments, cudaStream_t stream) {
+void launch_pieces(
+  void const* kernel, std::int64_t work, bool stay, void** arguments, cudaStream_t stream) {
   auto const blocks =
-    std::min<std::int64_t>(work, attribute_of_device(cudaDevAttrMultiProcessorCount));
+    stay ? std::min<std::int64_t>(work, attribute_of_device(cudaDevAttrMultiProcessorCount)) : work;
   cuda::check(
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
     "cudaFuncSetAttribute");

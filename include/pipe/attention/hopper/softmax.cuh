@@ -88,8 +88,9 @@ struct row_pair {
     return __any_sync(0xffffffffu, top >= most) != 0;
   }
 
-  //! Moves bases to the powers and what was summed with them. Bases move by whole numbers, so that
-  //! nothing is rounded.
+  //! Moves bases to the powers and what was summed with them. The first base of a row is its
+  //! largest power, whose weight is 1, which no rounding changes: a query that sees one key gets
+  //! its value to the bit. Later ones are further by whole numbers, so that no sum is rounded.
   template <int Count, int Columns>
   __forceinline__ __device__ void follow(float (&s)[Count], float (&output)[Columns]) {
     most = __float_as_int(most_above_base);
@@ -105,7 +106,7 @@ struct row_pair {
       float move = fmaxf(ceilf(top), 0.0f);
       float const shrink = shrunk_by(move);
       if (is_empty) { // may move down as well
-        move = top == -INFINITY ? 0.0f : ceilf(top);
+        move = top == -INFINITY ? 0.0f : top;
         most = top == -INFINITY ? INT_MIN : most;
       }
       base[half] += move;

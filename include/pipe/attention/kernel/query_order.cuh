@@ -18,6 +18,7 @@ struct key_work {
   int key_head;
   int first; // key of the call
   int rows;  // that exist
+  int part;  // of the heads of the group
 };
 
 //! The number of the piece of work of this block; asked by one thread. Blocks start in any order;
@@ -27,25 +28,37 @@ __device__ __forceinline__ int take_piece(query_sums const& sums) {
   return static_cast<int>(Order == query_order::kept ? atomicAdd(sums.ticket, 1u) : blockIdx.x);
 }
 
-//! The tile of keys of piece n. In order of n: where the order is kept, late keys first, as they
-//! add to dQ, so that blocks only wait for pieces taken before theirs; else early keys, which most
-//! queries see where a mask is causal.
+//! The tile of keys of piece n. In order of n: section by section of key heads; where the order is
+//! kept, late keys first, as they add to dQ, and part by part of a group, as they add to dK and dV,
+//! so that blocks only wait for pieces taken before theirs; else early keys, which most queries see
+//! where a mask is causal.
 template <query_order Order, int Keys>
-__device__ __forceinline__ key_work work_of_piece(parameters const& p, int n) {
+__device__ __forceinline__ key_work work_of_piece(parameters const& p,
+                                                  query_sums const& sums,
+                                                  int n) {
   int const heads = static_cast<int>(p.key_heads);
-  int const sequences = static_cast<int>(p.batch);
   int const length = static_cast<int>(p.key_length);
-  int const tile = n / heads / sequences;
-  int const first =
-    (Order == query_order::kept ? (length + Keys - 1) / Keys - 1 - tile : tile) * Keys;
-  return {n / heads % sequences, n % heads, first, min(Keys, length - first)};
+  int const tiles = (length + Keys - 1) / Keys;
+  int const whole = n / sums.parts;
+  int const begin = whole / (tiles * sums.section) * sums.section; // of the section
+  int const section = min(sums.section, heads * static_cast<int>(p.batch) - begin);
+  int const rest = whole - begin * tiles;
+  int const stream = begin + rest % section;
+  int const tile = rest / section;
+  int const first = (Order == query_order::kept ? tiles - 1 - tile : tile) * Keys;
+  return {stream / heads, stream % heads, first, min(Keys, length - first), n % sums.parts};
 }
 
 //! 1 + the first tile of keys after `tile` that sees a step, or 0: after it this tile adds. By all
 //! lanes of a warp.
+//! @tparam Band whether the tiles that see a step follow each other
 //! @param sees of a tile of keys
-template <class Sees>
+template <bool Band, class Sees>
 __device__ __forceinline__ int tile_before(int tile, int tiles, int lane, Sees const& sees) {
+  if constexpr (Band) {
+    bool const is_next = tile + 1 < tiles && sees(tile + 1);
+    return __any_sync(0xffffffffu, is_next) ? tile + 2 : 0;
+  }
   int next = tile + 1; // a tile for each lane
   unsigned seen = 0;
 #pragma unroll 1
@@ -66,7 +79,7 @@ __device__ inline int read_after(std::int32_t const* from) {
   return tile;
 }
 
-//! Waits until the tile before has added.
+//! Waits until the tile before, or the part before, has added.
 __device__ inline void wait_for_tile(std::int32_t const* after, int before) {
   while (read_after(after) != before) {
   }

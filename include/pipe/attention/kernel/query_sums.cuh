@@ -56,6 +56,11 @@ __device__ inline void start_sums_block(Call const& c, query_sums const& to) {
       *to.ticket = 0;
     }
   }
+  auto const tiles = query_sums::key_tiles(c.p);
+  for (auto n = block * start_sums_threads + thread; n < tiles;
+       n += std::int64_t{gridDim.x} * start_sums_threads) {
+    to.written[n] = 0;
+  }
 }
 
 //! Where in the sums of a step a 16 x 8 accumulator lies. The kernels for Hopper have [64 queries,

@@ -133,7 +133,7 @@ struct backward_block {
   //! Takes work; to be called by one thread, before all meet.
   __device__ void take_work() const {
     int const piece = take_piece<Order>(sums);
-    auto const work = work_of_piece<Order, shape::keys>(c.p, piece / shape::halves);
+    auto const work = work_of_piece<Order, shape::keys>(c.p, sums, piece / shape::halves);
     write_slot(memory.work(0), work.batch);
     write_slot(memory.work(1), work.key_head);
     write_slot(memory.work(2), work.first);
@@ -169,7 +169,7 @@ struct backward_block {
       at.query_begin = static_cast<int>(c.p.query_offset) + begin;
       at.query_end = at.query_begin + min(shape::step, static_cast<int>(c.p.query_length) - begin);
       int const tiles = (length + shape::keys - 1) / shape::keys;
-      int const before = tile_before(tile(), tiles, lane(), [&](int other) {
+      int const before = tile_before<band_mask<Mask>>(tile(), tiles, lane(), [&](int other) {
         at.key_begin = offset + other * shape::keys;
         at.key_end = offset + min(length, (other + 1) * shape::keys);
         return cover(c.m, at) != tile_cover::skip;

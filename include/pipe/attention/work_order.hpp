@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Which heads the kernels for Hopper work on together, and how a group of heads is cut, so
+//! that a GPU is full and reads from its L2.
+
+#include <pipe/attention/parameters.hpp>
+#include <pipe/attention/query_sums.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_3::attention::detail {
+
+//! Query heads that are worked on together, see piece_order. All of them where their keys and
+//! values fit into five eighths of the L2, or where two blocks or more read the same ones at a
+//! time.
+[[nodiscard]] constexpr std::int32_t
+heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t cache_bytes) {
+  auto const streams = p.batch * p.key_heads;
+  auto const bytes = p.key_length * p.head_dim * 4; // a key and a value of 2 bytes
+  auto const fit = bytes == 0 ? streams : cache_bytes / 8 * 5 / bytes;
+  if (2 * streams <= multiprocessors || streams <= fit) {
+    return static_cast<std::int32_t>(p.batch * p.heads);
+  }
+  return static_cast<std::int32_t>((fit < 1 ? 1 : fit) * p.group());
+}
+
+//! Into how many parts the heads of a group are cut: so many that there are three blocks for each
+//! multiprocessor, as far as there are heads.
+//! @param keys of a tile
+[[nodiscard]] constexpr std::int32_t
+parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
+  auto const blocks = (p.key_length + keys - 1) / keys * p.key_heads * p.batch;
+  if (blocks == 0) {
+    return 1;
+  }
+  auto const wanted = (3 * multiprocessors + blocks - 1) / blocks;
+  return static_cast<std::int32_t>(wanted < p.group() ? wanted : p.group());
+}
+
+//! Key heads that are worked on together, see query_sums::section: as many as have their queries,
+//! dO and sums of dQ in three quarters of the L2. All where that is no gain: where they fit, and
+//! where the order is free and two blocks or more read the same queries at a time.
+[[nodiscard]] constexpr std::int32_t key_heads_together(parameters const& p,
+                                                        query_order order,
+                                                        std::int64_t multiprocessors,
+                                                        std::int64_t cache_bytes) {
+  auto const streams = p.batch * p.key_heads;
+  auto const bytes = p.group() * p.query_length * p.head_dim * 8; // 2, 2 and 4 of each number
+  auto const fit = bytes == 0 ? streams : cache_bytes / 4 * 3 / bytes;
+  bool const is_shared = order == query_order::free && 2 * p.batch * p.heads <= multiprocessors;
+  if (is_shared || streams <= fit) {
+    return static_cast<std::int32_t>(streams);
+  }
+  return static_cast<std::int32_t>(fit < 1 ? 1 : fit);
+}
+
+} // namespace pipelining::inline v0_3::attention::detail
