@@ -148,6 +148,56 @@ TEST_CASE("what an aborted receive leaves is garbage and its use is reported") {
   CHECK(standin::found(finding::uninitialised_read));
 }
 
+namespace {
+
+enum class after_receives { abort, message, nothing };
+
+// Rank 1 receives into buffers 4 and 5, the second of which it starts when the first has ended, and
+// reads a buffer. Nobody has written 4 to 6 before.
+void read_after_receives(after_receives what, std::size_t buffer) {
+  standin::configuration eager;
+  eager.execution = standin::order::eager;
+  eager.lazy_connect = false;
+  on_ranks(eager, 2, 1, [&](rank_resources& r) {
+    for (int i = 0; i < 3; ++i) {
+      void* memory = nullptr;
+      cudaMalloc(&memory, r.bytes);
+      r.buffer.push_back(static_cast<unsigned char*>(memory));
+    }
+    if (r.rank == 1) {
+      (void)r.receive(4, 0);
+      (void)r.receive(5, 0);
+      std::size_t const stream = what == after_receives::nothing ? 1 : 0;
+      cudaMemcpyAsync(
+        r.buffer[2], r.buffer[buffer], r.bytes, cudaMemcpyDeviceToDevice, r.on[stream]);
+    }
+    if (r.rank == 1 && what == after_receives::abort)
+      CHECK(ncclCommAbort(r.comm[0]) == ncclSuccess);
+    if (r.rank == 0 && what != after_receives::abort) {
+      (void)r.send(0, 1);
+      (void)r.send(0, 1);
+    }
+    CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  });
+}
+
+} // namespace
+
+// On a device such work runs, and its results are thrown away.
+TEST_CASE(
+  "work that stood after receives when they were aborted may read what these leave, and no more") {
+  for (std::size_t const buffer : {4, 5}) {
+    read_after_receives(after_receives::abort, buffer);
+    CHECK(standin::summary() == "");
+    read_after_receives(after_receives::message, buffer);
+    CHECK(standin::summary() == "");
+    read_after_receives(after_receives::nothing, buffer);
+    CHECK(standin::found(finding::uninitialised_read));
+  }
+  read_after_receives(after_receives::abort, 6);
+  CHECK(standin::found(finding::uninitialised_read));
+}
+
 TEST_CASE("a destroyed communicator is gone; destroying none is fine") {
   on_ranks({}, 2, 1, [](rank_resources& r) {
     CHECK(ncclCommFinalize(r.comm[0]) == ncclSuccess);

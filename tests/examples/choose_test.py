@@ -2,8 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs `timetable choose` as users do, and holds its choice against its own table and against the timetable tool.
 
+Orders of V shapes are searched, which takes nine tenths of the time of a run. Where a test does not need them, it names
+the other schedules: `unsearched()`; where it needs one, that one alone: `only(row)`.
+
 usage: choose_test.py PROGRAM COMPILER INCLUDE [unittest argument ...]
 """
+import functools
 import itertools
 import json
 import os
@@ -38,6 +42,22 @@ def output(*words):
     return result.stdout
 
 
+def schedules():
+    listed = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in listed.split("\n\n")[0].splitlines()]  # the rest are adapters
+
+
+@functools.cache
+def unsearched(*more):
+    """Words for all schedules but those whose orders are searched at any costs, and for some of these."""
+    return "--schedules", ",".join(name for name in schedules() if name in more or not re.match("v-|zb-v$|chronos", name))
+
+
+def only(row):
+    """Words for the schedule of a row alone."""
+    return "--schedules", re.split("[ ,]", row["schedule"])[0]
+
+
 def write_equal_costs(folder):
     """A file in which all passes of two stages take one second, and messages nothing."""
     file = pathlib.Path(folder) / "costs.json"
@@ -52,6 +72,8 @@ class Choice(unittest.TestCase):
     def setUpClass(cls):
         cls.found = json.loads(output(*SMALL, "--format", "json"))
         cls.rows = cls.found["candidates"]
+        cls.fewer = (*SMALL, *unsearched())
+        cls.found_fewer = json.loads(output(*cls.fewer, "--format", "json"))
         cls.headers = []  # and the times that they must have
 
     def test_pick_and_frontier_follow_from_the_table(self):
@@ -83,12 +105,26 @@ class Choice(unittest.TestCase):
         self.assertEqual(found["candidates"][found["pick"]], self.pick_of(found["candidates"], found["memory_gb"]))
 
     def test_every_schedule_and_several_chunk_counts_are_there(self):
-        listed = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, check=True).stdout
-        names = {line.split()[0] for line in listed.split("\n\n")[0].splitlines()}  # the rest are adapters
+        names = set(schedules())
         names.remove("chunkflow")  # sequences here are of one length, for which it is seq1f1b
         names.remove("stp")  # wants 3 P - 1 microbatches
         self.assertEqual(names, {row["schedule"].split()[0] for row in self.rows})
         self.assertLessEqual({1, 2, 4, 8}, {len(row["chunk_lengths"]) for row in self.rows})
+
+    def test_schedules_that_are_named_are_the_only_ones(self):
+        names = {"1f1b", "zb-v", "zb-h1"}
+        rows = json.loads(output(*SMALL, "--schedules", ",".join(names), "--format", "json"))["candidates"]
+        of_all = [row for row in self.rows if row["schedule"].split()[0] in names]
+        self.assertEqual([row["schedule"] for row in rows], [row["schedule"] for row in of_all])
+        for row, other in zip(rows, of_all):
+            self.assertLessEqual(row["seconds"], other["seconds"] * (1 + 1e-9))  # their cuts are looked at for longer
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, "--lengths", "512x3,1024", "--schedules", "chunkflow,1f1b")
+        rows = json.loads(output(*words, "--format", "json"))["candidates"]
+        self.assertEqual({re.split("[ ,]", row["schedule"])[0] for row in rows}, {"chunkflow", "1f1b", "sequence"})  # groups
+        for name, wanted in (("1f1", "--schedules: there is no schedule '1f1'; did you mean 1f1b?"),
+                             ("1f1b,,gpipe", "--schedules has no name at the beginning, at the end or between two commas"),
+                             ("stp", "no schedule takes these sizes; the first refusal is stp")):
+            self.check_refusal((*SMALL, "--schedules", name), wanted)
 
     def test_what_does_not_stay_on_a_device_is_offered_where_its_size_fits(self):
         apart = [row for row in self.rows if is_apart(row)]
@@ -100,9 +136,9 @@ class Choice(unittest.TestCase):
         layers = apart[3]["layers"]
         self.assertEqual((len(layers), sum(layers[2:]), sum(layers[:3])), (9, 24, 24))
         uneven = json.loads(output("--model", "gpt-1.3b", "--sequence", 2047, *SMALL[4:6], "--devices", 5, "--microbatches", 4,
-                                   "--format", "json"))["candidates"]  # 24 layers on 5 devices, 4 microbatches
+                                   *unsearched(), "--format", "json"))["candidates"]  # 24 layers on 5 devices, 4 microbatches
         self.assertEqual({row["schedule"].split()[0] for row in uneven if is_apart(row)}, {"round-pipe"})
-        text = output("--model", "gpt-1.3b", "--sequence", 65536, *SMALL[4:], "--memory", "30GB")
+        text = output("--model", "gpt-1.3b", "--sequence", 65536, *SMALL[4:], "--memory", "30GB", *unsearched())
         self.assertIn("pick: round-pipe --forward-stages 4 --backward-stages 24 with sharded-weights, the fastest of 1 that fit", text)
         self.assertIn("of runs of its kind no memory is published\n", text)
         self.assertRegex(text, r"on the host: [\d.]+ GB for each GPU\n")
@@ -160,40 +196,44 @@ class Choice(unittest.TestCase):
         common = ("--model", "gpt-1.3b", "--sequence", 2048, "--gpu", "a100", "--devices", 2, "--microbatches", 8)
         seconds = []
         for tensor in (1, 4):
-            rows = json.loads(output(*common, "--tensor", tensor, "--format", "json"))["candidates"]
+            rows = json.loads(output(*common, "--tensor", tensor, *unsearched("zb-v", "v-half"), "--format", "json"))["candidates"]
             for row in rows:
                 self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
             seconds.append({row["schedule"]: row["seconds"] for row in rows})
         alone, shared = seconds
         for other in ("zb-v", "1f1b", "v-half"):  # nothing of which is a pair
             self.assertLess(shared["stp"] / shared[other], 0.97 * alone["stp"] / alone[other])
-        row = next(row for row in json.loads(output(*SMALL, "--tensor", 4, "--format", "json"))["candidates"]
+        row = next(row for row in json.loads(output(*SMALL, "--tensor", 4, "--schedules", "1f1b", "--format", "json"))["candidates"]
                    if row["schedule"] == "1f1b")
         self.check_time_of_1f1b(row, 4)
 
     def test_text_names_the_pick_and_what_memory_buys(self):
-        pick = self.rows[self.found["pick"]]["schedule"]
-        text = output(*SMALL)
+        rows, frontier = self.found_fewer["candidates"], self.found_fewer["frontier"]
+        pick = rows[self.found_fewer["pick"]]["schedule"]
+        text = output(*self.fewer)
         self.assertIn(f"pick: {pick}, the fastest of", text)
-        self.assertIn("the frontier, least memory first", output(*SMALL, "--all"))
+        self.assertNotIn("the frontier, least memory first", text)
         self.assertLessEqual(len(text.splitlines()), 24)  # one screen
         head, *table = text[text.index("  schedule "):text.index("> the pick, *")].splitlines()
         self.assertEqual([line[0] for line in table].count(">"), 1)
         self.assertEqual(len(table), 4)
         self.assertIn("published", text)
-        least = self.rows[self.found["frontier"][0]]
+        least = rows[frontier[0]]
         self.assertIn(f"least memory: {round(least['memory_gb'], 1):g} GB, with {least['schedule']}", text)
-        if len(self.found["frontier"]) > 1:
-            after = self.rows[self.found["frontier"][1]]
-            tight = output(*SMALL, "--memory", f"{(least['memory_gb'] + after['memory_gb']) / 2:.6f}GB")
+        if len(frontier) > 1:
+            after = rows[frontier[1]]
+            tight = output(*self.fewer, "--memory", f"{(least['memory_gb'] + after['memory_gb']) / 2:.6f}GB")
             self.assertIn(f"pick: {least['schedule']},", tight)
             self.assertIn(f"with {after['schedule']}: ", tight)
 
     def test_orders_that_are_the_same_stand_in_one_row(self):
-        text = output(*SMALL, "--all")
+        words = (*SMALL, "--schedules", "1f1b,seq1f1b,v-zb,zb-v")
+        listed = json.loads(output(*words, "--format", "json"))["candidates"]
+        text = output(*words, "--all")
+        self.assertIn("the frontier, least memory first", text)
         names = [re.split("  +", line[2:])[0].split(" = ") for line in text[:text.index("> the pick, *")].splitlines()[6:]]
-        self.assertEqual(sorted(name for row in names for name in row), sorted(row["schedule"] for row in self.rows))
-        rows = {row["schedule"]: row for row in self.rows}
+        self.assertEqual(sorted(name for row in names for name in row), sorted(row["schedule"] for row in listed))
+        rows = {row["schedule"]: row for row in listed}
         self.assertIn({"v-zb --chunks 4", "zb-v --chunks 4"}, [set(row) & {"v-zb --chunks 4", "zb-v --chunks 4"} for row in names])
         for row in names:
             for name in row[1:]:
@@ -230,7 +270,7 @@ class Choice(unittest.TestCase):
             model.write_text(json.dumps({"model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384,
                                          "num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1,
                                          "head_dim": 256, "vocab_size": 256000, "hidden_act": "gelu"}), encoding="utf-8")
-            words = ("--model", model, "--sequence", 4096, "--gpu", "a100", "--devices", 8, "--microbatches", 32)
+            words = ("--model", model, "--sequence", 4096, "--gpu", "a100", "--devices", 8, "--microbatches", 32, *unsearched())
             rows = json.loads(output(*words, "--format", "json"))["candidates"]
             self.check_layouts(rows, 18)
             row = next(row for row in rows if row["schedule"] == "1f1b")
@@ -244,7 +284,8 @@ class Choice(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             # An output layer of 3 layers' work (12 h^2 s / 0.62 = v h s / 0.40 at v = 23.2 h), and little attention.
             model = self.write_model(folder, 13, 1024, 23226)
-            words = ("--model", model, "--sequence", 64, "--gpu", "a100", "--devices", 4, "--microbatches", 16)
+            words = ("--model", model, "--sequence", 64, "--gpu", "a100", "--devices", 4, "--microbatches", 16,
+                     *unsearched("zb-v", "v-half"))
             rows = json.loads(output(*words, "--format", "json"))["candidates"]
             rows = {row["schedule"]: row for row in rows}
             self.check_layouts(rows.values(), 13)
@@ -256,7 +297,7 @@ class Choice(unittest.TestCase):
                     work[device_of(stage)] += layers + (3 if stage == 7 else 0)
                 self.assertEqual(work, [4] * 4, rows[name])
             model = self.write_model(folder, 6, 512, 1000)
-            rows = json.loads(output("--model", model, *SMALL[2:], "--format", "json"))["candidates"]
+            rows = json.loads(output("--model", model, *SMALL[2:], *unsearched(), "--format", "json"))["candidates"]
             # 8 stages for 6 layers and two ends.
             self.assertIn("interleaved --stages-per-device 4", {row["schedule"] for row in rows})
 
@@ -270,18 +311,17 @@ class Choice(unittest.TestCase):
             for row in found["candidates"]:
                 self.assertTrue(0 < row["bound"] <= row["seconds"] * (1 + 1e-9), row)
             pick = found["candidates"][found["pick"]]
-            self.assertIn(f", as a layout {pick['layout']}", output(*words))
-            header = output(*words, "--format", "header")
-            self.assertIn(f'layout[] = "{pick["layout"]}";', header)
-            self.check_header(pick, *words)
-            searched = json.loads(output(*words, "--search", "--rounds", 1, "--format", "json"))["candidates"]
+            self.assertIn(f", as a layout {pick['layout']}", output(*words, *only(pick)))
+            self.check_header(pick, *words, *only(pick))
+            self.assertIn(f'layout[] = "{pick["layout"]}";', self.headers[-1][0])
+            searched = json.loads(output(*words, *unsearched(), "--search", "--rounds", 1, "--format", "json"))["candidates"]
             for row in searched:
                 self.assertLessEqual(row.get("any_bound", 0), row["seconds"] * (1 + 1e-9), row)
 
     def test_what_cannot_be_gets_one_line(self):
         with tempfile.TemporaryDirectory() as folder:
             self.check_refusal((*SMALL[:-3], 99, *SMALL[-2:], "--cost", write_equal_costs(folder)), "leave --cost out")
-        for words, wanted in (((*SMALL, "--memory", "1GB"), "the least is 2.9 GB, with round-pipe --forward-stages 9 "
+        for words, wanted in (((*SMALL, *unsearched(), "--memory", "1GB"), "the least is 2.9 GB, with round-pipe --forward-stages 9 "
                                                              "--backward-stages 10 with sharded-weights: take that much"),
                               (("--model", "gpt-7b"), "--sequence is missing"),
                               ((*SMALL, "--tensor", 3), "heads"),
@@ -289,7 +329,7 @@ class Choice(unittest.TestCase):
                               ((*SMALL, "--gpu", "a100"), "twice"),
                               ((*SMALL[:5], "a100,a100,h100", *SMALL[6:]), "names 3 GPUs"),
                               ((*SMALL, "--jittr", 1), "did you mean --jitter"),
-                              ((*SMALL, "--memory", "2MB"), "nothing fits 0.002 GB per GPU"),
+                              ((*SMALL, *unsearched(), "--memory", "2MB"), "nothing fits 0.002 GB per GPU"),
                               ((*SMALL, "--memory", 0), "between 1e-6 and 1e9 GB, such as 80GB, 80GiB, 500MB or 2TB, not '0'"),
                               ((*SMALL, "--memory", "nan"), "such as 80GB, 80GiB, 500MB or 2TB, not 'nan'"),
                               ((*SMALL, "--memory", "80 GB"), "such as 80GB, 80GiB, 500MB or 2TB, not '80 GB'"),
@@ -369,10 +409,10 @@ class Choice(unittest.TestCase):
             card = pathlib.Path(folder) / "gpu.json"
             card.write_text(json.dumps({"peak_tflops": 312, "memory_gb": 80, "link_gb_per_s": 300,
                                         "network_gb_per_s": 25, "host_gb_per_s": 24}), encoding="utf-8")
-            words = list(SMALL)
+            words = list(self.fewer)
             words[1], words[5] = model, card
             found = json.loads(output(*words, "--format", "json"))
-            self.assertEqual(found["candidates"], self.rows)
+            self.assertEqual(found["candidates"], self.found_fewer["candidates"])
             model.write_text('{"hidden_size": 2048}', encoding="utf-8")
             self.assertIn("num_hidden_layers", run(*words).stderr)
             model.write_text('{"hidden_size" 2048}', encoding="utf-8")
@@ -440,22 +480,22 @@ class Choice(unittest.TestCase):
             model.write_text(json.dumps({"model_type": "gpt_neox", "num_hidden_layers": 8, "hidden_size": 1024,
                                          "num_attention_heads": 8, "intermediate_size": 4096,
                                          "vocab_size": 256000}), encoding="utf-8")
-            found = json.loads(output("--model", model, "--sequence", 512, "--gpu", "a100", "--devices", 4,
-                                      "--microbatches", 8, "--format", "json"))
+            words = ("--model", model, "--sequence", 512, "--gpu", "a100", "--devices", 4, "--microbatches", 8)
+            found = json.loads(output(*words, *unsearched(), "--format", "json"))
             rows = {row["schedule"]: row for row in found["candidates"]}
             plain, shards = rows["1f1b"], rows["1f1b with vocabulary-2"]
             # The output layer is as much work as 3.3 layers, and stands on the last device alone.
             self.assertLess(shards["seconds"], 0.8 * plain["seconds"])
             self.assertLess(shards["memory_gb"], 0.8 * plain["memory_gb"])
             self.assertEqual(sum(shards["layers"]), 8)
-            self.assertIn("vocabulary", found["candidates"][found["pick"]]["schedule"])
+            pick = found["candidates"][found["pick"]]
+            self.assertIn("vocabulary", pick["schedule"])
             for row in found["candidates"]:
                 self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
-            self.check_header(found["candidates"][found["pick"]], "--model", model, "--sequence", 512, "--gpu",
-                              "a100", "--devices", 4, "--microbatches", 8)
+            self.check_header(pick, *words, *only(pick))
 
     def test_devices_that_differ(self):
-        common = ("--model", "gpt-1.3b", "--sequence", 2048, "--devices", 2, "--microbatches", 8)
+        common = ("--model", "gpt-1.3b", "--sequence", 2048, "--devices", 2, "--microbatches", 8, *unsearched())
         both = json.loads(output(*common, "--gpu", "h100,a100", "--format", "json"))
         slow = json.loads(output(*common, "--gpu", "a100", "--format", "json"))
         fast = json.loads(output(*common, "--gpu", "h100", "--format", "json"))
@@ -480,13 +520,14 @@ class Choice(unittest.TestCase):
             model.write_text(json.dumps({"model_type": "gpt_neox", "num_hidden_layers": 7, "hidden_size": 1024,
                                          "num_attention_heads": 8, "intermediate_size": 4096,
                                          "vocab_size": 1000}), encoding="utf-8")
-            common = ("--model", model, "--sequence", 100, "--microbatches")
+            common = ("--model", model, "--sequence", 100, *unsearched(), "--microbatches")
             equal = (*common, 6, "--devices", 4, "--gpu", "a100")
             differ = (*common, 4, "--devices", 3, "--gpu", "a100,h100,a100")
+            rounds = ("--search", "--rounds", 1)
             for words in (equal, differ):
                 plain = json.loads(output(*words, "--format", "json"))
-                found = json.loads(output(*words, "--search", "--rounds", 1, "--format", "json"))
-                self.assertEqual(found, json.loads(output(*words, "--search", "--rounds", 1, "--format", "json")))
+                written = output(*words, *rounds, "--format", "json")
+                found = json.loads(written)
                 best = plain["candidates"][plain["pick"]]
                 pick = found["candidates"][found["pick"]]
                 self.assertEqual(pick, found["candidates"][-1])
@@ -498,24 +539,24 @@ class Choice(unittest.TestCase):
                     self.assertEqual("any_bound" in row, "vocabulary" not in row["schedule"] and not is_apart(row))
                 self.assertEqual([{k: v for k, v in row.items() if k != "any_bound"}
                                   for row in found["candidates"][:-1]], plain["candidates"])
-                text = output(*words, "--search", "--rounds", 1)
+                text = output(*words, *rounds)
                 self.assertRegex(text, r"no cut, no placement and no order of the layers on these devices is more than "
                                        r"[\d.]+ % faster\n")
+                if words == equal:
+                    self.check_header(pick, *equal, *rounds)
+                    # A limit that the pick does not keep: what is found keeps it.
+                    least = found["candidates"][found["frontier"][0]]["memory_gb"]
+                    tight = 0.1 * least + 0.9 * pick["memory_gb"]
+                    other = json.loads(output(*equal, *rounds, "--memory", f"{tight:.6f}GB", "--format", "json"))
+                    self.assertRegex(other["candidates"][-1]["schedule"], ", order searched$|, cut anew$")
+                    self.assertLessEqual(other["candidates"][-1]["memory_gb"], tight)
+            self.assertEqual(written, output(*differ, *rounds, "--format", "json"))
             # The slow devices hold a layer each, the fast one is the first.
             self.assertEqual(pick["places"], [1, 0, 2])
             self.assertIn("devices at the places of the pipeline: 1 0 2\n", text)
-            moved = json.loads(output(*common, 4, "--devices", 3, "--gpu", "h100,a100,a100", "--search", "--rounds", 1,
-                                      "--format", "json"))
+            moved = json.loads(output(*common, 4, "--devices", 3, "--gpu", "h100,a100,a100", *rounds, "--format", "json"))
             self.assertLessEqual(moved["candidates"][moved["pick"]]["seconds"], best["seconds"])
-            self.assertIn("give them as the text report says",
-                          run(*differ, "--search", "--rounds", 1, "--format", "header").stderr)
-            found = json.loads(output(*equal, "--search", "--rounds", 1, "--format", "json"))
-            self.check_header(found["candidates"][-1], *equal, "--search", "--rounds", 1)
-            # A limit that the pick above does not keep: what is found keeps it.
-            least = found["candidates"][found["frontier"][0]]["memory_gb"]
-            tight = (least + found["candidates"][-1]["memory_gb"]) / 2
-            found = json.loads(output(*equal, "--search", "--rounds", 1, "--memory", f"{tight:.6f}GB", "--format", "json"))
-            self.assertLessEqual(found["candidates"][found["pick"]]["memory_gb"], tight)
+            self.assertIn("give them as the text report says", run(*differ, *rounds, "--format", "header").stderr)
             for words, wanted in ((("--seconds", 1), "give --search as well"),
                                   (("--search", "--cost", write_equal_costs(folder)), "leave one of them out")):
                 result = run(*equal, *words)
@@ -539,7 +580,7 @@ class Choice(unittest.TestCase):
         self.assertGreater(compared, 10)
 
     def test_sequences_of_unequal_length(self):
-        words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, "--lengths")
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, *unsearched(), "--lengths")
         found = json.loads(output(*words, "512x5,4096,1024", "--format", "json"))
         rows = {row["schedule"]: row for row in found["candidates"]}
         pick = found["candidates"][found["pick"]]
@@ -585,7 +626,7 @@ class Choice(unittest.TestCase):
             self.assertRegex(result.stderr, words_and_wanted[1])
 
     def test_groups_of_gpus_that_share_sequences(self):
-        words = (*SMALL[:2], "--gpu", "a100", "--devices", 4, "--lengths", "512x5,4096,1024")
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 4, *unsearched(), "--lengths", "512x5,4096,1024")
         lengths = [512] * 5 + [4096, 1024]
         found = json.loads(output(*words, "--format", "json"))
         rows = {row["schedule"]: row for row in found["candidates"] if "groups" in row}
@@ -657,7 +698,7 @@ class Choice(unittest.TestCase):
         self.assertAlmostEqual(row["seconds"], 8 * parameters * 7 / 8 / 8 / 25e9, delta=1e-9)
 
     def test_lengths_on_gpus_that_differ(self):
-        words = (*SMALL[:2], "--devices", 2, "--lengths", "512x3,2048", "--format", "json", "--gpu")
+        words = (*SMALL[:2], "--devices", 2, "--lengths", "512x3,2048", *unsearched(), "--format", "json", "--gpu")
         equal = {row["schedule"]: row for row in json.loads(output(*words, "a100"))["candidates"]}
         named = {row["schedule"]: row for row in json.loads(output(*words, "a100,a100"))["candidates"]}
         self.assertEqual(named, {name: row for name, row in equal.items() if "groups" not in row})
@@ -690,7 +731,7 @@ class Choice(unittest.TestCase):
         self.assertAlmostEqual(row["seconds"], end, delta=1e-9)
 
     def test_lengths_are_searched_further_and_written_as_headers(self):
-        words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, "--lengths", "512x5,4096,1024")
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, *unsearched(), "--lengths", "512x5,4096,1024")
         plain = json.loads(output(*words, "--format", "json"))["candidates"]
         found = json.loads(output(*words, "--search", "--rounds", 1, "--format", "json"))
         rows = found["candidates"]
@@ -782,12 +823,12 @@ class Choice(unittest.TestCase):
             self.assertLess(pick["memory_gb"], plain["memory_gb"])
             self.assertRegex(output(*words), r"on the host: [\d.]+ GB for each GPU\n")
         for words in ((*SMALL[:-1], 16), (*SMALL[:-1], 16, "--data", 8), ("--model", "gpt-7b", *SMALL[2:-3], 8, "--microbatches", 16)):
-            self.check_pick(json.loads(output(*words, "--format", "json")))
+            self.check_pick(json.loads(output(*words, *unsearched(), "--format", "json")))
 
     def test_a_pick_can_be_run(self):
         with tempfile.TemporaryDirectory() as folder:
             shape = {"num_hidden_layers": 30, "hidden_size": 2048, "num_attention_heads": 16, "vocab_size": 51200, "intermediate_size": 8192}
-            words = SMALL[2:]
+            words = (*SMALL[2:], *unsearched())
             files = {}
             for tied in (False, True):
                 files[tied] = pathlib.Path(folder) / f"{tied}.json"
@@ -838,7 +879,7 @@ class Choice(unittest.TestCase):
                         self.assertLessEqual(best, fastest * 1.001 * 1.001, (words, cut, rows["candidates"][rows["pick"]]))
 
     def test_weights_in_shards_stay_as_long_as_there_is_room(self):
-        words = (*SMALL[:-1], 8, "--data", 64)
+        words = (*SMALL[:-1], 8, "--data", 64, *unsearched())
         found = json.loads(output(*words, "--format", "json"))
         rows = {row["schedule"]: row for row in found["candidates"]}
         for name in ("interleaved --stages-per-device 4", "breadth-first --stages-per-device 4"):
@@ -849,40 +890,42 @@ class Choice(unittest.TestCase):
             self.assertLessEqual(ahead["seconds"], all_stay["seconds"])
             self.assertTrue(two["memory_gb"] < three["memory_gb"] < all_stay["memory_gb"])
             self.assertLess(ahead["memory_gb"], 1.01 * all_stay["memory_gb"])  # as many weights, and more gradients
-        self.assertNotIn("zb-v --resident 2 with sharded-weights", rows)  # as it is without the option
+        self.assertNotIn("dualpipe-v --resident 2 with sharded-weights", rows)  # as it is without the option
         # In this room three stages may stay on a device; the header has that in its type.
         words = ("--model", "llama-70b", "--sequence", 512, "--gpu", "h100", "--devices", 8, "--microbatches", 8, "--data", 64,
                  "--memory", "54.2GB")
-        found = json.loads(output(*words, "--format", "json"))
+        found = json.loads(output(*words, *unsearched(), "--format", "json"))
         pick = found["candidates"][found["pick"]]
         self.assertIn("--resident 3", pick["schedule"])
-        self.check_header(pick, *words)
+        self.check_header(pick, *words, *only(pick))
 
     def test_jitter_is_the_same_every_time_and_never_helps(self):
-        words = (*SMALL, "--jitter", 0.1, "--format", "json")
+        words = (*self.fewer, "--jitter", 0.1, "--format", "json")
         first = output(*words)
         self.assertEqual(first, output(*words))
         noisy = json.loads(first)["candidates"]
-        for plain, row in zip(self.rows, noisy):
+        self.assertEqual(len(noisy), len(self.found_fewer["candidates"]))
+        for plain, row in zip(self.found_fewer["candidates"], noisy):
             self.assertEqual(plain["seconds"], row["seconds"])
             self.assertGreater(row["ranked"], plain["seconds"])
 
     def test_picture(self):
-        root = xml.etree.ElementTree.fromstring(output(*SMALL, "--format", "svg"))
+        root = xml.etree.ElementTree.fromstring(output(*self.fewer, "--format", "svg"))
         circles = [e for e in root.iter() if e.tag.endswith("circle")]
-        self.assertEqual(len(circles), len(self.rows))
+        self.assertEqual(len(circles), len(self.found_fewer["candidates"]))
 
     def test_header_compiles_and_gives_the_predicted_time(self):
         typed = [row for row in self.rows if not is_apart(row)]
-        self.check_header(self.pick_of(typed, self.found["memory_gb"]), *SMALL)
+        pick = self.pick_of(typed, self.found["memory_gb"])
+        self.check_header(pick, *SMALL, *only(pick))
 
     def test_headers_of_the_least_memory(self):
         longer = ("--model", "gpt-1.3b", "--sequence", 8192, *SMALL[4:])
-        found = json.loads(output(*longer, "--format", "json"))
+        found = json.loads(output(*longer, *unsearched(), "--format", "json"))
         for words, each, adapter in ((SMALL, self.found, " with weights-on-host"), (longer, found, " with recompute")):
             least = next(row for row in (each["candidates"][i] for i in each["frontier"]) if not is_apart(row))
             self.assertTrue(least["schedule"].endswith(adapter), least)
-            self.check_header(least, *words, "--memory", f"{least['memory_gb'] + 1e-6:.9f}GB")
+            self.check_header(least, *words, *only(least), "--memory", f"{least['memory_gb'] + 1e-6:.9f}GB")
 
     def check_header(self, pick, *words):
         self.headers.append((output(*words, "--format", "header"), pick["seconds"]))

@@ -614,6 +614,45 @@ class Timetables(unittest.TestCase):
         self.assertEqual(at_once["peak_activations"], [7, 6, 5, 4, 3])
         self.assertEqual(at_once["makespan"], 12 * (3 + 2) + 4 * 3)
 
+    def test_stages_with_nothing_to_train(self):
+        # Two encoders of four stages: found by exhaustive search, where 1F1B takes 85 and 119.
+        for latency, best in ((1, 71), (2, 89)):
+            words = ("1f1b", "--devices", 4, "--microbatches", 16, "--cost", f"1,1,1,{latency}")
+            made = table(*words, "--frozen", 2)
+            self.assertLessEqual(made["makespan"], best)
+            self.assertGreater(table(*words)["makespan"], best)
+        for name in names():
+            if name in ("helix", "wei-pipe", "round-pipe"):
+                continue
+            words = with_needed_options(name, "--devices", 4, "--microbatches", 8, "--cost", "1,1.5,0.5,0.25")
+            plain = table(*words)
+            last = max(each["stage"] for row in plain["passes"] for each in row)
+            for count in (1, 2, last):
+                made = table(*words, "--frozen", count)
+                def passes(of):
+                    return [sorted((each["kind"], each["stage"], each["microbatch"], each["chunk"]) for each in row)
+                            for row in of["passes"]]
+                self.assertEqual(passes(made), [[each for each in row if each[0] == "F" or each[1] >= count]
+                                                for row in passes(plain)], name)
+                self.assertLessEqual(made["makespan"], plain["makespan"] * (1 + 1e-9), name)
+                self.assertLessEqual(made["least_makespan"], made["makespan"] * (1 + 1e-9), name)
+        text = output("1f1b", "--devices", 4, "--microbatches", 16, "--frozen", 2)
+        self.assertIn("1f1b, 2 stages frozen", text)
+        words = ("1f1b", "--devices", 4, "--microbatches", 4, "--frozen", 2, "--with", "recompute")
+        # Messages of a plan: forwards between all four devices, gradients between the trained two.
+        self.assertIn("; 16 messages,", output(*words, "--format", "calls"))
+        for words, wanted in ((("1f1b", "--frozen", 4), "all stages are frozen, so nothing is trained"),
+                              (("1f1b", "--frozen", 5), "there is no stage 4; stages are 0 to 3"),
+                              (("1f1b", "--frozen", 0), "--frozen must be at least 1, not '0'"),
+                              (("1f1b", "--frozen", 1, "--with", "vocabulary-2"), "1f1b with vocabulary-2 has no frozen stages: weights or work"),
+                              (("1f1b", "--frozen", 1, "--with", "sharded-weights"), "1f1b with sharded-weights has no frozen stages"),
+                              (("helix", "--frozen", 1, "--stages-per-device", 2), "helix has no frozen stages"),
+                              (("wei-pipe", "--frozen", 1), "wei-pipe has no frozen stages"),
+                              (("round-pipe", "--frozen", 1), "round-pipe has no frozen stages")):
+            result = run(*words, "--devices", 4, "--microbatches", 8)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), words)
+            self.assertIn(wanted, result.stderr)
+
     def test_adapters_that_cannot_be(self):
         for words, text in (
                 (["1f1b", "--with", "shards"], "--with wants recompute, recompute-first, offload, offload-half, "

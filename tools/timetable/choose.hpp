@@ -63,6 +63,7 @@ struct choose_command {
   std::string cost_file;
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
   std::vector<int> layout;                       //!< of --layout: layers of each stage, or empty
+  std::vector<std::string> schedules;            //!< names of --schedules, or empty: all
   bool clip = false;      //!< gradients are clipped by the norm of all, so stages have totals
   bool tied = false;      //!< first and last stage share a weight, whatever the model says
   bool all = false;       //!< every row of the table
@@ -123,6 +124,9 @@ struct candidates {
   std::int64_t kept_passes = 0;             //!< of their timetables
   std::map<std::string, std::string> known; //!< why schedules, adapters and stages cannot be run
 };
+
+//! Whether a schedule is one of those that were asked for.
+[[nodiscard]] bool is_wanted(named_schedule const& schedule, choose_command const& asked);
 
 //! The ways to call one schedule. A new adapter of schedules adds its calls here.
 [[nodiscard]] std::vector<schedule_choice> calls_of(named_schedule const& schedule,

@@ -576,9 +576,14 @@ std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
   return schedule.traits.exchanges_attention ? std::vector{call} : std::vector<schedule_choice>{};
 }
 
+bool is_wanted(named_schedule const& schedule, choose_command const& asked) {
+  std::vector<std::string> const& names = asked.schedules;
+  return names.empty() || std::find(names.begin(), names.end(), schedule.name) != names.end();
+}
+
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
-  if (has(schedule.takes, option::keep))
-    return {}; // for sequences of unequal length; here they are of one
+  if (has(schedule.takes, option::keep) || !is_wanted(schedule, asked))
+    return {}; // the first are for sequences of unequal length; here they are of one
   // No type is written down of these, and costs are predicted alone.
   bool const apart = !asked.measured && asked.layout.empty() && asked.gpus.size() == 1 &&
                      asked.lengths.empty() && asked.format != "header" &&

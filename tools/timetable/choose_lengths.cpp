@@ -356,7 +356,7 @@ candidates evaluate_lengths(choose_command const& asked) {
     choice.chunk_counts = pp::counts_of(chunks);
     std::string const how = "chunks of " + std::to_string(size);
     for (named_schedule const& schedule : named_schedules()) {
-      if (!has(schedule.takes, option::chunk_counts))
+      if (!has(schedule.takes, option::chunk_counts) || !is_wanted(schedule, asked))
         continue;
       choice.name = std::string(schedule.name);
       choice.keep.reset();

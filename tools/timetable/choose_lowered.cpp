@@ -3,6 +3,7 @@
 
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -68,8 +69,9 @@ constexpr std::int64_t most_simulated = 4'000'000; // passes, well below a secon
 //! searches, in the order that it finds.
 class moved_layers {
 public:
-  moved_layers(choose_command const& asked, candidate const& one)
-      : asked_(asked), one_(one), orders_{one.table->over, one.table->passes, one.table->offsets},
+  moved_layers(choose_command const& asked, candidate const& one, made_orders& made)
+      : asked_(asked), one_(one),
+        made_(made), orders_{one.table->over, one.table->passes, one.table->offsets},
         best_(one.seconds),
         searches_(has(find_schedule(one.choice.name).takes, option::memory_limit)) {}
 
@@ -81,28 +83,24 @@ public:
       better = false;
       for (int from = 0; from < stages; ++from)
         for (int to = std::max(0, from - reach); to <= std::min(stages - 1, from + reach); ++to)
-          if (to != from && looks > 0) {
-            looks -= searches_ ? of_search : 1;
-            better = moves(from, to) || better;
-          }
+          if (to != from && looks > 0)
+            better = moves(from, to, looks) || better;
     }
     return one_.layers;
   }
 
 private:
-  static constexpr int of_search = 200; // simulations, about
+  static constexpr std::int64_t of_search = 400'000; // passes simulated in the same time, about
 
-  [[nodiscard]] bool moves(int from, int to) {
+  [[nodiscard]] bool moves(int from, int to, std::int64_t& looks) {
     int& giver = one_.layers[static_cast<std::size_t>(from)];
     int& taker = one_.layers[static_cast<std::size_t>(to)];
     if (giver == 0)
       return false;
     --giver;
     ++taker;
-    pp::cost_table const cost = costs_of(asked_, one_);
-    double const time = pp::makespan(searches_ ? make_named_timetable(one_.choice, cost)
-                                               : pp::simulate(orders_, cost));
-    if (time < best_ * (1 - 1e-9)) {
+    double const time = time_now(looks);
+    if (is_better(time)) {
       best_ = time;
       return true;
     }
@@ -110,9 +108,24 @@ private:
     --taker;
     return false;
   }
+  [[nodiscard]] bool is_better(double time) const { return time < best_ * (1 - 1e-9); }
+
+  //! With the layers as they are now; a bound on it where no order can be better than the best.
+  [[nodiscard]] double time_now(std::int64_t& looks) {
+    pp::cost_table const cost = costs_of(asked_, one_);
+    --looks;
+    if (!searches_)
+      return pp::makespan(pp::simulate(orders_, cost));
+    double const bound = pp::least_times(orders_.over, cost.without_exchanges()).makespan.least();
+    if (!is_better(bound))
+      return bound;
+    looks -= of_search / static_cast<std::int64_t>(orders_.passes.size());
+    return pp::makespan(make_named_timetable(one_.choice, cost, &made_));
+  }
 
   choose_command const& asked_;
   candidate one_;
+  made_orders& made_;
   pp::device_orders orders_;
   double best_;
   bool searches_;
@@ -169,7 +182,7 @@ void improve_cuts(choose_command const& asked, candidates& found) {
     auto const passes = static_cast<std::int64_t>(one.table->passes.size());
     std::int64_t looks = left / passes;
     std::int64_t const before = looks;
-    std::vector<int> const cut = moved_layers(asked, one).best_cut(looks);
+    std::vector<int> const cut = moved_layers(asked, one, orders).best_cut(looks);
     left -= (before - looks) * passes;
     if (cut == one.layers)
       continue;

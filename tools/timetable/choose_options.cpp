@@ -86,6 +86,22 @@ auto named_or_file(std::string_view option, std::string_view word, Find find, Re
   }
 }
 
+//! The names between the commas of a word.
+//! @param wanted what to name, for people
+std::vector<std::string_view>
+names_of(std::string_view option, std::string_view word, std::string_view wanted) {
+  std::vector<std::string_view> names;
+  for (std::size_t begin = 0, comma = 0; comma != word.npos; begin = comma + 1) {
+    comma = word.find(',', begin);
+    names.push_back(word.substr(begin, comma == word.npos ? comma : comma - begin));
+    if (names.back().empty())
+      throw usage_error(std::string(option) +
+                        " has no name at the beginning, at the end or between two commas; name " +
+                        std::string(wanted));
+  }
+  return names;
+}
+
 constexpr verbs modelled = verbs::choose | verbs::systems;
 
 //! In the order of --help.
@@ -105,16 +121,9 @@ constexpr option_reader<choose_command> options[] = {
    "host_gb_per_s; for devices that differ, one for each",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.gpu_name = std::string(word);
-     for (std::size_t comma = 0; comma != std::string_view::npos;) {
-       comma = word.find(',');
-       if (comma == 0 || word.empty())
-         throw usage_error(std::string(option) +
-                           " has no name at the beginning, at the end or "
-                           "between two commas; name one GPU for all devices, "
-                           "or one for each");
-       c.gpus.push_back(named_or_file(option, word.substr(0, comma), pp::find_gpu, pp::read_gpu));
-       word.remove_prefix(comma == std::string_view::npos ? 0 : comma + 1);
-     }
+     for (std::string_view const name :
+          names_of(option, word, "one GPU for all devices, or one for each"))
+       c.gpus.push_back(named_or_file(option, name, pp::find_gpu, pp::read_gpu));
    }},
   {"--sequence",
    "S",
@@ -232,6 +241,18 @@ constexpr option_reader<choose_command> options[] = {
                          ": the first stage must have the embedding E and "
                          "the last one the output layer L, the only one, not " +
                          quoted(word));
+   }},
+  {"--schedules",
+   "NAME,...",
+   verbs::choose,
+   "only these, of those that --list names; default: all",
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     for (std::string_view const name : names_of(option, word, "the schedules to look at"))
+       try {
+         c.schedules.emplace_back(find_schedule(name).name);
+       } catch (std::invalid_argument const& error) {
+         throw usage_error(std::string(option) + ": " + error.what());
+       }
    }},
   {"--clip",
    "",

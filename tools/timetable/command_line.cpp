@@ -300,6 +300,13 @@ constexpr option_reader<command> options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.adapted = read_adapter(option, word);
    }},
+  {"--frozen",
+   "N",
+   verbs::timetable,
+   "the first N stages have nothing to train: they only go forward",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.frozen = read_extent(option, word);
+   }},
   {"--gather",
    "T",
    adapting,

@@ -113,6 +113,9 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
   pp::shape const extents = shown_extents(choice);
   check_size(extents, asked.format);
   made_table made{in_adapter(choice.name, choice.adapted), {}, cost, cost};
+  made.frozen = choice.frozen > 0;
+  if (made.frozen)
+    made.name += ", " + std::to_string(choice.frozen) + " stages frozen";
   if (asked.measured)
     take_measured(made, asked, extents);
   named_schedule const& schedule = find_schedule(choice.name);
@@ -184,7 +187,7 @@ double busiest_work(pp::timetable_view table, any_cost const& hidden) {
 
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
-  if (pp::stages_go_one_way(*table.over.declared)) { // their paths are not known
+  if (made.frozen || pp::stages_go_one_way(*table.over.declared)) { // their paths are not known
     pp::time_bound const busiest{.work = busiest_work(table, made.model)};
     return {busiest, busiest};
   }

@@ -28,6 +28,7 @@ struct made_table {
   any_cost model;                //!< of every stage and chunk
   std::vector<int> chunk_lengths = {};
   std::vector<double> chunk_shares = {};
+  bool frozen = false; //!< some stages go forward only
   //! What runs, where weights travel; `table` shows its groups of layers as stages.
   std::optional<pipelining::dynamic_timetable> travelling = {};
 

@@ -100,8 +100,9 @@ struct chosen_hooks {
   int messages = 0;
 };
 
+//! @param tied of the stages that share a weight, else of all
 //! @throws std::invalid_argument where no pass completes the gradients of a copy of a stage.
-inline void check_completed(timetable_view table) {
+inline void check_completed(timetable_view table, bool tied) {
   auto const devices = static_cast<std::size_t>(table.over.extents.devices);
   std::vector<bool> complete(static_cast<std::size_t>(stages(table.over.extents)) * devices, false);
   for (int entry = 0; entry < table.size(); ++entry)
@@ -110,12 +111,19 @@ inline void check_completed(timetable_view table) {
       complete[what.stage * devices + static_cast<std::size_t>(device_of(table.over, what))] = true;
   for (int stage = 0; stage < stages(table.over.extents); ++stage)
     for_each_copy(table.over, stage, [&](int device, int) {
-      if (!goes_forward_only(table.over, stage) &&
-          !complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
-        throw std::invalid_argument(
-          "plan: totals_bytes is for a row of every stage once its "
-          "gradients are complete, but no pass completes those of stage " +
-          std::to_string(stage) + "; leave it out, and add up totals behind the iteration");
+      if ((tied && !holds_tied(table.over.extents, stage)) ||
+          goes_forward_only(table.over, stage) ||
+          complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
+        return;
+      std::string const number = std::to_string(stage);
+      throw std::invalid_argument(
+        tied
+          ? "plan: tied weights need a pass that completes the gradients of each end, but none "
+            "completes those of stage " +
+              number + "; leave tied_bytes out, and add up both gradients after the iteration"
+          : "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
+            "no pass completes those of stage " +
+              number + "; leave it out, and add up totals after the iteration");
     });
 }
 
@@ -163,7 +171,9 @@ chosen_hooks add_hooks(timetable_view table,
     return result;
   bool const copies = !evaluates && routes(extents) > 1;
   if (copies || (result.totals_bytes > 0 && !evaluates && validation != step_validation::last))
-    check_completed(table);
+    check_completed(table, false);
+  if (result.tied_bytes > 0)
+    check_completed(table, true);
   std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
   hook_placement work{table,
                       result.tied_bytes > 0,

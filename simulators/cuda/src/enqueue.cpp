@@ -177,7 +177,7 @@ void model::steps_after_enqueue() {
 }
 
 void model::check(operation& op, memory_access const& range) {
-  memory.touch(range, {op.agent, &op.clock, op.what}, config.report_uninitialised);
+  memory.touch(range, {op.agent, &op.clock, op.what, op.id}, config.report_uninitialised);
   if (range.write)
     kernels::mark(reinterpret_cast<void*>(range.begin), range.end - range.begin, true);
 }

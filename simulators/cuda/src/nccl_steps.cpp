@@ -67,6 +67,16 @@ static void spoil(model& m, char* begin, std::size_t bytes) {
   kernels::mark(begin, bytes, false);
 }
 
+// What a receive leaves whose message never comes: work that stands after it on the device runs all
+// the same, and nobody uses its results. What is enqueued later is not to read it: the model knows
+// which is which, the interpreter of kernels does not.
+static void leave_garbage(model& m, part const& p) {
+  if (p.kind != part_kind::receive || p.done || p.bytes == 0)
+    return;
+  m.memory.leave(reinterpret_cast<std::uintptr_t>(p.output), p.bytes, m.next_operation);
+  kernels::mark(p.output, p.bytes, true);
+}
+
 static void match(model& m, connection& line, int source, int target) {
   while (!line.sends.empty() && !line.receives.empty()) {
     end_of_message send = line.sends.front(), receive = line.receives.front();
@@ -252,8 +262,10 @@ void model::fail_communicator(communicator& comm) {
     if (op->comm != &comm)
       continue;
     op->stalled = false;
-    for (part& p : op->parts)
+    for (part& p : op->parts) {
+      leave_garbage(*this, p);
       p.done = true;
+    }
     bool const known = std::find(finishable.begin(), finishable.end(), op) != finishable.end();
     if (op->started && !known)
       finishable.push_back(op);

@@ -89,7 +89,14 @@ void shadow::undefine(std::uintptr_t begin, std::size_t bytes) {
   cover(begin, begin + bytes);
   for (auto at = segments_.lower_bound(begin); at != segments_.end() && at->first < begin + bytes;
        ++at)
-    at->second.initialised = false;
+    at->second.initialised = false, at->second.left_to = 0;
+}
+
+void shadow::leave(std::uintptr_t begin, std::size_t bytes, std::uint64_t operation) {
+  cover(begin, begin + bytes);
+  for (auto at = segments_.lower_bound(begin); at != segments_.end() && at->first < begin + bytes;
+       ++at)
+    at->second.left_to = operation;
 }
 
 void shadow::touch(memory_access const& range, accessor const& by, bool check_initialised) {
@@ -117,7 +124,7 @@ void shadow::check(segment_map::iterator at,
               " has freed");
     return;
   }
-  if (!range.write && check_initialised && !seg.initialised)
+  if (!range.write && check_initialised && !seg.initialised && by.operation >= seg.left_to)
     report_(finding::uninitialised_read, what + ", which nobody has written");
   if (!happened_before(seg.writer.agent, seg.writer.tick, by)) {
     report_(range.write ? finding::write_conflict : finding::use_before_ready,

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -63,6 +64,8 @@ struct accessor {
   int agent = 0;
   vector_clock const* clock = nullptr;
   std::shared_ptr<std::string const> who{};
+  std::uint64_t operation =
+    std::numeric_limits<std::uint64_t>::max(); //!< its number; of a host none
 };
 
 //! @brief State of an allocation as accesses see it.
@@ -85,6 +88,9 @@ public:
   void forget(std::uintptr_t begin, std::size_t bytes);
   //! @brief Declares the content of a range garbage.
   void undefine(std::uintptr_t begin, std::size_t bytes);
+  //! @brief Allows operations before this one to read the garbage in a range: an aborted message
+  //! has left it to them.
+  void leave(std::uintptr_t begin, std::size_t bytes, std::uint64_t operation);
   //! @brief Checks one access and remembers it.
   void touch(memory_access const& range, accessor const& by, bool check_initialised);
 
@@ -99,11 +105,12 @@ private:
     std::uintptr_t end = 0;
     bool initialised = true;
     bool freed = false;
+    std::uint64_t left_to = 0; //!< operations before this one may read it all the same
     epoch writer{};
     std::vector<epoch> readers{};
     [[nodiscard]] bool same_as(segment const& other) const {
-      return initialised == other.initialised && freed == other.freed && writer == other.writer &&
-             readers == other.readers;
+      return initialised == other.initialised && freed == other.freed && left_to == other.left_to &&
+             writer == other.writer && readers == other.readers;
     }
   };
   using segment_map = std::map<std::uintptr_t, segment>;

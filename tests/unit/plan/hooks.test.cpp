@@ -298,17 +298,22 @@ TEST_CASE("early steps of copies, and negative sizes, are refused") {
                        std::invalid_argument);
 }
 
-TEST_CASE("totals of stages that nobody gives a gradient are refused") {
+TEST_CASE("totals and tied weights of stages that nobody gives a gradient are refused") {
   // A microbatch stays on its device and has a stage for each group of layers whose weights come
   // by; or a stage is only ever run forward.
   std::string const sentence =
     "plan: totals_bytes is for a row of every stage once its gradients are complete, but no pass "
-    "completes those of stage 0; leave it out, and add up totals behind the iteration";
+    "completes those of stage 0; leave it out, and add up totals after the iteration";
+  std::string const tied =
+    "plan: tied weights need a pass that completes the gradients of each end, but none completes "
+    "those of stage 0; leave tied_bytes out, and add up both gradients after the iteration";
   for (pp::dynamic_timetable const& table : {pp::make_timetable(pp::WeiPipe{}, {4, 8}),
                                              pp::make_timetable(pp::RoundPipe<2, 6>{}, {4, 8})}) {
     CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.totals_bytes = 8}),
                          sentence.c_str(),
                          std::invalid_argument);
+    CHECK_THROWS_WITH_AS(
+      pp::lower(table, pp::uniform_sizes{.tied_bytes = 8}), tied.c_str(), std::invalid_argument);
   }
 }
 

@@ -20,6 +20,7 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/timetable/adapt/with_frozen_stages.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/cost.hpp>
@@ -651,5 +652,10 @@ TEST_CASE("bounds refuse what cannot be") {
   CHECK_THROWS_WITH((void)pp::least_times(
                       extents, pp::uniform_cost{}, {.relief = pp::memory_relief::recompute_all}),
                     doctest::Contains("a flow without recomputation"));
+  // Its bound would count backward passes that frozen stages do not have.
+  pp::with_frozen_stages<pp::OneFOneB> const frozen{{}, {0}};
+  CHECK_THROWS_WITH(
+    (void)pp::least_times(pp::make_timetable(frozen, {2, 2}).over, pp::uniform_cost{}),
+    doctest::Contains("here some go one way"));
   CHECK_THROWS_AS(pp::least_times({.devices = 0}, pp::uniform_cost{}), std::invalid_argument);
 }

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <functional>
 #include <type_traits>
+#include <vector>
 
 namespace pipelining::inline v0_3::registry::detail {
 
@@ -33,6 +34,7 @@ struct given_schedule {
   std::function<device_orders(any_cost const&)> orders;
   bool cuts_layers = false;
   bool is_one_f_one_b = false; //!< which has an order of its own for the vocabulary in shards
+  std::vector<int> frozen{};   //!< stages with nothing to train
 
   [[nodiscard]] shape arrange(int, int) const { return extents; }
   template <cost_model Cost>
@@ -70,11 +72,12 @@ auto with_shared_weights(Named const& named, schedule_choice const& choice, Use 
   return use(with_sharded_weights<Named>{named, rule});
 }
 
-//! Calls `use` with a schedule in the adapter of a choice for less memory.
+//! Calls `use` with a schedule in the adapter of a choice for less memory, or in none.
 //! @pre it is one of these
 template <class Named, class Use>
 auto with_less_memory(Named const& named, schedule_choice const& choice, Use use) {
   switch (choice.adapted) {
+  case adapter::none: return use(named);
   case adapter::recompute:
     if (named.cuts_layers) // as in the paper
       return use(with_recompute<Named, recompute_around_attention>{named, {}});
@@ -96,7 +99,7 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
 }
 
 //! Calls `use` with a schedule in the adapter of a choice.
-//! @pre there is one, and it is not attention_exchange
+//! @pre it is not attention_exchange
 template <class Use>
 auto with_adapter(placed_schedule const& given, schedule_choice const& choice, Use use) {
   given_schedule const& unplaced = given;

@@ -142,6 +142,7 @@ struct schedule_choice {
   bool scatter_once = false; //!< of sharded weights: whole gradients stay until a stage's last pass
   int resident = 2;          //!< of sharded weights: stages whose weights stay
   int prefetch = 1;          //!< of sharded weights: stages ahead that are gathered
+  int frozen = 0;            //!< the first stages have nothing to train: see with_frozen_stages
 
   //! True if all members are equal.
   friend bool operator==(schedule_choice const&, schedule_choice const&) = default;

@@ -128,6 +128,15 @@ inline void check_options(named_schedule const& schedule, schedule_choice const&
       std::string(schedule.name) +
       " with unequal numbers of chunks, or with recomputation of its own, "
       "goes into no adapter");
+  schedule_traits const& traits = schedule.traits;
+  bool const go_one_way = traits.weights_travel || traits.stages_go_one_way || traits.cuts_layers;
+  if (choice.frozen > 0 &&
+      (go_one_way || has_shards(choice.adapted) || gathers_weights(choice.adapted) ||
+       choice.adapted == adapter::attention_exchange))
+    throw std::invalid_argument(
+      in_adapter(std::string(schedule.name), choice.adapted) + " has no frozen stages: " +
+      (go_one_way ? "no stage of it is whole layers that go forward and back; take another schedule"
+                  : "weights or work of a stage are on other devices, too; leave the adapter out"));
   if (choice.adapted == adapter::attention_exchange && !schedule.traits.exchanges_attention)
     throw std::invalid_argument(
       "attention-exchange is for slimpipe alone, whose devices run as many "

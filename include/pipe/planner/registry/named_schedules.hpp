@@ -213,6 +213,7 @@ public:
     if (choice.adapted != adapter::recompute ||
         !find_schedule<Rows>(choice.name).traits.sees_recomputation)
       choice.adapted = adapter::none;
+    choice.frozen = 0; // whose passes are left out
     std::vector<double> times = detail::times_of(arrange<Rows>(choice), cost);
     auto const found = std::find_if(all_.begin(), all_.end(), [&](made const& each) {
       return each.choice == choice && each.times == times;

@@ -33,6 +33,8 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
+#include <cstddef>
+#include <numeric>
 #include <stdexcept>
 #include <type_traits>
 
@@ -46,8 +48,8 @@ orders_without_adapter(schedule_choice const& choice, any_cost const& cost, made
   return made == nullptr ? plain_orders<Rows>(choice, cost) : made->get<Rows>(choice, cost);
 }
 
-//! Calls `use` with the schedule of a choice in its adapter.
-//! @pre there is one
+//! Calls `use` with the schedule of a choice in its adapter, or in none, without what frozen stages
+//! do not need.
 template <class Rows, class Use>
 auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nullptr) {
   if (choice.adapted == adapter::attention_exchange)
@@ -62,6 +64,8 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
                            .cuts_layers = traits.cuts_layers,
                            .is_one_f_one_b = std::is_same_v<Schedule, OneFOneB>},
                           {}};
+    found.frozen.resize(static_cast<std::size_t>(choice.frozen));
+    std::iota(found.frozen.begin(), found.frozen.end(), 0);
     if constexpr (places_stages<Schedule>)
       found.holder = [schedule](shape const& extents, int stage, int route) {
         return schedule.device_of(extents, stage, route);
@@ -82,10 +86,10 @@ inline dynamic_timetable verified(device_orders const& orders, any_cost const& c
   return table;
 }
 
-//! The orders of a choice in its adapter.
+//! The orders of a choice.
 template <class Rows>
 device_orders orders_of(schedule_choice const& choice, any_cost const& cost, made_orders* made) {
-  if (choice.adapted == adapter::none)
+  if (choice.adapted == adapter::none && choice.frozen == 0)
     return orders_without_adapter<Rows>(choice, cost, made);
   return with_adapted<Rows>(
     choice,

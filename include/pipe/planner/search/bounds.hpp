@@ -170,9 +170,12 @@ template <cost_model Cost>
 least_times(pipeline_view const& over, Cost const& cost, bound_options const& options = {}) {
   shape const& extents = over.extents;
   check_extents(extents);
-  if (stages_go_one_way(*over.declared))
+  bool one_way = stages_go_one_way(*over.declared);
+  for (int stage = 0; stage < stages(extents); ++stage)
+    one_way = one_way || detail::goes_forward_only(over, stage);
+  if (one_way)
     throw std::invalid_argument(
-      "least_times: every stage must go forward and back; here each goes one way");
+      "least_times: every stage must go forward and back; here some go one way");
   if (extents.where == placement::custom && over.holders == nullptr)
     throw std::invalid_argument(
       "least_times: a custom placement has its devices in a table; give the pipeline of it");
