@@ -32,4 +32,7 @@ void read_address(std::string_view text);
 //! What a store says to a rank, as lines of read_frames without the connection.
 void read_answers(std::string_view text);
 
+//! Choices of a flow, a pipeline and an order, a byte each: see support::dice.
+void read_flow(std::string_view choices);
+
 } // namespace fuzz

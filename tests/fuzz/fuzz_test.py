@@ -33,7 +33,7 @@ assert any(corpus.iterdir()), f"{corpus} is empty"
 found = pathlib.Path(f"fuzz-{READER}")
 with tempfile.TemporaryDirectory() as grown:
     options = [*length(), "-timeout=10", "-max_len=4096", "-rss_limit_mb=1024", "-malloc_limit_mb=128",
-               f"-artifact_prefix={found}/", "-reduce_inputs=0", "-print_final_stats=1"]
+               f"-artifact_prefix={found}/", "-reduce_inputs=0", "-entropic=0", "-print_final_stats=1"]
     found.mkdir(exist_ok=True)
     memory = pathlib.Path("/dev/shm")  # files of checkpoints
     environment = {**os.environ, **({"TMPDIR": str(memory)} if os.access(memory, os.W_OK) else {})}

@@ -28,6 +28,7 @@ std::span<reader const> readers() {
                                    {"frames", &read_frames},
                                    {"answers", &read_answers},
                                    {"address", &read_address},
+                                   {"flow", &read_flow},
                                    {"planted", &read_with_mistake}};
   return all;
 }
