@@ -47,17 +47,24 @@ namespace pipelining::inline v0_3::detail {
   return true;
 }
 
+//! Takes the first character off a text: a question mark for a byte that is not UTF-8, nothing at
+//! the end.
+[[nodiscard]] inline std::string_view take_letter(std::string_view& text) noexcept {
+  std::size_t const length = utf8_length(text);
+  std::string_view const letter = length == 0 && !text.empty() ? "?" : text.substr(0, length);
+  text.remove_prefix(letter.size());
+  return letter;
+}
+
 //! A text with a question mark in place of each control character, line ends among them, and of
 //! each byte that is not UTF-8.
 [[nodiscard]] inline std::string printable(std::string_view text) {
   std::string result;
   while (!text.empty()) {
-    std::size_t const length = utf8_length(text);
-    std::string_view const letter = text.substr(0, std::max<std::size_t>(length, 1));
+    std::string_view const letter = take_letter(text);
     bool const controls = letter.size() == 1 ? letter < " " || letter == "\x7f"
                                              : letter >= "\xc2\x80" && letter < "\xc2\xa0";
-    result += length == 0 || controls ? "?" : letter;
-    text.remove_prefix(letter.size());
+    result += controls ? "?" : letter;
   }
   return result;
 }
