@@ -100,7 +100,7 @@ def check_member(runner, plans, device, member):
 def check_members():
     """Each member of five schedules hangs once on each runner; on both devices where everything is asked for."""
     hangs = []
-    for plans in ["recompute", "validated", "v-half", "dualpipe", "sharded"]:
+    for plans in ["recompute", "validated", "v_shape", "copies", "sharded"]:
         for runner in ["streams", "nccl", *([] if plans == "validated" else ["graph"])]:
             calls = {str(device): members_of(runner, plans, device) for device in (0, 1)}
             for turn, member in enumerate(sorted({*calls["0"], *calls["1"]})):

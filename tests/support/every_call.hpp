@@ -137,7 +137,7 @@ struct observed_stage {
 };
 
 inline constexpr std::string_view every_call_names[] = {
-  "recompute", "validated", "v-half", "dualpipe", "sharded"};
+  "recompute", "validated", "v_shape", "copies", "sharded"};
 
 //! Plans that call members: one, or those of a loop whose steps are validated afterwards.
 struct calling_plans {
@@ -156,12 +156,12 @@ inline calling_plans plans_that_call(std::string_view name) {
                                     .copied_gradient = 8};
   if (name == "recompute")
     return {pp::lower(pp::make_timetable<pp::with_recompute<pp::OneFOneB>>({2, 2}), sizes)};
-  if (name == "v-half")
+  if (name == "v_shape")
     return {pp::lower(pp::make_timetable<pp::VHalf>({2, 2}), sizes)};
   if (name == "sharded")
     return {
       pp::lower(pp::make_timetable<pp::with_sharded_weights<pp::Interleaved<2>>>({2, 2}), sizes)};
-  if (name == "dualpipe")
+  if (name == "copies")
     return {pp::lower(pp::make_timetable<pp::DualPipe<>>({2, 4}), sizes)};
   if (name != "validated")
     throw std::invalid_argument("there are no such plans");

@@ -99,7 +99,7 @@ WORDS = {"forward": "forward of stage", "recompute": "recompute of stage", "back
          "optimizer_step": "optimizer step of stage", "accepts": "optimizer step of stage",
          "roll_back": "validation of the optimizer step of stage",
          "begin_iteration": "validation of the optimizer step of stage"}
-PLANS = ["recompute", "validated", "v-half", "dualpipe", "sharded"]
+PLANS = ["recompute", "validated", "v_shape", "copies", "sharded"]
 
 
 def members_of(plans):
