@@ -4,6 +4,8 @@
 //! @brief Chooses where the stages of the GPT run. GPT_HAS_MPI, GPT_HAS_CUDA and GPT_HAS_NCCL say
 //! what is linked.
 
+#include <pipe/flow/quote.hpp>
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -61,8 +63,8 @@ int run_on(std::string_view where, words_given const& words) {
     }
     refuse(where, "build it with -DPIPELINING_GPT_ON_GPUS=ON where nvcc, cuBLAS and NCCL are");
   }
-  throw std::invalid_argument("--backend wants threads, mpi, cuda or nccl, not '" +
-                              std::string(where.substr(0, 40)) + "'");
+  throw std::invalid_argument("--backend wants threads, mpi, cuda or nccl, not " +
+                              pipelining::detail::quote(where));
 }
 
 } // namespace

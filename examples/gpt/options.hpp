@@ -4,6 +4,7 @@
 //! @file
 //! @brief The command line of the example.
 
+#include <pipe/flow/quote.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/view/append.hpp>
 
@@ -139,8 +140,8 @@ namespace detail {
   auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc{} || end != word.data() + word.size() || value < least || value > most) {
     throw std::invalid_argument(std::string(option) + " wants a whole number from " +
-                                std::to_string(least) + " to " + std::to_string(most) + ", not '" +
-                                std::string(word.substr(0, 40)) + "'");
+                                std::to_string(least) + " to " + std::to_string(most) + ", not " +
+                                pipelining::detail::quote(word));
   }
   return value;
 }
@@ -152,8 +153,8 @@ namespace detail {
   char* end = nullptr;
   double const value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || !(value > 0) || !(value < 1e30)) {
-    throw std::invalid_argument(std::string(option) + " wants a number above 0, not '" +
-                                text.substr(0, 40) + "'");
+    throw std::invalid_argument(std::string(option) + " wants a number above 0, not " +
+                                pipelining::detail::quote(word));
   }
   return value;
 }
@@ -196,8 +197,8 @@ namespace detail {
       }
     }
   }
-  throw std::invalid_argument(std::string(option) + " wants one of " + names + ", not '" +
-                              std::string(word.substr(0, 40)) + "'");
+  throw std::invalid_argument(std::string(option) + " wants one of " + names + ", not " +
+                              pipelining::detail::quote(word));
 }
 
 //! Refuses what a small machine cannot train: too many parameters, too much to keep, or steps that
@@ -323,8 +324,8 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     }
     bool const wants = name == "--with" || name == "--chunk-counts" || name == "--clip";
     if (number == nullptr && text == nullptr && !wants) {
-      throw std::invalid_argument("no such option: '" + std::string(name.substr(0, 40)) +
-                                  "'; --help names them all");
+      throw std::invalid_argument("no such option: " + pipelining::detail::quote(name) +
+                                  "; --help names them all");
     }
     if (i + 1 == words.size()) {
       throw std::invalid_argument(std::string(name) + " wants a value");

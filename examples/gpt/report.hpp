@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -29,6 +30,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "options.hpp"
@@ -457,6 +459,10 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
 }
 
 inline void write_file(std::string const& path, std::string const& content) {
+  std::error_code ignored;
+  if (std::filesystem::is_fifo(path, ignored)) {
+    throw std::runtime_error("cannot write " + path + ": it is a FIFO, which may have no reader");
+  }
   std::ofstream file(path, std::ios::binary);
   file << content;
   file.close();

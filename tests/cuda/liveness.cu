@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Steps on the stand-in, but with the clock of the machine, that liveness_test.py stops, or that
 // hang. Usage: liveness streams|graph|nccl MILLISECONDS [STAGE CALL], a deadline and the call of
-// that stage that never returns. Says "begun" and "ended".
+// that stage that never returns; or liveness RUNNER MILLISECONDS PLANS DEVICE MEMBER, the name of
+// plans that call every member, and the member that never returns on that device; "none" to be told
+// which members it calls. Says "begun"; "hangs" and when, on the clock of the machine; "ended".
 #include <pipe/cluster/store.hpp>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
@@ -17,9 +19,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
+#include <set>
 #include <simulators/cuda/standin.hpp>
 #include <stdexcept>
+#include <string>
 #include <string_view>
+#include <tests/support/every_call.hpp>
 #include <thread>
 #include <vector>
 
@@ -48,6 +54,37 @@ struct slow_stage {
 };
 
 using model_type = std::vector<slow_stage>;
+
+//! Notes which members a device calls, and never returns from one.
+struct member_trap {
+  std::string_view member{};
+  int device = 0;
+  std::mutex lock{}; // of ranks that are threads
+  std::set<std::string_view> seen{};
+
+  void visit(pp::context const& at, std::string_view name) {
+    if (at.device != device)
+      return;
+    {
+      std::lock_guard const held(lock);
+      seen.insert(name);
+    }
+    if (name != member)
+      return;
+    std::printf("hangs %lld %d\n",
+                static_cast<long long>(std::chrono::steady_clock::now().time_since_epoch().count()),
+                at.stage);
+    std::fflush(stdout);
+    for (;;)
+      std::this_thread::sleep_for(pass_time);
+  }
+  static void fill(pp::context const& at, pp::output out) {
+    (void)cudaMemsetAsync(
+      out.data, 1, static_cast<std::size_t>(out.bytes), static_cast<cudaStream_t>(at.stream));
+  }
+};
+
+using member_model = std::vector<support::observed_stage<member_trap>>;
 
 struct request {
   std::string_view runner;
@@ -80,8 +117,9 @@ void run_on_streams(request& what) {
   make_steps(runner, true);
 }
 
-//! Ranks that are threads, and meet in a store over TCP.
-void run_on_ranks(request& what) {
+//! Calls what a rank does, each on a thread, with its line to a store over TCP.
+template <class Rank>
+void run_ranks(Rank const& of) {
   pp::store_server server({});
   std::atomic<bool> failed = false;
   std::vector<std::thread> ranks;
@@ -90,13 +128,7 @@ void run_on_ranks(request& what) {
       try {
         pp::cuda::current_device const scope(rank);
         pp::store line({.port = server.port()}, rank, std::chrono::seconds(20));
-        pp::cuda::nccl_runner<model_type> runner(
-          work(),
-          what.model,
-          line,
-          rank,
-          {.gpu = rank, .deadline = what.deadline, .abort_deadline = what.deadline});
-        make_steps(runner, rank == 0);
+        of(rank, line);
       } catch (std::exception const& error) {
         std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
         failed = true;
@@ -108,6 +140,46 @@ void run_on_ranks(request& what) {
     throw std::runtime_error("a rank has failed");
 }
 
+void run_on_ranks(request& what) {
+  run_ranks([&](int rank, pp::store& line) {
+    pp::cuda::nccl_runner<model_type> runner(
+      work(),
+      what.model,
+      line,
+      rank,
+      {.gpu = rank, .deadline = what.deadline, .abort_deadline = what.deadline});
+    make_steps(runner, rank == 0);
+  });
+}
+
+//! Two steps of plans in which a member may hang.
+void run_members(std::string_view runner_name,
+                 std::chrono::milliseconds deadline,
+                 std::string_view plans,
+                 member_trap& all) {
+  support::calling_plans const work = support::plans_that_call(plans);
+  member_model model(static_cast<std::size_t>(pp::stages(work.first.over.extents)), {&all});
+  if (runner_name == "nccl") {
+    run_ranks([&](int rank, pp::store& line) {
+      pp::cuda::nccl_runner<member_model> runner(
+        pp::plan(work.first),
+        model,
+        line,
+        rank,
+        {.gpu = rank, .deadline = deadline, .abort_deadline = deadline / 4});
+      support::make_two_steps(runner, work);
+    });
+  } else {
+    pp::cuda::stream_runner<member_model> runner(
+      pp::plan(work.first),
+      model,
+      {.graph = runner_name == "graph", .warm_up = 1, .deadline = deadline});
+    support::make_two_steps(runner, work);
+  }
+  for (std::string_view const each : all.seen)
+    std::printf("calls %d %s\n", all.device, std::string(each).c_str());
+}
+
 } // namespace
 
 int main(int count, char** words) {
@@ -115,11 +187,14 @@ int main(int count, char** words) {
     return 2;
   try {
     request what{words[1], std::chrono::milliseconds(std::atoi(words[2])), model_type(devices)};
-    if (count > 4)
+    if (count == 5)
       what.model[static_cast<std::size_t>(std::atoi(words[3]))].hangs_at = std::atoi(words[4]);
     standin::configure(
       {.expect_more_threads = true, .overtaken_after = std::chrono::milliseconds(5)});
-    if (what.runner == "nccl")
+    if (count > 5) {
+      member_trap all{.member = words[5], .device = std::atoi(words[4])};
+      run_members(what.runner, what.deadline, words[3], all);
+    } else if (what.runner == "nccl")
       run_on_ranks(what);
     else
       run_on_streams(what);

@@ -380,6 +380,11 @@ def check_full_disk(text):
         result = run(*small, "--steps", "1", "--output", folder)
         assert result.returncode == 1, result
         assert result.stderr == f"gpt: cannot write {folder}/trace.json: No space left on device\n", result.stderr
+        os.unlink(pathlib.Path(folder, "trace.json"))
+        os.mkfifo(pathlib.Path(folder, "trace.json"))
+        result = run(*small, "--steps", "1", "--output", folder)
+        assert result.returncode == 1, result
+        assert result.stderr == f"gpt: cannot write {folder}/trace.json: it is a FIFO, which may have no reader\n", result.stderr
     check_limit_of_files(small)
 
 

@@ -21,6 +21,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tests/support/flow_interpreter.hpp>
 #include <utility>
 #include <vector>
@@ -30,10 +31,17 @@ namespace support {
 //! @brief Chance, the same on all machines.
 struct dice {
   std::mt19937 engine;
+  std::string_view chosen{}; //!< bytes that a fuzzer has chosen: the first numbers
 
   explicit dice(unsigned seed) : engine(seed) {}
   //! @brief A number from 0 to below `count`.
-  int below(int count) { return static_cast<int>(engine() % static_cast<unsigned>(count)); }
+  int below(int count) {
+    if (chosen.empty())
+      return static_cast<int>(engine() % static_cast<unsigned>(count));
+    auto const byte = static_cast<unsigned char>(chosen.front());
+    chosen.remove_prefix(1);
+    return byte % count;
+  }
   bool one_in(int count) { return below(count) == 0; }
   template <class Enum>
   Enum any(int count) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "command_checks.hpp"
 
+#include <pipe/flow/shape.hpp>
+
 #include <string>
 #include <string_view>
 
@@ -74,6 +76,7 @@ void check_measured(command& result) {
     throw usage_error(
       "--all-reduce does not go with a file of costs or a layout, whose times have it already");
   pp::shape const share{.devices = result.choice.devices};
+  pp::check_extents(share);
   result.cost = mean_of(pp::costs_for(*result.measured, share), share);
 }
 

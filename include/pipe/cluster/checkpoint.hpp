@@ -10,6 +10,7 @@
 #include <pipe/cluster/run_text.hpp>
 #include <pipe/cluster/socket.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/flow/quote.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -113,18 +114,11 @@ checkpoint_head(std::string_view text, std::int64_t state_bytes, std::string_vie
          std::string(state_sum) + '\n';
 }
 
-//! @throws std::runtime_error where something else than a file, or nothing, has this name. To open
-//! a FIFO could take for ever.
+//! @throws std::runtime_error where something else than a file, or nothing, has this name.
 inline void refuse_what_is_no_file(std::string const& path) {
-  struct stat found {};
-  if (::stat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode))
-    return;
-  throw std::runtime_error("checkpoint: " + path + " is " +
-                           (S_ISFIFO(found.st_mode)   ? "a FIFO"
-                            : S_ISDIR(found.st_mode)  ? "a folder"
-                            : S_ISSOCK(found.st_mode) ? "a socket"
-                                                      : "a device") +
-                           ", not a file; remove it, or name another folder");
+  if (std::string const other = what_is_no_file(path); !other.empty())
+    throw std::runtime_error("checkpoint: " + path + " is " + other +
+                             ", not a file; remove it, or name another folder");
 }
 
 //! A file that is open at its state.
@@ -149,8 +143,8 @@ struct open_checkpoint {
   if (!found.file || !magic.starts_with(checkpoint_magic))
     return std::nullopt;
   if (magic.substr(checkpoint_magic.size()) != std::string(1, checkpoint_format))
-    throw std::runtime_error("checkpoint: " + path + " has another format, '" + magic +
-                             "'; go on with the version of the library that wrote it, or name "
+    throw std::runtime_error("checkpoint: " + path + " has another format, " + quote(magic) +
+                             "; go on with the version of the library that wrote it, or name "
                              "another folder");
   std::string rest;
   std::getline(found.file, rest);

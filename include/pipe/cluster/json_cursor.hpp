@@ -5,6 +5,8 @@
 //! @brief JSON of known form, read strictly from its first byte to its last, and texts in quotes.
 //! Header for pipelining::detail::json_cursor.
 
+#include <pipe/flow/quote.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -50,39 +52,6 @@ inline void append_code_point(std::string& text, std::uint32_t code) {
     rest(6);
     rest(0);
   }
-}
-
-//! How many bytes the character has that a text begins with; 0 where it is not UTF-8: a byte that
-//! begins none, too few that go on, a longer form than needed, half a surrogate pair, beyond
-//! U+10FFFF.
-//! @source RFC 3629, section 4
-[[nodiscard]] inline std::size_t utf8_length(std::string_view text) noexcept {
-  auto const byte = [&](std::size_t at) {
-    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
-  };
-  unsigned const first = byte(0);
-  if (first < 0x80)
-    return text.empty() ? 0 : 1;
-  std::size_t const length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  unsigned const least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  unsigned const most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  if (first < 0xc2 || first > 0xf4 || byte(1) < least || byte(1) > most)
-    return 0;
-  for (std::size_t at = 2; at < length; ++at)
-    if ((byte(at) & 0xc0) != 0x80)
-      return 0;
-  return length;
-}
-
-//! Whether a text is UTF-8, as JSON asks.
-[[nodiscard]] inline bool is_utf8(std::string_view text) noexcept {
-  while (!text.empty()) {
-    std::size_t const length = utf8_length(text);
-    if (length == 0)
-      return false;
-    text.remove_prefix(length);
-  }
-  return true;
 }
 
 //! A place in a JSON text, for a reader that knows which value comes next: objects, lists, texts

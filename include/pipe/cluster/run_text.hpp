@@ -5,6 +5,8 @@
 //! @brief What a run is of, as lines of `key=value`, and where two runs differ. Header for
 //! pipelining::detail::differing_lines.
 
+#include <pipe/flow/quote.hpp>
+
 #include <algorithm>
 #include <cstddef>
 #include <string>
@@ -33,6 +35,7 @@ namespace pipelining::inline v0_3::detail {
 
 //! The first difference of two texts of lines `key=value` as a sentence: "rank 0 has seed=1,
 //! rank 2 has seed=7", or "rank 0 has seed=1, rank 2 has no seed".
+//! Printable, since texts may be those of files.
 //! @param one, other whose texts they are, such as "rank 0".
 //! @return an empty text when there is none. @complexity O(bytes)
 [[nodiscard]] inline std::string differing_lines(std::string_view one,
@@ -42,11 +45,11 @@ namespace pipelining::inline v0_3::detail {
   auto const sentence = [&](std::string_view first, std::string_view second) {
     return std::string(one)
       .append(" has ")
-      .append(first)
+      .append(printable(first))
       .append(", ")
       .append(other)
       .append(" has ")
-      .append(second);
+      .append(printable(second));
   };
   // What a text has instead of a line: its line of that key.
   auto const instead = [](std::string_view line, std::string_view text, std::string_view next) {

@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
@@ -27,7 +28,6 @@ namespace pipelining::inline v0_3::detail {
 //! A file descriptor that closes itself.
 class descriptor {
 public:
-  //! Takes over an open descriptor; -1 is none.
   //! Takes over an open descriptor; -1 is none.
   explicit descriptor(int number = -1) noexcept : number_(number) {}
   descriptor(descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
@@ -47,6 +47,18 @@ public:
 private:
   int number_;
 };
+
+//! What has this name where it is no file, such as "a FIFO", which to open could take for ever;
+//! empty: it is a file, or there is nothing.
+[[nodiscard]] inline std::string what_is_no_file(std::string const& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode))
+    return {};
+  return S_ISFIFO(found.st_mode)   ? "a FIFO"
+         : S_ISDIR(found.st_mode)  ? "a folder"
+         : S_ISSOCK(found.st_mode) ? "a socket"
+                                   : "a device";
+}
 
 inline void set_option(int socket, int level, int name, int value) noexcept {
   (void)::setsockopt(socket, level, name, &value, sizeof value);
@@ -81,7 +93,6 @@ public:
 
   connection() = default;
   //! Takes over a connected socket.
-  //! Takes over a connected socket.
   explicit connection(descriptor socket) : socket_(std::move(socket)) {
     set_option(socket_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     // A machine that vanishes closes nothing; the kernel asks after it, and gives up after 25
@@ -94,7 +105,6 @@ public:
 
   //! The number of its descriptor.
   [[nodiscard]] int get() const noexcept { return socket_.get(); }
-  //! Whether the other end has not closed it.
   //! Whether the other end has not closed it.
   [[nodiscard]] bool open() const noexcept { return socket_.get() >= 0 && !ended_; }
   //! True while something that was written waits for the kernel to take it.

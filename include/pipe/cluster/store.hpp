@@ -333,11 +333,10 @@ private:
     std::vector<int> missing;
     if (!until(courtesy, false, [&] { return missing_.contains(name); }))
       return missing;
-    std::string const& list = missing_[name];
-    for (std::size_t at = 0; at < list.size(); at = list.find(',', at) + 1)
-      missing.push_back(
-        detail::read_number(std::string_view(list).substr(at, list.find(',', at) - at))
-          .value_or(0));
+    std::string_view left = missing_[name];
+    for (std::size_t comma = 0; (comma = left.find(',')) != left.npos;
+         left.remove_prefix(comma + 1))
+      missing.push_back(detail::read_number(left.substr(0, comma)).value_or(0));
     return missing;
   }
 
@@ -375,12 +374,15 @@ inline void write_store_file(std::string const& path, store_address const& addre
 }
 
 //! @brief The other ranks wait until the file of this job is there.
-//! @throws std::runtime_error past the deadline.
+//! @throws std::runtime_error past the deadline, and where something else than a file is there.
 template <class Clock = polling_clock>
 [[nodiscard]] store_address read_store_file(std::string const& path,
                                             std::string const& job,
                                             std::chrono::nanoseconds deadline) {
   for (countdown<Clock> left(deadline);;) {
+    if (std::string const other = detail::what_is_no_file(path); !other.empty())
+      throw std::runtime_error("store: " + path + " is " + other +
+                               ", not the file of a store; remove it, or name another file");
     std::ifstream file(path);
     std::string magic;
     std::string port;
@@ -390,7 +392,8 @@ template <class Clock = polling_clock>
       std::getline(file, *line);
     auto const port_number = detail::read_number(port);
     auto const rank_count = detail::read_number(ranks);
-    if (file && magic == detail::store_magic && found.job == job && port_number && rank_count) {
+    if (file && magic == detail::store_magic && found.job == job && port_number &&
+        *port_number <= 65535 && rank_count) {
       found.port = *port_number;
       found.ranks = *rank_count;
       return found;

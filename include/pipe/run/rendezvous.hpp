@@ -120,11 +120,15 @@ public:
     meeting& point = at(step);
     bool const sends = step.what == operation::send;
     (sends ? point.from : point.to) = memory;
+    // The first end releases its pointer and its data, the second acquires both: one of them alone
+    // finds the other's post and copies.
     if (point.posts.fetch_add(1, std::memory_order_acq_rel) == round_ - posts_of_a_round)
       return;
     std::int64_t const bytes = sends ? step.in_bytes : step.out_bytes;
     if (bytes > 0)
       std::memcpy(point.to, point.from, static_cast<std::size_t>(bytes));
+    // Releases the copy to the other end. Sequentially consistent, as is what the door reads next:
+    // the sleeper has said that it sleeps, or sees this; see the tests of interleavings.
     point.posts.store(round_, std::memory_order_seq_cst);
     doors_[static_cast<std::size_t>(step.peer)].open();
   }

@@ -173,6 +173,7 @@ struct thread_board {
     for (device_standing& device : standings)
       device.at_home.store(false, std::memory_order_relaxed);
     running.store(devices, std::memory_order_relaxed);
+    // Releases all of the above to threads that look at it, or wakes those that sleep.
     generation.fetch_add(1, std::memory_order_seq_cst);
     for (device_standing& device : standings)
       device.home.open();
@@ -218,6 +219,7 @@ struct thread_board {
   //! A thread comes back.
   void come_home(int device) {
     standings[static_cast<std::size_t>(device)].at_home.store(true, std::memory_order_relaxed);
+    // Releases what the device has done; the last one hands all of it to the caller.
     if (running.fetch_sub(1, std::memory_order_seq_cst) == 1)
       caller.open();
   }

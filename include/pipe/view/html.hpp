@@ -5,6 +5,7 @@
 //! @brief Timetables as an interactive page of one file. Header for pipelining::write_html.
 
 #include <pipe/flow/flow.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/view/append.hpp>
@@ -70,11 +71,9 @@ void write_html(Sink& out,
                                   std::to_string(slot_classes) + " in all");
   uniform_cost const& unit = timelines.front().about.cost;
   append(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>");
-  for (char const& letter : options.title) {
-    if (letter == '<' || letter == '&')
-      append(out, letter == '<' ? "&lt;" : "&amp;");
-    else
-      out.append(std::string_view(&letter, 1));
+  for (std::string_view rest = options.title; !rest.empty();) {
+    std::string_view const letter = detail::take_letter(rest);
+    out.append(letter == "<" ? "&lt;" : letter == "&" ? "&amp;" : letter);
   }
   append(out, "</title>\n", detail::html_head);
   append(out, "<script type=\"application/json\" id=\"data\">\n{\"title\":");

@@ -5,6 +5,7 @@
 //! @brief A timetable as one JSON object. Header for pipelining::write_json.
 
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
@@ -17,21 +18,22 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Appends a text in double quotes, with what JSON forbids inside escaped.
+//! @brief Appends a text in double quotes, with what JSON forbids inside escaped, and a
+//! question mark for each byte that is not UTF-8.
 template <text_sink Sink>
 void append_quoted(Sink& out, std::string_view text) {
   constexpr char hexadecimal[] = "0123456789abcdef";
   append(out, "\"");
-  for (char const& letter : text) {
-    auto const code = static_cast<unsigned char>(letter);
-    if (letter == '"' || letter == '\\') {
-      append(out, "\\");
-      out.append(std::string_view(&letter, 1));
+  while (!text.empty()) {
+    std::string_view const letter = detail::take_letter(text);
+    auto const code = static_cast<unsigned char>(letter.front());
+    if (letter == "\"" || letter == "\\") {
+      append(out, "\\", letter);
     } else if (code < 0x20) {
       char const digits[] = {hexadecimal[code / 16], hexadecimal[code % 16], '\0'};
       append(out, "\\u00", digits);
     } else {
-      out.append(std::string_view(&letter, 1));
+      out.append(letter);
     }
   }
   append(out, "\"");

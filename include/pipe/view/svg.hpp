@@ -6,6 +6,7 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -29,20 +30,22 @@ struct svg_options {
   int most_tooltips = 5000; //!< passes beyond which cells say nothing under the mouse
 };
 
-//! @brief Appends text with what XML reserves escaped, and control characters dropped.
+//! @brief Appends text with what XML reserves escaped, without what it does not know: control
+//! characters, U+FFFE and U+FFFF. Bytes that are not UTF-8 become question marks.
 template <text_sink Sink>
 void append_xml(Sink& out, std::string_view text) {
-  for (char const& letter : text) {
-    if (letter == '&')
+  while (!text.empty()) {
+    std::string_view const letter = detail::take_letter(text);
+    if (letter == "&")
       append(out, "&amp;");
-    else if (letter == '<')
+    else if (letter == "<")
       append(out, "&lt;");
-    else if (letter == '>')
+    else if (letter == ">")
       append(out, "&gt;");
-    else if (letter == '"')
+    else if (letter == "\"")
       append(out, "&quot;");
-    else if (static_cast<unsigned char>(letter) >= 0x20)
-      out.append(std::string_view(&letter, 1));
+    else if (letter >= " " && letter != "\xef\xbf\xbe" && letter != "\xef\xbf\xbf")
+      out.append(letter);
   }
 }
 

@@ -116,5 +116,6 @@ TEST_CASE("the first difference of two texts is a sentence") {
   CHECK(said("8 layers", "") == "A has 8 layers, B has no 8 layers");
   CHECK(said("", "\n9 layers") == "A has no 9 layers, B has 9 layers");
   CHECK(said("a=1", "a=1\n\n\n").empty());
+  CHECK(said("a=\x1b[2J", "a=\xff") == "A has a=?[2J, B has a=?"); // what a file may have
   CHECK(said("a=1=2", "a=1=3") == "A has a=1=2, B has a=1=3");
 }

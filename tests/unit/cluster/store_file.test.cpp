@@ -8,9 +8,24 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <sys/stat.h>
+#include <tests/support/temporary_folder.hpp>
 #include <unistd.h>
 
 namespace pp = pipelining;
+
+TEST_CASE("a FIFO or a folder in the place of the file of a store is named, and not opened") {
+  support::temporary_folder const folder("store");
+  std::string const path = folder.path() + "/store";
+  REQUIRE(::mkfifo(path.c_str(), S_IRUSR | S_IWUSR) == 0);
+  CHECK_THROWS_WITH_AS(
+    (void)pp::read_store_file(path, "job 8", std::chrono::seconds(1)),
+    ("store: " + path + " is a FIFO, not the file of a store; remove it, or name another file")
+      .c_str(),
+    std::runtime_error);
+  CHECK_THROWS_AS((void)pp::read_store_file(folder.path(), "job 8", std::chrono::seconds(1)),
+                  std::runtime_error);
+}
 
 TEST_CASE("a file tells the others where the store is, and one of an earlier run does not") {
   std::string const path =
@@ -23,6 +38,9 @@ TEST_CASE("a file tells the others where the store is, and one of an earlier run
                         " before the deadline; do all ranks see that folder?")
                          .c_str(),
                        std::runtime_error);
+  pp::write_store_file(path, {.port = 65536, .job = "job 8"});
+  CHECK_THROWS_AS((void)pp::read_store_file(path, "job 8", std::chrono::milliseconds(1)),
+                  std::runtime_error);
   pp::write_store_file(path, {.port = server.port(), .job = "job 8", .secret = secret, .ranks = 1});
   using std::filesystem::perms;
   CHECK(std::filesystem::status(path).permissions() == (perms::owner_read | perms::owner_write));

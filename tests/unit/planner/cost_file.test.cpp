@@ -192,6 +192,9 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
   CHECK(refusal_of(R"({"pipelining_costs": 1, "communication": 1, "forward": [[0]],
 "backward_input": [[0]], "backward_weight": [[0]]})") ==
         "costs, line 1: 'forward' and the backward passes take no time; measure again");
+  CHECK(refusal_of(with("0.5", "[[1}]")) == "JSON: ']' is wanted, at line 2, character 21");
+  CHECK(refusal_of(with("communication", "\x1b[2J")) ==
+        refusal_of(with("communication", "?[2J"))); // nothing that a terminal obeys
   CHECK(refusal_of(std::string(whole) + "x") ==
         "JSON: there is text behind the object, at line 12, character 1");
 }

@@ -103,11 +103,17 @@ TEST_CASE("what is no layout is refused with the place of the character") {
                                 "stands there: (tt|)*4");
   CHECK(refusal("Et|()*3L") == "layout, character 4: there is nothing between the parentheses");
   CHECK(refusal("E,t*|L") ==
-        "layout, character 4: a number from 1 must follow, for at most 65536 letters");
+        "layout, character 4: a number from 1 must follow, for at most 65536 letters "
+        "and bars in all");
   CHECK(refusal("Et*0|L").starts_with("layout, character 3: a number from 1"));
   CHECK(refusal("Et*70000|L").starts_with("layout, character 3: a number from 1"));
   CHECK(refusal("E(t*60000)*60000L").starts_with("layout, character 11: a number from 1"));
   CHECK(refusal("Et*99999999999999999999|L").starts_with("layout, character 3: a number from 1"));
+  CHECK(refusal("t*65536") == "");
+  CHECK(refusal("t*65536,t") == "layout, character 9: a layout has at most 65536 letters and bars");
+  CHECK(refusal("t,t*65536").starts_with("layout, character 4: a number from 1"));
+  CHECK(refusal("t|\xe2") == "layout, character 3: E, t, m, L, a bar, parentheses and *N after one "
+                             "of them are known, not '?'");
   CHECK(refusal("*3").starts_with("layout, character 1: E, t"));
   CHECK(refusal("Et)L").starts_with("layout, character 3: E, t"));
   CHECK(refusal("E t|L").starts_with("layout, character 2: E, t"));

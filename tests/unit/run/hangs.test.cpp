@@ -11,12 +11,19 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <string_view>
+#include <tests/support/every_call.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -187,6 +194,100 @@ TEST_CASE("a pass or a hook that never returns ends the step on time, and is nam
 }
 TEST_CASE("a pass or a hook that never returns ends the step on time, and is named: V-Half") {
   CHECK(hang_everywhere<pp::VHalf>({2, 2}) > 24);
+}
+
+namespace {
+
+//! Hangs one member on one device, in its first call or a later one.
+struct member_trap {
+  std::string_view member{};
+  int device = 0;
+  std::mutex lock{}; // devices share stages that have copies
+  std::set<std::string_view> seen{};
+  int stage = -1; // of the call that hangs
+  std::atomic<bool> caught = false;
+  std::atomic<bool> released = false;
+
+  void visit(pp::context const& at, std::string_view name) {
+    if (at.device != device)
+      return;
+    {
+      std::lock_guard const held(lock);
+      seen.insert(name);
+    }
+    if (name != member || caught)
+      return;
+    stage = at.stage;
+    caught = true;
+    while (!released)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  static void fill(pp::context const&, pp::output out) {
+    std::fill_n(out.as<std::uint8_t>().data(), out.bytes, std::uint8_t{1});
+  }
+};
+
+using member_stage = support::observed_stage<member_trap>;
+
+//! Two steps of plans in which a member hangs on a device; none where its name is empty.
+outcome hang_member(std::string_view plans, member_trap& all) {
+  support::calling_plans work = support::plans_that_call(plans);
+  std::vector<member_stage> model(static_cast<std::size_t>(pp::stages(work.first.over.extents)),
+                                  member_stage{&all});
+  pp::thread_runner runner(pp::plan(work.first), model, {.deadline = deadline});
+  outcome found;
+  auto const start = clock_type::now();
+  try {
+    support::make_two_steps(runner, std::move(work));
+  } catch (pp::run_error const& error) {
+    found.text = error.what();
+    found.device = error.device();
+  }
+  found.in_time = clock_type::now() - start < 2 * deadline + std::chrono::seconds(1);
+  all.released = true;
+  if (all.caught)
+    await_return(runner);
+  return found;
+}
+
+} // namespace
+
+TEST_CASE("every member that plans call may hang") {
+  std::set<std::string_view> never;
+  for (support::stage_member const& each : support::stage_members)
+    never.insert(each.name);
+  for (std::string_view const plans : support::every_call_names) {
+    std::deque<member_trap> traps;
+    for (int const device : {0, 1}) {
+      member_trap none{.device = device};
+      CHECK(hang_member(plans, none).text == "");
+      for (std::string_view const member : none.seen) {
+        traps.emplace_back();
+        traps.back().member = member;
+        traps.back().device = device;
+        never.erase(member);
+      }
+    }
+    std::vector<outcome> found(traps.size());
+    std::vector<std::thread> runs;
+    for (std::size_t i = 0; i < traps.size(); ++i)
+      runs.emplace_back([&, i] { found[i] = hang_member(plans, traps[i]); });
+    for (std::size_t i = 0; i < traps.size(); ++i) {
+      runs[i].join();
+      CAPTURE(plans);
+      CAPTURE(traps[i].member);
+      CAPTURE(found[i].text);
+      REQUIRE(traps[i].caught);
+      std::string const first = found[i].text.substr(0, found[i].text.find('\n'));
+      CHECK(first.starts_with("run: no progress before the deadline: device " +
+                              std::to_string(traps[i].device) + " is not back from the "));
+      CHECK(first.find(std::string(support::find_member(traps[i].member)->words) +
+                       std::to_string(traps[i].stage)) != std::string::npos);
+      CHECK(found[i].device == traps[i].device);
+      CHECK(found[i].in_time);
+    }
+  }
+  CHECK(never.empty());
 }
 
 TEST_CASE("what a thread that never came back may touch lives until it does") {

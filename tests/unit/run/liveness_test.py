@@ -4,6 +4,7 @@
 
 usage: liveness_test.py THREADS [RANKS MPIRUN...]
 """
+import concurrent.futures
 import os
 import re
 import signal
@@ -90,13 +91,72 @@ def check_hang(rank, call, name):
     assert re.search(rf"rank {rank} (is where it began: it )?is (not back from|still in) the {name} ", other[1]), error
 
 
+# How the sentence names what a member is called for; the number of the stage follows.
+WORDS = {"forward": "forward of stage", "recompute": "recompute of stage", "backward": "backward of stage",
+         "copied_gradient": "gradient of a copy of stage",
+         "add_copies": "addition of the gradients of all copies of stage", "tied_gradient": "tied gradient of stage",
+         "add_tied": "addition of the tied gradients on stage", "contribute": "totals of stage",
+         "optimizer_step": "optimizer step of stage", "accepts": "optimizer step of stage",
+         "roll_back": "validation of the optimizer step of stage",
+         "begin_iteration": "validation of the optimizer step of stage"}
+PLANS = ["recompute", "validated", "v_shape", "copies", "sharded"]
+
+
+def members_of(plans):
+    """The members that two ranks call, each with the ranks that call it."""
+    out, error, code = end(start([*MPIRUN, "-n", "2", RANKS, "2000", plans, "0", "none"]))
+    assert code == 0, (out, error)
+    calls = sorted(re.findall(r"calls (\d) (\w+)", out))
+    return {member: [rank for rank, other in calls if other == member] for _, member in calls}
+
+
+def check_member(plans, rank, member):
+    """A member never returns on one rank: the sentence comes within the deadline and a second, and the process ends."""
+    deadline = 0.7
+    run = start([*MPIRUN, "-n", "2", RANKS, str(int(1000 * deadline)), plans, rank, member])
+    hangs = re.fullmatch(r"hangs (\d+) (\d+)\n", run.stdout.readline())
+    assert hangs, (plans, rank, member, run.communicate())
+    said = ""
+    while "; this process ends with status" not in said:
+        line = run.stderr.readline()
+        assert line, (plans, rank, member, said)
+        said += line
+    late = time.monotonic() - int(hangs[1]) / 1e9 - deadline  # both are the steady clock of the machine
+    out, error, code = end(run)
+    error = said + error
+    words = WORDS.get(member, "of stage") + " " + hangs[2]
+    sentence = rf"run: no progress before the deadline: rank {rank} is not back from the [^\n]*{words}\b"
+    assert re.search(sentence, error), (plans, rank, member, error)
+    assert code == HUNG, (plans, rank, member, code, error)
+    assert f"rank {1 - int(rank)}: run: " in error, (plans, rank, member, error)
+    return late
+
+
+def check_hangs():
+    """Each member of five schedules hangs once on one of two ranks; on both where everything is asked for."""
+    everything = os.environ.get("PIPELINING_TEST_EVERYTHING")
+    hangs = []
+    for plans in PLANS:
+        for turn, (member, ranks) in enumerate(members_of(plans).items()):
+            chosen = ranks if everything else [ranks[turn % len(ranks)]]
+            hangs += [(plans, rank, member) for rank in chosen]
+    nameless = {"backward_input", "backward_weight", "forward_backward", "gather_weights", "use_weights", "collect_gradients",
+                "scatter_gradients", "gradients_ready"}
+    assert {member for _, _, member in hangs} == {*WORDS} | nameless, hangs
+    with concurrent.futures.ThreadPoolExecutor(10) as runs:  # they sleep
+        others = [runs.submit(check_hang, *call) for call in (
+            (0, 0, "forward of stage 0, microbatch 0"), (0, 8, "optimizer step of stage 0"),
+            (1, 0, "forward of stage 1, microbatch 0"), (1, 7, "backward of stage 1, microbatch 3"),
+            (1, 8, "optimizer step of stage 1"))]
+        late = list(runs.map(lambda call: check_member(*call), hangs))
+        for each in others:
+            each.result()
+    assert max(late) < 1, sorted(zip(late, hangs))[-5:]
+
+
 check_threads_go_on()
 if RANKS:
+    check_hangs()
     check_ranks_go_on()
     check_one_rank_goes_on()
     check_one_rank_is_named()
-    check_hang(0, 0, "forward of stage 0, microbatch 0")
-    check_hang(0, 8, "optimizer step of stage 0")
-    check_hang(1, 0, "forward of stage 1, microbatch 0")
-    check_hang(1, 7, "backward of stage 1, microbatch 3")
-    check_hang(1, 8, "optimizer step of stage 1")

@@ -5,6 +5,8 @@
 //! @brief Layouts of stages in the letters of Megatron-Core. Header for pipelining::read_layout and
 //! write_layout.
 
+#include <pipe/flow/quote.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
@@ -73,11 +75,13 @@ private:
       if (!next_is('*'))
         refuse(place, "say after the parentheses how often it stands there: (tt|)*4");
     } else if (what == '|' || letters.find(what) != letters.npos) {
+      if (all_.size() == most)
+        refuse(place, "a layout has at most " + std::to_string(most) + " letters and bars");
       all_.push_back({what, place});
     } else {
       refuse(place,
              "E, t, m, L, a bar, parentheses and *N after one of them are known, not '" +
-               std::string(1, static_cast<unsigned char>(what) < 0x20 ? '?' : what) + "'");
+               printable({&what, 1}) + "'");
     }
     if (next_is('*'))
       repeat(begin);
@@ -90,9 +94,10 @@ private:
     std::size_t times = 0;
     auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), times);
     std::size_t const length = all_.size() - begin;
-    if (error != std::errc() || times == 0 || times > most || times * length > most)
+    if (error != std::errc() || times == 0 || times > most || begin + times * length > most)
       refuse(place,
-             "a number from 1 must follow, for at most " + std::to_string(most) + " letters");
+             "a number from 1 must follow, for at most " + std::to_string(most) +
+               " letters and bars in all");
     for (std::size_t i = length; i < times * length; ++i)
       all_.push_back(all_[begin + i % length]);
   }

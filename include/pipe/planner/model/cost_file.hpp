@@ -9,6 +9,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/limits.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/model/cut_costs.hpp>
@@ -56,8 +57,8 @@ inline void append_cost(std::string& out, double number, number_range const& ran
 
 [[noreturn]] inline void
 refuse_costs(flat_json const& file, std::string const& name, std::string const& what) {
-  throw std::invalid_argument("costs, line " + std::to_string(file.line_of(name)) + ": '" +
-                              name.substr(0, 60) + "' " + what);
+  throw std::invalid_argument("costs, line " + std::to_string(file.line_of(name)) + ": " +
+                              quote(name) + ' ' + what);
 }
 
 //! The number of a member that must be there.

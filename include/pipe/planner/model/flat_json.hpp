@@ -4,7 +4,7 @@
 //! @file
 //! @brief What the files of this folder are read with: one JSON object of plain values.
 
-#include <pipe/config.hpp>
+#include <pipe/flow/quote.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -30,7 +30,7 @@ public:
       for (;;) {
         std::string const name = word();
         if (!begins_.emplace(name, at_).second)
-          fail("the name '" + name.substr(0, 60) + "' stands twice");
+          fail("the name " + quote(name) + " stands twice");
         expect(':');
         value(name);
         if (peek() != ',')
@@ -147,7 +147,7 @@ private:
     return result;
   }
   void skip_nested() {
-    int depth = 0;
+    std::string ends; // of the lists and objects that are open
     do {
       char const next = peek();
       if (next == '\0')
@@ -156,9 +156,14 @@ private:
         static_cast<void>(word());
         continue;
       }
-      depth += next == '{' || next == '[' ? 1 : next == '}' || next == ']' ? -1 : 0;
+      if (next == '{' || next == '[')
+        ends += next == '{' ? '}' : ']';
+      else if (next == ends.back())
+        ends.pop_back();
+      else if (next == '}' || next == ']')
+        fail(std::string("'") + ends.back() + "' is wanted");
       ++at_;
-    } while (depth > 0);
+    } while (!ends.empty());
   }
   void value(std::string const& name) {
     char const next = peek();

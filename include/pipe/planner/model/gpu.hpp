@@ -9,6 +9,7 @@
 //! timetable tool reads a GPU from a file.
 
 #include <pipe/flow/limits.hpp>
+#include <pipe/flow/quote.hpp>
 
 #include <span>
 #include <stdexcept>
@@ -103,8 +104,8 @@ constexpr void check_gpu(gpu const& rates) {
       return each.rates;
     all += (all.empty() ? "" : ", ") + std::string(each.name);
   }
-  throw std::invalid_argument("there is no GPU of the name '" + std::string(name.substr(0, 60)) +
-                              "'; the known ones are " + all);
+  throw std::invalid_argument("there is no GPU of the name " + detail::quote(name) +
+                              "; the known ones are " + all);
 }
 
 } // namespace pipelining::inline v0_3

@@ -12,6 +12,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/limits.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/training_kinds.hpp>
 
 #include <cstdint>
@@ -332,8 +333,8 @@ inline constexpr named_transformer transformers[] = {
       return each.shape;
     all += (all.empty() ? "" : ", ") + std::string(each.name);
   }
-  throw std::invalid_argument("there is no model of the name '" + std::string(name.substr(0, 60)) +
-                              "'; the known ones are " + all);
+  throw std::invalid_argument("there is no model of the name " + detail::quote(name) +
+                              "; the known ones are " + all);
 }
 
 } // namespace pipelining::inline v0_3

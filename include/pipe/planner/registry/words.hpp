@@ -4,6 +4,7 @@
 //! @file
 //! @brief Words of the user, quoted and compared.
 
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/sort_stably.hpp>
 
 #include <algorithm>
@@ -37,12 +38,9 @@ inline std::size_t edits(std::string_view a, std::string_view b) {
 
 } // namespace detail
 
-//! A word of the user in quotes for one line of a message: cut short, without control characters.
+//! A word of the user in quotes for one line of a message.
 [[nodiscard]] inline std::string quoted(std::string_view word) {
-  std::string text = "'" + std::string(word.substr(0, 60)) + (word.size() > 60 ? "...'" : "'");
-  std::replace_if(
-    text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
-  return text;
+  return pipelining::detail::quote(word);
 }
 
 //! Names that look like `name`, nearest first, at most three.

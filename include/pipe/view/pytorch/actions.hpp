@@ -15,6 +15,7 @@
 //! timetables know passes and messages alone.
 //! @source the texts that torch.distributed.pipelining prints for its actions, versions 2.10
 //! to 2.15.
+#include <pipe/flow/quote.hpp>
 #include <pipe/view/append.hpp>
 
 #include <algorithm>
@@ -26,6 +27,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -67,14 +69,6 @@ struct pytorch_action {
   std::string text;
   append(text, "line ", line, ", cell ", cell);
   return text;
-}
-
-//! A part of the file in quotes, short and printable.
-[[nodiscard]] inline std::string quote(std::string_view part) {
-  std::string text = "'";
-  for (char const letter : part.substr(0, 40))
-    text += letter >= ' ' && letter <= '~' ? letter : '?';
-  return text + (part.size() > 40 ? "...'" : "'");
 }
 
 [[noreturn]] inline void reject(int line, int cell, std::string const& reason) {
@@ -154,14 +148,15 @@ inline constexpr pytorch_verb_name pytorch_verb_names[] = {
   return action;
 }
 
-//! A pair: two passes between parentheses, a forward and a backward one.
+//! A pair: two passes between parentheses, a forward and a backward one; the forward pass becomes
+//! the first of them.
 inline void
 parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action>& actions) {
   std::string_view rest = text.substr(1);
   std::string_view inside = take_until(rest, ')');
   if (rest != "OVERLAP_F_B" || std::count(inside.begin(), inside.end(), ';') != 1)
     reject(line, cell, quote(text) + " is not a pair; a pair looks like (0F1;3B0)OVERLAP_F_B");
-  pytorch_action const first = parse_action(trim(take_until(inside, ';')), line, cell);
+  pytorch_action first = parse_action(trim(take_until(inside, ';')), line, cell);
   pytorch_action second = parse_action(trim(inside), line, cell);
   auto const gives_gradient = [](pytorch_action const& action) {
     return action.verb == pytorch_verb::backward || action.verb == pytorch_verb::backward_input;
@@ -170,6 +165,8 @@ parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action
   bool const forward_second = second.verb == pytorch_verb::forward && gives_gradient(first);
   if (!forward_first && !forward_second)
     reject(line, cell, quote(text) + " must pair one forward pass with one B or I");
+  if (forward_second)
+    std::swap(first, second);
   second.overlapped = true;
   actions.push_back(first);
   actions.push_back(second);
