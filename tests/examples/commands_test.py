@@ -17,6 +17,7 @@ import tempfile
 # What a command begins with; the file that runs it; words that stand there. GPU_ONLY has what needs a GPU and a profiler.
 ELSEWHERE = [
     ("scripts/timetable blocks", "tests/examples/CMakeLists.txt", "docs/explanation/v_shapes.md"),
+    ("source <(scripts/timetable completion bash)", "tests/examples/terminal_test.py", '"completion", "bash"'),
     ("scripts/demo", "tests/examples/gpt_test.py", "subprocess"),
     ("scripts/test package", "tests/package/every_way.py", "def main"),
     ("scripts/test compilers", "tests/compilers/every_compiler.py", "def main"),

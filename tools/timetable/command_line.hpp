@@ -72,8 +72,8 @@ struct command {
 //! @throws usage_error
 [[nodiscard]] command read_command_line(verbs verb, std::span<char const* const> words);
 
-//! The options of one of these verbs, for --help.
-[[nodiscard]] std::string describe_command_options(verbs one);
+//! The options of one of these verbs.
+[[nodiscard]] std::vector<offered_option> command_options(verbs one);
 
 //! The first line of a report on many schedules: the size of the pipeline and the costs.
 [[nodiscard]] std::string describe_setting(command const& asked);
