@@ -73,7 +73,7 @@ def problem_with(root, programs, folder, command):
                       if command.startswith(known) and not (runs_here and known == script)), None)
     if runs_here and not elsewhere:
         done = subprocess.run(f"'{programs[script]}' {words}", shell=True, cwd=folder, capture_output=True, text=True)
-        target = words.split(" > ")[1] if " > " in words else None
+        target = next(iter(re.findall(r"(?: > |--output )(\S+)", words)), None)
         empty = not done.stdout and not (target and (folder / target).stat().st_size > 0)
         return f"ended with {done.returncode}: {done.stderr}" if done.returncode or empty else None
     if any(command.startswith(known) for known in GPU_ONLY):

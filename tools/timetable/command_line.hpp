@@ -63,6 +63,7 @@ struct command {
   pipelining::uniform_sizes sizes; //!< of the formats calls, memory and html
   bool sizes_given = false;
   search_command search;
+  std::string output; //!< a file; empty: standard output
   int width = 0;      //!< columns of text, 0 for those of the terminal
   int iterations = 0; //!< in a row, to be told how long they take; 0: nothing is said
 };

@@ -6,6 +6,7 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/planner/registry/words.hpp>
 #include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -53,9 +54,17 @@ namespace pp = pipelining;
 
 namespace {
 
-//! What the writers of the library append to.
+//! What the writers of the library append to. A file is made with the first of it, so that none is
+//! left of what was refused.
 struct standard_output {
-  void append(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+  std::string file = ""; //!< empty: standard output
+
+  void append(std::string_view text) {
+    if (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr)
+      throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file));
+    file.clear();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  }
 };
 
 pp::text_options terminal(int width) {
@@ -114,8 +123,9 @@ pp::html_timeline line_of(examples::made_table const& made) {
 }
 
 //! The page, with the second schedule where one is asked for.
-void write_page(examples::command const& asked, examples::made_table const& made) {
-  standard_output out;
+void write_page(standard_output& out,
+                examples::command const& asked,
+                examples::made_table const& made) {
   std::vector<examples::made_table> all{made};
   if (!asked.against.empty())
     all.push_back(examples::make_like(asked, asked.against, examples::work_of_share(made)));
@@ -127,9 +137,6 @@ void write_page(examples::command const& asked, examples::made_table const& made
     if (asked.sizes_given)
       lines.back().slot_sizes =
         slot_sizes(asked.sizes, made.table.over.extents, each.table.over.extents);
-    else if (lines.size() > 1)
-      lines.back().slot_sizes =
-        slot_sizes({1, 1, 1, 1, 1, 0, 0}, made.table.over.extents, each.table.over.extents);
   }
   pp::write_html(out, lines, {title, "", asked.sizes_given});
 }
@@ -152,8 +159,7 @@ void write_iterations(standard_output& out, pp::timetable_view table, int iterat
   pp::append(out, " % less)\n");
 }
 
-void write(examples::command const& asked, examples::made_table const& made) {
-  standard_output out;
+void write(standard_output& out, examples::command const& asked, examples::made_table const& made) {
   pp::timetable_view const table = made.table;
   pp::timetable_caption about = made.about();
   if (asked.format == "text" || asked.format == "json") {
@@ -168,7 +174,7 @@ void write(examples::command const& asked, examples::made_table const& made) {
   else if (asked.format == "svg")
     pp::write_svg(out, table, about);
   else if (asked.format == "html")
-    write_page(asked, made);
+    write_page(out, asked, made);
   else if (asked.format == "trace")
     pp::write_trace(out, table, about, {}, {.arrows = !made.travelling, .memory = true});
   else if (asked.format == "pytorch")
@@ -218,7 +224,8 @@ void print_timetable(std::span<char const* const> words) {
     line.end(); // they would write over each other
   else
     line.say("writing " + made.name + " as " + asked.format);
-  write(asked, made);
+  standard_output out{asked.output};
+  write(out, asked, made);
 }
 
 void compare(std::span<char const* const> words) {
@@ -228,13 +235,12 @@ void compare(std::span<char const* const> words) {
 void search(std::span<char const* const> words) {
   examples::command const asked = examples::read_command_line(examples::verbs::search, words);
   examples::searched const found = examples::search(asked);
-  if (asked.format == "header") {
-    print(examples::search_header(found));
-    return;
-  }
+  standard_output out{asked.output};
+  if (asked.format == "header")
+    return out.append(examples::search_header(found));
   if (asked.format == "text")
-    print(found.report);
-  write(asked, found.made);
+    out.append(found.report);
+  write(out, asked, found.made);
 }
 
 //! What the tool can be asked to do.
