@@ -79,6 +79,32 @@ class Json(unittest.TestCase):
         made = self.hold("choose", "choose", *MODEL)
         self.assertLess(made["pick"], len(made["candidates"]))
 
+    def test_choose_says_how_sure_its_pick_is(self):
+        # Where the upper end of the band of the pick is beyond the memory, the fastest one is named whose is not.
+        def most(each):  # on one GPU per layer: 1 / 0.85 of the count, with chunks 1 / 0.57
+            return each["memory_gb"] / (0.57 if len(each["chunk_lengths"]) > 1 else 0.85)
+
+        doubts = 0
+        for memory in (8, 12, 80):
+            words = ["choose", *MODEL, "--memory", f"{memory}GB"]
+            made = json.loads(printed(*words, "--json"))
+            pick = made["candidates"][made["pick"]]
+            sure = [each for each in made["candidates"] if "cannot" not in each and most(each) <= memory]
+            for each in made["candidates"]:
+                self.assertAlmostEqual(each.get("memory_most_gb", most(each)), most(each))
+            said = re.search(r"^memory: .*?(?:; not sure to fit \((?:sure: (.*), [0-9.]+ GB, .*|(nothing is))\))?$", printed(*words),
+                             re.MULTILINE)
+            if most(pick) <= memory:
+                self.assertIsNone(said[1] or said[2], said[0])
+                continue
+            doubts += 1
+            if sure:
+                fastest = min(each["ranked"] for each in sure)
+                self.assertIn(said[1], [each["schedule"] for each in sure if each["ranked"] == fastest], said[0])
+            else:
+                self.assertEqual(said[2], "nothing is", said[0])
+        self.assertTrue(0 < doubts < 3, doubts)
+
     def test_systems(self):
         made = self.hold("systems", "systems", *MODEL)
         self.assertEqual(set(made), {"systems", "refused"})
