@@ -72,6 +72,7 @@ struct stage {
     }
   }
 };
+static_assert(pp::fits<pp::OneFOneB, stage>); // it has all that the schedule calls
 // [snippet stage]
 
 } // namespace

@@ -3,16 +3,13 @@
 """What doxygen reads in place of a file. Line numbers stay.
 
 Headers: the inline namespace, which users never write, is left out, and members that every type of a kind has get the
-words for them from here, once, unless they have their own. Pages: comments for our own checks are left out, links to
-files that are no pages keep their text alone, and links to folders too.
+words for them from here, once, unless they have their own. Pages: links to files keep their words only.
 
 usage: filter.py FILE
 """
 import pathlib
 import re
 import sys
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # What a declaration begins with, behind attributes and specifiers; and its words.
 CONTRACTS = [
@@ -106,27 +103,11 @@ def with_words(text):
     return "\n".join(result)
 
 
-def is_page(path, target):
-    file = (path.parent / target.split("#")[0]).resolve()
-    relative = file.relative_to(ROOT) if file.is_relative_to(ROOT) else None
-    return relative is not None and file.is_file() and (
-        relative.parts[0] == "docs" or relative.as_posix() in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))
-
-
 def as_page(path, text):
-    text = re.sub(r"<!-- (snippet|table|end).*?-->", "", text)
-    if path.name == "README.md" and (folder := path.resolve().parent) != ROOT:
-        # Doxygen knows the main page by its file name only, so other READMEs say that they are pages.
-        text = re.sub(r"\A# ", f"@page readme_{folder.name} ", text)
-
-    def link(match):
-        words, target = match[1], match[2]
-        if "://" in target or target.startswith("#"):
-            return match[0]
-        # Doxygen knows pages by file, and not the headings that other sites make addresses of.
-        return f"[{words}]({target.split('#')[0]})" if is_page(path, target) else words
-
-    return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", link, text)
+    if path.name == "README.md":
+        # Pages are known by their file name only, so READMEs say that they are pages.
+        text = re.sub(r"\A# ", f"@page readme_{path.resolve().parent.name} ", text)
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)\s]+\)", r"\1", text)
 
 
 def main(path):

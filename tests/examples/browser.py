@@ -44,6 +44,7 @@ class Browser:
         self.number = 0
         self.session = None
         self.problems = []
+        self.allowed = "file:"  # addresses that pages may ask for begin so
         target = next(each["targetId"] for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for area in ("Page", "Runtime", "Log", "Network"):
@@ -73,7 +74,7 @@ class Browser:
         if found.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
             self.problems.append(json.dumps(found["params"])[:600])
         if found.get("method") == "Network.requestWillBeSent":
-            self.problems += [url for url in [found["params"]["request"]["url"]] if not url.startswith(("file:", "data:"))]
+            self.problems += [url for url in [found["params"]["request"]["url"]] if not url.startswith((self.allowed, "file:", "data:", "blob:"))]
         return found
 
     def call(self, method, **parameters):
@@ -91,11 +92,18 @@ class Browser:
 
     def open(self, path):
         """Opens a file, as from a file manager; raises what the page reports."""
-        self.evaluate("window.left = true")
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        while not self.evaluate("!window.left && document.readyState == 'complete'"):
-            pass
+        self.go(path.resolve().as_uri())
         self.check()
+
+    def go(self, address):
+        """Opens an address; what it reports stays in `problems`."""
+        self.call("Runtime.evaluate", expression="window.left = true")
+        self.call("Page.navigate", url=address)
+        while not self.call("Runtime.evaluate", expression="!window.left && document.readyState == 'complete'")["result"].get("value"):
+            pass
+
+    def wait(self, milliseconds):
+        self.call("Runtime.evaluate", awaitPromise=True, expression=f"new Promise(done => setTimeout(done, {milliseconds}))")
 
     def check(self):
         if self.problems:

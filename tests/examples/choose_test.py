@@ -341,7 +341,7 @@ class Choice(unittest.TestCase):
                               ((*SMALL, "--search", "--seconds", "nan"), "not 'nan'"),
                               ((*SMALL[:5], "a100,", *SMALL[6:]), "has no name at the beginning, at the end"),
                               ((*SMALL[:5], "", *SMALL[6:]), "has no name at the beginning, at the end"),
-                              ((*SMALL[:5], "v100", *SMALL[6:]), "the known ones are a100, h100, h200, h20; as a file: cannot read"),
+                              ((*SMALL[:5], "v100", *SMALL[6:]), "the known ones are a100, h100, h200, h20, b200, gb200, l40s, mi300x; as a file: cannot read"),
                               ((*SMALL[:3], 0, *SMALL[4:]), "--sequence wants a whole number between 1 and 16777216, not '0'"),
                               ((*SMALL[:-1], 10 ** 30), "--microbatches wants a whole number between 1 and 4096"),
                               ((SMALL[0], "/", *SMALL[2:]), "as a file: cannot read '/': Is a directory"),

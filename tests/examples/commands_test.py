@@ -17,6 +17,7 @@ import tempfile
 # What a command begins with; the file that runs it; words that stand there. GPU_ONLY has what needs a GPU and a profiler.
 ELSEWHERE = [
     ("scripts/timetable blocks", "tests/examples/CMakeLists.txt", "docs/explanation/v_shapes.md"),
+    ("source <(scripts/timetable completion bash)", "tests/examples/terminal_test.py", '"completion", "bash"'),
     ("scripts/demo", "tests/examples/gpt_test.py", "subprocess"),
     ("scripts/test package", "tests/package/every_way.py", "def main"),
     ("scripts/test compilers", "tests/compilers/every_compiler.py", "def main"),
@@ -72,7 +73,7 @@ def problem_with(root, programs, folder, command):
                       if command.startswith(known) and not (runs_here and known == script)), None)
     if runs_here and not elsewhere:
         done = subprocess.run(f"'{programs[script]}' {words}", shell=True, cwd=folder, capture_output=True, text=True)
-        target = words.split(" > ")[1] if " > " in words else None
+        target = next(iter(re.findall(r"(?: > |--output )(\S+)", words)), None)
         empty = not done.stdout and not (target and (folder / target).stat().st_size > 0)
         return f"ended with {done.returncode}: {done.stderr}" if done.returncode or empty else None
     if any(command.startswith(known) for known in GPU_ONLY):

@@ -99,7 +99,7 @@ class Search(unittest.TestCase):
         result = run("1f1b", *SMALL, "--seed", 3)
         self.assertIn("only search has the option --seed", result.stderr)
         result = run("1f1b", *SMALL, "--format", "header")
-        self.assertIn("only search has the format header", result.stderr)
+        self.assertIn("or memory, not 'header'", result.stderr)
 
     def test_time_ends_it(self):
         result = run("search", "--devices", 8, "--microbatches", 32, "--memory", 5, "--cost", "10,12,8,1",

@@ -882,10 +882,18 @@ class Mistakes(unittest.TestCase):
         self.refused(*self.GOOD, "--against", "gpipe", reason="--against is for the format html only")
         self.refused(*self.GOOD, "--format", "html", "--against", "gpip", reason="did you mean gpipe?")
         self.refused(*self.GOOD, "--torch", "2.15", reason="--torch is for the format pytorch-comms only")
-        self.refused(*self.GOOD, "--format", "pytorch-comms", "--torch", "2.9", reason="from 2.10 to 2.15")
+        self.refused(*self.GOOD, "--format", "pytorch-comms", "--torch", "2.9", reason="2.14 or 2.15, not '2.9'")
         self.refused("1f1b", "--devices", "1000", "--microbatches", "1000", "--format", "html", reason="too slow")
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "page.html")
+            self.refused("1f1b", "--devices", "1000", "--microbatches", "1000", "--format", "html", "--output", str(file),
+                         reason="too slow")
+            self.assertFalse(file.exists())
+            self.assertEqual(run(*self.GOOD, "--format", "html", "--output", str(file)).stdout, "")
+            self.assertEqual(file.read_text(encoding="utf-8"), output(*self.GOOD, "--format", "html"))
+            self.refused(*self.GOOD, "--output", folder, reason="--output: cannot write")
         self.refused("1f1b", "--devices", "1000", "--microbatches", "2000", "--format", "trace", reason="viewer")
-        self.refused("compare", *self.GOOD[1:], "--format", "svg", reason="compare has the formats text, csv and json")
+        self.refused("compare", *self.GOOD[1:], "--format", "svg", reason="wants text, csv or json, not 'svg'")
         self.refused("compare", "--devices", "4", reason="--microbatches is missing")
 
     def test_a_search_can_be_bounded(self):

@@ -6,6 +6,7 @@
 #include <pipe/planner/search/block_frontier.hpp>
 #include <pipe/planner/search/frontier.hpp>
 #include <pipe/view/append.hpp>
+#include <pipe/view/json.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -40,6 +41,10 @@ int read_whole(std::string_view option, std::string_view word, int most) {
   return value;
 }
 
+word_list formats(verbs) {
+  return {"text", "json", "svg", "cpp"};
+}
+
 constexpr option_reader<blocks_command> options[] = {
   {"--devices",
    "P",
@@ -71,12 +76,12 @@ constexpr option_reader<blocks_command> options[] = {
   {"--format",
    "FORMAT",
    verbs::blocks,
-   "text (default), svg, or cpp: the blocks as C++ types",
+   "text (default), json, svg, or cpp: the blocks as C++ types",
    [](blocks_command& c, std::string_view option, std::string_view word) {
-     if (word != "text" && word != "svg" && word != "cpp")
-       throw usage_error(std::string(option) + " wants text, svg or cpp, not " + quoted(word));
-     c.format = std::string(word);
-   }},
+     c.format = one_of(option, word, formats(verbs::blocks));
+   },
+   formats},
+  json_option<blocks_command>(verbs::blocks),
 };
 
 blocks_command read(std::span<char const* const> words) {
@@ -167,6 +172,26 @@ std::string types_of(blocks_command const& asked, std::vector<pp::block_choice> 
   return out;
 }
 
+//! Of each number of legs and of chunks, the blocks that are best for their memory.
+std::string json_of(blocks_command const& asked, std::vector<pp::block_choice> const& all) {
+  std::string out = "[";
+  for (int const chunks : asked.how.chunks)
+    for (int legs = 1; legs <= asked.how.most_legs; ++legs) {
+      std::vector<pp::block_choice> alike;
+      for (pp::block_choice const& each : all)
+        if (each.legs == legs && each.chunks == chunks)
+          alike.push_back(each);
+      for (pp::block_choice const& each : pp::block_frontier(alike, asked.devices)) {
+        pp::append(out, out.size() == 1 ? "\n" : ",\n", "{\"legs\":", legs, ",\"chunks\":", chunks);
+        pp::append(out, ",\"memory\":", each.memory, ",\"bubble_rate\":", each.bubble);
+        pp::append(out, ",\"type\":");
+        pp::append_quoted(out, type_of(each));
+        out += "}";
+      }
+    }
+  return out + "\n]\n";
+}
+
 //! Bubble over memory: a colour for each number of legs, a dash for each number of chunks.
 std::string chart_of(blocks_command const& asked, std::vector<pp::block_choice> const& all) {
   constexpr char const* colours[] = {
@@ -251,8 +276,8 @@ std::string chart_of(blocks_command const& asked, std::vector<pp::block_choice> 
 
 } // namespace
 
-std::string describe_blocks_options() {
-  return describe_options<blocks_command>(options, verbs::blocks);
+std::vector<offered_option> blocks_options(verbs one) {
+  return offered<blocks_command>(options, one);
 }
 
 void blocks(std::span<char const* const> words) {
@@ -265,9 +290,10 @@ void blocks(std::span<char const* const> words) {
     line.say(std::to_string(all.size()) + " blocks, " + std::to_string(each.legs) + " legs");
   });
   line.end();
-  std::string const out = asked.format == "svg"   ? chart_of(asked, all)
-                          : asked.format == "cpp" ? types_of(asked, all)
-                                                  : table_of(asked, all);
+  std::string const out = asked.format == "svg"    ? chart_of(asked, all)
+                          : asked.format == "cpp"  ? types_of(asked, all)
+                          : asked.format == "json" ? json_of(asked, all)
+                                                   : table_of(asked, all);
   std::fwrite(out.data(), 1, out.size(), stdout);
 }
 

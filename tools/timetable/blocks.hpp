@@ -5,16 +5,18 @@
 //! @brief `timetable blocks`: what building blocks of every length give for their memory.
 
 #include <span>
-#include <string>
+#include <vector>
+
+#include "options.hpp"
 
 namespace examples {
 
-//! Follows the command line after the word "blocks" and prints tables in Markdown, a picture, or
-//! the blocks as C++ types.
+//! Follows the command line after the word "blocks" and prints tables in Markdown, JSON, a picture,
+//! or the blocks as C++ types.
 //! @throws std::exception with one line for the user.
 void blocks(std::span<char const* const> words);
 
-//! Its options, for --help.
-[[nodiscard]] std::string describe_blocks_options();
+//! Its options.
+[[nodiscard]] std::vector<offered_option> blocks_options(verbs one);
 
 } // namespace examples

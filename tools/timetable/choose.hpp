@@ -34,6 +34,7 @@ namespace examples {
 
 //! What the user asked for.
 struct choose_command {
+  verbs verb = verbs::choose;
   std::string model_name;
   pipelining::transformer model;
   std::string gpu_name;
@@ -76,7 +77,8 @@ struct choose_command {
 
 //! @throws usage_error
 [[nodiscard]] choose_command read_choose_command(verbs verb, std::span<char const* const> words);
-[[nodiscard]] std::string describe_choose_options(verbs one);
+//! The options of choose or systems.
+[[nodiscard]] std::vector<offered_option> choose_options(verbs one);
 
 struct packed_pipeline;
 

@@ -104,6 +104,12 @@ names_of(std::string_view option, std::string_view word, std::string_view wanted
 
 constexpr verbs modelled = verbs::choose | verbs::systems;
 
+word_list formats(verbs one) {
+  if (one == verbs::systems)
+    return {"text", "json"};
+  return {"text", "json", "svg", "header"};
+}
+
 //! In the order of --help.
 constexpr option_reader<choose_command> options[] = {
   {"--model",
@@ -113,7 +119,8 @@ constexpr option_reader<choose_command> options[] = {
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.model_name = std::string(word);
      c.model = named_or_file(option, word, pp::find_transformer, pp::read_transformer);
-   }},
+   },
+   [](verbs) { return names_in(pp::detail::named_transformers()); }},
   {"--gpu",
    "NAME|FILE[,...]",
    modelled,
@@ -124,7 +131,8 @@ constexpr option_reader<choose_command> options[] = {
      for (std::string_view const name :
           names_of(option, word, "one GPU for all devices, or one for each"))
        c.gpus.push_back(named_or_file(option, name, pp::find_gpu, pp::read_gpu));
-   }},
+   },
+    [](verbs) { return names_in(pp::detail::known_gpus()); }},
   {"--sequence",
    "S",
    modelled,
@@ -306,15 +314,14 @@ constexpr option_reader<choose_command> options[] = {
    [](choose_command& c, std::string_view, std::string_view) { c.all = true; }},
   {"--format",
    "FORMAT",
-   verbs::choose,
-   "text (default), json, svg (memory and time of all), or header (C++: the pick as a type, its "
-   "costs, timetable and plan; of schedules whose layers stay on a device)",
+   modelled,
+   "text (default) or json; choose also has svg (memory and time of all) and header (C++: the pick "
+   "as a type, its costs, timetable and plan; of schedules whose layers stay on a device)",
    [](choose_command& c, std::string_view option, std::string_view word) {
-     if (word != "text" && word != "json" && word != "svg" && word != "header")
-       throw usage_error(std::string(option) + " wants text, json, svg or header, not " +
-                         quoted(word));
-     c.format = std::string(word);
-   }},
+     c.format = one_of(option, word, formats(c.verb));
+   },
+   formats},
+  json_option<choose_command>(modelled),
 };
 
 //! What the cut of a layout does not go with.
@@ -335,12 +342,13 @@ void check_layout(choose_command const& asked, std::string const& who) {
 
 } // namespace
 
-std::string describe_choose_options(verbs one) {
-  return describe_options<choose_command>(options, one);
+std::vector<offered_option> choose_options(verbs one) {
+  return offered<choose_command>(options, one);
 }
 
 choose_command read_choose_command(verbs verb, std::span<char const* const> words) {
   choose_command result;
+  result.verb = verb;
   read_words const read = read_options<choose_command>(options, verb, result, words);
   no_names(verb, read);
   auto const has = [&read](std::string_view name) { return read.has(name); };

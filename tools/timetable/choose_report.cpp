@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 
 #include "choose.hpp"
@@ -48,6 +49,41 @@ double tokens_per_second(choose_command const& asked, candidate const& one) {
 
 bool is_v(candidate const& one) {
   return one.extents.where == pp::placement::wave;
+}
+
+//! What published runs of a candidate's kind held over the count; nothing where none is published.
+std::optional<pp::band> band_of(choose_command const& asked, candidate const& one) {
+  if (is_apart(one.choice) || !one.groups.empty() || one.choice.adapted != adapter::none)
+    return std::nullopt;
+  return pp::memory_band(asked.setup.tensor, one.extents.chunks, is_v(one));
+}
+
+//! True where even the upper end of its band fits; where none is published, of runs without what
+//! makes it unlike them.
+bool surely_fits(choose_command const& asked, candidate const& one) {
+  pp::band const band = pp::memory_band(asked.setup.tensor, one.extents.chunks, is_v(one));
+  return one.gigabytes * band.most <= asked.memory_gb;
+}
+
+//! How sure the pick is to fit, and the fastest one that is.
+void append_doubt(std::string& out,
+                  choose_command const& asked,
+                  candidates const& found,
+                  candidate const& pick) {
+  if (surely_fits(asked, pick))
+    return;
+  candidate const* sure = nullptr;
+  for (candidate const& each : found.all)
+    if (each.cannot.empty() && surely_fits(asked, each) &&
+        (sure == nullptr || each.ranked < sure->ranked))
+      sure = &each;
+  out += "; not sure to fit ";
+  if (sure == nullptr) {
+    out += "(nothing is)";
+    return;
+  }
+  out += "(sure: " + sure->label + ", " + rounded(sure->gigabytes, 1) + " GB, " +
+         per_cent(sure->ranked / pick.ranked - 1) + " slower)";
 }
 
 void append_heading(std::string& out, choose_command const& asked) {
@@ -292,19 +328,19 @@ void append_reasons(std::string& out,
       pp::append(out, " ", tokens);
   }
   out += "\nmemory: " + rounded(pick.gigabytes, 1) + " GB counted; ";
-  if (is_apart(pick.choice) || !pick.groups.empty()) {
-    out += "of runs of its kind no memory is published\n";
-  } else if (pick.choice.adapted == adapter::none) {
-    pp::band const band = pp::memory_band(asked.setup.tensor, pick.extents.chunks, is_v(pick));
-    out += "published runs of its kind held " + rounded(band.least, 2) + " to " +
-           rounded(band.most, 2) + " of the count, here " +
-           rounded(pick.gigabytes * band.least, 1) + " to " +
-           rounded(pick.gigabytes * band.most, 1) + " GB\n";
-  } else if (has_shards(pick.choice.adapted)) {
-    out += "of runs with a vocabulary in shards no memory is published\n";
-  } else {
-    out += "of runs that recompute or copy to the host nothing comparable is published\n";
-  }
+  if (std::optional<pp::band> const band = band_of(asked, pick))
+    out += "published runs of its kind held " + rounded(band->least, 2) + " to " +
+           rounded(band->most, 2) + " of the count, here " +
+           rounded(pick.gigabytes * band->least, 1) + " to " +
+           rounded(pick.gigabytes * band->most, 1) + " GB";
+  else if (is_apart(pick.choice) || !pick.groups.empty())
+    out += "of runs of its kind no memory is published";
+  else if (has_shards(pick.choice.adapted))
+    out += "of runs with a vocabulary in shards no memory is published";
+  else
+    out += "of runs that recompute or copy to the host nothing comparable is published";
+  append_doubt(out, asked, found, pick);
+  out += "\n";
   if (pick.host_gigabytes > 0)
     out += "on the host: " + rounded(pick.host_gigabytes, 1) + " GB for each GPU\n";
   if (pick.extents.chunks > 1) {
@@ -384,7 +420,14 @@ std::string json_of(choose_command const& asked,
       out += ", \"cannot\": ";
       pp::append_quoted(out, one.cannot);
     }
-    pp::append(out, ", \"memory_gb\": ", one.gigabytes, ", \"layers\": [");
+    pp::append(out, ", \"memory_gb\": ", one.gigabytes);
+    if (std::optional<pp::band> const band = band_of(asked, one))
+      pp::append(out,
+                 ", \"memory_least_gb\": ",
+                 one.gigabytes * band->least,
+                 ", \"memory_most_gb\": ",
+                 one.gigabytes * band->most);
+    out += ", \"layers\": [";
     for (std::size_t s = 0; s < one.layers.size(); ++s)
       pp::append(out, s > 0 ? ", " : "", one.layers[s]);
     if (std::string const layout = layout_of(one); !layout.empty())

@@ -123,8 +123,6 @@ void check(command& result, read_words const& read) {
   for (format_option const& each : format_options)
     if (has_option(each.option) && !each.fits(result.format))
       throw usage_error(std::string(each.option) + " is for the " + each.formats + " only");
-  if (result.format == "header" && result.verb != verbs::search)
-    throw usage_error("only search has the format header; others have types of their own");
   take_layout(result, read);
   check_measured(result);
   if (result.verb == verbs::csv)
@@ -143,8 +141,6 @@ void check(command& result, read_words const& read) {
   if (exchanges && (!has_option("--tokens") || !has_option("--attention-ratio")))
     throw usage_error("--with attention-exchange needs --tokens and --attention-ratio: how much of "
                       "the work is attention; chunks are of equal length");
-  if (compares && result.format != "text" && result.format != "csv" && result.format != "json")
-    throw usage_error("compare has the formats text, csv and json");
   if (!compares) {
     named_schedule const& schedule = find_schedule(result.choice.name);
     for (std::string_view const name : {"--tokens", "--attention-ratio", "--even"})

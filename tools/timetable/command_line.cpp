@@ -17,19 +17,34 @@
 namespace examples {
 namespace {
 
-constexpr std::string_view formats[] = {"text",
-                                        "csv",
-                                        "json",
-                                        "svg",
-                                        "html",
-                                        "trace",
-                                        "pytorch",
-                                        "pytorch-comms",
-                                        "calls",
-                                        "memory",
-                                        "header"};
+//! The values of --format. `check` says which of them are for other verbs.
+word_list formats(verbs one) {
+  if (one == verbs::compare)
+    return {"text", "csv", "json"};
+  if (one == verbs::gaps)
+    return {"text", "json"};
+  word_list all{
+    "text", "csv", "json", "svg", "html", "trace", "pytorch", "pytorch-comms", "calls", "memory"};
+  if (one == verbs::search)
+    all.push_back("header");
+  return all;
+}
 
-constexpr std::string_view torch_versions[] = {"2.10", "2.11", "2.12", "2.13", "2.14", "2.15"};
+word_list torch_versions(verbs) {
+  return {"2.10", "2.11", "2.12", "2.13", "2.14", "2.15"};
+}
+
+word_list policies(verbs) {
+  return {"pipeline", "pair", "edge", "exchange"};
+}
+
+word_list goals(verbs) {
+  return {"makespan", "span"};
+}
+
+word_list schedule_names(verbs) {
+  return names_in(named_schedules());
+}
 
 template <class Number>
 Number read_number(std::string_view option, std::string_view word, char const* wanted) {
@@ -91,27 +106,12 @@ void read_parts(stage_layout& layout, std::string_view option, std::string_view 
   }
 }
 
-std::string read_format(std::string_view option, std::string_view word) {
-  if (std::find(std::begin(formats), std::end(formats), word) == std::end(formats)) {
-    std::string all;
-    for (std::string_view const each : formats)
-      all += (all.empty() ? "" : each == std::end(formats)[-1] ? " or " : ", ") + std::string(each);
-    throw usage_error(std::string(option) + " wants " + all + ", not " + quoted(word));
-  }
-  return std::string(word);
-}
-
 adapter read_adapter(std::string_view option, std::string_view word) {
-  std::string all;
-  for (named_adapter const& each : named_adapters) {
-    if (each.name == word)
-      return each.which;
-    all += (all.empty()                             ? ""
-            : &each == std::end(named_adapters) - 1 ? " or "
-                                                    : ", ") +
-           std::string(each.name);
-  }
-  throw usage_error(std::string(option) + " wants " + all + ", not " + quoted(word));
+  std::string const name = one_of(option, word, names_in(named_adapters));
+  return std::find_if(std::begin(named_adapters),
+                      std::end(named_adapters),
+                      [&name](named_adapter const& each) { return each.name == name; })
+    ->which;
 }
 
 //! Times of the passes of shards and, as far as given, of a broadcast and a reduce.
@@ -137,13 +137,6 @@ void read_vocabulary_cost(pipelining::uniform_cost& cost,
     throw usage_error(std::string(option) +
                       " wants 4 or 6 times, E,S,T,G or E,S,T,G,BROADCAST,REDUCE, not " +
                       quoted(word));
-}
-
-std::string read_policy(std::string_view option, std::string_view word) {
-  if (word != "pipeline" && word != "pair" && word != "edge" && word != "exchange")
-    throw usage_error(std::string(option) + " wants pipeline, pair, edge or exchange, not " +
-                      quoted(word));
-  return std::string(word);
 }
 
 //! Bytes of a message and, as far as given, of an activation, a weight input, the state of a
@@ -243,32 +236,39 @@ constexpr option_reader<command> options[] = {
    }},
   {"--format",
    "FORMAT",
-   named | verbs::csv | verbs::search,
+   sized | verbs::csv,
    "text (default), csv (one line per pass), json, svg, html (a page to zoom into, with sliders "
    "for the times), trace (for ui.perfetto.dev and chrome://tracing), pytorch or pytorch-comms (a "
    "FILE without and with messages), calls (of CUDA and NCCL), or memory (slots and where they "
-   "lie); compare has text, csv and json; search also has header, the order as a C++ type",
+   "lie); compare has text, csv and json, gaps text and json; search also has header, the order as "
+   "a "
+   "C++ type",
    [](command& c, std::string_view option, std::string_view word) {
-     c.format = read_format(option, word);
-   }},
+     c.format = one_of(option, word, formats(c.verb));
+   },
+   formats},
+  json_option<command>(sized | verbs::csv),
+  {"--output",
+   "FILE",
+   printed,
+   "where it is written, in place of standard output; of what is refused no file is left",
+   [](command& c, std::string_view, std::string_view word) { c.output = std::string(word); }},
   {"--against",
    "NAME",
    verbs::timetable,
    "of html: a second schedule below, with the same work",
    [](command& c, std::string_view, std::string_view word) {
      c.against = find_schedule(word).name;
-   }},
+   },
+   schedule_names},
   {"--torch",
    "VERSION",
    printed,
    "of pytorch-comms: the version that reads the file, 2.10 to 2.15 (default)",
    [](command& c, std::string_view option, std::string_view word) {
-     if (std::find(std::begin(torch_versions), std::end(torch_versions), word) ==
-         std::end(torch_versions))
-       throw usage_error(std::string(option) + " wants a version from 2.10 to 2.15, not " +
-                         quoted(word));
-     c.torch = word;
-   }},
+     c.torch = one_of(option, word, torch_versions(c.verb));
+   },
+   torch_versions},
   {"--policy",
    "POLICY",
    printed,
@@ -276,8 +276,9 @@ constexpr option_reader<command> options[] = {
    "devices), edge (one for each directed edge), or exchange (one, in which shards of a vocabulary "
    "exchange at once)",
    [](command& c, std::string_view option, std::string_view word) {
-     c.policy = read_policy(option, word);
-   }},
+     c.policy = one_of(option, word, policies(c.verb));
+   },
+   policies},
   {"--bytes",
    "M[,A,W,S,G,T,R]",
    printed,
@@ -299,7 +300,8 @@ constexpr option_reader<command> options[] = {
    "and --attention-ratio)",
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.adapted = read_adapter(option, word);
-   }},
+   },
+   [](verbs) { return names_in(named_adapters); }},
   {"--frozen",
    "N",
    verbs::timetable,
@@ -434,11 +436,11 @@ constexpr option_reader<command> options[] = {
    verbs::search,
    "makespan (default) or span, the papers' denominator",
    [](command& c, std::string_view option, std::string_view word) {
-     if (word != "makespan" && word != "span")
-       throw usage_error(std::string(option) + " wants makespan or span, not " + quoted(word));
-     c.search.goal =
-       word == "span" ? pipelining::search_goal::span : pipelining::search_goal::makespan;
-   }},
+     c.search.goal = one_of(option, word, goals(c.verb)) == "span"
+                       ? pipelining::search_goal::span
+                       : pipelining::search_goal::makespan;
+   },
+   goals},
   {"--whole-backward",
    "",
    verbs::search,
@@ -450,7 +452,8 @@ constexpr option_reader<command> options[] = {
    "only on the placement of this schedule",
    [](command& c, std::string_view, std::string_view word) {
      c.search.like = find_schedule(word).name;
-   }},
+   },
+   schedule_names},
   {"--chunks",
    "C",
    verbs::timetable | verbs::compare | verbs::search,
@@ -570,8 +573,8 @@ constexpr option_reader<command> options[] = {
 
 } // namespace
 
-std::string describe_command_options(verbs one) {
-  return describe_options<command>(options, one);
+std::vector<offered_option> command_options(verbs one) {
+  return offered<command>(options, one);
 }
 
 command read_command_line(verbs verb, std::span<char const* const> words) {

@@ -63,6 +63,7 @@ struct command {
   pipelining::uniform_sizes sizes; //!< of the formats calls, memory and html
   bool sizes_given = false;
   search_command search;
+  std::string output; //!< a file; empty: standard output
   int width = 0;      //!< columns of text, 0 for those of the terminal
   int iterations = 0; //!< in a row, to be told how long they take; 0: nothing is said
 };
@@ -72,8 +73,8 @@ struct command {
 //! @throws usage_error
 [[nodiscard]] command read_command_line(verbs verb, std::span<char const* const> words);
 
-//! The options of one of these verbs, for --help.
-[[nodiscard]] std::string describe_command_options(verbs one);
+//! The options of one of these verbs.
+[[nodiscard]] std::vector<offered_option> command_options(verbs one);
 
 //! The first line of a report on many schedules: the size of the pipeline and the costs.
 [[nodiscard]] std::string describe_setting(command const& asked);

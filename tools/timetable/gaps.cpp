@@ -7,6 +7,7 @@
 #include <pipe/planner/search/exact.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>
+#include <pipe/view/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -15,8 +16,10 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "command_line.hpp"
+#include "markdown_table.hpp"
 #include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
 
@@ -68,6 +71,37 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
   return row;
 }
 
+std::string text_of(command const& asked, std::vector<gap_row> const& rows) {
+  pp::uniform_cost const& cost = asked.cost;
+  std::string out;
+  pp::append(out, asked.choice.devices, " devices, ", asked.choice.microbatches);
+  pp::append(
+    out, " microbatches, forward ", cost.forward, ", backward_input ", cost.backward_input);
+  pp::append(out, ", backward_weight ", cost.backward_weight, ", message ", cost.communication);
+  out += ":\n\n";
+  std::vector<table_line> lines{{"schedule", "makespan", "peak", "least makespan", "gap"}};
+  for (gap_row const& row : rows)
+    lines.push_back({"`" + row.name + "`",
+                     rounded(row.makespan, 3),
+                     std::to_string(row.peak),
+                     (row.proven ? "" : "at least ") + rounded(row.least, 3),
+                     (row.proven ? "" : "at most ") +
+                       rounded(std::max(0.0, 100 * (row.makespan / row.least - 1)), 1) + " %"});
+  return out + table_of(lines);
+}
+
+std::string json_of(std::vector<gap_row> const& rows) {
+  std::string out = "[";
+  for (gap_row const& row : rows) {
+    pp::append(out, out.size() == 1 ? "\n" : ",\n", "{\"schedule\":");
+    pp::append_quoted(out, row.name);
+    pp::append(out, ",\"makespan\":", row.makespan, ",\"peak_activation_chunks\":", row.peak);
+    pp::append(out, ",\"least_makespan\":", row.least);
+    pp::append(out, ",\"proven\":", row.proven ? "true}" : "false}");
+  }
+  return out + "\n]\n";
+}
+
 } // namespace
 
 void gaps(std::span<char const* const> words) {
@@ -76,28 +110,18 @@ void gaps(std::span<char const* const> words) {
     throw usage_error("gaps: proofs need times in whole thousandths; give --cost F,I,W");
   if (asked.choice.devices > 4 || asked.choice.microbatches > 8)
     throw usage_error("gaps: proofs are for at most 4 devices and 8 microbatches");
-  pp::uniform_cost const& cost = asked.cost;
-  std::string out;
-  pp::append(out, asked.choice.devices, " devices, ", asked.choice.microbatches);
-  pp::append(
-    out, " microbatches, forward ", cost.forward, ", backward_input ", cost.backward_input);
-  pp::append(out, ", backward_weight ", cost.backward_weight, ", message ", cost.communication);
-  out +=
-    ":\n\n| schedule | makespan | peak | least makespan | gap |\n| --- | --- | --- | --- | --- |\n";
+  std::vector<gap_row> rows;
   progress_line line(HUGE_VAL);
   for (named_schedule const& schedule : named_schedules()) {
     line.say("proving " + std::string(schedule.name));
     try {
-      gap_row const row = look_at(asked, schedule);
-      pp::append(out, "| `", row.name, "` | ", rounded(row.makespan, 3), " | ", row.peak, " | ");
-      pp::append(out, row.proven ? "" : "at least ", rounded(row.least, 3), " | ");
-      pp::append(out, row.proven ? "" : "at most ");
-      pp::append(out, rounded(std::max(0.0, 100 * (row.makespan / row.least - 1)), 1), " % |\n");
+      rows.push_back(look_at(asked, schedule));
     } catch (std::invalid_argument const&) {
       // The schedule does not take these sizes, or holds more stages than proofs are for.
     }
   }
   line.end();
+  std::string const out = asked.format == "json" ? json_of(rows) : text_of(asked, rows);
   std::fwrite(out.data(), 1, out.size(), stdout);
 }
 

@@ -2,9 +2,13 @@
 #include "markdown_table.hpp"
 
 #include <pipe/view/append.hpp>
+#include <pipe/view/json.hpp>
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <system_error>
 
 #include "tools/support/decimals.hpp"
 
@@ -17,7 +21,57 @@ void append_row(std::string& out, table_line const& cells) {
   out += "|\n";
 }
 
+//! The cells of a line of a table.
+std::vector<std::string_view> cells_of(std::string_view line) {
+  std::vector<std::string_view> cells;
+  for (line.remove_prefix(2); !line.empty();
+       line.remove_prefix(std::min<std::size_t>(2, line.size()))) {
+    std::size_t const end = line.find(" |");
+    cells.push_back(line.substr(0, end));
+    line.remove_prefix(end + 1);
+  }
+  return cells;
+}
+
+//! A number as it stands, anything else in quotes.
+void append_cell(std::string& out, std::string_view cell) {
+  double value = 0;
+  auto const [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  if (error == std::errc() && end == cell.data() + cell.size())
+    out += cell;
+  else
+    pipelining::append_quoted(out, cell);
+}
+
 } // namespace
+
+std::string json_of_tables(std::string_view text) {
+  std::vector<std::string_view> head;
+  std::string rows;
+  std::string notes;
+  while (!text.empty()) {
+    std::string_view const line = text.substr(0, text.find('\n'));
+    text.remove_prefix(line.size() + 1);
+    if (line.empty() || line.starts_with("| ---"))
+      continue;
+    if (line.front() != '|') {
+      notes += notes.empty() ? "" : ",";
+      pipelining::append_quoted(notes, line);
+    } else if (head.empty()) {
+      head = cells_of(line);
+    } else {
+      std::vector<std::string_view> const cells = cells_of(line);
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        rows += i > 0 ? "," : rows.empty() ? "\n{" : ",\n{";
+        pipelining::append_quoted(rows, head[i]);
+        rows += ":";
+        append_cell(rows, cells[i]);
+      }
+      rows += "}";
+    }
+  }
+  return "{\"notes\":[" + notes + "],\n\"rows\":[" + rows + "]}\n";
+}
 
 std::string table_of(std::vector<table_line> const& rows) {
   std::string out;

@@ -2,9 +2,10 @@
 #pragma once
 
 //! @file
-//! @brief Tables in Markdown, of published figures beside ours.
+//! @brief Tables in Markdown and JSON, of published figures next to ours.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace examples {
@@ -14,6 +15,10 @@ using table_line = std::vector<std::string>;
 
 //! The first line is the head.
 std::string table_of(std::vector<table_line> const& rows);
+
+//! The lines of a text with a table of `table_of`, as one JSON object: in `rows` an object of each
+//! row, by the heads of its columns, with numbers where a cell is one; in `notes` the other lines.
+std::string json_of_tables(std::string_view text);
 
 //! Adds three cells: published, ours, and ours less published.
 void compare(table_line& row, double published, double ours, int digits);

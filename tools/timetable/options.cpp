@@ -20,7 +20,8 @@ constexpr verb_name verb_names[] = {{verbs::timetable, "timetable"},
                                     {verbs::choose, "choose"},
                                     {verbs::systems, "systems"},
                                     {verbs::blocks, "blocks"},
-                                    {verbs::reproduce, "reproduce"}};
+                                    {verbs::reproduce, "reproduce"},
+                                    {verbs::completion, "completion"}};
 
 constexpr std::size_t first_column = 25;
 constexpr std::size_t last_column = 90;
@@ -63,6 +64,15 @@ no_option(verbs one, std::string_view word, std::vector<std::string_view> const&
   std::string const verb = one == verbs::timetable ? "" : std::string(name_of(one)) + " ";
   return "there is no option " + quoted(word) +
          (near.empty() ? "; see " + verb + "--help" : "; did you mean " + near + "?");
+}
+
+std::string one_of(std::string_view option, std::string_view word, word_list const& all) {
+  if (std::find(all.begin(), all.end(), word) != all.end())
+    return std::string(word);
+  std::string known;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    known.append(i == 0 ? "" : i + 1 == all.size() ? " or " : ", ").append(all[i]);
+  throw usage_error(std::string(option) + " wants " + known + ", not " + quoted(word));
 }
 
 std::string wrapped(std::string_view text) {

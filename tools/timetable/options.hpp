@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Options of the verbs of the timetable tool: one list says how they are read, which verbs
-//! have them, and what --help says of them.
+//! have them, what --help says of them, and which values a shell offers.
 
 #include <pipe/planner/registry/named_schedules.hpp>
 
@@ -28,7 +28,8 @@ enum class verbs : unsigned {
   choose = 32,
   systems = 64,
   blocks = 128,
-  reproduce = 256
+  reproduce = 256,
+  completion = 512
 };
 
 [[nodiscard]] constexpr verbs operator|(verbs a, verbs b) {
@@ -46,6 +47,9 @@ struct usage_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+//! Words that a user may write in a place.
+using word_list = std::vector<std::string_view>;
+
 //! An option that is read into a Command.
 template <class Command>
 struct option_reader {
@@ -54,7 +58,52 @@ struct option_reader {
   verbs of;
   std::string_view help;
   void (*read)(Command&, std::string_view option, std::string_view word);
+  word_list (*among)(verbs) = nullptr; //!< the values, where they can be listed
 };
+
+//! An option as users see it.
+struct offered_option {
+  std::string_view name;
+  std::string_view value; //!< see `option_reader`
+  std::string_view help;
+  word_list among; //!< the values, where they can be listed
+};
+
+//! The options of a verb.
+template <class Command>
+[[nodiscard]] std::vector<offered_option> offered(std::span<option_reader<Command> const> all,
+                                                  verbs one) {
+  std::vector<offered_option> result;
+  for (option_reader<Command> const& each : all)
+    if (has(each.of, one))
+      result.push_back(
+        {each.name, each.value, each.help, each.among ? each.among(one) : word_list{}});
+  return result;
+}
+
+//! `--json`, the short form of `--format json`.
+template <class Command>
+[[nodiscard]] constexpr option_reader<Command> json_option(verbs of) {
+  return {"--json",
+          "",
+          of,
+          "the same as --format json",
+          [](Command& c, std::string_view, std::string_view) { c.format = "json"; }};
+}
+
+//! A value that has to be one of some words.
+//! @throws usage_error that lists them
+[[nodiscard]] std::string
+one_of(std::string_view option, std::string_view word, word_list const& all);
+
+//! The names of the members of a list, such as schedules.
+template <class List>
+[[nodiscard]] word_list names_in(List const& all) {
+  word_list result;
+  for (auto const& each : all)
+    result.push_back(each.name);
+  return result;
+}
 
 //! A command line, after its options were read.
 struct read_words {
@@ -80,16 +129,6 @@ no_option(verbs one, std::string_view word, std::vector<std::string_view> const&
 //! The two columns of --help for one option.
 [[nodiscard]] std::string
 describe_option(std::string_view name, std::string_view value, std::string_view help);
-
-//! The options of a verb as --help shows them.
-template <class Command>
-[[nodiscard]] std::string describe_options(std::span<option_reader<Command> const> all, verbs one) {
-  std::string text;
-  for (option_reader<Command> const& each : all)
-    if (has(each.of, one))
-      text += describe_option(each.name, each.value, each.help);
-  return text;
-}
 
 //! Reads the words of a verb, `--name=value` as `--name value`.
 //! @throws usage_error for what the verb does not have, twice the same, and a value that is missing
@@ -133,6 +172,8 @@ template <class Command>
     }
     found->read(into, found->name, value);
   }
+  if (result.has("--json") && result.has("--format"))
+    throw usage_error("--json is --format json; leave one of them out");
   return result;
 }
 

@@ -4,16 +4,25 @@
 //! @file
 //! @brief What takes long says how far it is.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unistd.h>
 #include <utility>
 
 namespace examples {
+
+//! True where the terminal takes text alone.
+[[nodiscard]] inline bool is_dumb_terminal() {
+  char const* const kind = std::getenv("TERM");
+  return kind != nullptr && std::string_view(kind) == "dumb";
+}
 
 //! The clock and the line on stderr. What was said last is written by a thread of its own, so that
 //! a step that takes long does not do so in silence.
@@ -30,8 +39,8 @@ public:
     return std::chrono::duration<double>(clock::now() - start_).count();
   }
   [[nodiscard]] bool time_left() const { return passed() < seconds_; }
-  //! From the first time on: on a terminal a line that the next one overwrites, elsewhere a line
-  //! every two seconds.
+  //! From the first time on: on a terminal a line that the next one overwrites. In a log, or on a
+  //! terminal that cannot overwrite, a line every ten seconds.
   void say(std::string what) {
     std::lock_guard const lock(mutex_);
     what_ = std::move(what);
@@ -48,18 +57,21 @@ public:
     ended_.notify_all();
     writer_.join();
     stop_ = false;
-    if (wrote_ && isatty(STDERR_FILENO) != 0)
+    if (wrote_ && overwrites())
       std::fputs("\r\x1b[K", stderr);
     wrote_ = false;
   }
 
 private:
+  static bool overwrites() { return isatty(STDERR_FILENO) != 0 && !is_dumb_terminal(); }
+
   using clock = std::chrono::steady_clock;
 
   void write() {
-    bool const terminal = isatty(STDERR_FILENO) != 0;
+    bool const terminal = overwrites();
+    double const pause = terminal ? 0.2 : 10;
     std::unique_lock lock(mutex_);
-    for (double next = first_;; next = passed() + (terminal ? 0.2 : 2)) {
+    for (double next = terminal ? first_ : std::max(first_, pause);; next = passed() + pause) {
       auto const when =
         start_ + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(next));
       if (ended_.wait_until(lock, when, [this] { return stop_; }))

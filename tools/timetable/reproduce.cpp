@@ -457,27 +457,51 @@ constexpr table_name tables[] = {{"zero-bubble", zero_bubble},
                                  {"vocabulary", vocabulary},
                                  {"closed-forms", closed_forms}};
 
+struct reproduce_command {
+  std::string format = "text";
+};
+
+word_list formats(verbs) {
+  return {"text", "json"};
+}
+
+constexpr option_reader<reproduce_command> options[] = {
+  {"--format",
+   "FORMAT",
+   verbs::reproduce,
+   "text (default): Markdown; or json",
+   [](reproduce_command& c, std::string_view option, std::string_view word) {
+     c.format = one_of(option, word, formats(verbs::reproduce));
+   },
+   formats},
+  json_option<reproduce_command>(verbs::reproduce),
+};
+
 } // namespace
 
-std::string describe_tables() {
-  std::string text;
-  for (table_name const& each : tables)
-    text += "  " + std::string(each.name) + "\n";
-  return text;
+std::vector<offered_option> reproduce_options(verbs one) {
+  return offered<reproduce_command>(options, one);
+}
+
+word_list published_tables() {
+  return names_in(tables);
 }
 
 void reproduce(std::span<char const* const> words) {
-  std::string known;
-  for (table_name const& each : tables) {
-    known += (known.empty() ? "" : ", ") + std::string(each.name);
-    if (words.size() == 1 && each.name == words[0]) {
+  reproduce_command asked;
+  read_words const read = read_options<reproduce_command>(options, verbs::reproduce, asked, words);
+  for (table_name const& each : tables)
+    if (read.names.size() == 1 && each.name == read.names[0]) {
       progress_line line(HUGE_VAL, "making the table " + std::string(each.name));
-      std::string const text = each.make();
+      std::string const made = each.make();
       line.end();
+      std::string const text = asked.format == "json" ? json_of_tables(made) : made;
       std::fwrite(text.data(), 1, text.size(), stdout);
       return;
     }
-  }
+  std::string known;
+  for (table_name const& each : tables)
+    known.append(known.empty() ? "" : ", ").append(each.name);
   throw usage_error("reproduce wants the name of one table: " + known);
 }
 

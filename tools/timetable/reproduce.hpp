@@ -5,7 +5,9 @@
 //! @brief `timetable reproduce`: figures of papers beside those of this library.
 
 #include <span>
-#include <string>
+#include <vector>
+
+#include "options.hpp"
 
 namespace examples {
 
@@ -13,7 +15,10 @@ namespace examples {
 //! @throws usage_error for another name
 void reproduce(std::span<char const* const> words);
 
-//! The names of the tables, for --help.
-[[nodiscard]] std::string describe_tables();
+//! Its options.
+[[nodiscard]] std::vector<offered_option> reproduce_options(verbs one);
+
+//! The names of the tables.
+[[nodiscard]] word_list published_tables();
 
 } // namespace examples

@@ -6,6 +6,7 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/planner/registry/words.hpp>
 #include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -39,6 +40,7 @@
 #include "choose.hpp"
 #include "command_line.hpp"
 #include "compare.hpp"
+#include "completion.hpp"
 #include "gaps.hpp"
 #include "make.hpp"
 #include "options.hpp"
@@ -52,9 +54,17 @@ namespace pp = pipelining;
 
 namespace {
 
-//! What the writers of the library append to.
+//! What the writers of the library append to. A file is made with the first of it, so that none is
+//! left of what was refused.
 struct standard_output {
-  void append(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+  std::string file = ""; //!< empty: standard output
+
+  void append(std::string_view text) {
+    if (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr)
+      throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file));
+    file.clear();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  }
 };
 
 pp::text_options terminal(int width) {
@@ -65,7 +75,9 @@ pp::text_options terminal(int width) {
     options.width = width;
   else if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     options.width = size.ws_col;
-  options.colour = terminal && std::getenv("NO_COLOR") == nullptr;
+  char const* const declined = std::getenv("NO_COLOR"); // empty says nothing, by no-color.org
+  options.colour =
+    terminal && (declined == nullptr || *declined == '\0') && !examples::is_dumb_terminal();
   return options;
 }
 
@@ -111,8 +123,9 @@ pp::html_timeline line_of(examples::made_table const& made) {
 }
 
 //! The page, with the second schedule where one is asked for.
-void write_page(examples::command const& asked, examples::made_table const& made) {
-  standard_output out;
+void write_page(standard_output& out,
+                examples::command const& asked,
+                examples::made_table const& made) {
   std::vector<examples::made_table> all{made};
   if (!asked.against.empty())
     all.push_back(examples::make_like(asked, asked.against, examples::work_of_share(made)));
@@ -124,9 +137,6 @@ void write_page(examples::command const& asked, examples::made_table const& made
     if (asked.sizes_given)
       lines.back().slot_sizes =
         slot_sizes(asked.sizes, made.table.over.extents, each.table.over.extents);
-    else if (lines.size() > 1)
-      lines.back().slot_sizes =
-        slot_sizes({1, 1, 1, 1, 1, 0, 0}, made.table.over.extents, each.table.over.extents);
   }
   pp::write_html(out, lines, {title, "", asked.sizes_given});
 }
@@ -149,8 +159,7 @@ void write_iterations(standard_output& out, pp::timetable_view table, int iterat
   pp::append(out, " % less)\n");
 }
 
-void write(examples::command const& asked, examples::made_table const& made) {
-  standard_output out;
+void write(standard_output& out, examples::command const& asked, examples::made_table const& made) {
   pp::timetable_view const table = made.table;
   pp::timetable_caption about = made.about();
   if (asked.format == "text" || asked.format == "json") {
@@ -165,7 +174,7 @@ void write(examples::command const& asked, examples::made_table const& made) {
   else if (asked.format == "svg")
     pp::write_svg(out, table, about);
   else if (asked.format == "html")
-    write_page(asked, made);
+    write_page(out, asked, made);
   else if (asked.format == "trace")
     pp::write_trace(out, table, about, {}, {.arrows = !made.travelling, .memory = true});
   else if (asked.format == "pytorch")
@@ -215,7 +224,8 @@ void print_timetable(std::span<char const* const> words) {
     line.end(); // they would write over each other
   else
     line.say("writing " + made.name + " as " + asked.format);
-  write(asked, made);
+  standard_output out{asked.output};
+  write(out, asked, made);
 }
 
 void compare(std::span<char const* const> words) {
@@ -225,13 +235,12 @@ void compare(std::span<char const* const> words) {
 void search(std::span<char const* const> words) {
   examples::command const asked = examples::read_command_line(examples::verbs::search, words);
   examples::searched const found = examples::search(asked);
-  if (asked.format == "header") {
-    print(examples::search_header(found));
-    return;
-  }
+  standard_output out{asked.output};
+  if (asked.format == "header")
+    return out.append(examples::search_header(found));
   if (asked.format == "text")
-    print(found.report);
-  write(asked, found.made);
+    out.append(found.report);
+  write(out, asked, found.made);
 }
 
 //! What the tool can be asked to do.
@@ -239,62 +248,76 @@ struct verb {
   examples::verbs which;
   std::string_view wants; //!< the words after it, of the usage
   std::string_view does;
-  std::string (*options)(examples::verbs);
+  std::vector<examples::offered_option> (*options)(examples::verbs);
   void (*follow)(std::span<char const* const> words);
+  std::string_view named = "";              //!< how `wants` calls a word of a few
+  examples::word_list (*names)() = nullptr; //!< these words
 };
 
 using examples::verbs;
+
+void complete(std::span<char const* const> words);
 
 constexpr verb all_verbs[] = {
   {verbs::timetable,
    "NAME --devices P --microbatches M [option ...]",
    "Prints the timetable of a pipeline schedule: which device runs which pass when. --list says "
    "which options each schedule has.",
-   examples::describe_command_options,
+   examples::command_options,
    print_timetable<verbs::timetable>},
   {verbs::csv,
    "FILE [option ...]",
    "Prints the timetable of a schedule in the format of torch.distributed.pipelining, with or "
    "without messages.",
-   examples::describe_command_options,
+   examples::command_options,
    print_timetable<verbs::csv>},
   {verbs::compare,
    "--devices P --microbatches M [option ...]",
    "Prints one line of figures for every schedule. Costs, limits and peaks are those of a device's "
    "share of the model for a whole microbatch, so that all do the same work.",
-   examples::describe_command_options,
+   examples::command_options,
    compare},
   {verbs::search,
    "--devices P --microbatches M --memory X [option ...]",
    "Makes a better order of its own. Costs and the limit are those of a device's share of the "
    "model.",
-   examples::describe_command_options,
+   examples::command_options,
    search},
   {verbs::gaps,
    "--devices P --microbatches M [option ...]",
    "Prints how far every schedule is from the best order of a small pipeline.",
-   examples::describe_command_options,
+   examples::command_options,
    examples::gaps},
   {verbs::choose,
    "--model NAME --gpu NAME --sequence S --devices P --microbatches M ...",
    "Simulates every schedule for a model and prints what fits, what it takes, and the pick.",
-   examples::describe_choose_options,
+   examples::choose_options,
    examples::choose},
   {verbs::systems,
    "--model NAME --gpu NAME --sequence S --devices P --microbatches M ...",
    "Prints a table of all schedules for one model: time, memory and messages.",
-   examples::describe_choose_options,
+   examples::choose_options,
    examples::systems},
   {verbs::blocks,
    "[option ...]",
    "Prints the least bubble that building blocks give for their memory.",
-   [](verbs) { return examples::describe_blocks_options(); },
+   examples::blocks_options,
    examples::blocks},
   {verbs::reproduce,
    "TABLE",
    "Prints figures of papers beside those of this library.",
-   [](verbs) { return "TABLE is one of these:\n\n" + examples::describe_tables(); },
-   examples::reproduce},
+   examples::reproduce_options,
+   examples::reproduce,
+   "TABLE",
+   examples::published_tables},
+  {verbs::completion,
+   "bash|zsh|fish",
+   "Prints what a shell needs to complete words of this tool, for example: source "
+   "<(scripts/timetable completion bash)",
+   [](verbs) { return std::vector<examples::offered_option>{}; },
+   complete,
+   "the shell",
+   examples::shells},
 };
 
 //! The verb of a word, or null.
@@ -311,10 +334,24 @@ std::string usage_of(verb const& one) {
   return "timetable " + name + std::string(one.wants) + "\n";
 }
 
+std::string options_of(verb const& one) {
+  std::string text;
+  for (examples::offered_option const& each : one.options(one.which))
+    text += examples::describe_option(each.name, each.value, each.help);
+  return text;
+}
+
 //! The text of --help of a verb.
 std::string help_of(verb const& one) {
-  return "usage: " + usage_of(one) + "\n" + examples::wrapped(one.does) + "\n" +
-         one.options(one.which);
+  std::string text = "usage: " + usage_of(one) + "\n" + examples::wrapped(one.does);
+  if (std::string const options = options_of(one); !options.empty())
+    text += "\n" + options;
+  if (one.names) {
+    text += "\n" + std::string(one.named) + " is one of these:\n\n";
+    for (std::string_view const each : one.names())
+      text.append("  ").append(each).append("\n");
+  }
+  return text;
 }
 
 //! The text of --help of the tool: its verbs, and the options of a timetable.
@@ -329,7 +366,7 @@ std::string help_of_all() {
   usage += "       timetable [VERB] --help | --list | --version\n";
   verb const& timetable = all_verbs[0];
   return usage + "\n" + examples::wrapped(timetable.does) + "\nVerbs, each with a --help:\n\n" +
-         does + "\nOptions of a timetable:\n\n" + timetable.options(timetable.which);
+         does + "\nOptions of a timetable:\n\n" + options_of(timetable);
 }
 
 //! `help`, `help VERB`, `help NAME`.
@@ -349,6 +386,26 @@ std::string version() {
   pp::append(text, "timetable of pipelining ", PIPELINING_VERSION_MAJOR, ".");
   pp::append(text, PIPELINING_VERSION_MINOR, ".", PIPELINING_VERSION_PATCH, "\n");
   return text;
+}
+
+//! `completion SHELL`.
+void complete(std::span<char const* const> words) {
+  std::vector<examples::verb_words> all;
+  for (verb const& each : all_verbs) {
+    bool const nameless = each.which == verbs::timetable;
+    all.push_back({nameless ? "" : examples::name_of(each.which),
+                   each.does,
+                   each.names ? each.names() : examples::word_list{},
+                   each.options(each.which)});
+    if (nameless)
+      all.back().names = examples::names_in(pp::registry::named_schedules());
+  }
+  std::string none; // it has no options
+  std::vector<std::string_view> const names =
+    examples::read_options<std::string>({}, verbs::completion, none, words).names;
+  if (names.size() != 1)
+    throw examples::usage_error("completion wants the name of a shell: bash, zsh or fish");
+  print(examples::completion_for(names[0], all));
 }
 
 void follow(std::span<char const* const> words) {

@@ -122,7 +122,7 @@ private:
                                std::to_string(sizeof(T)));
     if (header.count > rest_.size() / sizeof(T))
       throw std::runtime_error("state: it ends within its numbers");
-    return static_cast<std::size_t>(header.count);
+    return header.count;
   }
   template <class T>
   void take(T* to, std::size_t count) {

@@ -44,7 +44,7 @@ struct store_address {
   std::random_device entropy; // the kernel's
   std::string secret;
   for (int word = 0; word < 4; ++word) {
-    auto bits = static_cast<unsigned>(entropy());
+    unsigned bits = entropy();
     for (int digit = 0; digit < 8; ++digit, bits >>= 4U)
       secret += digits[bits & 15U];
   }

@@ -47,7 +47,7 @@ public:
       pipelining::detail::slot_layout const& layout =
         work.layout(device, static_cast<slot_class>(of));
       used_[static_cast<std::size_t>(of)].assign(static_cast<std::size_t>(layout.count),
-                                                 layout.bytes);
+                                                 layout.asked);
     }
   }
 

@@ -122,6 +122,13 @@ public:
     }
   }
 
+  //! @brief True for a stage that this rank runs, of all microbatches or of some.
+  //! @param stage [0, S). @throws run_error after the end of the run.
+  [[nodiscard]] bool owns(int stage) {
+    refuse_after_end();
+    return pipelining::detail::microbatch_on(machine_->view(0).over, stage, rank_) >= 0;
+  }
+
   //! @brief Takes a further plan, which `step(number)` runs. Collective: all ranks add the same
   //! plans in the same order.
   //!

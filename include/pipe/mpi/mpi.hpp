@@ -201,6 +201,12 @@ public:
     }
   }
 
+  //! @brief True for a stage that this rank runs, of all microbatches or of some.
+  //! @param stage [0, S)
+  [[nodiscard]] bool owns(int stage) const {
+    return detail::microbatch_on(first().over, stage, rank_) >= 0;
+  }
+
   //! @brief As `thread_runner::begins_again`; the same on all ranks.
   [[nodiscard]] bool begins_again() const noexcept {
     return now_running_ != nullptr && now_running_->runs->begins_again();

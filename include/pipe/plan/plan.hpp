@@ -25,6 +25,7 @@ struct slot_layout {
   int peak_item = nothing; //!< the item of the device that is the first to need all of them
   std::int64_t bytes = 0;  //!< of one slot, a multiple of the alignment
   std::int64_t offset = 0; //!< of slot 0 in the arena
+  std::int64_t asked = 0;  //!< the most bytes of one slot that the sizes ask for
 
   friend constexpr bool operator==(slot_layout const&, slot_layout const&) = default;
 };

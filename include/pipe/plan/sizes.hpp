@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief How large buffers are. Header for the concept pipelining::buffer_sizes and for
-//! pipelining::detail::no_sizes.
+//! @brief How large buffers are. Header for the concept pipelining::buffer_sizes, for
+//! pipelining::byte_count, uniform_sizes, tied_bytes and totals_bytes.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
@@ -40,16 +40,28 @@ struct no_sizes {
 
 } // namespace detail
 
+//! @brief A number of bytes from a whole number of any type: sizes are computed from `sizeof`, and
+//! braces refuse to narrow what is no constant.
+struct byte_count {
+  std::int64_t value = 0; //!< bytes
+
+  constexpr byte_count() = default; //!< none
+  //! @brief That many bytes. One beyond 2^63 becomes negative, which plans refuse.
+  template <std::integral Number>
+  constexpr byte_count(Number bytes) noexcept : value(std::int64_t(bytes)) {}
+  constexpr operator std::int64_t() const noexcept { return value; } //!< the number
+};
+
 //! @brief One size for all messages, one for each class of kept buffers.
 struct uniform_sizes {
-  std::int64_t message = 0;           //!< activations and gradients between stages
-  std::int64_t activation = 0;        //!< from forward to the end of backward
-  std::int64_t weight_input = 0;      //!< from backward_input to backward_weight
-  std::int64_t sequence = 0;          //!< keys and values of a microbatch
-  std::int64_t sequence_gradient = 0; //!< their gradients
-  std::int64_t tied_bytes = 0;      //!< of the gradient of a weight that first and last stage share
-  std::int64_t totals_bytes = 0;    //!< of a stage's row of the totals
-  std::int64_t copied_gradient = 0; //!< of a stage, where it has several copies
+  byte_count message = 0;           //!< activations and gradients between stages
+  byte_count activation = 0;        //!< from forward to the end of backward
+  byte_count weight_input = 0;      //!< from backward_input to backward_weight
+  byte_count sequence = 0;          //!< keys and values of a microbatch
+  byte_count sequence_gradient = 0; //!< their gradients
+  byte_count tied_bytes = 0;        //!< of the gradient of a weight that first and last stage share
+  byte_count totals_bytes = 0;      //!< of a stage's row of the totals
+  byte_count copied_gradient = 0;   //!< of a stage, where it has several copies
 
   [[nodiscard]] constexpr std::int64_t bytes(slot_class of, pass const&) const noexcept {
     switch (of) {

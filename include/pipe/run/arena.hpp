@@ -58,12 +58,12 @@ struct arena {
     return lies(where, work.layout(device, where.of), bytes);
   }
 
-  //! The whole slot, at the size of its class.
+  //! The slot at the size that its class was asked for. What follows it is padding.
   [[nodiscard]] buffer whole(slot where) const noexcept {
     if (where.index == nothing)
       return {};
     slot_layout const& layout = work.layout(device, where.of);
-    return lies(where, layout, layout.bytes);
+    return lies(where, layout, layout.asked);
   }
 
   //! What a message is sent from or received into.

@@ -58,7 +58,7 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
     auto const pool = static_cast<slot_class>(work.over.declared->data[one.of].pool);
     int const* const kept = kept_slot(step, place_of(*work.over.declared, step.work.kind, i));
     if (first && kept != nullptr && *kept != nothing)
-      visit(slot{pool, *kept}, work.layout(device, pool).bytes);
+      visit(slot{pool, *kept}, work.layout(device, pool).asked);
   }
 }
 
@@ -81,7 +81,7 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
         slot{slot_class::sequence, step.state},
         slot{slot_class::sequence_gradient, step.state_gradient}})
     if (index != nothing)
-      visit(slot{of, index}, work.layout(device, of).bytes);
+      visit(slot{of, index}, work.layout(device, of).asked);
 }
 
 //! What a stage calls a slot.
@@ -177,7 +177,7 @@ public:
       bool const guarded = memory_.guards(static_cast<slot_class>(of));
       for (int index = 0; guarded && index < layout.count; ++index) {
         slot const which{static_cast<slot_class>(of), index};
-        if (first_change(which, layout.bytes) != unchanged)
+        if (first_change(which, layout.asked) != unchanged)
           throw guard_error("the guard of slot " + std::to_string(index) + " of class " +
                             word(which.of) +
                             " has changed, and by no pass that had this slot; a pointer into the "

@@ -137,6 +137,9 @@ public:
     carried_.take(board_->slots(next, board_->devices - 1), begins_again());
   }
 
+  //! @brief True, as all stages run here. For programs that also run on ranks.
+  [[nodiscard]] static constexpr bool owns(int) noexcept { return true; }
+
   //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
   //! one is right now, and the iteration must begin again, with a plan that has nothing to
   //! validate.

@@ -235,7 +235,7 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
     for (entry_number i = 0; i < rows[row].count; ++i) {
       pass const what = rows[row].passes[i];
       flow_set& kinds = found[what.stage * units(over) + unit_of(over, what)];
-      kinds = static_cast<flow_set>(kinds | only(index_of(what.kind)));
+      kinds |= only(index_of(what.kind));
     }
   report result;
   flow_set good = 0; // that of the unit before, as a rule

@@ -99,6 +99,7 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
     own += mine ? 1 : 0;
     CHECK(model[index].gradient == (mine ? steps * expected.gradients[index] : 0));
     CHECK(model[index].completed == (mine ? steps : 0));
+    CHECK(runner.owns(s) == mine);
   }
   CHECK(own == table.over.extents.stages_per_device);
   if (pp::device_of(table.over.extents, pp::stages(table.over.extents) - 1) == runner.rank())

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/planner/model/read_shape.hpp>
 #include <pipe/planner/model/transformer.hpp>
 
 #include <doctest/doctest.h>
@@ -148,4 +149,86 @@ TEST_CASE(
   heads.heads = heads.head_width = most;
   CHECK_THROWS_WITH(pp::detail::check_transformer(heads),
                     doctest::Contains("more than 1e15 parameters"));
+}
+
+// What the makers say of their models, in 1e9: all parameters, and those that a token meets,
+// without the look-up in the embedding where they leave it out.
+TEST_CASE("models of today have as many parameters as their makers say") {
+  struct published {
+    char const* name;
+    double all;
+    double met;
+  };
+  for (published const& each : {published{"llama3-8b", 8.03, 8.03},
+                                {"llama3-70b", 70.6, 70.6},
+                                {"llama3-405b", 405.9, 405.9},
+                                {"qwen3-8b", 8.19, 8.19},
+                                {"qwen3-14b", 14.8, 14.8},
+                                {"qwen3-32b", 32.8, 32.8},
+                                {"qwen3-30b-a3b", 30.5, 3.3},
+                                {"qwen3-235b-a22b", 235, 22},
+                                {"gpt-oss-20b", 20.9, 3.6},
+                                {"gpt-oss-120b", 116.8, 5.1},
+                                {"mixtral-8x7b", 46.7, 12.9},
+                                {"mixtral-8x22b", 141, 39},
+                                {"deepseek-v3", 671, 37}}) {
+    CAPTURE(each.name);
+    pp::transformer const model = pp::find_transformer(each.name);
+    double const ends = (model.tied ? 1.0 : 2.0) * model.hidden * model.vocabulary;
+    double const met = model.layers * double(pp::detail::met_parameters(model));
+    // Three layers of deepseek-v3 are counted with experts that they do not have.
+    double const most = model.key_rank > 0 ? 1.055 : 1.012;
+    CHECK(double(pp::parameters(model)) / 1e9 > 0.988 * each.all);
+    CHECK(double(pp::parameters(model)) / 1e9 < most * each.all);
+    CHECK((met + ends) / 1e9 > 0.97 * each.met);
+    CHECK(met / 1e9 < 1.02 * each.met);
+  }
+}
+
+TEST_CASE("latent attention multiplies wider queries and keys than it adds up") {
+  // By hand: 2 heads of 4 + 2 and 4; scores cost 2 * 6 and values 2 * 4 each, a pair and a head.
+  pp::transformer const model{.layers = 1,
+                              .hidden = 16,
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .head_width = 4,
+                              .vocabulary = 10,
+                              .query_rank = 3,
+                              .key_rank = 5,
+                              .rope_width = 2};
+  CHECK(pp::attention_flops(model, pp::pass_kind::forward, {1, 7}) == 2 * (2 * 6 + 2 * 4) * 7.5);
+  CHECK(pp::detail::attention_parameters(model) ==
+        16 * 3 + 3 * 2 * 6 + 16 * (5 + 2) + 5 * 2 * (4 + 4) + 2 * 4 * 16);
+  CHECK(pp::key_value_bytes(model, 1) == 2 * (2 * 6 + 2 * 4));
+  CHECK(pp::attention_activation_bytes(model, 1) == 2 * (12 + 12 + 8 + 8) + 4 * 2);
+}
+
+TEST_CASE("files of model hubs give the shapes that have a name") {
+  CHECK(pp::read_transformer(R"({"architectures": ["DeepseekV3ForCausalLM"],
+    "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 18432,
+    "kv_lora_rank": 512, "model_type": "deepseek_v3", "moe_intermediate_size": 2048,
+    "n_routed_experts": 256, "n_shared_experts": 1, "num_attention_heads": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "rope_scaling": {"factor": 40, "type": "yarn"}, "tie_word_embeddings": false,
+    "v_head_dim": 128, "vocab_size": 129280})") == pp::find_transformer("deepseek-v3"));
+  CHECK(pp::read_transformer(R"({"decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8,
+    "num_hidden_layers": 48, "num_key_value_heads": 4, "sliding_window": null,
+    "tie_word_embeddings": false, "vocab_size": 151936})") ==
+        pp::find_transformer("qwen3-30b-a3b"));
+  CHECK(pp::read_transformer(R"({"experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2880, "intermediate_size": 2880, "layer_types": ["sliding_attention"],
+    "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 36,
+    "num_key_value_heads": 8, "num_local_experts": 128, "vocab_size": 201088})") ==
+        pp::find_transformer("gpt-oss-120b"));
+  // Of a model that reads pictures, the part that reads texts; Gemma has a gate without SiLU.
+  pp::transformer const gemma = pp::read_transformer(R"({"model_type": "gemma3",
+    "vision_config": {"hidden_size": 1152}, "text_config": {"model_type": "gemma3_text",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 3840, "intermediate_size": 15360,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+    "num_hidden_layers": 48, "tie_word_embeddings": true, "vocab_size": 262208}})");
+  CHECK(gemma.gated);
+  CHECK(pp::parameters(gemma) / 1'000'000'000 == 11); // "12B" with what reads pictures
 }

@@ -26,7 +26,7 @@ namespace pp = pipelining;
 namespace {
 
 constexpr pp::uniform_sizes roomy_words{
-  .message = 24, .activation = 256, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+  .message = 24, .activation = 40, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
 
 //! What a stage does wrong, in every pass of its kind on microbatch 1.
 enum class mistake {
@@ -112,12 +112,12 @@ TEST_CASE("a stage that writes beside its buffers is named, with the buffer and 
   CHECK(failure_of(mistake::far_padding) ==
         where + "beyond the 24 bytes of its output, first at byte 300" + ends);
   CHECK(failure_of(mistake::beyond_activation) ==
-        where + "beyond the 256 bytes of its activation, first at byte 256" + ends);
+        where + "beyond the 40 bytes of its activation, first at byte 40" + ends);
   std::string const back =
     "run: device 1 failed in the backward_input of stage 1, microbatch 1: the "
     "stage has written ";
   CHECK(failure_of(mistake::beyond_weight_input) ==
-        back + "beyond the 256 bytes of its weight_input, first at byte 256" + ends);
+        back + "beyond the 8 bytes of its weight_input, first at byte 8" + ends);
   CHECK(failure_of(mistake::beyond_input_gradient) ==
         back + "beyond the 24 bytes of its output, first at byte 31" + ends);
 }

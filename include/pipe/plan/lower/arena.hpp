@@ -42,6 +42,8 @@ constexpr void grow(slot_layout& layout, std::int64_t bytes) noexcept {
                                  : (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
   if (rounded < 0 || rounded > layout.bytes)
     layout.bytes = rounded;
+  if (bytes > layout.asked)
+    layout.asked = bytes;
 }
 
 //! The bytes of a step that is not about a pass: a row of the totals stands at the start of its

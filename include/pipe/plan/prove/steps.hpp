@@ -98,7 +98,7 @@ constexpr proof enter_passes(plan_view const& work, int device, steps_run const&
     if (step.about == subject::pass) {
       flow_set& kinds = ran.kinds[step.work.stage * units(over) + unit_of(over, step.work)];
       entered = holds(kinds, index_of(step.work.kind));
-      kinds = static_cast<flow_set>(kinds | only(index_of(step.work.kind)));
+      kinds |= only(index_of(step.work.kind));
     } else {
       unsigned char& other = ran.others[other_index(work, step.about, step.work.stage, device)];
       entered = other != 0;

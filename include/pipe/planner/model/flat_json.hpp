@@ -67,6 +67,17 @@ public:
     return result;
   }
 
+  //! The text of a member that is an object; empty where it is none.
+  [[nodiscard]] std::string_view object(std::string const& name) const {
+    flat_json at = *this;
+    at.at_ = begins_.contains(name) ? begins_.at(name) + 1 : text_.size();
+    if (at.peek() != '{')
+      return {};
+    std::size_t const begin = at.at_;
+    at.skip_nested();
+    return text_.substr(begin, at.at_ - begin);
+  }
+
 private:
   [[nodiscard]] std::size_t line_at(std::size_t place) const {
     std::size_t line = 1;

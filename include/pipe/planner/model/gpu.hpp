@@ -60,13 +60,23 @@ struct named_gpu {
   gpu rates;             //!< what it does in a second
 };
 
-//! Links are half of what data sheets give for both ways together; networks of one adapter of 200
-//! or 400 Gbit/s per GPU are an assumption.
+//! Rates are dense, half of what data sheets give with sparsity. Links are half of what they give
+//! for both ways together. Networks of one adapter of 200 or 400 Gbit/s per GPU, and 24 and 50 GB/s
+//! of PCIe 4 and 5, are assumptions.
+//! @source data sheets of the makers: "NVIDIA A100 Tensor Core GPU" (80 GB SXM), "NVIDIA H100
+//! Tensor Core GPU" (SXM5), "NVIDIA H200 Tensor Core GPU", "NVIDIA L40S" (without NVLink), "NVIDIA
+//! DGX B200" (an eighth of it: 36 PFLOPS, 1,440 GB, NVLink 5), "NVIDIA GB200 NVL72" (a 72nd of it:
+//! 360 PFLOPS, 13.4 TB; half of the 450 GB/s one way between a Grace and its two GPUs), "AMD
+//! Instinct MI300X" (1,307 TFLOPS, 192 GB; one of seven links of 128 GB/s leads to each neighbour).
 inline constexpr named_gpu gpus[] = {
   {"a100", {312, 80, 300, 25, 24}},
   {"h100", {989, 80, 450, 50, 50}},
   {"h200", {989, 141, 450, 50, 50}},
   {"h20", {148, 96, 450, 50, 50}},
+  {"b200", {2250, 180, 900, 50, 50}},
+  {"gb200", {2500, 186, 900, 50, 225, 72}},
+  {"l40s", {362, 48, 24, 25, 24}},
+  {"mi300x", {1307, 192, 64, 50, 50}},
 };
 //! The GPUs that have a name.
 [[nodiscard]] constexpr std::span<named_gpu const> known_gpus() noexcept {

@@ -6,7 +6,8 @@
 //! pipelining::read_gpu.
 //!
 //! A model's file is the `config.json` that model hubs publish, or an object with the names of the
-//! members of `transformer`. Only numbers, booleans and words at the top are looked at.
+//! members of `transformer`. Only numbers, booleans and words at the top are looked at; of a model
+//! that reads pictures, too, those of its `text_config`.
 
 #include <pipe/flow/limits.hpp>
 #include <pipe/planner/model/flat_json.hpp>
@@ -57,30 +58,41 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
 //! @throws std::invalid_argument that says what is missing or wrong.
 [[nodiscard]] inline transformer read_transformer(std::string_view json) {
   detail::flat_json const file(json);
+  if (std::string_view const text = file.object("text_config"); !text.empty())
+    return read_transformer(text);
   transformer model;
   model.layers = detail::whole_number(file, {"layers", "n_layer", "num_hidden_layers"}, -1);
   model.hidden = detail::whole_number(file, {"hidden", "n_embd", "hidden_size"}, -1);
   model.heads = detail::whole_number(file, {"heads", "n_head", "num_attention_heads"}, -1);
   model.kv_heads = detail::whole_number(file, {"kv_heads", "num_key_value_heads"}, model.heads);
-  model.head_width = detail::whole_number(file, {"head_width", "head_dim"}, 0);
+  model.key_rank = detail::whole_number(file, {"key_rank", "kv_lora_rank"}, 0);
+  model.query_rank = detail::whole_number(file, {"query_rank", "q_lora_rank"}, 0);
+  bool const latent = model.key_rank > 0;
+  model.rope_width = latent ? detail::whole_number(file, {"rope_width", "qk_rope_head_dim"}, 0) : 0;
+  model.head_width = latent ? detail::whole_number(file, {"head_width", "qk_nope_head_dim"}, -1)
+                            : detail::whole_number(file, {"head_width", "head_dim"}, 0);
   model.vocabulary = detail::whole_number(file, {"vocabulary", "vocab_size"}, -1);
   model.experts = detail::whole_number(
     file, {"experts", "num_local_experts", "num_experts", "n_routed_experts"}, 0);
   model.experts_per_token =
-    detail::whole_number(file, {"experts_per_token", "num_experts_per_tok"}, 0);
+    detail::whole_number(file, {"experts_per_token", "num_experts_per_tok", "moe_topk"}, 0);
   int const dense = detail::whole_number(file, {"ffn", "n_inner", "intermediate_size"}, 0);
   model.ffn =
     model.experts > 0 ? detail::whole_number(file, {"moe_intermediate_size"}, dense) : dense;
   if (model.ffn == 0)
     model.ffn = 4 * model.hidden;
-  model.shared_ffn =
-    detail::whole_number(file, {"shared_ffn", "shared_expert_intermediate_size"}, 0);
+  int const shared = detail::whole_number(file, {"n_shared_experts"}, 0);
+  model.shared_ffn = detail::whole_number(
+    file, {"shared_ffn", "shared_expert_intermediate_size"}, shared * model.ffn);
   if (model.experts == 0)
     model.experts_per_token = model.shared_ffn = 0;
-  // Hubs do not say whether there is a gate; those whose activation is SiLU have one.
-  auto const activation = file.words().find("hidden_act");
-  bool const silu = activation != file.words().end() && activation->second == "silu";
-  model.gated = detail::whole_number(file, {"gated"}, silu ? 1 : 0) != 0;
+  // Hubs do not say whether there is a gate; those whose activation is SiLU have one, and Gemma.
+  auto const word = [&file](char const* name) {
+    auto const found = file.words().find(name);
+    return found == file.words().end() ? std::string() : found->second;
+  };
+  bool const gated = word("hidden_act") == "silu" || word("model_type").starts_with("gemma");
+  model.gated = detail::whole_number(file, {"gated"}, gated ? 1 : 0) != 0;
   model.tied = detail::whole_number(file, {"tied", "tie_word_embeddings"}, 0) != 0;
   detail::check_transformer(model);
   return model;

@@ -45,7 +45,10 @@ struct transformer {
   bool tied = false;  //!< embedding and output layer are one matrix
   int experts = 0;    //!< experts of a layer; 0: dense
   int experts_per_token = 0; //!< experts that each token passes
-  int shared_ffn = 0;        //!< inner width of what every token passes beside its experts
+  int shared_ffn = 0;        //!< inner width of what every token passes besides its experts
+  int query_rank = 0; //!< width that queries are compressed to (latent attention); 0: they are not
+  int key_rank = 0;   //!< width that keys and values are compressed to; 0: they are not
+  int rope_width = 0; //!< of each query and key, the part with positions beyond head_width
 
   friend constexpr bool operator==(transformer const&, transformer const&) = default;
 };
@@ -66,9 +69,27 @@ namespace detail {
   return model.experts > 0 ? std::int64_t{model.experts_per_token} * model.ffn + model.shared_ffn
                            : model.ffn;
 }
-[[nodiscard]] constexpr std::int64_t attention_parameters(transformer const& model) noexcept {
+//! Width of the queries, and of the keys, with the part that has positions.
+[[nodiscard]] constexpr std::int64_t scored_query_width(transformer const& model) noexcept {
+  return query_width(model) + std::int64_t{model.heads} * model.rope_width;
+}
+[[nodiscard]] constexpr std::int64_t scored_key_width(transformer const& model) noexcept {
+  return key_width(model) + std::int64_t{model.kv_heads} * model.rope_width;
+}
+//! Parameters that give query, keys and values. Of latent attention all keys have one part with
+//! positions.
+//! @source DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1, for latent attention.
+[[nodiscard]] constexpr std::int64_t projection_parameters(transformer const& model) noexcept {
   std::int64_t const hidden = model.hidden;
-  return hidden * (query_width(model) + 2 * key_width(model)) + query_width(model) * hidden;
+  std::int64_t const query = scored_query_width(model);
+  std::int64_t const keys_and_values = 2 * key_width(model);
+  return (model.query_rank > 0 ? model.query_rank * (hidden + query) : hidden * query) +
+         (model.key_rank > 0
+            ? hidden * (model.key_rank + model.rope_width) + model.key_rank * keys_and_values
+            : hidden * keys_and_values);
+}
+[[nodiscard]] constexpr std::int64_t attention_parameters(transformer const& model) noexcept {
+  return projection_parameters(model) + query_width(model) * model.hidden;
 }
 //! Parameters of a layer that one token meets.
 [[nodiscard]] constexpr std::int64_t met_parameters(transformer const& model) noexcept {
@@ -85,7 +106,7 @@ constexpr void check_transformer(transformer const& model) {
     throw std::invalid_argument(
       "transformer: layers, hidden, heads, kv_heads, ffn and vocabulary must be at least 1");
   if (model.head_width < 0 || model.experts < 0 || model.experts_per_token < 0 ||
-      model.shared_ffn < 0)
+      model.shared_ffn < 0 || model.query_rank < 0 || model.key_rank < 0 || model.rope_width < 0)
     throw std::invalid_argument("transformer: no number of a shape is negative");
   if (model.head_width == 0 && model.hidden % model.heads != 0)
     throw std::invalid_argument(
@@ -101,6 +122,9 @@ constexpr void check_transformer(transformer const& model) {
   if (model.experts == 0 && (model.experts_per_token > 0 || model.shared_ffn > 0))
     throw std::invalid_argument(
       "transformer: experts_per_token and shared_ffn are of models with experts; give experts");
+  if (model.key_rank == 0 && (model.query_rank > 0 || model.rope_width > 0))
+    throw std::invalid_argument(
+      "transformer: query_rank and rope_width are of latent attention; give key_rank as well");
   struct named_number {
     char const* name;
     int value;
@@ -112,15 +136,20 @@ constexpr void check_transformer(transformer const& model) {
                                    {"ffn", model.ffn},
                                    {"vocabulary", model.vocabulary},
                                    {"experts", model.experts},
-                                   {"shared_ffn", model.shared_ffn}})
+                                   {"shared_ffn", model.shared_ffn},
+                                   {"query_rank", model.query_rank},
+                                   {"key_rank", model.key_rank},
+                                   {"rope_width", model.rope_width}})
     if (!model_range.contains(each.value))
       throw std::invalid_argument(std::string("transformer: ") + each.name + " must be " +
                                   model_range.words);
   double const hidden = model.hidden; // in double, whose products cannot overflow
   double const inner = model.experts > 0 ? double{1} * model.experts * model.ffn + model.shared_ffn
                                          : double{1} * model.ffn;
-  double const of_layer = 4 * hidden * static_cast<double>(query_width(model)) +
-                          3 * hidden * inner + hidden * model.experts;
+  double const ranks = double{1} * model.query_rank + model.key_rank;
+  double const of_layer =
+    (4 * hidden + 3 * ranks) * static_cast<double>(scored_query_width(model)) + hidden * ranks +
+    3 * hidden * inner + hidden * model.experts;
   if (model.layers * of_layer + 2 * hidden * model.vocabulary > most_parameters)
     throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
                                 "counted; check layers, widths, experts and vocabulary");
@@ -135,9 +164,11 @@ constexpr void check_transformer(transformer const& model) {
          std::int64_t{model.hidden} * model.experts;
 }
 
-//! Of these, the parameters that give query, keys and values.
-[[nodiscard]] constexpr std::int64_t projection_parameters(transformer const& model) noexcept {
-  return std::int64_t{model.hidden} * (query_width(model) + 2 * key_width(model));
+//! Bytes of a token that attention itself keeps: query, keys, values, output and log-sum-exp.
+[[nodiscard]] constexpr std::int64_t attended_bytes(transformer const& model) noexcept {
+  return 2 * (scored_query_width(model) + scored_key_width(model) + key_width(model) +
+              query_width(model)) +
+         4 * std::int64_t{model.heads};
 }
 
 //! Parameters of one end of the model: the embedding, or the output layer.
@@ -175,7 +206,8 @@ linear_flops(transformer const& model, token_range tokens, int sequences = 1) no
   if (detail::training_kind(kind).is == role::weights)
     return 0;
   double const length = static_cast<double>(tokens.length);
-  double const forward = 4.0 * sequences * static_cast<double>(detail::query_width(model)) *
+  std::int64_t const widths = detail::scored_query_width(model) + detail::query_width(model);
+  double const forward = 2.0 * sequences * static_cast<double>(widths) *
                          (length * static_cast<double>(tokens.prefix) + length * length / 2);
   return detail::training_kind(kind).is == role::forward ? forward : 2.5 * forward;
 }
@@ -197,9 +229,8 @@ vocabulary_flops(transformer const& model, token_range tokens, int sequences = 1
 [[nodiscard]] constexpr std::int64_t
 activation_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
   std::int64_t const hidden = model.hidden;
-  std::int64_t const attention = 2 * hidden + 2 * detail::query_width(model) +
-                                 4 * detail::key_width(model) + 2 * detail::query_width(model) +
-                                 4 * std::int64_t{model.heads};
+  std::int64_t const compressed = std::int64_t{model.query_rank} + model.key_rank;
+  std::int64_t const attention = 2 * hidden + 2 * compressed + detail::attended_bytes(model);
   std::int64_t const copies = model.experts > 0 ? 2 * hidden * model.experts_per_token : 0;
   std::int64_t const feed_forward =
     2 * hidden + copies + (model.gated ? 6 : 4) * detail::inner_width(model);
@@ -211,9 +242,7 @@ activation_bytes(transformer const& model, std::int64_t tokens, int sequences = 
 [[nodiscard]] constexpr std::int64_t attention_activation_bytes(transformer const& model,
                                                                 std::int64_t tokens,
                                                                 int sequences = 1) noexcept {
-  return sequences * tokens *
-         (4 * detail::query_width(model) + 4 * detail::key_width(model) +
-          4 * std::int64_t{model.heads});
+  return sequences * tokens * detail::attended_bytes(model);
 }
 
 //! @brief Bytes that the forward pass of one layer keeps where the backward pass recomputes it: its
@@ -227,7 +256,8 @@ input_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) no
 //! gradients that travel back take as much in bf16.
 [[nodiscard]] constexpr std::int64_t
 key_value_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  return 4 * std::int64_t{sequences} * tokens * detail::key_width(model);
+  return 2 * std::int64_t{sequences} * tokens *
+         (detail::scored_key_width(model) + detail::key_width(model));
 }
 
 //! @brief Bytes of a message between two stages: an activation or a gradient.
@@ -261,7 +291,8 @@ namespace detail {
 [[nodiscard]] constexpr std::int64_t
 projected_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
   return message_bytes(model, tokens, sequences) +
-         sequences * tokens * (2 * query_width(model) + 4 * key_width(model));
+         2 * sequences * tokens *
+           (scored_query_width(model) + scored_key_width(model) + key_width(model));
 }
 
 //! Bytes of the logits and their gradient while the loss is computed: bf16 and single.
@@ -297,7 +328,10 @@ plain(int layers, int hidden, int heads, int vocabulary = 51200) noexcept {
 }
 
 //! Shapes of published experiments: gpt of Seq1F1B, zb of Zero Bubble, v of Controllable Memory,
-//! vocab of Vocabulary Parallelism; llama and mixtral of their model cards.
+//! vocab of Vocabulary Parallelism. The others are those of the files config.json that Meta,
+//! Mistral, Qwen, OpenAI and DeepSeek publish with their models. Of deepseek-v3 the first 3 of 61
+//! layers have no experts in truth, so that 5 % more parameters are counted; the windows of gpt-oss
+//! and modules for further tokens are not counted.
 inline constexpr named_transformer transformers[] = {
   {"gpt-1.3b", plain(24, 2048, 16)},
   {"gpt-2.7b", plain(32, 2560, 32)},
@@ -315,7 +349,20 @@ inline constexpr named_transformer transformers[] = {
   {"vocab-4b", plain(32, 3072, 24, 256000)},
   {"llama-13b", {40, 5120, 40, 40, 0, 13824, true, 32000}},
   {"llama-70b", {80, 8192, 64, 8, 0, 28672, true, 32000}},
+  {"llama3-8b", {32, 4096, 32, 8, 0, 14336, true, 128256}},
+  {"llama3-70b", {80, 8192, 64, 8, 0, 28672, true, 128256}},
+  {"llama3-405b", {126, 16384, 128, 8, 0, 53248, true, 128256}},
+  {"qwen3-8b", {36, 4096, 32, 8, 128, 12288, true, 151936}},
+  {"qwen3-14b", {40, 5120, 40, 8, 128, 17408, true, 151936}},
+  {"qwen3-32b", {64, 5120, 64, 8, 128, 25600, true, 151936}},
+  {"qwen3-30b-a3b", {48, 2048, 32, 4, 128, 768, true, 151936, false, 128, 8}},
+  {"qwen3-235b-a22b", {94, 4096, 64, 4, 128, 1536, true, 151936, false, 128, 8}},
+  {"gpt-oss-20b", {24, 2880, 64, 8, 64, 2880, true, 201088, false, 32, 4}},
+  {"gpt-oss-120b", {36, 2880, 64, 8, 64, 2880, true, 201088, false, 128, 4}},
   {"mixtral-8x7b", {32, 4096, 32, 8, 0, 14336, true, 32000, false, 8, 2}},
+  {"mixtral-8x22b", {56, 6144, 48, 8, 0, 16384, true, 32000, false, 8, 2}},
+  {"deepseek-v3",
+   {61, 7168, 128, 128, 128, 2048, true, 129280, false, 256, 8, 2048, 1536, 512, 64}},
 };
 //! The shapes that have a name.
 [[nodiscard]] constexpr std::span<named_transformer const> named_transformers() noexcept {

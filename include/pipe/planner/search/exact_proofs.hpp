@@ -40,7 +40,7 @@ struct exact_hash {
       hash = (hash ^ count) * 0xff51afd7ed558ccd;
       hash ^= hash >> 32;
     }
-    return static_cast<std::size_t>(hash);
+    return hash;
   }
 };
 

@@ -294,7 +294,7 @@ private:
     keep_least(pool_, 4, [](auto const& one) { return one.value; });
     shaking_ = true;
     for (std::uint64_t round = 0; shakes && !pool_.empty() && !done(); ++round)
-      shake(pool_[static_cast<std::size_t>(round % pool_.size())], round);
+      shake(pool_[round % pool_.size()], round);
     restore(best_.codes);
     sweep_forwards(line_);
   }

@@ -124,14 +124,17 @@ function simulate(t, cost) {
 function slot_changes(t, times) {
   const changes = Array.from({length: t.devices}, () => page.classes.map(() => []));
   const last = times.end.reduce((a, b) => Math.max(a, b), 0);
-  for (const [of, held, ...later] of t.holds) {
-    const maker = held < 0 ? ~held : held, until = later.map(by => maker + by);
-    const from = held < 0 ? times.end[maker] : times.start[maker];
-    const to = until.length > 0 ? Math.max(...until.map(i => times.end[i])) : last;
+  for (const hold of t.holds) { // a class, who makes it, and who ends it, as many entries later
+    const maker = hold[1] < 0 ? ~hold[1] : hold[1], ends = times.end[maker];
+    const from = hold[1] < 0 ? ends : times.start[maker];
+    let to = hold.length > 2 ? 0 : last, beside = 0;
+    for (let k = 2; k < hold.length; ++k) {
+      to = Math.max(to, times.end[maker + hold[k]]);
+      beside ||= t.engine[maker + hold[k]] > 0 ? 2 : 0;
+    }
     if (to > from)
-      changes[t.device[until[0] ?? maker]][of].push(
-        [from, 1, maker, times.end[maker] > from ? 3 : 1],
-        [to, -1, maker, until.some(i => t.engine[i] > 0) ? 2 : 0]);
+      changes[t.device[maker + (hold[2] ?? 0)]][hold[0]].push(
+        [from, 1, maker, ends > from ? 3 : 1], [to, -1, maker, beside]);
   }
   for (const classes of changes)
     classes.forEach(list => list.sort((a, b) => a[0] - b[0] || a[3] - b[3]));
@@ -152,18 +155,21 @@ function slot_peaks(changes) {
   return changes.map((_, device) => by_class.map(peaks => peaks[device]));
 }
 
-// One curve per device: [time, total weight], and its peak. weight[class] is that of one slot.
-function stack(changes, weights) {
-  const all = [];
-  changes.forEach((list, of) => weights[of] > 0 && list.forEach(c => all.push([c[0], c[1], of, c[3]])));
-  all.sort((a, b) => a[0] - b[0] || a[3] - b[3]);
-  const steps = [], live = weights.map(() => 0);
-  let peak = 0;
+// One curve per device: [time, weight of each class], and its peak. weight(class, entry) is that of
+// one slot.
+function stack(changes, weight) {
+  const shown = changes.map((list, of) => [list, of])
+    .filter(([list, of]) => list.length && weight(of, list[0][2]) > 0);
+  const all = shown.flatMap(([list, of]) => list.map(c => [c[0], c[1] * weight(of, c[2]), of, c[3]]));
+  if (shown.length > 1)
+    all.sort((a, b) => a[0] - b[0] || a[3] - b[3]);
+  const steps = [], live = changes.map(() => 0);
+  let peak = 0, total = 0;
   for (let k = 0; k < all.length; ++k) {
-    live[all[k][2]] += all[k][1] * weights[all[k][2]];
+    live[all[k][2]] += all[k][1];
+    peak = Math.max(peak, total += all[k][1]);
     if (k + 1 == all.length || all[k + 1][0] > all[k][0])
       steps.push([all[k][0], live.slice()]);
-    peak = Math.max(peak, live.reduce((a, b) => a + b, 0));
   }
   return {steps, peak};
 }

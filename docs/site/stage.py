@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Puts the pages of the site into a folder, as the site has them: links to files that are no pages keep their words only,
+and headings have the addresses that Markdown files of a repository give them.
+
+usage: stage.py FOLDER
+"""
+import pathlib
+import re
+import shutil
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+
+
+def is_page(file):
+    return file.is_file() and file.is_relative_to(ROOT) and (
+        file.relative_to(ROOT).parts[0] == "docs" and file.suffix in (".md", ".svg", ".html")
+        or file.relative_to(ROOT).as_posix() in TOP)
+
+
+def link(path):
+    def rewrite(match):
+        words, target = match[1], match[2]
+        if "://" in target or target.startswith(("#", "mailto:")):
+            return match[0]
+        name, _, place = target.partition("#")
+        file = (path.parent / name).resolve()
+        if not is_page(file):
+            return words
+        if file == ROOT / "README.md":
+            target = target.replace("README.md", "index.md")
+        return f"[{words}]({target})"
+
+    return rewrite
+
+
+def staged(path):
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"<!-- .*?-->\n?", "", text, flags=re.DOTALL)
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", link(path), part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def main(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("**/*.md"))]:
+        if "site" in path.relative_to(ROOT).parts:
+            continue
+        relative = path.relative_to(ROOT).as_posix()
+        to = folder / ("index.md" if relative == "README.md" else relative)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(staged(path), encoding="utf-8")
+    shutil.copytree(ROOT / "docs/images", folder / "docs/images")
+    shutil.copy(ROOT / "docs/site/site.css", folder / "site.css")
+    (folder / "api.md").write_text("# API\n\nEvery public name, from the comments of the headers, with a search of its own: "
+                                   "<a href=\"api/index.html\">the API</a>.\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))
