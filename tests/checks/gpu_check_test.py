@@ -42,6 +42,11 @@ def attention(direction, kernel, chunks, milliseconds=1.0, tax=1.0, right=True):
             "error": 0.001, "right": right}
 
 
+def shape(what, milliseconds):
+    return {"name": "held", "dim": 128, "batch": 1, "heads": 32, "key_heads": 8, "queries": 8192, "tokens": 8192, "extent": 0,
+            "what": what, "milliseconds": milliseconds, "tflops": 500}
+
+
 def peer(name, direction, chunks, milliseconds):
     return {"kind": "peer", "peer": name, "direction": direction, "dim": 64, "mask": "causal", "tokens": 4096, "heads": 16,
             "key_heads": 8, "chunks": chunks, "milliseconds": milliseconds, "remark": ""}
@@ -55,7 +60,7 @@ def good_run():
             ours += [attention(direction, kernel, 1), attention(direction, kernel, 4, 1.05, 1.05)]
     for direction in ("forward", "backward"):
         theirs += [peer(name, direction, chunks, 2.0) for name in ("torch-flash", "cudnn") for chunks in (1, 4)]
-    parts = ("configure", "build", "tests", "pipeline", "attention", "peers", "memcheck", "racecheck", "synccheck",
+    parts = ("configure", "build", "tests", "pipeline", "attention", "peers", "shapes", "shape-peers", "memcheck", "racecheck", "synccheck",
              "initcheck", "eight-queues", "gpt", "gpt-nccl")
     files = {"parts.tsv": [[name, "0", "3", "60"] for name in parts],
              "environment.tsv": [["name", "NVIDIA H200"], ["driver_version", "580.1"], ["nvcc", "V13.0.88"]],
@@ -63,6 +68,9 @@ def good_run():
              "pipeline.json": pipeline_json(), "attention.jsonl": ours, "peers.jsonl": theirs,
              "eight-queues.json": {**pipeline_json(), "cases": [case("1F1B", 8, "eager")]}, "peers.md": "# Peers\n",
              "pictures/1f1b-4-graph.svg": "<svg/>"}
+    files["shapes.jsonl"] = [shape(f"forward, {held} held", 1 + 0.01 * held) for held in (0, 1, 4, 16)]
+    files["shape-peers.jsonl"] = [{"kind": "peer", "peer": "cudnn", "direction": "forward", "dim": 128, "batch": 1, "heads": 32,
+                                   "key_heads": 8, "tokens": 8192, "milliseconds": 1, "tflops": 612}]
     for tool in ("memcheck", "synccheck", "initcheck"):
         files[f"logs/{tool}.log"] = sanitizer_log("ERROR SUMMARY: 0 errors")
     files["logs/racecheck.log"] = sanitizer_log("RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")
@@ -126,14 +134,16 @@ class Report(Folders):
         self.assertEqual(status, 0, text)
         verdicts = self.verdicts(whole)
         self.assertEqual(set(verdicts.values()), {"met", "no target"})
-        self.assertEqual(len(verdicts), 16 + 3 + 10 + 12)
-        self.assertIn(f"{len(verdicts) - 3} met, 0 missed, 0 not run, 0 failed", said)
+        self.assertEqual(len(verdicts), 16 + 3 + 10 + 3 + 12)
+        self.assertIn(f"{len(verdicts) - 4} met, 0 missed, 0 not run, 0 failed", said)
         self.assertIn("# GPU check: NVIDIA H200, ", text)
         self.assertIn("| span over planned span, V-Half, 8 devices, graph | 1.02 | at most 1.05 | met |", text)
         self.assertIn("| host time of a pass, eager, the highest | 9 us |  | no target |", text)
         self.assertIn("| gpu.streams | passed | 0.50 |  |", text)
         self.assertIn("| 1F1B | 8 | 32 | eager, 8 queues | 10000 |", text)
         self.assertIn("\n## Peers\n", text)
+        self.assertIn("| forward next to 4 multiprocessors held, over none, the worst | 1.04 | at most 1.05 | met |", text)
+        self.assertIn("| held | 128 | 1 | 32/8 | 8192 | 8192 | forward, 16 held | 1.1600 | 500 |  | 612 |", text)
         names = sorted(path.name[len("h200-2026-11-21"):] for path in (self.folder / "out").iterdir())
         self.assertEqual(names, ["-1f1b-4-graph.svg", "-logs.tar.gz", ".json", ".md"])
 
@@ -203,7 +213,7 @@ class Report(Folders):
         files["tests.xml"] = tests_xml({"gpu.streams": "fail", "gpu.ranks": "notrun", "gpu.nccl": "unbuilt"})
         files["attention.jsonl"][0]["right"] = False
         files["logs/memcheck.log"] = sanitizer_log("ERROR SUMMARY: 3 errors", 2)
-        files["parts.tsv"][6][1] = "9"
+        files["parts.tsv"][8][1] = "9"
         status, whole, text, _ = self.report(files)
         self.assertEqual(status, 1)
         self.assertIn("- **failed**: test gpu.streams failed", text)
@@ -217,7 +227,7 @@ class Report(Folders):
     def test_a_tool_that_does_not_run_here_is_no_failure(self):
         files = good_run()
         files["logs/racecheck.log"] = "========= Error: Device not supported. Please refer to the documentation\n"
-        files["parts.tsv"][7][1] = "1"
+        files["parts.tsv"][9][1] = "1"
         status, whole, text, _ = self.report(files)
         self.assertEqual((status, self.verdicts(whole)["errors that racecheck finds in the stream runner"]),
                          (0, "not run"))
@@ -237,7 +247,7 @@ class Report(Folders):
         status, whole, text, _ = self.report({})
         self.assertEqual(status, 0)
         self.assertNotIn("met", self.verdicts(whole).values())
-        self.assertIn("0 figures met their target, 0 missed it, 41 were not run.", text)
+        self.assertIn("0 figures met their target, 0 missed it, 44 were not run.", text)
 
 
 class Script(Folders):
@@ -258,7 +268,7 @@ class Script(Folders):
         write(self.folder / "files", files)
         # Copies the recorded file that its last argument asks for.
         copy_file = f'for i; do case $last in --json) cp {self.folder}/files/${{i##*/}} "$i";; esac; last=$i; done'
-        for name in ("pipeline", "attention"):
+        for name in ("pipeline", "attention", "attention_shapes"):
             self.put(self.build / "bin" / name, copy_file)
         self.put(self.build / "bin" / "gpt", f'echo "$* rank $RANK of $WORLD_SIZE" >>{self.folder}/said; echo loss 2.5')
 

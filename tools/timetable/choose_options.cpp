@@ -132,7 +132,7 @@ constexpr option_reader<choose_command> options[] = {
           names_of(option, word, "one GPU for all devices, or one for each"))
        c.gpus.push_back(named_or_file(option, name, pp::find_gpu, pp::read_gpu));
    },
-    [](verbs) { return names_in(pp::detail::known_gpus()); }},
+   [](verbs) { return names_in(pp::detail::known_gpus()); }},
   {"--sequence",
    "S",
    modelled,
