@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "clipped_stage.hpp"
@@ -13,9 +14,12 @@
 
 namespace gpt {
 
-//! The norm is that of the stages' rows in their order. Returns how many steps were taken.
-inline std::int64_t
-take_clipped_step(std::vector<stage<float>>& stages, clipping const& how, std::int64_t taken) {
+//! The norm is that of the stages' rows in their order. Copies have the gradients of their stages
+//! and step likewise. Returns how many steps were taken.
+inline std::int64_t take_clipped_step(std::vector<stage<float>>& stages,
+                                      clipping const& how,
+                                      std::int64_t taken,
+                                      std::span<stage<float>> copies = {}) {
   std::vector<gradient_row> rows;
   for (auto& each : stages) {
     rows.push_back(row_of(each));
@@ -25,6 +29,9 @@ take_clipped_step(std::vector<stage<float>>& stages, clipping const& how, std::i
     how,
     {reinterpret_cast<std::byte const*>(rows.data()), bytes, bytes, static_cast<int>(rows.size())});
   for (auto& each : stages) {
+    take_step(each, how, found, taken);
+  }
+  for (auto& each : copies) {
     take_step(each, how, found, taken);
   }
   return taken + (found.finite ? 1 : 0);

@@ -80,19 +80,89 @@ struct stage_copies : copies_of<pipeline_stage> {
     at(where).scatter_gradients(where, in);
   }
 
-  //! Of a stage that has one copy.
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    of.front()->for_each_parameter(visit);
-  }
-  void refresh() { of.front()->refresh(); }
-  void join_replicas() {} // there are none
-
   static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
 };
 
+//! One copy of a stage, as its optimizer knows it.
+struct stepping_copy {
+  pipeline_stage* of = nullptr;
+
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    of->for_each_parameter(visit);
+  }
+  void refresh() { of->refresh(); }
+  void join_replicas() {} // there are none
+};
+
+//! A stage as the library calls it, whose copies step in the iteration, each with its own
+//! optimizer, on the sum of the gradients of all.
+class clipped_copies : public stage_copies {
+public:
+  //! Bytes of a row.
+  static constexpr std::int64_t totals_bytes = clipped_stage<stepping_copy>::totals_bytes;
+
+  explicit clipped_copies(stage_copies all) : stage_copies(std::move(all)) {
+    for (pipeline_stage* const each : of) {
+      steps_.emplace_back(stepping_copy{each});
+    }
+  }
+
+  //! @param chosen must outlive this
+  void set_clipping(clipping const& chosen) {
+    for (auto& each : steps_) {
+      each.set_clipping(chosen);
+    }
+  }
+
+  void copied_gradient(pp::context const& where, pp::output out) {
+    float* to = out.as<float>().data();
+    at(where).for_each_parameter(
+      [&to](auto const& p) { to = std::copy(p.gradient.begin(), p.gradient.end(), to); });
+  }
+  void add_copies(pp::context const& where, pp::totals const& all) {
+    std::size_t next = 0;
+    at(where).for_each_parameter([&](auto& p) {
+      for (float& sum : p.gradient) {
+        sum = all.row<float>(0)[next];
+        for (int copy = 1; copy < all.rows; ++copy) {
+          sum += all.row<float>(copy)[next];
+        }
+        ++next;
+      }
+    });
+  }
+  void contribute(pp::context const& where, pp::output out) {
+    optimizer(where).contribute(where, out);
+  }
+  [[nodiscard]] bool accepts(pp::context const& where, pp::totals const& all) const {
+    return optimizer(where).accepts(where, all);
+  }
+  void optimizer_step(pp::context const& where, pp::totals const& all) {
+    optimizer(where).optimizer_step(where, all);
+  }
+  void roll_back(pp::context const& where, bool stepped) {
+    optimizer(where).roll_back(where, stepped);
+  }
+  void begin_iteration(pp::context const& where) { optimizer(where).begin_iteration(where); }
+
+  //! The same of all copies.
+  [[nodiscard]] step_counts const& counts() const { return steps_.front().counts(); }
+  [[nodiscard]] std::int64_t rolled_back() const { return steps_.front().rolled_back(); }
+
+private:
+  [[nodiscard]] clipped_stage<stepping_copy>& optimizer(pp::context const& where) {
+    return steps_[route(where)];
+  }
+  [[nodiscard]] clipped_stage<stepping_copy> const& optimizer(pp::context const& where) const {
+    return steps_[route(where)];
+  }
+
+  std::vector<clipped_stage<stepping_copy>> steps_; // by route
+};
+
 //! A model in stages on the threads of this process, one per device of the timetable.
-//! @tparam Called a stage as the library calls it: `stage_copies`, or with its optimizer.
+//! @tparam Called a stage as the library calls it: `stage_copies`, or `clipped_copies`.
 template <class Called>
 class basic_pipelined_model {
 public:
@@ -242,6 +312,6 @@ private:
 //! The optimizer steps between iterations.
 using pipelined_model = basic_pipelined_model<stage_copies>;
 //! It steps in them, on clipped gradients.
-using clipped_model = basic_pipelined_model<clipped_stage<stage_copies>>;
+using clipped_model = basic_pipelined_model<clipped_copies>;
 
 } // namespace gpt

@@ -108,6 +108,7 @@ public:
   }
 
   [[nodiscard]] std::vector<stage<Number>>& stages() { return stages_; }
+  [[nodiscard]] std::vector<stage<Number>>& copies() { return copies_; }
   [[nodiscard]] activation_pool<Number> const& pool() const { return memory_.pool; }
 
 private:

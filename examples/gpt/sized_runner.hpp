@@ -43,6 +43,9 @@ struct host_slots {
                                       std::vector<std::int64_t> const& lengths) const {
     slot_sizes sizes(size, cut_for(table, lengths), table);
     sizes.totals_bytes = totals_bytes;
+    if (totals_bytes > 0 && pp::routes(table.over.extents) > 1) {
+      sizes.copied = parameter_counts(size, sizes.stages);
+    }
     return sizes;
   }
 };

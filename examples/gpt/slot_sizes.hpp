@@ -39,6 +39,22 @@ inline constexpr std::int64_t weight_shard_count = 2;
   });
 }
 
+//! Numbers of the parameters of every stage.
+[[nodiscard]] inline std::vector<std::int64_t>
+parameter_counts(model_size const& size, std::vector<layer_range> const& stages) {
+  step_cut const none(1, cut_sequence(size.sequence, 1));
+  device_memory<float> memory;
+  std::vector<std::int64_t> counts;
+  for (layer_range const& layers : stages) {
+    std::int64_t numbers = 0;
+    stage<float>(size, layers, none, 1, memory).for_each_parameter([&](parameter<float> const& p) {
+      numbers += static_cast<std::int64_t>(p.gradient.size());
+    });
+    counts.push_back(numbers);
+  }
+  return counts;
+}
+
 //! Bytes of the messages between stages, of activations where the library moves them, and of
 //! weights and gradients where they are gathered and scattered. What stages keep beside, they keep
 //! in buffers of their own.
@@ -51,6 +67,8 @@ struct slot_sizes {
   //! Numbers of whole weights and gradients of every stage; empty: they are not in shards.
   std::vector<std::int64_t> weights{};
   std::vector<std::int64_t> gradients{};
+  //! Numbers of the gradients of every stage; empty: the plan does not add up those of copies.
+  std::vector<std::int64_t> copied{};
 
   slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
       : size(of), cut(std::move(how)), stages(cut_model(of, table.over.extents)),
@@ -92,6 +110,8 @@ struct slot_sizes {
       numbers = weights[stage];
     } else if (of == pp::slot_class::full_gradients) {
       numbers = gradients[stage];
+    } else if (of == pp::slot_class::copied_gradient) {
+      numbers = copied[stage];
     }
     return numbers * static_cast<std::int64_t>(sizeof(float));
   }

@@ -32,9 +32,10 @@ struct copies_of {
   void backward_weight(pp::context const& where) { at(where).backward_weight(where); }
 
 protected:
-  [[nodiscard]] Stage& at(pp::context const& where) const {
-    return *of[static_cast<std::size_t>(pp::route_of(extents, where.microbatch))];
+  [[nodiscard]] std::size_t route(pp::context const& where) const {
+    return static_cast<std::size_t>(pp::route_of(extents, where.microbatch));
   }
+  [[nodiscard]] Stage& at(pp::context const& where) const { return *of[route(where)]; }
 };
 
 } // namespace gpt

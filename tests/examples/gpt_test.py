@@ -102,6 +102,20 @@ def check_post_validation(text):
     assert int(found[1]) == clipped and clipped - 1 <= int(found[3]) <= clipped, found[0]
 
 
+def check_clipped_copies(text):
+    """Copies of stages add up their gradients before they are clipped: a norm that is never reached changes no loss, and two
+    schedules with the same copies end with the same weights."""
+    losses, weights = [], []
+    for schedule, *clip in (("dualpipe",), ("dualpipe", "--clip", "1e9"), ("dualpipe", "--clip", "0.5"), ("chimera", "--clip", "0.5")):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run(*SMALL, "--schedule", schedule, "--steps", "8", *clip, "--text", text, "--output", folder)
+        assert result.returncode == 0, result.stderr
+        losses.append(re.findall(r"loss ([\d.]+)   ", result.stdout))
+        weights += re.findall(r"in (\d+) of 8 steps, left out in 0; weights ([0-9a-f]{16})\n", result.stdout)
+    assert losses[0] and losses[0] == losses[1], losses
+    assert weights[0][0] == "0" and int(weights[1][0]) > 0 and weights[1] == weights[2], weights
+
+
 def check_sizes(text):
     """Chunk counts that change from iteration to iteration: plans are made once, and gradients are those of one device."""
     with tempfile.TemporaryDirectory() as folder:
@@ -427,6 +441,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_exchange(str(text))
     check_costs(str(text))
     check_post_validation(str(text))
+    check_clipped_copies(str(text))
     check_sizes(str(text))
     check_interrupted(str(text))
     check_full_disk(str(text))

@@ -581,6 +581,88 @@ bool is_wanted(named_schedule const& schedule, choose_command const& asked) {
   return names.empty() || std::find(names.begin(), names.end(), schedule.name) != names.end();
 }
 
+namespace {
+
+//! Every call with each of the values of one more option.
+template <class Value, class Set>
+void vary(std::vector<schedule_choice>& calls, std::vector<Value> const& values, Set const& set) {
+  std::vector<schedule_choice> more;
+  for (schedule_choice const& call : calls)
+    for (auto const& value : values) {
+      more.push_back(call);
+      set(more.back(), value);
+    }
+  calls = std::move(more);
+}
+
+//! Limits of memory to search under, in activations of a stage.
+std::vector<int> memory_limits(named_schedule const& schedule, int devices) {
+  int const p = devices;
+  std::vector<int> values{p, p + p / 2, 2 * p};
+  if (schedule.traits.stages_per_device > 1) // the devices of a V hold two stages each
+    values = {std::max(2, 2 * ((p + 4) / 3)), p + p / 3, 2 * p - p / 3, 2 * p};
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+//! Calls with the values of all options that a schedule has.
+void vary_options(named_schedule const& schedule,
+                  choose_command const& asked,
+                  std::vector<schedule_choice>& calls) {
+  if (has(schedule.takes, option::chunks)) {
+    bool const over_chunks = schedule.traits.over_chunks;
+    std::vector<std::optional<int>> values;
+    if (!over_chunks)
+      values.push_back(std::nullopt);
+    for (int const chunks : {2, 4, 8})
+      if ((over_chunks || chunks < 8) && asked.setup.sequence / chunks >= 64)
+        values.push_back(chunks);
+    vary(calls, values, [](schedule_choice& c, std::optional<int> value) { c.chunks = value; });
+  }
+  if (has(schedule.takes, option::stages_per_device)) {
+    std::vector<int> values;
+    int const given = static_cast<int>(asked.layout.size()) / asked.devices;
+    for (int const count : given > 0 ? std::vector<int>{given} : std::vector<int>{1, 2, 4})
+      if ((count > 1 || schedule.traits.two_copies) &&
+          std::int64_t{count} * asked.devices <= asked.model.layers + 2) // with both ends
+        values.push_back(count);
+    vary(calls, values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
+  }
+  if (has(schedule.takes, option::group) && !has(schedule.takes, option::stages_per_device))
+    vary(calls, std::vector<int>{2, 4}, [](schedule_choice& c, int value) { c.group = value; });
+  if (has(schedule.takes, option::eager))
+    vary(calls, std::vector<bool>{false, true}, [](schedule_choice& c, bool value) {
+      c.eager = value;
+    });
+  if (has(schedule.takes, option::memory_limit)) {
+    vary(calls, memory_limits(schedule, asked.devices), [](schedule_choice& c, int value) {
+      c.memory_limit = value;
+    });
+    // These searches take longest; with chunks, the blocks that they start from do as well.
+    std::erase_if(calls, [](schedule_choice const& c) { return c.chunks.has_value(); });
+  }
+}
+
+//! Calls in all adapters that the command can have.
+void vary_adapters(choose_command const& asked, std::vector<schedule_choice>& calls) {
+  std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
+  // Costs from a file do not know shards.
+  if (!asked.measured && asked.layout.empty() && asked.devices > 1)
+    adapters.insert(adapters.end(),
+                    {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
+  if (asked.setup.data > 1)
+    adapters.push_back(adapter::sharded_weights);
+  adapters.push_back(adapter::weights_on_host);
+  vary(calls, adapters, [](schedule_choice& c, adapter value) { c.adapted = value; });
+  std::erase_if(calls, [](schedule_choice const& c) {
+    return c.adapted == adapter::weights_on_host && !is_looped(c);
+  });
+  add_residencies(calls);
+}
+
+} // namespace
+
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
   if (has(schedule.takes, option::keep) || !is_wanted(schedule, asked))
     return {}; // the first are for sequences of unequal length; here they are of one
@@ -598,66 +680,8 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   base.devices = asked.devices;
   base.microbatches = asked.microbatches;
   std::vector<schedule_choice> calls{base};
-  // Every call so far with each of the values of one more option.
-  auto const vary = [&calls](auto const& values, auto const& set) {
-    std::vector<schedule_choice> more;
-    for (schedule_choice const& call : calls)
-      for (auto const& value : values) {
-        more.push_back(call);
-        set(more.back(), value);
-      }
-    calls = std::move(more);
-  };
-  if (has(schedule.takes, option::chunks)) {
-    bool const over_chunks = schedule.traits.over_chunks;
-    std::vector<std::optional<int>> values;
-    if (!over_chunks)
-      values.push_back(std::nullopt);
-    for (int const chunks : {2, 4, 8})
-      if ((over_chunks || chunks < 8) && asked.setup.sequence / chunks >= 64)
-        values.push_back(chunks);
-    vary(values, [](schedule_choice& c, std::optional<int> value) { c.chunks = value; });
-  }
-  if (has(schedule.takes, option::stages_per_device)) {
-    std::vector<int> values;
-    int const given = static_cast<int>(asked.layout.size()) / asked.devices;
-    for (int const count : given > 0 ? std::vector<int>{given} : std::vector<int>{1, 2, 4})
-      if ((count > 1 || schedule.traits.two_copies) &&
-          std::int64_t{count} * asked.devices <= asked.model.layers + 2) // with both ends
-        values.push_back(count);
-    vary(values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
-  }
-  if (has(schedule.takes, option::group) && !has(schedule.takes, option::stages_per_device))
-    vary(std::vector<int>{2, 4}, [](schedule_choice& c, int value) { c.group = value; });
-  if (has(schedule.takes, option::eager))
-    vary(std::vector<bool>{false, true}, [](schedule_choice& c, bool value) { c.eager = value; });
-  if (has(schedule.takes, option::memory_limit)) {
-    // In activations of a stage: the devices of a V hold two stages each.
-    int const p = asked.devices;
-    std::vector<int> values;
-    if (schedule.traits.stages_per_device > 1)
-      values = {std::max(2, 2 * ((p + 4) / 3)), p + p / 3, 2 * p - p / 3, 2 * p};
-    else
-      values = {p, p + p / 2, 2 * p};
-    std::sort(values.begin(), values.end());
-    values.erase(std::unique(values.begin(), values.end()), values.end());
-    vary(values, [](schedule_choice& c, int value) { c.memory_limit = value; });
-    // These searches take longest; with chunks, the blocks that they start from do as well.
-    std::erase_if(calls, [](schedule_choice const& c) { return c.chunks.has_value(); });
-  }
-  std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
-  // Costs from a file do not know shards.
-  if (!asked.measured && asked.layout.empty() && asked.devices > 1)
-    adapters.insert(adapters.end(),
-                    {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
-  if (asked.setup.data > 1)
-    adapters.push_back(adapter::sharded_weights);
-  adapters.push_back(adapter::weights_on_host);
-  vary(adapters, [](schedule_choice& c, adapter value) { c.adapted = value; });
-  std::erase_if(calls, [](schedule_choice const& c) {
-    return c.adapted == adapter::weights_on_host && !is_looped(c);
-  });
-  add_residencies(calls);
+  vary_options(schedule, asked, calls);
+  vary_adapters(asked, calls);
   if (schedule.traits.sees_recomputation) // next to nothing is held before it
     for (int const limit : {1, 2}) {
       base.memory_limit = limit;

@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <examples/gpt/clipped_device.hpp>
 #include <examples/gpt/pipeline.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <limits>
@@ -155,6 +156,42 @@ TEST_CASE("two copies of every stage have the bits of one device that adds up tw
   check_schedule(pp::DualPipe<pp::pairs::in_turn>{}, 2, 5);
 }
 
+namespace {
+
+//! @param clipped at least so many of the steps must be
+template <class Schedule>
+void check_clipped(Schedule const& schedule, int devices, int microbatches, bool halves) {
+  auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
+  auto const lengths = lengths_of(size, table);
+  clipping const how{.largest_norm = 2};
+  clipped_model model(size, table, lengths, 9);
+  for (auto& each : model.called()) {
+    each.set_clipping(how);
+  }
+  single_device<float> device(
+    size, cut_model(size, table.over.extents), cut_for(table, lengths), 9, halves);
+  std::int64_t taken = 0;
+  for (int step = 0; step < 6; ++step) {
+    auto const pieces = some_batch(microbatches);
+    CHECK(model.step(pieces) == device.step(pieces));
+    taken = take_clipped_step(device.stages(), how, taken, device.copies());
+    CHECK(differences(weights_of(model.stages()), weights_of(device.stages())) == 0);
+  }
+  CHECK(model.called().front().counts().taken == taken);
+  CHECK(model.called().front().counts().clipped > 0);
+}
+
+} // namespace
+
+TEST_CASE("clipped steps in the iteration have the bits of one device, also with two copies") {
+  check_clipped(pp::OneFOneB{}, 3, 4, false);
+  check_clipped(pp::DualPipe<>{}, 2, 4, true);
+  check_clipped(pp::DualPipe<>{}, 4, 8, true);
+  check_clipped(pp::Chimera{}, 2, 4, true);
+  check_clipped(pp::BitPipe{}, 2, 4, true);
+  check_clipped(pp::HelixPipe<>{3}, 2, 4, false);
+}
+
 TEST_CASE("attention on other devices than the weights of its layer changes no bit") {
   using helix = pp::HelixPipe<>;
   for (int const devices : {1, 2, 3, 6})
@@ -219,6 +256,13 @@ struct spoiled_stage : stage_copies {
 
   // NOLINTNEXTLINE(google-explicit-constructor): it is the same stage
   spoiled_stage(stage_copies passes) : stage_copies(std::move(passes)) {}
+
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    of.front()->for_each_parameter(visit); // there is one copy
+  }
+  void refresh() { of.front()->refresh(); }
+  void join_replicas() {}
 
   void gradients_ready(pp::context const& where) {
     int const step = announced++;
