@@ -16,7 +16,7 @@ mark_as_advanced(PIPELINING_UNIT_TEST_OPTIONS)
 
 # ASLR with many random bits breaks the sanitizers of older compilers, so their programs run without it where the
 # machine allows that.
-set(PIPELINING_LAUNCHER "")
+set(PIPELINING_LAUNCHER ${CMAKE_CROSSCOMPILING_EMULATOR})
 if(PIPELINING_SANITIZE)
   target_compile_options(pipelining_development INTERFACE
     -fsanitize=${PIPELINING_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
