@@ -23,6 +23,7 @@ install(FILES "${PROJECT_BINARY_DIR}/pipeliningConfig.cmake" "${PROJECT_BINARY_D
 # For builds without CMake: pkg-config --cflags pipelining. Found from the place of the file, so a tree can be moved.
 set(pkgconfig_directory "${CMAKE_INSTALL_DATADIR}/pkgconfig")
 file(RELATIVE_PATH prefix_from_pkgconfig "/p/${pkgconfig_directory}" "/p")
+string(REGEX REPLACE "/$" "" prefix_from_pkgconfig "${prefix_from_pkgconfig}")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/pipelining.pc.in" "${PROJECT_BINARY_DIR}/pipelining.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/pipelining.pc" DESTINATION "${pkgconfig_directory}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/pipelining")

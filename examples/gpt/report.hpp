@@ -142,7 +142,42 @@ struct places_of_run {
   char const* all = "cores of this machine";
 };
 
-//! Prediction beside measurement, for the schedule that was trained with.
+//! Threads of all programs that run at this moment, besides the one that asks; 0 where Linux does
+//! not say.
+inline int others_that_run() {
+  std::ifstream in("/proc/loadavg");
+  double load = 0;
+  int running = 0;
+  for (int i = 0; i < 3; ++i)
+    in >> load;
+  return in >> running ? std::max(running - 1, 0) : 0;
+}
+
+//! Why one would want the pipeline: all passes in turn next to it, and what stood in its way.
+inline void report_gain(training const& run,
+                        pp::timetable_view own,
+                        pp::timetable_view shared,
+                        places_of_run const& places) {
+  double const in_turn = own.over.extents.devices * pp::span_of(own) * (1 - pp::bubble_rate(own));
+  std::printf(
+    "  all passes in turn on one %s:             step %.1f ms; the pipeline is %.2f times "
+    "as fast\n  with a %s for every device, %.2f times here by prediction, %.2f times as "
+    "measured\n",
+    places.one,
+    1e3 * in_turn,
+    in_turn / pp::makespan(own),
+    places.one,
+    in_turn / pp::makespan(shared),
+    in_turn / run.step_seconds);
+  if (run.step_seconds > 1.3 * pp::makespan(shared))
+    std::printf(
+      "  the machine was busy: steps took %.1f times what was predicted, and %d threads of "
+      "others run now;\n  measure again when it is idle\n",
+      run.step_seconds / pp::makespan(shared),
+      others_that_run());
+}
+
+//! Prediction next to measurement, for the schedule that was trained with.
 inline void report_time(options const& o,
                         training const& run,
                         pp::timetable_view own,
@@ -161,6 +196,7 @@ inline void report_time(options const& o,
               1e3 * pp::makespan(shared));
   std::printf("  measured:                                  step %.1f ms\n",
               1e3 * run.step_seconds);
+  report_gain(run, own, shared, places);
   std::printf("  idle share of the step   ");
   for (int device = 0; device < own.over.extents.devices; ++device) {
     std::printf(" device %d", device);
@@ -568,6 +604,13 @@ inline void write_files(options const& o,
     "\nwrote into %s: timeline.html (planned and measured, to zoom into), timetable.svg, loss.svg "
     "and trace.json (for ui.perfetto.dev)\n",
     o.output.c_str());
+  std::printf("\nnext:\n"
+              "  scripts/demo --schedule v-half    # another schedule; --help has all options\n"
+              "  scripts/timetable compare --devices %d --microbatches %d\n"
+              "  scripts/timetable choose --model llama3-8b --gpu h100 --sequence 8192 --devices 8 "
+              "--microbatches 32\n",
+              last.over.extents.devices,
+              last.over.extents.microbatches);
 }
 
 } // namespace gpt

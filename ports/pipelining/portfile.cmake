@@ -3,14 +3,11 @@
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 set(VCPKG_BUILD_TYPE release) # headers only: nothing differs in a debug build
 
-foreach(part IN ITEMS CUDA NCCL MPI)
-  string(TOLOWER "${part}" feature)
-  set(enable OFF)
-  if(feature IN_LIST FEATURES)
-    set(enable ON)
-  endif()
-  list(APPEND parts "-DPIPELINING_ENABLE_${part}=${enable}")
-endforeach()
+vcpkg_check_features(OUT_FEATURE_OPTIONS parts
+  FEATURES
+    cuda PIPELINING_ENABLE_CUDA
+    mpi PIPELINING_ENABLE_MPI
+    nccl PIPELINING_ENABLE_NCCL)
 
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}"
   OPTIONS -DPIPELINING_BUILD_TESTS=OFF -DPIPELINING_BUILD_EXAMPLES=OFF ${parts})

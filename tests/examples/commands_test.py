@@ -26,6 +26,7 @@ ELSEWHERE = [
     ("scripts/gpu-check", "tests/checks/gpu_check_test.py", "gpu-check"),
     ("scripts/bench", "tests/checks/CMakeLists.txt", "bench.py"),
     ("scripts/check-kernels", "tests/kernels/CMakeLists.txt", "check-kernels"),
+    ("scripts/release", "tests/checks/release_test.py", "scripts/release"),
     ("scripts/check-house", "tests/checks/CMakeLists.txt", "check-house"),
     ("python3 tests/checks/check_headers.py include/pipe --write", "tests/examples/add_schedule_test.py", 'run(*check_headers, "--write")'),
     ("python3 tests/examples/pictures_test.py ", "tests/examples/add_schedule_test.py", 'tests/examples/pictures_test.py", tree / "timetable"'),

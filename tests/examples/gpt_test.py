@@ -59,6 +59,17 @@ def check_versions():
     assert all(abs(one - other) < 2e-3 for each in losses.values() for one, other in zip(each, losses["plain"], strict=True)), losses
 
 
+def check_gain(said):
+    """One device next to the pipeline, a word where the machine is busy, and what to do next."""
+    own, shared, measured, in_turn = (float(re.search(words + r" +step ([\d.]+) ms", said)[1]) for words in (
+        "for every device:", "of this machine:", "measured:", "in turn on one core:"))
+    times = [float(each) for each in re.findall(r"([\d.]+) times (?=as fast|here by|as measured)", said)]
+    for found, step in zip(times, (own, shared, measured), strict=True):
+        assert abs(found - in_turn / step) < 0.01 + 0.1 * found / step, (found, in_turn, step)
+    assert abs(measured - 1.3 * shared) < 0.2 or ("the machine was busy" in said) == (measured > 1.3 * shared), said
+    assert len(re.findall(r"^  scripts/(?:demo|timetable) ", said.split("\nnext:\n")[1], re.MULTILINE)) == 3, said
+
+
 def check_run(schedule, chunks, passes, most, text):
     with tempfile.TemporaryDirectory() as folder:
         result = run(*SMALL, "--schedule", schedule, "--steps", "12", "--text", text, "--output", folder)
@@ -74,6 +85,7 @@ def check_run(schedule, chunks, passes, most, text):
         assert losses[-1] < losses[0] - 1, result.stdout
         for word in ("predicted", "measured", "idle share", "unigram entropy", "bubble", "tokens/s"):
             assert word in result.stdout, word
+        check_gain(result.stdout)
         for picture in ("timetable.svg", "loss.svg"):
             root = xml.etree.ElementTree.parse(pathlib.Path(folder, picture)).getroot()
             assert root.tag.endswith("svg"), picture

@@ -130,6 +130,8 @@ class Ways:
             raise Skipped("pkg-config is not installed")
         search = str(self.installed() / "share/pkgconfig")
         words = run(["pkg-config", "--cflags", "--libs", "pipelining"], PKG_CONFIG_PATH=search).split()
+        if len(words) != len(set(words)) or any("//" in word for word in words):
+            raise AssertionError(f"pkg-config prints a flag twice, or a path with two bars: {words}")
         self.compile_and_run("pkg_config", self.tree / "test_package/main.cpp", *words, expect=self.greeting)
 
     def meson_pkg_config(self):

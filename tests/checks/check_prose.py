@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Measures the prose of README and docs: length of sentences, and words that make a sentence be read twice.
+
+Prose are the paragraphs and list items of Markdown, without code, tables and headings. `--list N` prints the longest sentences.
+
+usage: check_prose.py REPOSITORY [--list N]
+"""
+import pathlib
+import re
+import sys
+
+#: Mean words of a sentence, at most: what it is, or less. Goals are 15 and 17; figures here only fall.
+MEANS = {"README.md": 12.5, "docs": 19.1}
+#: Words of a sentence, at most: as above, to fall to 60.
+LONGEST = 122
+#: Places with hard words: as above, to fall to 0.
+MOST_HARD = 49
+#: What is hard to read, and in place of what it stands.
+HARD = {
+    r"\b(and|or|but|than|as|of|to|is|are|by|in|with|for|from|like|than) that of\b": "name the thing again",
+    r"\b(and|or|but|than|as|to|is|are|by|in|with|for|from|like) those of\b": "name the things again",
+    r"(?:^|[.:;] )[Ww]hat (is|are|was|has|have|takes|comes|goes|lies|stands) [^.?]{1,60} (is|are|has|have|takes?|comes?|goes?|gets?) ":
+        "begin with the thing",
+    r"\balone\b(?! can| is| are)": "only",
+    r"\bbeside\b": "next to",
+}
+
+
+def prose(text):
+    """The paragraphs and items of a page."""
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^```.*?^```$", "\n", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not re.match(r"\s*(\||#|!\[|>|={3}|-{3})", line)]
+    text = re.sub(r"(?m)^\s*([-*]|\d+\.) ", "\n\n", "\n".join(lines))
+    for part in re.split(r"\n\s*\n", text):
+        part = " ".join(part.split())
+        part = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", part)
+        part = re.sub(r"`[^`]*`", "code", part).replace("**", "").replace("*", "")
+        if part:
+            yield part
+
+
+def sentences(text):
+    for part in prose(text):
+        for each in re.split(r"(?<=[.!?])\s+(?=[A-Z\"'(0-9c])", part):
+            if len(each.split()) >= 3:
+                yield each
+
+
+def main(root, listed):
+    pages = [root / "README.md", *sorted(path for path in (root / "docs").glob("**/*.md") if path.parent.name != "site")]
+    lengths = {"README.md": [], "docs": []}
+    problems, hard, long = [], [], []
+    for path in pages:
+        name = path.relative_to(root).as_posix()
+        for each in sentences(path.read_text(encoding="utf-8")):
+            words = len(each.split())
+            lengths["README.md" if name == "README.md" else "docs"].append(words)
+            long.append((words, name, each))
+            if words > LONGEST:
+                problems.append(f"{name}: a sentence of {words} words: {each[:80]}...")
+            for pattern, better in HARD.items():
+                if found := re.search(pattern, each):
+                    hard.append(f"{name}: '{found[0].strip()}' ({better}): {each[:160]}")
+    for where, all_lengths in lengths.items():
+        mean = sum(all_lengths) / len(all_lengths)
+        if listed:
+            print(f"{where}: {len(all_lengths)} sentences, mean {mean:.1f} words, at most {MEANS[where]}")
+        if mean > MEANS[where]:
+            problems.append(f"{where}: sentences have {mean:.1f} words in the mean, and may have {MEANS[where]}; --list 40 shows the longest")
+    if len(hard) > MOST_HARD:
+        problems += [*hard, f"{len(hard)} places have hard words, and {MOST_HARD} may: write the new ones anew"]
+    for words, name, each in sorted(long, reverse=True)[:listed]:
+        print(words, name, each)
+    if listed:
+        print(len(hard), "places with hard words:", *hard, sep="\n")
+    return problems
+
+
+if __name__ == "__main__":
+    found_problems = main(pathlib.Path(sys.argv[1]), int(sys.argv[3]) if "--list" in sys.argv else 0)
+    print("\n".join(found_problems), end="\n" if found_problems else "")
+    sys.exit(1 if found_problems else 0)

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Tests the measure of prose with pages whose figures are known.
+
+usage: prose_test.py
+"""
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import check_prose
+
+
+class Prose(unittest.TestCase):
+    def problems(self, page, readme="Three short words.\n"):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "docs").mkdir()
+            (root / "README.md").write_text(readme, encoding="utf-8")
+            (root / "docs/page.md").write_text(page, encoding="utf-8")
+            return check_prose.main(root, 0)
+
+    def test_code_tables_and_headings_are_no_prose(self):
+        page = "# A heading of words\n\nOne two three. Four `five six` seven.\n\n| a | b |\n\n```text\nno prose at all\n```\n- An item here\n"
+        self.assertEqual(list(check_prose.sentences(page)), ["One two three.", "Four code seven.", "An item here"])
+
+    def test_long_sentences_are_found(self):
+        self.assertEqual(self.problems("A sentence of five words.\n"), [])
+        (mean,) = self.problems("word " * 25 + "end.\n")
+        self.assertIn("26.0 words in the mean", mean)
+        self.assertEqual(len(self.problems("word " * 150 + "end.\n")), 2)
+
+    def test_hard_words_are_counted(self):
+        check_prose.MOST_HARD, kept = 0, check_prose.MOST_HARD
+        try:
+            for hard in ("It is that of the device.", "What is read here is kept.", "It keeps inputs alone.", "It stands beside it.",
+                         "They run with those of others."):
+                self.assertEqual(len(self.problems(hard)), 2, hard)
+            self.assertEqual(self.problems("It stands next to the only device."), [])
+        finally:
+            check_prose.MOST_HARD = kept
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
