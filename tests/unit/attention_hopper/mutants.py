@@ -102,7 +102,7 @@ BACKWARD = {
     "back_no_wait_for_a_free_stage": (COPIES, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      if", "if"),
     "back_no_wait_for_a_stage": (PARTS, "wait_for(memory.full(place.stage), place.parity);", ""),
     "back_no_wait_for_own_tiles": (BACK, "wait_for(steps.walk.memory.own_full(), 0);", ""),
-    "back_too_few_bytes": (COPIES, "memory.full(place.stage), 2 * Shape::tile_bytes", "memory.full(place.stage), Shape::tile_bytes"),
+    "back_too_few_bytes": (COPIES, "memory.full(stage), 2 * Shape::tile_bytes", "memory.full(stage), Shape::tile_bytes"),
     "back_too_many_bytes": (COPIES, "memory.own_full(), Shape::own_bytes", "memory.own_full(), Shape::own_bytes + 16"),
     "back_queries_take_the_place_of_gradients": (COPIES, "maps.output_gradient, from", "maps.query, from"),
     "back_logits_read_too_early": (BACK, "wait_for_products<1>(s);", "wait_for_products<2>(s);"),

@@ -67,6 +67,27 @@ steps_seen(Call const& c, backward_memory<Shape> const& memory, int head, int in
   return {(seen.begin - query) / Shape::step, (seen.end - query + Shape::step - 1) / Shape::step};
 }
 
+//! Starts to copy a step to a stage and says what the stage holds; by one lane.
+//! @param told twice the step, and 1 more where pairs have to be asked for
+template <class Shape, class Call>
+__device__ __forceinline__ void bring_step(Call const& c,
+                                           hopper_backward_maps const& maps,
+                                           query_sums const& sums,
+                                           backward_memory<Shape> const& memory,
+                                           int stage,
+                                           int head,
+                                           int told) {
+  int const batch = read_slot(memory.work());
+  int const step = told / 2;
+  write_slot(memory.slot(stage), told);
+  write_slot(memory.head(stage), head);
+  write_slot(memory.sums(stage), sums.first_step(c.p, batch, head) + step);
+  arrive_expecting(memory.full(stage), 2 * Shape::tile_bytes);
+  tile_place const from{step * Shape::step, head, batch};
+  load_tile(memory.step(0, stage), maps.query, from, memory.full(stage));
+  load_tile(memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
+}
+
 //! The copying warp, which finds out what there is to do. It has few registers beside those that
 //! masks take: it asks for its work again and again, and all lanes go the same way.
 template <class Shape, query_order Order, class Call>
@@ -110,15 +131,7 @@ __device__ inline void copy_for_keys(Call const& c,
       bool const whole = __all_sync(0xffffffffu, covered == tile_cover::full);
       wait_for(memory.empty(place.stage), place.parity ^ 1);
       if (is_first_lane) {
-        int const batch = read_slot(memory.work());
-        write_slot(memory.slot(place.stage), 2 * step + (whole ? 0 : 1));
-        write_slot(memory.head(place.stage), head());
-        write_slot(memory.sums(place.stage), sums.first_step(c.p, batch, head()) + step);
-        arrive_expecting(memory.full(place.stage), 2 * Shape::tile_bytes);
-        tile_place const from{step * Shape::step, head(), batch};
-        load_tile(memory.step(0, place.stage), maps.query, from, memory.full(place.stage));
-        load_tile(
-          memory.step(1, place.stage), maps.output_gradient, from, memory.full(place.stage));
+        bring_step(c, maps, sums, memory, place.stage, head(), 2 * step + (whole ? 0 : 1));
       }
       __syncwarp();
       if constexpr (Order == query_order::kept) {
