@@ -56,7 +56,7 @@ pp::store_address address_of(int port) {
 
 //! The next frame of the store; the process ends where none comes.
 std::string hear(pp::detail::connection& line) {
-  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(8);
   while (std::chrono::steady_clock::now() < end) {
     if (auto word = line.read())
       return *word;
