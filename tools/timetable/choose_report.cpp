@@ -276,11 +276,11 @@ void append_layers(std::string& out, candidate const& pick) {
     pp::append(out, ", as a layout ", layout);
 }
 
-void append_reasons(std::string& out,
-                    choose_command const& asked,
-                    candidates const& found,
-                    pp::memory_choice const& choice) {
-  candidate const& pick = found.all[*choice.pick];
+//! The pick, and how it stands to what else fits.
+void append_pick(std::string& out,
+                 choose_command const& asked,
+                 candidates const& found,
+                 candidate const& pick) {
   std::size_t fit = 0;
   std::size_t equal = 0;
   double fastest = pick.ranked;
@@ -313,6 +313,10 @@ void append_reasons(std::string& out,
   if (pick.any_bound > 0)
     out += "no cut, no placement and no order of the layers on these devices is more than " +
            per_cent(std::max(0.0, 1 - pick.any_bound / pick.seconds)) + " faster\n";
+}
+
+//! Devices, layers and chunks of the pick.
+void append_cut(std::string& out, choose_command const& asked, candidate const& pick) {
   if (!pick.places.empty()) {
     pp::append(out, "devices at the places of the pipeline:");
     for (int const device : pick.places)
@@ -327,7 +331,15 @@ void append_reasons(std::string& out,
     for (int const tokens : pick.chunk_lengths)
       pp::append(out, " ", tokens);
   }
-  out += "\nmemory: " + rounded(pick.gigabytes, 1) + " GB counted; ";
+  out += "\n";
+}
+
+//! What is known of the memory that it takes.
+void append_memory(std::string& out,
+                   choose_command const& asked,
+                   candidates const& found,
+                   candidate const& pick) {
+  out += "memory: " + rounded(pick.gigabytes, 1) + " GB counted; ";
   if (std::optional<pp::band> const band = band_of(asked, pick))
     out += "published runs of its kind held " + rounded(band->least, 2) + " to " +
            rounded(band->most, 2) + " of the count, here " +
@@ -343,20 +355,38 @@ void append_reasons(std::string& out,
   out += "\n";
   if (pick.host_gigabytes > 0)
     out += "on the host: " + rounded(pick.host_gigabytes, 1) + " GB for each GPU\n";
-  if (pick.extents.chunks > 1) {
-    if (!asked.measured)
-      out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
-    candidate const* whole = nullptr;
-    for (candidate const& each : found.all)
-      if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 && each.cannot.empty() &&
-          each.choice.adapted != adapter::attention_exchange &&
-          (whole == nullptr || each.ranked < whole->ranked))
-        whole = &each;
-    if (whole != nullptr)
-      out += "with whole sequences: " + whole->label + ", " +
-             per_cent(whole->ranked / pick.ranked - 1) + " slower by prediction, " +
-             rounded(whole->gigabytes, 1) + " GB\n";
-  }
+}
+
+//! What chunks are good for.
+//! @pre the pick has some
+void append_chunks(std::string& out,
+                   choose_command const& asked,
+                   candidates const& found,
+                   candidate const& pick) {
+  if (!asked.measured)
+    out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
+  candidate const* whole = nullptr;
+  for (candidate const& each : found.all)
+    if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 && each.cannot.empty() &&
+        each.choice.adapted != adapter::attention_exchange &&
+        (whole == nullptr || each.ranked < whole->ranked))
+      whole = &each;
+  if (whole != nullptr)
+    out += "with whole sequences: " + whole->label + ", " +
+           per_cent(whole->ranked / pick.ranked - 1) + " slower by prediction, " +
+           rounded(whole->gigabytes, 1) + " GB\n";
+}
+
+void append_reasons(std::string& out,
+                    choose_command const& asked,
+                    candidates const& found,
+                    pp::memory_choice const& choice) {
+  candidate const& pick = found.all[*choice.pick];
+  append_pick(out, asked, found, pick);
+  append_cut(out, asked, pick);
+  append_memory(out, asked, found, pick);
+  if (pick.extents.chunks > 1)
+    append_chunks(out, asked, found, pick);
   if (choice.faster) {
     candidate const& faster = found.all[*choice.faster];
     double const more = faster.gigabytes - asked.memory_gb;
@@ -445,6 +475,22 @@ std::string json_of(choose_command const& asked,
   return out + "]}\n";
 }
 
+//! A candidate in the picture; the pick and the frontier have their names next to them.
+void append_point(
+  std::string& out, candidate const& one, double x, double y, bool chosen, bool front) {
+  pp::append(out, "<circle cx=\"", rounded(x, 1), "\" cy=\"", rounded(y, 1), "\" r=\"");
+  pp::append(out, chosen ? 6 : 4, "\" fill=\"");
+  pp::append(out, chosen ? "#b03030" : front ? "#3060a0" : "#b0b0b0", "\"><title>");
+  pp::append_xml(out, one.label);
+  pp::append(out, ": ", rounded(one.ranked, 3), " s, ", rounded(one.gigabytes, 1));
+  pp::append(out, " GB</title></circle>\n");
+  if (!front && !chosen)
+    return;
+  pp::append(out, "<text x=\"", rounded(x + 8, 1), "\" y=\"", rounded(y - 6, 1), "\">");
+  pp::append_xml(out, one.label);
+  pp::append(out, "</text>\n");
+}
+
 std::string svg_of(choose_command const& asked,
                    candidates const& found,
                    pp::memory_choice const& choice,
@@ -498,18 +544,7 @@ std::string svg_of(choose_command const& asked,
     candidate const& one = found.all[i];
     bool const chosen = i == choice.pick;
     bool const front = std::find(best.begin(), best.end(), i) != best.end();
-    pp::append(out, "<circle cx=\"", rounded(x(one.gigabytes), 1), "\" cy=\"");
-    pp::append(out, rounded(y(one.ranked), 1), "\" r=\"", chosen ? 6 : 4, "\" fill=\"");
-    pp::append(out, chosen ? "#b03030" : front ? "#3060a0" : "#b0b0b0", "\"><title>");
-    pp::append_xml(out, one.label);
-    pp::append(out, ": ", rounded(one.ranked, 3), " s, ", rounded(one.gigabytes, 1));
-    pp::append(out, " GB</title></circle>\n");
-    if (front || chosen) {
-      pp::append(out, "<text x=\"", rounded(x(one.gigabytes) + 8, 1), "\" y=\"");
-      pp::append(out, rounded(y(one.ranked) - 6, 1), "\">");
-      pp::append_xml(out, one.label);
-      pp::append(out, "</text>\n");
-    }
+    append_point(out, one, x(one.gigabytes), y(one.ranked), chosen, front);
   }
   return out + "</svg>\n";
 }
