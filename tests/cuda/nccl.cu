@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <tests/cuda/kernel_stage.cuh>
 #include <tests/cuda/memory_store.hpp>
@@ -191,6 +192,9 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
       }
     }
     if (!what.end_together) {
+      for (std::size_t s = 0; s < memory.model.size(); ++s)
+        if (runner.owns(static_cast<int>(s)) != (memory.model[s].sums != nullptr))
+          throw std::logic_error("the runner owns other stages than it runs");
       runner.close();
       if (sums != nullptr)
         pp::cuda::check(ncclCommDestroy(sums), "ncclCommDestroy");

@@ -64,7 +64,7 @@ public:
           return;
         std::byte* const start = slots_.memory + slots_.place(which);
         fill(start, pipelining::detail::poison_byte, bytes, on);
-        fill(start + bytes, pipelining::detail::guard_byte, layout.bytes - bytes, on);
+        fill(start + bytes, pipelining::detail::guard_byte, layout.asked - bytes, on);
         used(which) = bytes;
       });
   }

@@ -141,7 +141,7 @@ public:
         return;
       std::byte* const start = memory_.memory + memory_.place(which);
       std::fill_n(start, bytes, poison_byte);
-      std::fill(start + bytes, start + layout.bytes, guard_byte);
+      std::fill(start + bytes, start + layout.asked, guard_byte);
     });
   }
 
