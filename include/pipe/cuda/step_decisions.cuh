@@ -47,12 +47,17 @@ public:
     if (carried.empty())
       return;
     std::copy(carried.begin(), carried.end(), rows_.data());
-    check(cudaMemcpyAsync(slots.memory + slots.place({slot_class::totals, 0}),
-                          rows_.data(),
-                          static_cast<std::size_t>(bytes_),
-                          cudaMemcpyHostToDevice,
-                          on),
-          "cudaMemcpyAsync");
+    totals const all = slots.all_totals();
+    auto const stride = static_cast<std::size_t>(all.stride);
+    check(cudaMemcpy2DAsync(slots.memory + slots.place({slot_class::totals, 0}),
+                            stride,
+                            rows_.data(),
+                            stride,
+                            static_cast<std::size_t>(all.bytes), // what follows in a row is a guard
+                            static_cast<std::size_t>(all.rows),
+                            cudaMemcpyHostToDevice,
+                            on),
+          "cudaMemcpy2DAsync");
   }
   //! True for items that need the rows on the host.
   [[nodiscard]] static bool decides(item const& step) noexcept {
@@ -74,7 +79,7 @@ public:
       if (device_of(slots.work, stage) > slots.device)
         check(cudaMemsetAsync(slots.memory + slots.place({slot_class::totals, stage}),
                               0,
-                              static_cast<std::size_t>(all.stride),
+                              static_cast<std::size_t>(all.bytes),
                               on),
               "cudaMemsetAsync");
   }
