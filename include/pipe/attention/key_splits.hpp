@@ -49,37 +49,28 @@ inline void check_key_splits(key_splits const& splits, std::int64_t work) {
 
 //! Into how many parts to cut the keys, so that pieces of work fill the rounds of a GPU.
 //!
-//! One part where the pieces fill four fifths of one round, or nine tenths of several, or of
-//! several rounds there are fewer than 32 tiles. Else the fewest parts whose rounds are within 85 %
-//! as full as the fullest; a part has at least two tiles.
+//! As many as take the least time, counted in tiles of keys: those of a part and three around
+//! them, in each round; and where there are parts, six to launch their merge, and one for what 32
+//! of them write and read. A part has at least two tiles.
 //! @param work            pieces of work without parts: tiles of queries, times heads and sequences
 //! @param tiles           of keys
 //! @param multiprocessors of the GPU; each does one piece at a time
-//! @source own derivation; the two thresholds follow FlashAttention-3's choice
+//! @source own derivation; the three and the six from times on an H200
 [[nodiscard]] constexpr std::int32_t
 choose_key_splits(std::int64_t work, std::int64_t tiles, std::int64_t multiprocessors) {
-  auto const rounds = [&](std::int64_t count) {
-    return (work * count + multiprocessors - 1) / multiprocessors;
+  auto const time = [&](std::int64_t count) {
+    auto const rounds = (work * count + multiprocessors - 1) / multiprocessors;
+    auto const merge = count == 1 ? 0 : 6 + work * count / 32;
+    return rounds * ((tiles + count - 1) / count + 3) + merge;
   };
-  bool const is_full = rounds(1) < 2 ? 5 * work >= 4 * multiprocessors
-                                     : 10 * work >= 9 * multiprocessors * rounds(1) || tiles < 32;
-  if (work == 0 || is_full) {
-    return 1;
-  }
-  // Fullness of count parts is work count / rounds; fractions are compared crosswise.
-  std::int64_t fullest = 1;
+  std::int64_t best = 1;
   std::int64_t const most = tiles / 2 < 1 ? 1 : tiles / 2 > 256 ? 256 : tiles / 2;
-  for (std::int64_t count = 2; count <= most; ++count) {
-    if (count * rounds(fullest) > fullest * rounds(count)) {
-      fullest = count;
+  for (std::int64_t count = 2; work > 0 && count <= most; ++count) {
+    if (time(count) < time(best)) {
+      best = count;
     }
   }
-  for (std::int64_t count = 1; count < fullest; ++count) {
-    if (100 * count * rounds(fullest) >= 85 * fullest * rounds(count)) {
-      return static_cast<std::int32_t>(count);
-    }
-  }
-  return static_cast<std::int32_t>(fullest);
+  return static_cast<std::int32_t>(best);
 }
 
 } // namespace detail

@@ -198,17 +198,17 @@ TEST_CASE("on gpu: code for Hopper that could not run is not started, and a sent
 TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds") {
   auto p = some_parameters;
   p.query_length = 20;
-  p.query_offset = 620;
-  p.key_length = 640;
+  p.query_offset = 1680;
+  p.key_length = 1700;
   program const* calls = nullptr;
   std::int32_t parts = 0; // of at least two tiles, while the GPU has room
-  SUBCASE("Hopper: five tiles") {
+  SUBCASE("Hopper: fourteen tiles") {
     calls = &for_80_and_90a;
-    parts = 2;
+    parts = 7;
   }
-  SUBCASE("portable: ten tiles") {
+  SUBCASE("portable: 27 tiles") {
     calls = &for_80;
-    parts = 5;
+    parts = 7;
   }
   plug_in(9, 0);
   attention_call c(p);

@@ -72,18 +72,23 @@ TEST_CASE("hopper launch: backward on a stream gives the numbers of the double r
 }
 
 TEST_CASE("hopper launch: keys are cut where a chunk alone does not fill the GPU") {
-  CHECK(at::detail::choose_key_splits(132, 64, 132) == 1); // one full round
-  CHECK(at::detail::choose_key_splits(106, 64, 132) == 1); // four fifths of one
-  CHECK(at::detail::choose_key_splits(66, 64, 132) == 2);  // two parts fill it
-  CHECK(at::detail::choose_key_splits(64, 64, 132) == 2);  // 97 % of the fullest
-  CHECK(at::detail::choose_key_splits(32, 64, 132) == 4);
-  CHECK(at::detail::choose_key_splits(32, 4, 132) == 2); // two tiles at least
-  CHECK(at::detail::choose_key_splits(32, 1, 132) == 1);
-  CHECK(at::detail::choose_key_splits(0, 8, 132) == 1);
-  CHECK(at::detail::choose_key_splits(160, 256, 132) == 3); // 61, 81, 91 % of rounds
-  CHECK(at::detail::choose_key_splits(192, 256, 132) == 2); // 73, 97 %
-  CHECK(at::detail::choose_key_splits(192, 31, 132) == 1);  // of few tiles
-  CHECK(at::detail::choose_key_splits(256, 256, 132) == 1); // 97 %
+  auto const parts = [](std::int64_t work, std::int64_t tiles) {
+    return at::detail::choose_key_splits(work, tiles, 132);
+  };
+  CHECK(parts(132, 64) == 1); // one full round
+  CHECK(parts(106, 64) == 1); // four fifths of one
+  CHECK(parts(66, 64) == 2);  // two parts fill it
+  CHECK(parts(64, 64) == 2);
+  CHECK(parts(32, 64) == 4);
+  CHECK(parts(32, 4) == 1); // the merge would cost more
+  CHECK(parts(96, 32) == 1);
+  CHECK(parts(1, 1024) == 114); // nine tiles each
+  CHECK(parts(32, 1) == 1);
+  CHECK(parts(0, 8) == 1);
+  CHECK(parts(160, 256) == 4); // 61, 81, 91, 97 % of the rounds
+  CHECK(parts(192, 256) == 2); // 73, 97 %
+  CHECK(parts(192, 31) == 1);  // of few tiles
+  CHECK(parts(256, 256) == 1); // 97 %
 }
 
 namespace {
