@@ -62,7 +62,7 @@ int main() {{
         for words, reason in ((("--legs", 7), "--legs wants a whole number from 1 to 6, not '7'"),
                               (("--devices", 0), "--devices wants a whole number"),
                               (("--chunks", "1,"), "--chunks wants a whole number"),
-                              (("--format", "html"), "--format wants text, svg or cpp, not 'html'"),
+                              (("--format", "html"), "--format wants text, json, svg or cpp, not 'html'"),
                               (("--step", 2), "there is no option '--step'"),
                               (("--devices",), "--devices needs a value")):
             result = run(*words)
