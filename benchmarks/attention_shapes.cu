@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -167,7 +168,7 @@ struct tensors {
 };
 
 //! Keys that query i sees.
-auto causal_keys(std::int64_t) {
+auto causal_keys() {
   return [](std::int64_t i) { return static_cast<double>(i + 1); };
 }
 auto window_keys(std::int64_t extent) {
@@ -250,7 +251,7 @@ void measure_held(program& to, shape const& s, int held) {
   }
   std::sort(times.begin(), times.end());
   auto const name = "forward, " + std::to_string(held) + " held";
-  to.say(s, Dim, name.c_str(), static_cast<double>(times[3]), t.pairs(causal_keys(0)));
+  to.say(s, Dim, name.c_str(), static_cast<double>(times[3]), t.pairs(causal_keys()));
   cuda::check(cudaEventDestroy(begin), "cudaEventDestroy");
   cuda::check(cudaEventDestroy(end), "cudaEventDestroy");
   cuda::check(cudaStreamDestroy(own), "cudaStreamDestroy");
@@ -290,11 +291,11 @@ void measure_all(program& to) {
                          shape{"chunk", 1, 32, 8, 2048, 32768},
                          shape{"chunk, 1.2 rounds", 1, 10, 10, 2048, 32768},
                          shape{"chunk, 1.5 rounds", 1, 12, 12, 2048, 32768}}) {
-    measure_both<128>(to, s, at::causal{}, causal_keys(0));
+    measure_both<128>(to, s, at::causal{}, causal_keys());
   }
   for (shape const& s :
        {shape{"square", 1, 16, 16, 8192, 8192}, shape{"chunk", 1, 16, 16, 2048, 32768}}) {
-    measure_both<64>(to, s, at::causal{}, causal_keys(0));
+    measure_both<64>(to, s, at::causal{}, causal_keys());
   }
   for (shape const& s : {shape{"window of 1k", 1, 16, 16, 32768, 32768, 1024},
                          shape{"window of 4k", 1, 16, 16, 32768, 32768, 4096}}) {
@@ -317,12 +318,19 @@ void measure_all(program& to) {
 int main(int count, char** words) {
   try {
     program to;
-    for (int i = 1; i + 1 < count; i += 2) {
+    for (int i = 1; i < count; i += 2) {
       std::string_view const word = words[i];
+      auto const* const value = i + 1 < count ? words[i + 1] : "";
       if (word == "--json") {
-        to.json.open(words[i + 1]);
+        to.json.open(value);
       } else if (word == "--milliseconds") {
-        to.spend.milliseconds = static_cast<float>(std::atof(words[i + 1]));
+        to.spend.milliseconds = static_cast<float>(std::atof(value));
+      }
+      bool const is_known = word == "--json" || word == "--milliseconds";
+      if (!is_known || i + 1 == count || (word == "--json" && !to.json)) {
+        throw std::invalid_argument(
+          "'" + std::string(word) + ' ' + value +
+          "' cannot be; usage: attention_shapes [--json FILE] [--milliseconds N]");
       }
     }
     int devices = 0;

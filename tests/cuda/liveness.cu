@@ -43,8 +43,7 @@ struct slow_stage {
   void pass(pp::context const& where, pp::output out) {
     std::this_thread::sleep_for(pass_time);
     if (calls++ == hangs_at)
-      for (;;)
-        std::this_thread::sleep_for(pass_time);
+      support::hang();
     if (out.bytes > 0)
       (void)cudaMemsetAsync(
         out.data, 1, static_cast<std::size_t>(out.bytes), static_cast<cudaStream_t>(where.stream));
@@ -69,14 +68,8 @@ struct member_trap {
       std::lock_guard const held(lock);
       seen.insert(name);
     }
-    if (name != member)
-      return;
-    std::printf("hangs %lld %d\n",
-                static_cast<long long>(std::chrono::steady_clock::now().time_since_epoch().count()),
-                at.stage);
-    std::fflush(stdout);
-    for (;;)
-      std::this_thread::sleep_for(pass_time);
+    if (name == member)
+      support::hang_in(at.stage);
   }
   static void fill(pp::context const& at, pp::output out) {
     (void)cudaMemsetAsync(

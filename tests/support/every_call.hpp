@@ -21,15 +21,34 @@
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 namespace support {
+
+//! Does not return.
+[[noreturn]] inline void hang() {
+  for (;;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
+//! The same of a stage, and says on a line when it began: nanoseconds of steady_clock and the
+//! stage.
+[[noreturn]] inline void hang_in(int stage) {
+  std::printf("hangs %lld %d\n",
+              static_cast<long long>(std::chrono::steady_clock::now().time_since_epoch().count()),
+              stage);
+  std::fflush(stdout);
+  hang();
+}
 
 //! A member that plans call, and the words for it in the sentence of a step that fails there, which
 //! the number of the stage follows.

@@ -58,16 +58,22 @@ inline void check_key_splits(key_splits const& splits, std::int64_t work) {
 //! @source own derivation; the three and the six from times on an H200
 [[nodiscard]] constexpr std::int32_t
 choose_key_splits(std::int64_t work, std::int64_t tiles, std::int64_t multiprocessors) {
+  auto const merge = [&](std::int64_t count) { return count == 1 ? 0 : 6 + work * count / 32; };
   auto const time = [&](std::int64_t count) {
     auto const rounds = (work * count + multiprocessors - 1) / multiprocessors;
-    auto const merge = count == 1 ? 0 : 6 + work * count / 32;
-    return rounds * ((tiles + count - 1) / count + 3) + merge;
+    return rounds * ((tiles + count - 1) / count + 3) + merge(count);
   };
   std::int64_t best = 1;
+  auto least = time(best);
   std::int64_t const most = tiles / 2 < 1 ? 1 : tiles / 2 > 256 ? 256 : tiles / 2;
   for (std::int64_t count = 2; work > 0 && count <= most; ++count) {
-    if (time(count) < time(best)) {
+    // So many parts, and more, take full rounds at least. The rule is asked at each call.
+    if (work * (tiles + 3 * count) / multiprocessors + merge(count) >= least) {
+      break;
+    }
+    if (auto const of_count = time(count); of_count < least) {
       best = count;
+      least = of_count;
     }
   }
   return static_cast<std::int32_t>(best);

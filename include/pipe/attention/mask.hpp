@@ -58,7 +58,8 @@ struct position_range {
 
 //! @brief A mask that also says which keys of a tile its queries see at most, and which queries
 //! its keys. The tiles that it does not skip follow each other without a gap, along keys and along
-//! queries: kernels stop at the first one that it skips after one that it did not.
+//! queries, and reach into the range: a tile outside of it is one that `cover` skips, since blocks
+//! wait for each other's tiles by what it says.
 //! The tile is as long as the call, in the asked direction; ranges lie within.
 template <class Mask>
 concept band_mask = tile_mask<Mask> && requires(Mask const& m, tile_position at) {

@@ -81,6 +81,14 @@ void check_ranges(Mask const& mask, bool exact, std::int32_t positions, unsigned
                                      : range.begin >= range.end));
     }
   };
+  // Blocks wait for tiles that are not skipped, and visit those that reach into the range.
+  auto const check_tile =
+    [&](at::tile_position tile, at::position_range range, std::int32_t first) {
+      if (at::cover(mask, tile) != at::tile_cover::skip) {
+        REQUIRE(range.begin / 4 <= first / 4);
+        REQUIRE((range.end + 3) / 4 > first / 4);
+      }
+    };
   for (int round = 0; round < 2000; ++round) {
     auto const some = below(positions - 1);
     auto const some_end = some + 1 + below(std::min(9, positions - some - 1));
@@ -95,6 +103,12 @@ void check_ranges(Mask const& mask, bool exact, std::int32_t positions, unsigned
     check(mask.queries_seeing(queries), {begin, end}, [&](std::int32_t q) {
       return by_brute_force(mask, {batch, 0, q, q + 1, some, some_end}) != at::tile_cover::skip;
     });
+    for (std::int32_t first = 0; first < positions; first += 4) {
+      auto const seen = mask.keys_seen({batch, 0, some, some_end, 0, positions});
+      check_tile({batch, 0, some, some_end, first, first + 4}, seen, first);
+      auto const seeing = mask.queries_seeing({batch, 0, 0, positions, some, some_end});
+      check_tile({batch, 0, first, first + 4, some, some_end}, seeing, first);
+    }
   }
 }
 

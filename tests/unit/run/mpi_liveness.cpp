@@ -41,8 +41,7 @@ struct slow_stage {
   void pass() const {
     std::this_thread::sleep_for(pass_time);
     if ((*calls)++ == hangs_at)
-      for (;;)
-        std::this_thread::sleep_for(pass_time);
+      support::hang();
   }
   void forward(pp::context const&, pp::input, pp::output) { pass(); }
   void backward(pp::context const&, pp::input, pp::output) { pass(); }
@@ -57,14 +56,8 @@ struct member_trap {
 
   void visit(pp::context const& at, std::string_view name) {
     seen.insert(name);
-    if (name != member)
-      return;
-    std::printf("hangs %lld %d\n",
-                static_cast<long long>(std::chrono::steady_clock::now().time_since_epoch().count()),
-                at.stage);
-    std::fflush(stdout);
-    for (;;)
-      std::this_thread::sleep_for(pass_time);
+    if (name == member)
+      support::hang_in(at.stage);
   }
   static void fill(pp::context const&, pp::output out) {
     std::fill_n(out.as<std::uint8_t>().data(), out.bytes, std::uint8_t{1});

@@ -137,24 +137,9 @@ struct key_consumer {
     steps.walk.release(stage);
   }
 
-  __forceinline__ __device__ void run() {
-    int const told = steps.walk.next_tile();
-    bool const has_steps = told != no_more_tiles; // else the running gradients stay as they are
-    if (has_steps) {
-#pragma unroll
-      for (int i = 0; i < Dim / 2; ++i) {
-        of_key[i] = 0;
-        of_value[i] = 0;
-      }
-      wait_for(steps.walk.memory.own_full(), 0);
-      visit_steps(told);
-    }
-    steps.wait_for_part();
-    if (has_steps) {
-      steps.add_to(steps.c.t.key_gradient, of_key, steps.c.scale, 0);
-      steps.add_to(steps.c.t.value_gradient, of_value, 1.0f, 0);
-    }
-    steps.hand_on_part();
+  //! Of the head dim, where its sums begin.
+  __forceinline__ __device__ int column() const {
+    return 0;
   }
 };
 
@@ -182,7 +167,7 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
                          wide_key_consumer<Order, Element, Mask, Score>,
                          key_consumer<Dim, Order, Element, Mask, Score>>
         consumer{{c, sums, walk}};
-      consumer.run();
+      run_consumer(consumer);
     });
 }
 

@@ -145,4 +145,33 @@ struct key_steps {
   }
 };
 
+//! What a consumer does from its first step to its last: sums up what its keys get, in visit_steps,
+//! and adds that to the running gradients, which stay as they are where there is no step.
+//! @param me has steps, of_key, of_value, visit_steps, and the column where its sums begin
+template <class Consumer>
+__forceinline__ __device__ void run_consumer(Consumer& me) {
+  auto const& steps = me.steps;
+  int const told = steps.walk.next_tile();
+  bool const has_steps = told != no_more_tiles;
+  if (has_steps) {
+#pragma unroll
+    for (auto& sum : me.of_key) {
+      sum = 0;
+    }
+#pragma unroll
+    for (auto& sum : me.of_value) {
+      sum = 0;
+    }
+    wait_for(steps.walk.memory.own_full(), 0);
+    me.visit_steps(told);
+  }
+  steps.wait_for_part();
+  if (has_steps) {
+    int const column = me.column();
+    steps.add_to(steps.c.t.key_gradient, me.of_key, steps.c.scale, column);
+    steps.add_to(steps.c.t.value_gradient, me.of_value, 1.0f, column);
+  }
+  steps.hand_on_part();
+}
+
 } // namespace pipelining::inline v0_3::attention::detail

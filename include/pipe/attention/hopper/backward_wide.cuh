@@ -133,25 +133,9 @@ struct wide_key_consumer {
     steps.walk.release(stage);
   }
 
-  __forceinline__ __device__ void run() {
-    int const told = steps.walk.next_tile();
-    bool const has_steps = told != no_more_tiles; // else the running gradients stay as they are
-    if (has_steps) {
-#pragma unroll
-      for (int i = 0; i < half / 2; ++i) {
-        of_key[i] = 0;
-        of_value[i] = 0;
-      }
-      wait_for(steps.walk.memory.own_full(), 0);
-      visit_steps(told);
-    }
-    steps.wait_for_part();
-    if (has_steps) {
-      int const column = steps.walk.consumer() * half;
-      steps.add_to(steps.c.t.key_gradient, of_key, steps.c.scale, column);
-      steps.add_to(steps.c.t.value_gradient, of_value, 1.0f, column);
-    }
-    steps.hand_on_part();
+  //! Of the head dim, where its sums begin.
+  __forceinline__ __device__ int column() const {
+    return steps.walk.consumer() * half;
   }
 };
 
