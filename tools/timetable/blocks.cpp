@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "blocks.hpp"
-
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/frontier.hpp>
@@ -19,6 +17,7 @@
 #include "progress_line.hpp"
 #include "tools/support/chart.hpp"
 #include "tools/support/split_words.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 
@@ -65,11 +64,8 @@ constexpr option_reader<blocks_command> options[] = {
    "chunks of a sequence, a table for each; default 1",
    [](blocks_command& c, std::string_view option, std::string_view word) {
      c.how.chunks.clear();
-     for (std::size_t comma = 0; comma != word.npos;) {
-       comma = word.find(',');
-       c.how.chunks.push_back(read_whole(option, word.substr(0, comma), 64));
-       word.remove_prefix(comma == word.npos ? 0 : comma + 1);
-     }
+     for (std::string_view const part : split_at_commas(word))
+       c.how.chunks.push_back(read_whole(option, part, 64));
      std::sort(c.how.chunks.begin(), c.how.chunks.end());
    }},
   {"--format",

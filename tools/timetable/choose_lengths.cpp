@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "choose_lengths.hpp"
-
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -21,7 +19,7 @@
 #include <system_error>
 #include <utility>
 
-#include "choose_groups.hpp"
+#include "choose.hpp"
 #include "choose_search.hpp"
 #include "files.hpp"
 #include "options.hpp"

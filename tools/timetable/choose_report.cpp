@@ -13,9 +13,6 @@
 #include <stdexcept>
 
 #include "choose.hpp"
-#include "choose_header.hpp"
-#include "choose_lengths.hpp"
-#include "choose_lowered.hpp"
 #include "options.hpp"
 #include "tools/support/decimals.hpp"
 

@@ -90,4 +90,22 @@ void compare(table_line& row, double published, double ours, int digits) {
   row.push_back(decimals(std::round(ours * scale) / scale - published, digits));
 }
 
+std::string aligned(std::vector<table_line> const& rows, std::size_t left) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (table_line const& row : rows)
+    for (std::size_t i = 0; i < row.size() && (i == 0 || row.size() == widths.size()); ++i)
+      widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (table_line const& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      std::string const gap(widths[i] - std::min(widths[i], row[i].size()), ' ');
+      bool const whole = row.size() == widths.size();
+      text += i > 0 ? "  " : "";
+      text += i < left ? row[i] + (row.size() > 1 ? gap : "") : (whole ? gap : "") + row[i];
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 } // namespace examples

@@ -81,6 +81,15 @@ template <class Command>
   return result;
 }
 
+//! Reads a word by `Read` into a member of a command, or into a member of that, and so on.
+template <auto Read, auto... Members>
+constexpr auto set = [](auto& into, std::string_view option, std::string_view word) {
+  (into.*....*Members) = Read(option, word);
+};
+
+//! The parts of a word between commas.
+[[nodiscard]] std::vector<std::string_view> split_at_commas(std::string_view word);
+
 //! `--json`, the short form of `--format json`.
 template <class Command>
 [[nodiscard]] constexpr option_reader<Command> json_option(verbs of) {
@@ -97,8 +106,7 @@ template <class Command>
 one_of(std::string_view option, std::string_view word, word_list const& all);
 
 //! The names of the members of a list, such as schedules.
-template <class List>
-[[nodiscard]] word_list names_in(List const& all) {
+[[nodiscard]] word_list names_in(auto const& all) {
   word_list result;
   for (auto const& each : all)
     result.push_back(each.name);

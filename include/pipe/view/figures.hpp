@@ -39,8 +39,7 @@ struct timetable_caption {
 namespace detail {
 
 //! Appends a name and a time with as many digits as captions have: ", message 0.3333".
-template <text_sink Sink>
-void append_time(Sink& out, std::string_view name, double time) {
+void append_time(text_sink auto& out, std::string_view name, double time) {
   append(out, name);
   append_significant(out, time, 4);
 }
@@ -111,8 +110,7 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
 
 //! Where devices hold several stages, says what peak activations are in microbatches of all
 //! stages of a device, so that they compare with those of schedules with one stage per device.
-template <text_sink Sink>
-void append_device_share(Sink& out, timetable_view const& table, double peak) {
+void append_device_share(text_sink auto& out, timetable_view const& table, double peak) {
   double const share = device_share(table);
   if (share <= 1)
     return;
@@ -218,8 +216,7 @@ namespace detail {
 }
 
 //! "bubble 10.1 % of the span, 20.2 % of the makespan".
-template <text_sink Sink>
-void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
+void append_bubbles(text_sink auto& out, timetable_figures const& found, int decimals) {
   append(out, "bubble ");
   append_rounded(out, 100 * found.bubble_rate, decimals);
   append(out, " % of the span, ");
@@ -229,8 +226,7 @@ void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
 
 //! "peak activations 8 (4 of all stages of a device), weight inputs 3 (...), in microbatches
 //! of one stage".
-template <text_sink Sink>
-void append_peaks(Sink& out,
+void append_peaks(text_sink auto& out,
                   timetable_view const& table,
                   timetable_figures const& found,
                   int decimals) {

@@ -89,8 +89,7 @@ struct tick_scale {
   return {1000};
 }
 
-template <cost_model Cost>
-[[nodiscard]] double time_of(Cost const& cost, pass_kind kind, int stage) {
+[[nodiscard]] double time_of(cost_model auto const& cost, pass_kind kind, int stage) {
   return cost.duration(row_writer::make(kind, stage, 0));
 }
 
@@ -120,9 +119,10 @@ inline void check_exact(shape const& extents, exact_options const& options) {
   }
 }
 
-template <cost_model Cost>
-[[nodiscard]] exact_world
-world_of(shape const& extents, Cost const& cost, exact_options const& options, tick_scale& scale) {
+[[nodiscard]] exact_world world_of(shape const& extents,
+                                   cost_model auto const& cost,
+                                   exact_options const& options,
+                                   tick_scale& scale) {
   exact_world world;
   world.devices = extents.devices;
   world.stages = stages(extents);
@@ -205,9 +205,9 @@ struct exact_order {
 //! @source own derivation (docs/explanation/exact_search.md): branch and bound over events with all
 //! ways of the copies side by side and memory of what states have proven (iterative deepening on
 //! the makespan), active schedules, chains, work and rooms as bounds.
-template <cost_model Cost>
-[[nodiscard]] exact_order
-shortest_order(shape const& extents, Cost const& cost, exact_options const& options = {}) {
+[[nodiscard]] exact_order shortest_order(shape const& extents,
+                                         cost_model auto const& cost,
+                                         exact_options const& options = {}) {
   detail::check_exact(extents, options);
   detail::tick_scale scale;
   detail::exact_world world = detail::world_of(extents, cost, options, scale);
