@@ -5,12 +5,11 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "choose.hpp"
@@ -25,23 +24,21 @@ namespace {
 //! A number from 0 to `Most`.
 template <int Most>
 double number(std::string_view option, std::string_view word) {
-  double value = 0;
-  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || !(value >= 0) || value > Most)
+  std::optional<double> const value = number_in<double>(word);
+  if (!value || !(*value >= 0) || *value > Most)
     throw usage_error(std::string(option) + " wants a number between 0 and " +
                       std::to_string(Most) + ", not " + quoted(word));
-  return value;
+  return *value;
 }
 
 //! A whole number from 1 to `Most`.
 template <int Most = (1 << 20)>
 int count_of(std::string_view option, std::string_view word) {
-  int value = 0;
-  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > Most)
+  std::optional<int> const value = number_in<int>(word);
+  if (!value || *value < 1 || *value > Most)
     throw usage_error(std::string(option) + " wants a whole number between 1 and " +
                       std::to_string(Most) + ", not " + quoted(word));
-  return value;
+  return *value;
 }
 
 double gigabytes(std::string_view option, std::string_view word) {
@@ -56,13 +53,11 @@ double gigabytes(std::string_view option, std::string_view word) {
       unit = factor;
       break;
     }
-  double value = 0;
-  auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc() || end != digits.data() + digits.size() ||
-      !pp::gpu_range.contains(unit * value))
+  std::optional<double> const value = number_in<double>(digits);
+  if (!value || !pp::gpu_range.contains(unit * *value))
     throw usage_error(std::string(option) + " wants an amount " + pp::gpu_range.words +
                       " GB, such as 80GB, 80GiB, 500MB or 2TB, not " + quoted(word));
-  return unit * value;
+  return unit * *value;
 }
 
 //! A name that is known, or else a file. What is wrong with one is said of its name.
@@ -281,9 +276,7 @@ constexpr option_reader<choose_command> options[] = {
    modelled,
    "text (default) or json; choose also has svg (memory and time of all) and header (C++: the pick "
    "as a type, its costs, timetable and plan; of schedules whose layers stay on a device)",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.format = one_of(option, word, formats(c.verb));
-   },
+   set_one_of<formats, &choose_command::format>,
    formats},
   json_option<choose_command>(modelled),
 };

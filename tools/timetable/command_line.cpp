@@ -246,9 +246,7 @@ constexpr option_reader<command> options[] = {
    "lie); compare has text, csv and json, gaps text and json; search also has header, the order as "
    "a "
    "C++ type",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.format = one_of(option, word, formats(c.verb));
-   },
+   set_one_of<formats, &command::format>,
    formats},
   json_option<command>(sized | verbs::csv),
   {"--output",
@@ -266,9 +264,7 @@ constexpr option_reader<command> options[] = {
    "VERSION",
    printed,
    "of pytorch-comms: the version that reads the file, 2.10 to 2.15 (default)",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.torch = one_of(option, word, torch_versions(c.verb));
-   },
+   set_one_of<torch_versions, &command::torch>,
    torch_versions},
   {"--policy",
    "POLICY",
@@ -276,9 +272,7 @@ constexpr option_reader<command> options[] = {
    "of calls and memory: pipeline (one communicator), pair (default, one for each pair of "
    "devices), edge (one for each directed edge), or exchange (one, in which shards of a vocabulary "
    "exchange at once)",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.policy = one_of(option, word, policies(c.verb));
-   },
+   set_one_of<policies, &command::policy>,
    policies},
   {"--bytes",
    "M[,A,W,S,G,T,R]",

@@ -5,11 +5,10 @@
 #include <pipe/view/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <system_error>
 
+#include "options.hpp"
 #include "tools/support/decimals.hpp"
 
 namespace examples {
@@ -35,9 +34,7 @@ std::vector<std::string_view> cells_of(std::string_view line) {
 
 //! A number as it stands, anything else in quotes.
 void append_cell(std::string& out, std::string_view cell) {
-  double value = 0;
-  auto const [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error == std::errc() && end == cell.data() + cell.size())
+  if (number_in<double>(cell))
     out += cell;
   else
     pipelining::append_quoted(out, cell);

@@ -8,10 +8,13 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace examples {
@@ -87,6 +90,15 @@ constexpr auto set = [](auto& into, std::string_view option, std::string_view wo
   (into.*....*Members) = Read(option, word);
 };
 
+//! The number that a whole word is; nothing where it is none, or out of range.
+template <class Number>
+[[nodiscard]] std::optional<Number> number_in(std::string_view word) {
+  Number value{};
+  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  bool const whole = error == std::errc() && end == word.data() + word.size();
+  return whole ? std::optional(value) : std::nullopt;
+}
+
 //! The parts of a word between commas.
 [[nodiscard]] std::vector<std::string_view> split_at_commas(std::string_view word);
 
@@ -104,6 +116,12 @@ template <class Command>
 //! @throws usage_error that lists them
 [[nodiscard]] std::string
 one_of(std::string_view option, std::string_view word, word_list const& all);
+
+//! Reads one of the words that `Words` gives a verb into a member.
+template <auto Words, auto Member>
+constexpr auto set_one_of = [](auto& into, std::string_view option, std::string_view word) {
+  into.*Member = one_of(option, word, Words(into.verb));
+};
 
 //! The names of the members of a list, such as schedules.
 [[nodiscard]] word_list names_in(auto const& all) {

@@ -119,6 +119,30 @@ void append_device_share(text_sink auto& out, timetable_view const& table, doubl
   append(out, " of all stages of a device)");
 }
 
+//! The time of the shortest pass that takes any; 0 where none does.
+[[nodiscard]] constexpr double shortest_time(timetable_view table) noexcept {
+  double shortest = 0;
+  for (int i = 0; i < table.size(); ++i)
+    if (double const time = table.ends[i] - table.starts[i];
+        time > 0 && (shortest == 0 || time < shortest))
+      shortest = time;
+  return shortest;
+}
+
+//! ": 4 devices, 1 microbatch, 8 stages, 2 chunks"; chunks where there are several.
+//! @param stages_too even where each device has one
+void append_counts(text_sink auto& out, shape const& extents, bool stages_too) {
+  auto const count = [&](char const* before, int number, char const* one, char const* more) {
+    append(out, before, number, " ", one, number == 1 ? "" : more);
+  };
+  count(": ", extents.devices, "device", "s");
+  count(", ", extents.microbatches, "microbatch", "es");
+  if (stages_too || stages(extents) != extents.devices)
+    count(", ", stages(extents), "stage", "s");
+  if (extents.chunks > 1)
+    count(", ", extents.chunks, "chunk", "s");
+}
+
 //! The kinds that pictures of a timetable show, in the order of their numbers: not those
 //! that stand between passes and take no time.
 //! @complexity O(n) for n passes.
@@ -140,11 +164,7 @@ void append_device_share(text_sink auto& out, timetable_view const& table, doubl
 //! with a barrier behind it loses; on the span it is `bubble_rate`.
 //! @complexity O(n) for n passes.
 [[nodiscard]] constexpr double makespan_bubble_rate(timetable_view table) noexcept {
-  double sum = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    sum += busy(table, device);
-  double const whole = makespan(table);
-  return whole > 0 ? 1 - sum / table.over.extents.devices / whole : 0;
+  return detail::idle_share(table, makespan(table));
 }
 
 //! @brief The most that a device keeps at once from `backward_input` for `backward_weight`, in

@@ -123,12 +123,7 @@ inline constexpr double smallest_font = 7.5;
 //! by less than half, legible numbers go first.
 [[nodiscard]] inline double
 pixels_per_time(timetable_view table, double digits, svg_options const& options) {
-  double shortest = 0;
-  for (int i = 0; i < table.size(); ++i) {
-    double const time = table.ends[i] - table.starts[i];
-    if (time > 0 && (shortest == 0 || time < shortest))
-      shortest = time;
-  }
+  double const shortest = shortest_time(table);
   double const all = makespan(table);
   if (all < 1e-290) // below that, pixels per time overflow
     return 1;
@@ -154,9 +149,7 @@ pixels_per_time(timetable_view table, double digits, svg_options const& options)
   for (int last = table.over.extents.microbatches - 1; last >= 10; last /= 10)
     ++layout.digits;
   layout.left = 84;
-  layout.first = first_start(table, 0);
-  for (int device = 1; device < table.over.extents.devices; ++device)
-    layout.first = std::min(layout.first, first_start(table, device));
+  layout.first = first_start(table);
   layout.scale = pixels_per_time(table, layout.digits, options);
   layout.plot_width = makespan(table) * layout.scale;
   layout.width = std::max(720.0, layout.bar_left() + bar_width + 100);
@@ -347,27 +340,10 @@ void write_peaks(text_sink auto& out, svg_layout const& layout, timetable_captio
   }
 }
 
-//! "3 devices", "1 device".
-void append_count(text_sink auto& out, int number, std::string_view one, std::string_view many) {
-  append(out, number, " ", number == 1 ? one : many);
-}
-
 void write_heading(text_sink auto& out, svg_layout const& layout, timetable_caption const& about) {
-  shape const& extents = layout.table.over.extents;
   begin_text(out, 20, 28, 18, " font-weight=\"bold\"");
   append_xml(out, about.schedule);
-  append(out, ": ");
-  append_count(out, extents.devices, "device", "devices");
-  append(out, ", ");
-  append_count(out, extents.microbatches, "microbatch", "microbatches");
-  if (stages(extents) != extents.devices) {
-    append(out, ", ");
-    append_count(out, stages(extents), "stage", "stages");
-  }
-  if (extents.chunks > 1) {
-    append(out, ", ");
-    append_count(out, extents.chunks, "chunk", "chunks");
-  }
+  append_counts(out, layout.table.over.extents, false);
   append(out, "</text>\n");
   timetable_figures const found = figures_of(layout.table, about);
   begin_text(out, 20, 50, 13.5, " fill=\"#333\"");

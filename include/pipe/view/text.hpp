@@ -147,12 +147,7 @@ void write_text_row(text_sink auto& out, text_grid const& grid, int row) {
 //! Columns per unit of time: every name readable where that fits, else a whole number of columns
 //! for the shortest pass, else whatever fills the width.
 [[nodiscard]] inline double columns_per_time(timetable_view table, double room) {
-  double shortest = 0;
-  for (int i = 0; i < table.size(); ++i) {
-    double const time = table.ends[i] - table.starts[i];
-    if (time > 0 && (shortest == 0 || time < shortest))
-      shortest = time;
-  }
+  double const shortest = shortest_time(table);
   double const all = makespan(table);
   if (shortest == 0 || all < 1e-290) // below that, columns per time overflow
     return 1;
@@ -168,9 +163,7 @@ void write_text_row(text_sink auto& out, text_grid const& grid, int row) {
   grid.label = last.size();
   double const room = std::max(options.width, 40) - static_cast<double>(last.size()) - 12;
   grid.scale = columns_per_time(table, room);
-  grid.first = first_start(table, 0);
-  for (int device = 1; device < table.over.extents.devices; ++device)
-    grid.first = std::min(grid.first, first_start(table, device));
+  grid.first = first_start(table);
   grid.columns = static_cast<int>(std::ceil(makespan(table) * grid.scale - 1e-6));
   return grid;
 }

@@ -276,6 +276,30 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   return bytes / setup.tensor;
 }
 
+namespace detail {
+
+//! Calls `part(stage, chunk, tokens)` for all of them, chunk after chunk.
+//! @param chunk_lengths [C] tokens of each chunk.
+void for_each_part(shape const& extents, std::span<int const> chunk_lengths, auto const& part) {
+  token_range tokens{0, 0};
+  for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+    tokens.prefix += tokens.length;
+    tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
+    for (int stage = 0; stage < stages(extents); ++stage)
+      part(stage, chunk, tokens);
+  }
+}
+
+//! The longest chunk; 0 of none.
+[[nodiscard]] constexpr int longest_of(std::span<int const> chunk_lengths) noexcept {
+  int longest = 0;
+  for (int const length : chunk_lengths)
+    longest = length > longest ? length : longest;
+  return longest;
+}
+
+} // namespace detail
+
 //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
 //! as long as its forward pass. The latency is that of the slowest link and the longest message.
 //! Exchanges of a tensor parallel group are hidden by fused backward passes and by composite ones,
@@ -294,9 +318,7 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
       chunk_lengths.size() != static_cast<std::size_t>(extents.chunks))
     throw std::invalid_argument(
       "predict_costs: give one content per stage and one length per chunk");
-  std::int64_t longest = 0;
-  for (int const length : chunk_lengths)
-    longest = length > longest ? length : longest;
+  std::int64_t longest = detail::longest_of(chunk_lengths);
   training_setup one_gpu = setup;
   one_gpu.tensor = 1;
   std::int64_t widest = 0; // a token of parts of layers is as many tokens of whole ones
@@ -312,27 +334,22 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
             from == to ? table.latency() : message_seconds(model, setup, on, from, to, longest);
           time != table.latency())
         table.set_link(from, to, time);
-  token_range tokens{0, 0};
-  for (int chunk = 0; chunk < extents.chunks; ++chunk) {
-    tokens.prefix += tokens.length;
-    tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
-    for (int stage = 0; stage < stages(extents); ++stage) {
-      stage_content const& held = content[static_cast<std::size_t>(stage)];
-      auto const seconds = [&](role is) {
-        return pass_seconds(model, setup, on, reached, held, kind_with(training, is), tokens);
-      };
-      for (role const is : {role::forward, role::input, role::weights})
-        table.set(is, stage, chunk, seconds(is));
-      table.set(role::again, stage, chunk, seconds(role::forward));
-      for (role const is : {role::forward, role::again, role::input})
-        table.set_exchanges(
-          is,
-          stage,
-          chunk,
-          exchange_seconds(model, setup, on, held, kind_with(training, is), tokens.length));
-      table.set(role::copy, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
-    }
-  }
+  detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
+    stage_content const& held = content[static_cast<std::size_t>(stage)];
+    auto const seconds = [&](role is) {
+      return pass_seconds(model, setup, on, reached, held, kind_with(training, is), tokens);
+    };
+    for (role const is : {role::forward, role::input, role::weights})
+      table.set(is, stage, chunk, seconds(is));
+    table.set(role::again, stage, chunk, seconds(role::forward));
+    for (role const is : {role::forward, role::again, role::input})
+      table.set_exchanges(
+        is,
+        stage,
+        chunk,
+        exchange_seconds(model, setup, on, held, kind_with(training, is), tokens.length));
+    table.set(role::copy, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
+  });
   return table;
 }
 
@@ -343,9 +360,7 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
                                                   training_setup const& setup,
                                                   stage_content const& stage,
                                                   std::span<int const> chunk_lengths) noexcept {
-  std::int64_t longest = 0;
-  for (int const length : chunk_lengths)
-    longest = length > longest ? length : longest;
+  std::int64_t const longest = detail::longest_of(chunk_lengths);
   std::int64_t const dense =
     detail::layer_parameters(model) -
     (model.experts > 0
@@ -531,30 +546,19 @@ private:
   cost_table table = predict_costs(model, setup, on, reached, extents, content, chunk_lengths);
   table.set_groups(
     {(extents.devices - 1) * table.latency(), (extents.devices - 1) * table.latency()});
-  token_range tokens{0, 0};
-  for (int chunk = 0; chunk < extents.chunks; ++chunk) {
-    tokens.prefix += tokens.length;
-    tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
-    for (int stage = 0; stage < stages(extents); ++stage) {
-      stage_content const& held = content[static_cast<std::size_t>(stage)];
-      double const product =
-        held.output ? pass_seconds(
-                        model, setup, on, reached, held, kind_with(training, role::weights), tokens)
-                    : 0;
-      for (timed_kind const& kind : table.kinds())
-        if (kind.in_groups)
-          table.set(kind.kind, stage, chunk, 0);
-      flow const& all = detail::kinds_of_training;
-      table.set(detail::kind_in_groups(all, of_stage::before),
-                stage,
-                chunk,
-                product * (barriers == 1 ? 2 : 1));
-      table.set(detail::kind_in_groups(all, of_stage::group),
-                stage,
-                chunk,
-                product * (barriers == 1 ? 1 : 2));
-    }
-  }
+  pass_kind const products = kind_with(training, role::weights);
+  pass_kind const logits = detail::kind_in_groups(detail::kinds_of_training, of_stage::before);
+  pass_kind const gradient = detail::kind_in_groups(detail::kinds_of_training, of_stage::group);
+  detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
+    stage_content const& held = content[static_cast<std::size_t>(stage)];
+    double const product =
+      held.output ? pass_seconds(model, setup, on, reached, held, products, tokens) : 0;
+    for (timed_kind const& kind : table.kinds())
+      if (kind.in_groups)
+        table.set(kind.kind, stage, chunk, 0);
+    table.set(logits, stage, chunk, product * (barriers == 1 ? 2 : 1));
+    table.set(gradient, stage, chunk, product * (barriers == 1 ? 1 : 2));
+  });
   return table;
 }
 

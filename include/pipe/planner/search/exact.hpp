@@ -264,23 +264,16 @@ struct exact_order {
     for (detail::exact_step const& step : order.steps) {
       if (step.device != device)
         continue;
-      switch (step.kind) {
-      case detail::exact_kind::forward:
-        result.passes.push_back(
-          row_writer::make(kind_with(training, role::forward), step.stage, step.microbatch));
-        break;
-      case detail::exact_kind::backward_input:
-        result.passes.push_back(
-          row_writer::make(kind_with(training, role::input), step.stage, step.microbatch));
-        break;
-      case detail::exact_kind::backward_weight:
-        result.passes.push_back(
-          row_writer::make(kind_with(training, role::weights), step.stage, step.microbatch));
-        break;
-      default:
+      if (step.kind != detail::exact_kind::forward &&
+          step.kind != detail::exact_kind::backward_input &&
+          step.kind != detail::exact_kind::backward_weight)
         throw std::invalid_argument(
           "passes_of: an order with copies or recomputation has steps that are no passes");
-      }
+      role const is = step.kind == detail::exact_kind::forward          ? role::forward
+                      : step.kind == detail::exact_kind::backward_input ? role::input
+                                                                        : role::weights;
+      result.passes.push_back(
+        row_writer::make(kind_with(training, is), step.stage, step.microbatch));
     }
     result.offsets.push_back(static_cast<int>(result.passes.size()));
   }

@@ -322,17 +322,8 @@ void append_measured(text_sink auto& out, html_timeline const& line) {
 
 //! "V-Half: 4 devices, 8 microbatches, 8 stages, 2 chunks".
 [[nodiscard]] inline std::string html_heading(html_timeline const& line) {
-  shape const& extents = line.shown.over.extents;
   std::string text(line.about.schedule);
-  auto const count = [&text](int number, std::string_view one, std::string_view many) {
-    append(text, text.back() == ':' ? " " : ", ", number, " ", number == 1 ? one : many);
-  };
-  append(text, ":");
-  count(extents.devices, "device", "devices");
-  count(extents.microbatches, "microbatch", "microbatches");
-  count(stages(extents), "stage", "stages");
-  if (extents.chunks > 1)
-    count(extents.chunks, "chunk", "chunks");
+  append_counts(text, line.shown.over.extents, true);
   for (std::size_t chunk = 0; chunk < line.about.chunk_lengths.size(); ++chunk)
     append(text, chunk == 0 ? " of tokens " : ", ", line.about.chunk_lengths[chunk]);
   return text;
