@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Checks the tables of a page against what the commands above them print: `timetable blocks`, `gaps`, `reproduce`, `systems`.
-A table after the line `<!-- excerpt -->` has some of the rows and columns that the command prints, in their order.
+A table after the line `<!-- excerpt -->` has some of the rows and columns that the command prints, in their order. After
+`<!-- excerpt without COLUMN = CELL -->` it has all rows but those with that cell, which the section names before.
 
 usage: optimality_test.py TIMETABLE PAGE... [--write]
 """
@@ -12,7 +13,7 @@ import sys
 
 BLOCK = re.compile(r"(```sh\nscripts/timetable ((?:blocks|gaps|reproduce|systems) [^\n]*)\n```\n\n)(.*?)(?=\n```sh|\n##+ |\Z)", re.DOTALL)
 
-EXCERPT = "<!-- excerpt -->\n"
+EXCERPT = re.compile(r"<!-- excerpt(?: without (.+?) = (.+?))? -->\n")
 
 
 def cells(text):
@@ -32,10 +33,16 @@ def within(words, all_words):
     return at
 
 
-def is_excerpt(shown, printed):
+def is_excerpt(shown, printed, before):
+    column, cell = EXCERPT.match(shown).groups()
     shown, printed = cells(shown), cells(printed)
     columns = within(shown[0], printed[0]) if len(shown) > 1 else []
-    return bool(columns) and bool(within(shown[1:], [[row[at] for at in columns] for row in printed[1:]]))
+    if not columns or not within(shown[1:], [[row[at] for at in columns] for row in printed[1:]]):
+        return False
+    if column is None:
+        return True
+    left_out = [row[0] for row in printed[1:] if row[printed[0].index(column)] == cell]
+    return len(shown) + len(left_out) == len(printed) and all(name in before for name in left_out)
 
 
 def main(tool, page, write):
@@ -46,9 +53,9 @@ def main(tool, page, write):
         nonlocal commands
         commands += 1
         made = subprocess.run([tool, *match.group(2).split()], check=True, capture_output=True, text=True).stdout
-        if match.group(3).startswith(EXCERPT):
-            if not is_excerpt(match.group(3), made):
-                sys.exit(f"{page}: the excerpt of `{match.group(2)}` has what the command does not print:\n{made}")
+        if EXCERPT.match(match.group(3)):
+            if not is_excerpt(match.group(3), made, text[text.rindex("\n## ", 0, match.start()):match.start()]):
+                sys.exit(f"{page}: the excerpt of `{match.group(2)}` is none of what the command prints:\n{made}")
             return match.group(0)
         return match.group(1) + made
 
