@@ -6,6 +6,7 @@ A table after the line `<!-- excerpt -->` has some of the rows and columns that 
 
 usage: optimality_test.py TIMETABLE PAGE... [--write]
 """
+import functools
 import pathlib
 import re
 import subprocess
@@ -14,6 +15,11 @@ import sys
 BLOCK = re.compile(r"(```sh\nscripts/timetable ((?:blocks|gaps|reproduce|systems) [^\n]*)\n```\n\n)(.*?)(?=\n```sh|\n##+ |\Z)", re.DOTALL)
 
 EXCERPT = re.compile(r"<!-- excerpt(?: without (.+?) = (.+?))? -->\n")
+
+
+@functools.cache
+def output(tool, words):
+    return subprocess.run([tool, *words.split()], check=True, capture_output=True, text=True).stdout
 
 
 def cells(text):
@@ -52,7 +58,7 @@ def main(tool, page, write):
     def fresh(match):
         nonlocal commands
         commands += 1
-        made = subprocess.run([tool, *match.group(2).split()], check=True, capture_output=True, text=True).stdout
+        made = output(tool, match.group(2))
         if EXCERPT.match(match.group(3)):
             if not is_excerpt(match.group(3), made, text[text.rindex("\n## ", 0, match.start()):match.start()]):
                 sys.exit(f"{page}: the excerpt of `{match.group(2)}` is none of what the command prints:\n{made}")
