@@ -161,46 +161,53 @@ of the compiler](explanation/compile_time.md).
 
 Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`), at {largest.replace(" ", " devices and ")} microbatches. "Plan" is
 lowering with its proof of freedom from deadlock, "proof" its part of that. "Bytes" are the most that were allocated at once, per pass.
-"Together" is the whole, also at {smallest.replace(" ", " devices and ")} microbatches. All timetables were verified.
+Then the whole for devices and microbatches, all verified; in the last column order, times and verification, of one run.
 
 """
-    small = named(found["making"][smallest]["ours"])
-    text += table(["schedule", "passes", "order", "times", "verify", "plan", "proof", "bytes", "together", smallest.replace(" ", ", ")],
-                  [[row["schedule"], str(row["passes"]), *(whole(row, key) for key in ("order", "simulate", "verify",
-                                                                                     "lower", "prove", "plan_bytes")),
-                    seconds_text(row["seconds"]), seconds_text(small[row["schedule"]]["seconds"])]
+    small, huge = named(found["making"][smallest]["ours"]), named(found["scale"])
+    text += table(["schedule", "order", "times", "verify", "plan", "proof", "bytes", smallest.replace(" ", ", "), largest.replace(" ", ", "),
+                   "8192, 1024"],
+                  [[row["schedule"], *(whole(row, key) for key in ("order", "simulate", "verify", "lower", "prove", "plan_bytes")),
+                    seconds_text(small[row["schedule"]]["seconds"]), seconds_text(row["seconds"]),
+                    f"{huge[row['schedule']]['seconds']:.1f} s" if row["schedule"] in huge else ""]
                    for row in found["making"][largest]["ours"]]) + "\n"
+    per_pass = sorted(row["seconds"] / row["passes"] * 1e9 for row in found["scale"])
+    held = sorted(row["table_bytes"] for row in found["scale"] if "table_bytes" in row)
+    most = max(row["passes"] for row in found["scale"])
+    text += f"""Of 8,192 devices these are up to {most:,} passes, {per_pass[0]:.0f} to {per_pass[-1]:.0f} ns each{
+        f" and {held[0]:.0f} to {held[-1]:.0f} bytes" if held else ""}.
+
+"""
     ratios = making_ratios(found)
     if ratios:
         version = next(iter(found["making"].values()))["torch"][0]["torch"]
-        text += f"""PyTorch {version} makes the same number of passes, with sends and receives, and neither verifies nor proves them. The
-repository of sail-sg's zero-bubble schedules (commit 39f2c186) publishes no times of its schedulers.
+        text += f"""PyTorch {version} makes the same number of passes, with sends and receives, and neither verifies nor proves them. "Ratio" is
+its time to ours. The repository of sail-sg's zero-bubble schedules (commit 39f2c186) publishes no times of its schedulers.
 
 """
-        text += table(["schedule", "devices, microbatches", "ours", "PyTorch", "ratio"],
-                      [[name, size.replace(" ", ", "), seconds_text(own), seconds_text(peer), f"{peer / own:.0f}"]
-                       for size, name, own, peer in ratios]) + "\n"
-    text += """## Large pipelines
-
-8,192 devices and 1,024 microbatches: order, times and verification, one run on one core, and the most bytes that were
-allocated at once.
-
-"""
-    text += table(["schedule", "passes", "ns per pass", "bytes per pass", "seconds"],
-                  [[row["schedule"], f"{row['passes']:,}", f"{row['seconds'] / row['passes'] * 1e9:.0f}", whole(row, "table_bytes"),
-                    f"{row['seconds']:.1f}"] for row in found["scale"]]) + "\n"
+        peers = {(size, name): (peer, peer / own) for size, name, own, peer in ratios}
+        cells = {name: [cell for size in found["making"] for peer, ratio in [peers[size, name]]
+                        for cell in (seconds_text(peer), f"{ratio:.0f}")] for _, name, _, _ in ratios}
+        text += table(["PyTorch", *(head for size in found["making"] for head in (size.replace(" ", ", "), "ratio"))],
+                      [[name, *row] for name, row in cells.items()]) + "\n"
     text += """## What a pass costs next to its work
 
-1F1B with stages that do nothing and 128 microbatches: microseconds per pass of a device, over 2001 steps (`runner_overhead`), and
-the ratio to the thread runner's least. The runners and PyTorch (processes over gloo, 21 steps with its autograd) move messages
-between devices, each a thread or process that contends for the cores. oneTBB and Taskflow run the same passes and dependencies as a
-graph, without messages, and may run all of them on one thread. Results are checked before or after each is timed.
+1F1B with stages that do nothing and 128 microbatches: microseconds per pass of a device, the least and the median of 2001 steps
+(`runner_overhead`), and the ratio of the least to the thread runner's. The runners and PyTorch (processes over gloo, 21 steps with its
+autograd) move messages between devices, each a thread or process that contends for the cores. oneTBB and Taskflow run the same passes
+and dependencies as a graph, without messages, and may run all of them on one thread. Results are checked before or after each is
+timed.
 
 """
+    devices = sorted({row["devices"] for row in found["overhead"]})
     threads = {row["devices"]: row["least"] for row in found["overhead"] if row["runner"] == "threads"}
-    text += table(["runner", "devices", "least", "median", "ratio"],
-                  [[row["runner"], str(row["devices"]), f"{row['least']:.2f}", f"{row['median']:.2f}",
-                    f"{row['least'] / threads[row['devices']]:.2f}"] for row in found["overhead"]]) + "\n"
+    runners = {}
+    for row in found["overhead"]:
+        runners.setdefault(row["runner"], {})[row["devices"]] = [
+            f"{row['least']:.2f}", f"{row['median']:.2f}", f"{row['least'] / threads[row['devices']]:.2f}"]
+    text += table(["runner", *(head for each in devices for head in (f"{each} devices", "median", "ratio"))],
+                  [[runner, *(cell for each in devices for cell in row.get(each, ["", "", ""]))]
+                   for runner, row in runners.items()]) + "\n"
     text += """## Plan and reality
 
 Stages that wait for the time of a pass (20 ms of a device's share of the model), 4 devices, 16 microbatches, on threads
