@@ -128,9 +128,10 @@ def render_arithmetic(found):
     about = found["machine"]
     text = f"""## Arithmetic of one core
 
-Float numbers on one thread (`host_arithmetic`, {about['date']}, {about['processor']}, vector loops `{core['version']}`), GFLOP/s of
-processor time, the best of several runs. The load of the {about['cores']} cores was {about['load']}; the core's peak in the same run was {core['peak']:.0f} GFLOP/s.
-Attention is causal, and half of the square is counted. "Backward" of a product is the gradient of its matrix.{" PyTorch " + found["torch"][0]["torch"] + " has one thread, too." if found["torch"] else ""}
+Float numbers on one thread (`host_arithmetic`, {about['date']}, {about['processor']}, vector loops `{core['version']}`): shares of the core's peak, which
+was {core['peak']:.0f} GFLOP/s in the same run, by processor time, the best of several runs. The load of the {about['cores']} cores was {about['load']}. Attention is
+causal, and half of the square is counted. "Backward" of a product is the gradient of its matrix.{
+    " PyTorch " + found["torch"][0]["torch"] + " has one thread, too." if found["torch"] else ""}
 
 """
     rows = []
@@ -139,9 +140,9 @@ Attention is causal, and half of the square is counted. "Backward" of a product 
             cells = [f"{row['what']} {row['shape']}"]
             for key in ("forward", "backward"):
                 peer = peers.get((row["what"], row["shape"]))
-                cells += [f"{row[key]:.0f}", f"{100 * row[key] / core['peak']:.0f} %", f"{row[key] / peer[key]:.2f}" if peer else ""]
+                cells += [f"{100 * row[key] / core['peak']:.0f} %", f"{row[key] / peer[key]:.2f}" if peer else ""]
             rows.append(cells)
-    text += table(["", "forward", "of peak", "to PyTorch", "backward", "of peak", "to PyTorch"], rows)
+    text += table(["", "forward", "to PyTorch", "backward", "to PyTorch"], rows)
     return text + f"""
 AdamW moves {adamw['rate']:.1f} GB/s, {100 * adamw['rate'] / adamw['memory']:.0f} % of a loop that only adds one to the same four arrays.
 
@@ -151,6 +152,11 @@ AdamW moves {adamw['rate']:.1f} GB/s, {100 * adamw['rate'] / adamw['memory']:.0f
 def render_page(found):
     about = found["machine"]
     smallest, *_, largest = found["making"]
+
+    def extent(key):
+        figures = sorted(row[key] for row in found["making"][largest]["ours"])
+        return f"{figures[0]:.0f} to {figures[-1]:.0f}"
+
     text = f"""# Performance
 
 What `scripts/bench` measured on {about['date']}: {about['processor']}, {about['cores']} cores, {about['compiler']}. Ratios within a
@@ -160,14 +166,15 @@ of the compiler](explanation/compile_time.md).
 ## Making a plan
 
 Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`), at {largest.replace(" ", " devices and ")} microbatches. "Plan" is
-lowering with its proof of freedom from deadlock, "proof" its part of that. "Bytes" are the most that were allocated at once, per pass.
-Then the whole for devices and microbatches, all verified; in the last column order, times and verification, of one run.
+lowering with its proof of freedom from deadlock, "proof" its part of that. Times take {extent("simulate")}, verification {extent("verify")}.
+"Bytes" are the most that were allocated at once, per pass. Then the whole for devices and microbatches, all verified; in the last
+column order, times and verification, of one run.
 
 """
     small, huge = named(found["making"][smallest]["ours"]), named(found["scale"])
-    text += table(["schedule", "order", "times", "verify", "plan", "proof", "bytes", smallest.replace(" ", ", "), largest.replace(" ", ", "),
+    text += table(["schedule", "order", "plan", "proof", "bytes", smallest.replace(" ", ", "), largest.replace(" ", ", "),
                    "8192, 1024"],
-                  [[row["schedule"], *(whole(row, key) for key in ("order", "simulate", "verify", "lower", "prove", "plan_bytes")),
+                  [[row["schedule"], *(whole(row, key) for key in ("order", "lower", "prove", "plan_bytes")),
                     seconds_text(small[row["schedule"]]["seconds"]), seconds_text(row["seconds"]),
                     f"{huge[row['schedule']]['seconds']:.1f} s" if row["schedule"] in huge else ""]
                    for row in found["making"][largest]["ours"]]) + "\n"
