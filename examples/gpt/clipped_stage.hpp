@@ -146,10 +146,8 @@ struct clipped_stage : Stage {
   }
   // [snippet roll_back]
 
-  // [snippet begin_iteration]
   //! Nothing: `optimizer_step` leaves gradients of zero.
   void begin_iteration(pp::context const&) {}
-  // [snippet begin_iteration]
 
   [[nodiscard]] step_counts const& counts() const { return counts_; }
   //! @pre no step is still to be validated
