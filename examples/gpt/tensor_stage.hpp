@@ -64,7 +64,6 @@ public:
     shard.begin(now_, given.in.as<float>().data());
   }
 
-  // [snippet weave]
   //! One piece: what waits for the last sum, then the next step up to its sum, which begins.
   //! Returns false when that was all.
   bool advance() {
@@ -94,7 +93,6 @@ public:
     ++next_;
     return true;
   }
-  // [snippet weave]
 
 private:
   void finish() {
