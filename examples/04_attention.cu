@@ -110,7 +110,6 @@ at::kernel_choice forward(sequence_state const& s,
 }
 // [snippet forward]
 
-// [snippet backward]
 // Last chunk first. After chunk c the gradients of chunk c's own keys and values are final.
 at::kernel_choice backward(sequence_state const& s,
                            std::int64_t begin,
@@ -133,7 +132,6 @@ at::kernel_choice backward(sequence_state const& s,
     at::plain{},
     stream);
 }
-// [snippet backward]
 
 // [snippet scratch]
 // The most that any chunk asks for. Known before the first step: nothing is allocated in it.
