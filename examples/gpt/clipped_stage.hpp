@@ -125,7 +125,6 @@ struct clipped_stage : Stage {
     counts_.taken += found.finite ? 1 : 0;
   }
 
-  // [snippet roll_back]
   //! Forward passes that have run since then leave nothing that their repetition does not write
   //! anew.
   void roll_back(pp::context const&, bool stepped) {
@@ -144,7 +143,6 @@ struct clipped_stage : Stage {
     ++rolled_back_;
     this->refresh();
   }
-  // [snippet roll_back]
 
   //! Nothing: `optimizer_step` leaves gradients of zero.
   void begin_iteration(pp::context const&) {}

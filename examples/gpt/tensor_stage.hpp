@@ -142,7 +142,6 @@ public:
   void backward_weight(pp::context const& where) {
     alone(pp::pass_kind::backward_weight, {where, {}, {}});
   }
-  // [snippet braid]
   //! Two passes of the device in turn, piece by piece: each runs while the sum of the other is
   //! made.
   void braid(pp::pass_kind kind,
@@ -157,7 +156,6 @@ public:
       two = two && second.advance();
     }
   }
-  // [snippet braid]
 
 private:
   void alone(pp::pass_kind kind, pp::composite_half const& given) {
