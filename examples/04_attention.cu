@@ -195,7 +195,6 @@ int main() {
   s.scratch = scratch_for_all_chunks();
   prompted const mask{16};
 
-  // [snippet loop]
   at::kernel_choice chosen[2];
   for (int c = 0; c < 3; ++c) {
     chosen[0] = forward(s, cuts[c], cuts[c + 1], mask, nullptr);
@@ -205,7 +204,6 @@ int main() {
   }
   std::printf(
     "forward %s\nbackward %s\n", describe(chosen[0]).c_str(), describe(chosen[1]).c_str());
-  // [snippet loop]
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 
   // The whole sequence at once, on the host, in float.

@@ -211,7 +211,6 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
       }
     }
-    // [snippet save]
     if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
       training_state const state(model, random);
       try {
@@ -224,7 +223,6 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         std::fflush(stdout);
       }
     }
-    // [snippet save]
   }
   return gradients;
 }
