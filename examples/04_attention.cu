@@ -133,7 +133,6 @@ at::kernel_choice backward(sequence_state const& s,
     stream);
 }
 
-// [snippet scratch]
 // The most that any chunk asks for. Known before the first step: nothing is allocated in it.
 at::gpu_scratch scratch_for_all_chunks() {
   std::int64_t floats = 0;
@@ -144,7 +143,6 @@ at::gpu_scratch scratch_for_all_chunks() {
   }
   return {on_device<float>(floats), floats, on_device<std::uint32_t>(1)};
 }
-// [snippet scratch]
 
 // Normally distributed numbers, on the device in bf16 and on the host as they were rounded.
 __nv_bfloat16* random_numbers(std::vector<float>& host, std::int64_t count, unsigned seed) {

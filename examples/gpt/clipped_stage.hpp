@@ -105,13 +105,11 @@ struct clipped_stage : Stage {
     out.as<gradient_row>()[0] = row_of(static_cast<Stage&>(*this));
   }
 
-  // [snippet accepts]
   //! A norm only grows when rows join it, so what these rows do not accept, more will not.
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
     clipped_step const found(*how_, all);
     return found.finite && found.coefficient == 1;
   }
-  // [snippet accepts]
 
   void optimizer_step(pp::context const&, pp::totals const& all) {
     clipped_step const found(*how_, all);
