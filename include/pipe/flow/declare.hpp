@@ -25,7 +25,7 @@ struct numbered_kind {
 
 namespace detail {
 
-//! What a kind waits for, before what is implied is left out.
+//! The reads of a kind, before implied ones are left out.
 struct kind_reads {
   flow_set own = 0;
   flow_set reached = 0; //!< own rows that it waits for, directly or through others, and its own
@@ -43,7 +43,7 @@ struct kind_reads {
   return true;
 }
 
-//! Who makes, reads and frees each datum of a unit.
+//! The kinds that make, read and free each datum of a unit.
 struct data_users {
   struct users {
     flow_set makers = 0;
@@ -145,8 +145,8 @@ private:
     }
   }
 
-  //! Who reads a datum of another stage, and whether anybody frees it. Memory that a kind works in
-  //! is there where the datum whose pool it shares is.
+  //! Finds the readers of data of other stages, and the data that some kind frees. Memory to work
+  //! in exists where the datum of the same pool does.
   constexpr void find_readers() {
     int pool_step[slot_classes]{};
     bool both_ways[slot_classes]{};
@@ -240,8 +240,8 @@ private:
     }
   }
 
-  //! Whoever frees a datum runs after all that use it. Where the flow does not say so, it follows
-  //! what they make, if each unit has that.
+  //! Makes the kind that frees a datum run after all its users. Where the flow does not say so, the
+  //! kind follows what the users make, if each unit has that.
   constexpr void follow_users(int freer) {
     kind_of_pass& kind = flow_.kinds[freer];
     int const declared = kind.effect_count;

@@ -129,7 +129,7 @@ public:
       }
   }
 
-  //! Nobody gives a slot back that another kind of the unit still reads.
+  //! Checks that no kind gives back a slot that another kind of the unit still reads.
   //! @param reached the rows that a kind has behind it @param made those that it makes, both by
   //! kind
   constexpr void check_ends(flow_set const* reached, flow_set const* made) const {
@@ -250,7 +250,7 @@ private:
             "one");
   }
 
-  //! What other stages read travels in messages, whole, from whoever has made its row.
+  //! Checks a datum that other stages read: messages carry it whole, from the maker of its row.
   constexpr void check_sent(int of, flow_set makers) const {
     datum const& sent = flow_.data[of];
     require(sent.lives == residence::device && sent.instance != per::microbatch,

@@ -11,8 +11,8 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a pass computes: the number of a kind in its flow. The names are those of kinds of
-//! training; other flows number their own.
+//! @brief The kind of a pass, as a number of its flow. Names are given to the kinds of training;
+//! other flows number their own.
 //!
 //! `backward` computes both gradients at once; `backward_input` and `backward_weight` are its
 //! halves. Papers of the zero-bubble family write "B" for what is `backward_input` here.

@@ -256,7 +256,7 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief What a pass waits for and makes.
+//! @brief The links of a pass: lines that it waits for and makes.
 [[nodiscard]] constexpr kind_links const& links_of(pipeline_view const& over,
                                                    pass const& what) noexcept {
   bool const has_after = over.edges == nullptr ? what.stage + 1 < stages(over.extents)

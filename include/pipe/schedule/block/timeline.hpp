@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What a timeline is about.
+//! The problem that a timeline solves.
 struct timeline_problem {
   shape extents;
   bool fused = false;       //!< no lines for gradients of weights
@@ -361,7 +361,7 @@ constexpr int advance_sweep(timeline& line, int budget) {
   return done;
 }
 
-//! What a sweep backwards keeps: every device ends no later than its deadline.
+//! The end of each device that a sweep backwards keeps.
 enum class deadline : std::uint8_t {
   both,     //!< neither span nor makespan grows
   makespan, //!< the makespan does not grow; devices share one deadline
