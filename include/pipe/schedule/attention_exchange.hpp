@@ -41,8 +41,8 @@ struct exchanged_keys {
 struct attention_exchange {
   int most = 0; //!< key chunks that a pass takes over or gives away; 0 stands for no limit
 
-  //! @brief Keys that a pass exchanges wherever devices that run at the same time can: also in
-  //! units whose peer has no pass at that time, at both ends of a step.
+  //! @brief What a pass exchanges wherever devices that run at the same time can: also in units
+  //! whose peer has no pass at that time, at both ends of a step.
   //! @pre extents are those of SlimPipe. @complexity O(P^2)
   [[nodiscard]] constexpr detail::exchanged_keys steady(shape const& extents,
                                                         pass const& what) const {
@@ -67,8 +67,8 @@ struct attention_exchange {
     throw std::invalid_argument("attention_exchange: the extents are not those of SlimPipe");
   }
 
-  //! @brief Keys that a forward or backward pass exchanges: none in units during which some device
-  //! has no pass of that kind to run.
+  //! @brief What a forward pass or a backward pass exchanges: nothing in units during which some
+  //! device has no pass of that kind to run.
   //! @pre extents are those of SlimPipe. @complexity O(P^2)
   [[nodiscard]] constexpr detail::exchanged_keys of(shape const& extents, pass const& what) const {
     int const at = turn_of(extents, what);
@@ -116,7 +116,7 @@ private:
     int const local = what.stage / extents.devices;
     return (what.chunk / size * extents.stages_per_device + local) * size + what.chunk % size;
   }
-  //! Chunk of a unit; units of the microbatches before and after have the same.
+  //! Its chunk; units of the microbatches before and after have the same.
   [[nodiscard]] static constexpr int chunk_of(shape const& extents, int unit) noexcept {
     int const size = SlimPipe<>::chunk_group(extents);
     int const all = extents.stages_per_device * extents.chunks;

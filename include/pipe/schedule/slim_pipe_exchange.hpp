@@ -74,7 +74,7 @@ struct SlimPipeExchange {
             .stages_per_device = parts * within.chunks * within.stages_per_device,
             .where = placement::custom};
   }
-  //! The part of the exchange that a stage is.
+  //! What a stage is.
   [[nodiscard]] constexpr exchange_stage stage_at(shape const& extents, int stage) const {
     int const chunks = inner.chunks;
     exchange_stage result{
@@ -97,8 +97,7 @@ struct SlimPipeExchange {
     detail::exchanged_keys const planned = exchange.steady(inside(extents), forward);
     return what.taken > 0 ? planned.peer : what.layer % extents.devices;
   }
-  //! Edges from makers to readers; of taken attention the stage's own projection first, then those
-  //! of the oldest chunks.
+  //! Who reads what; of taken attention, its own projection first, then those of the oldest chunks.
   [[nodiscard]] std::vector<stage_edge> edges_of(shape const& extents) const {
     std::vector<stage_edge> edges;
     using enum layer_part;

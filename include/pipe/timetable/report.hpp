@@ -10,7 +10,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The rules of a timetable, in the order in which `verify` checks them.
+//! @brief What can be wrong with a timetable, in the order in which `verify` looks for it.
 enum class rule : std::uint8_t {
   none,              //!< nothing is wrong
   unknown_pass,      //!< a stage, microbatch or chunk that the pipeline does not have

@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The times of messages under a cost model. @throws as `checked_links` does.
+//! What a cost model says of messages. @throws as `checked_links` does.
 template <cost_model Cost>
 [[nodiscard]] constexpr message_times messages_of(Cost const& cost, int devices) {
   std::span<double const> const links = checked_links(cost, devices);

@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! The problem that a timeline solves.
+//! What a timeline is about.
 struct timeline_problem {
   shape extents;
   bool fused = false;       //!< no lines for gradients of weights
@@ -361,7 +361,7 @@ constexpr int advance_sweep(timeline& line, int budget) {
   return done;
 }
 
-//! The end of each device that a sweep backwards keeps.
+//! What a sweep backwards keeps: every device ends no later than its deadline.
 enum class deadline : std::uint8_t {
   both,     //!< neither span nor makespan grows
   makespan, //!< the makespan does not grow; devices share one deadline

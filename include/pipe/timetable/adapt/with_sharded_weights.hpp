@@ -90,7 +90,7 @@ struct weights_on_host {
   int prefetch = 1; //!< as `reshard`
 
   static constexpr int resident = 1; //!< all stay anyway
-  //! Keeps weights from the first use to the last.
+  //! They stay from the first use to the last.
   [[nodiscard]] constexpr bool keeps_weights(pass const&, pass const&) const noexcept {
     return true;
   }
