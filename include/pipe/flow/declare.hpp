@@ -265,7 +265,7 @@ private:
       }
   }
 
-  //! The rows of its own stage that every kind that makes `row` has behind it.
+  //! The rows of its own stage that every maker of `row` has waited for.
   [[nodiscard]] constexpr flow_set reached_by_all_makers(int row) const noexcept {
     flow_set result = ~flow_set{0};
     for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
@@ -298,9 +298,9 @@ private:
     }
   }
 
-  //! True when waiting for what else `kind` reads is waiting for `row` too: another row of its
-  //! stage has it behind it; or the pass that it reads of the stage after has its own there behind
-  //! it, and that one comes from this stage.
+  //! True when the other reads of `kind` imply a wait for `row`: the maker of another row of its
+  //! stage has waited for it; or the pass that it reads of the stage after has waited for `row` of
+  //! its own stage, whose maker reads of this stage.
   [[nodiscard]] constexpr bool
   is_implied(int kind, flow_set own, int row, bool has_after) const noexcept {
     for (flow_set others = own & ~only(row); others != 0; others &= others - 1)

@@ -124,7 +124,7 @@ enum class stage_call : std::uint8_t {
 enum class role : std::uint8_t {
   forward,    //!< goes from the first stage to the last one
   backward,   //!< goes back, and makes the gradients of inputs and of weights
-  input,      //!< goes back, and makes the gradient of its input alone
+  input,      //!< goes back, and makes only the gradient of its input
   weights,    //!< makes the gradients of weights that `input` has left
   again,      //!< does a second time what has been done for a forward pass
   copy,       //!< moves slots
@@ -144,7 +144,7 @@ struct kind_of_pass {
   role is = role::forward;                //!< what it is for
   effect effects[most_effects]{};         //!< what it does
   int effect_count = 0;                   //!< how much of that there is
-  bool in_groups = false;                 //!< runs on stages of groups alone, others on all others
+  bool in_groups = false;                 //!< runs on stages of groups only, others on all others
 
   //! Whether the flow has such a kind.
   [[nodiscard]] constexpr bool exists() const noexcept { return word.text[0] != '\0'; }
@@ -436,7 +436,7 @@ namespace detail {
 } // namespace detail
 
 //! @brief True where forward and backward passes make the same, so that a stage has one of them: a
-//! chain of stages that go forward and, behind them, others that go back.
+//! chain of stages that go forward and, after them, others that go back.
 [[nodiscard]] constexpr bool stages_go_one_way(flow const& declared) noexcept {
   pass_kind const forward = kind_with(declared, role::forward);
   pass_kind const backward = kind_with(declared, role::backward);
