@@ -13,12 +13,13 @@ namespace pipelining::inline v0_3 {
 
 //! @brief The kind of a pass, as a number of its flow. Names are given to the kinds of training;
 //! other flows number their own.
+//!
 //! `backward` computes both gradients at once; `backward_input` and `backward_weight` are its
 //! halves. Papers of the zero-bubble family write "B" for `backward_input`. `frugal_training` adds
 //! a forward pass that keeps only its input, and the `recompute` that brings its activation back.
 //! It also has a forward pass whose activation goes to the host, and the copies there and back, the
 //! latter not before a `copy_request`. `vocabulary_training` adds `embed` to `embed_gradient`,
-//! which the shards of a vocabulary run at both ends of a model. Sharded weights add four marks per
+//! which the shards of a vocabulary run at both ends of a model. Sharded weights add four kinds per
 //! visit (see `shard_weights`); visits opened by a backward pass use the `_again` kinds. Stages
 //! whose weights never leave their device have `keep_weights`.
 enum class pass_kind : std::uint8_t {

@@ -134,6 +134,7 @@ private:
 //! A flow of training whose weights lie in shards. The whole weights of a stage are gathered for a
 //! *visit*, a run of passes of the stage on its device, and released after it. Whole gradients are
 //! collected over a run of passes and scattered after it.
+//!
 //! Among the passes are marks that take no time. `request_weights` lets a gather begin,
 //! `use_weights` waits for it and opens the visit, `release_weights` closes it. `collect_gradients`
 //! takes memory for whole gradients, `request_scatter` says that they are complete.
