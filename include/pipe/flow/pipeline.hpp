@@ -194,8 +194,8 @@ copies_below(pipeline_view const& over, int stage, int device) noexcept {
 }
 
 namespace detail {
-//! @brief True for a stage without weights to train that has none before it: it has forward passes
-//! alone, which keep nothing, and takes no gradient.
+//! @brief True for a stage without weights to train that has none before it: it has only forward
+//! passes, which keep nothing, and takes no gradient.
 [[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
   return over.edges != nullptr && *first_neighbour(over.edges, stages(over.extents), stage, 0) != 0;
 }
@@ -256,7 +256,7 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief What a pass waits for and makes.
+//! @brief The links of a pass: lines that it waits for and makes.
 [[nodiscard]] constexpr kind_links const& links_of(pipeline_view const& over,
                                                    pass const& what) noexcept {
   bool const has_after = over.edges == nullptr ? what.stage + 1 < stages(over.extents)

@@ -86,7 +86,7 @@ private:
   int first_ = 0;
 };
 
-//! What is wrong with rows by themselves.
+//! The errors of rows by themselves.
 struct row_findings {
   report first;
   int entered = 0; //!< wanted lines that passes of these rows make, where nothing is wrong
