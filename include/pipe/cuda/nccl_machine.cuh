@@ -401,7 +401,7 @@ private:
         until([&] { return own.knows_enough_for(next); });
       (void)left_->is_over(); // a look in time
       place_.enter(rank_, run.position);
-      run.position = pipelining::detail::execute_item(run.view, rank_, run.position, own);
+      run.position = pipelining::detail::execute_item(run.view, steps, run.position, own);
       place_.leave();
       run.launched = captured ? 0 : run.position;
       if (validated && run.position == behind && begins_again()) {
