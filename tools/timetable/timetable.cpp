@@ -23,10 +23,12 @@
 #include <pipe/view/trace.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <span>
@@ -48,6 +50,7 @@
 #include "reproduce.hpp"
 #include "search.hpp"
 #include "systems.hpp"
+#include "tools/support/file_doors.hpp"
 #include "tools/support/termination.hpp"
 
 namespace pp = pipelining;
@@ -60,8 +63,10 @@ struct standard_output {
   std::string file = ""; //!< empty: standard output
 
   void append(std::string_view text) {
-    if (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr)
-      throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file));
+    std::string const why = example::why_not_opened(file);
+    if (!why.empty() || (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr))
+      throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file) + ": " +
+                                  (why.empty() ? std::strerror(errno) : why));
     file.clear();
     std::fwrite(text.data(), 1, text.size(), stdout);
   }

@@ -58,6 +58,7 @@
 #include "rank_run.hpp"
 #include "shard_sums.hpp"
 #include "sharded_rank.hpp"
+#include "tools/support/file_doors.hpp"
 #include "tools/support/termination.hpp"
 #include "travelling_rank.hpp"
 
@@ -73,7 +74,7 @@ enum exit_status { good = 0, differs = 1, misused = 2, failed = 3 };
 //! launcher that ends its processes may drop what they still say.
 void report(std::string const& text, std::string const& file = {}) {
   std::string const line = "gpt_mpi: " + text + '\n';
-  if (!file.empty()) {
+  if (!file.empty() && example::why_not_opened(file).empty()) {
     std::ofstream(file) << line;
   }
   [[maybe_unused]] auto const written = ::write(STDERR_FILENO, line.data(), line.size());
