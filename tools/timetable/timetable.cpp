@@ -20,10 +20,12 @@
 #include <pipe/view/trace.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <span>
@@ -40,6 +42,7 @@
 #include "options.hpp"
 #include "progress_line.hpp"
 #include "search.hpp"
+#include "tools/support/file_doors.hpp"
 #include "tools/support/termination.hpp"
 #include "verbs.hpp"
 
@@ -53,8 +56,10 @@ struct standard_output {
   std::string file = ""; //!< empty: standard output
 
   void append(std::string_view text) {
-    if (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr)
-      throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file));
+    std::string const why = example::why_not_opened(file);
+    if (!why.empty() || (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr))
+      throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file) + ": " +
+                                  (why.empty() ? std::strerror(errno) : why));
     file.clear();
     std::fwrite(text.data(), 1, text.size(), stdout);
   }

@@ -84,13 +84,14 @@ inline void hold_back(dynamic_timetable& table) {
   for (int const entry : held) {
     pass const& what = table.passes[at(entry)];
     int const device = device_of(over, what);
-    int const readers = neighbours(over, what.stage, 1);
+    int const readers = neighbours(over, what, 1);
     double latest = entry + 1 == table.offsets[at(device) + 1]
                       ? std::numeric_limits<double>::infinity()
                       : table.starts[at(entry) + 1];
     for (int k = 0; k < readers; ++k) {
-      int const stage = neighbour(over, what.stage, 1, k).stage;
-      int const reader = forward[unit(stage, unit_of(over, what))];
+      stage_neighbour const next = neighbour(over, what, 1, k);
+      int const stage = next.stage;
+      int const reader = forward[unit(stage, unit_of(over, what) + next.chunk - what.chunk)];
       if (reader < 0) {
         latest = 0; // nobody reads it: verify says so
         break;
@@ -181,14 +182,15 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
   graph_inputs const inputs(over, what);
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   for (int k = 0; k < inputs.count && latest != never; ++k) {
-    input_line const line = inputs.line(k);
-    double const ended = ended_on(state, row, behind, line, unit);
+    graph_input const from = inputs.at(k, unit);
+    double const ended = ended_on(state, row, behind, from.line, from.unit);
     int const devices = over.extents.devices;
-    double const message = state.messages.between(devices, state.map.holders[line], row % devices);
+    double const message =
+      state.messages.between(devices, state.map.holders[from.line], row % devices);
     double const ready =
       ended == never
         ? never
-        : ended + transfer_time(over, state.messages.groups, message, inputs.stage(k), what.stage);
+        : ended + transfer_time(over, state.messages.groups, message, from.stage, what.stage);
     latest = ready == never || ready > latest ? ready : latest;
   }
   return latest;

@@ -157,10 +157,11 @@ constexpr report check_memory(pool_effect const& of,
       effect const& one = declared.kinds[kind].effects[i];
       if (one.stage == of_stage::own || users.fill_row(declared, one.of))
         continue;
-      int const stage = at / unit_count;
-      for (int k = 0; k < neighbours(over, stage, step_to(one.stage)); ++k) {
-        int const maker = neighbour(over, stage, step_to(one.stage), k).stage;
-        if ((found[maker * unit_count + at % unit_count] & users.of[one.of].makers) == 0)
+      pass const what = pass_at(over, at);
+      for (int k = 0; k < neighbours(over, what, step_to(one.stage)); ++k) {
+        stage_neighbour const from = neighbour(over, what, step_to(one.stage), k);
+        int const maker = from.stage * unit_count + at % unit_count + from.chunk - what.chunk;
+        if ((found[maker] & users.of[one.of].makers) == 0)
           return false;
       }
     }
