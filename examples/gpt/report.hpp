@@ -5,15 +5,15 @@
 //! @brief What a run ends with: prediction beside measurement, all schedules beside one device,
 //! files.
 
-#include <pipe/planner/cut/chunk_sequences.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/measured.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/svg.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/view/trace.hpp>
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/registry/words.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cerrno>

@@ -6,12 +6,11 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/registry/words.hpp>
-#include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/version.hpp>
 #include <pipe/view/csv.hpp>
+#include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/json.hpp>
@@ -19,7 +18,6 @@
 #include <pipe/view/pytorch/write_csv.hpp>
 #include <pipe/view/svg.hpp>
 #include <pipe/view/text.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/view/trace.hpp>
 
 #include <algorithm>

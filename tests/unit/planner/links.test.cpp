@@ -2,9 +2,7 @@
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/planner/model/cost_file.hpp>
-#include <pipe/planner/model/links.hpp>
 #include <pipe/planner/model/measured.hpp>
-#include <pipe/planner/model/one_clock.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/exact.hpp>
 #include <pipe/planner/search/order_search.hpp>
