@@ -12,11 +12,11 @@ import re
 import sys
 
 #: Mean words of a sentence, at most: what it is, or less. Goals are 15 and 17; figures here only fall.
-MEANS = {"README.md": 12.5, "docs": 19.1}
+MEANS = {"README.md": 11.7, "docs": 14.7}
 #: Words of a sentence, at most: as above, to fall to 60.
-LONGEST = 122
+LONGEST = 50
 #: Places with hard words: as above, to fall to 0.
-MOST_HARD = 49
+MOST_HARD = 1
 #: What is hard to read, and in place of what it stands.
 HARD = {
     r"\b(and|or|but|than|as|of|to|is|are|by|in|with|for|from|like|than) that of\b": "name the thing again",
