@@ -11,12 +11,12 @@ import pathlib
 import re
 import sys
 
-#: Mean words of a sentence, at most: what it is, or less. Goals are 15 and 17; figures here only fall.
-MEANS = {"README.md": 12.5, "docs": 19.1}
-#: Words of a sentence, at most: as above, to fall to 60.
-LONGEST = 122
+#: Mean words of a sentence, at most; figures here only fall.
+MEANS = {"README.md": 12, "docs": 15}
+#: Words of a sentence, at most: as above.
+LONGEST = 60
 #: Places with hard words: as above, to fall to 0.
-MOST_HARD = 49
+MOST_HARD = 1
 #: What is hard to read, and in place of what it stands.
 HARD = {
     r"\b(and|or|but|than|as|of|to|is|are|by|in|with|for|from|like|than) that of\b": "name the thing again",
@@ -27,7 +27,7 @@ HARD = {
     r"\bbeside\b": "next to",
 }
 #: Docstrings that begin with a pronoun: as above, to fall to 0.
-MOST_PRONOUNS = 240
+MOST_PRONOUNS = 235
 PRONOUN = re.compile(r"(?:@(?:brief|file)\s+)?((?:What|Who|Whoever|Whatever|Which|It|Its|They|Their|This|That|These|Those|Everybody|Nobody)\b.*)")
 
 
