@@ -102,7 +102,7 @@ def main(root, listed):
     if len(hard) > MOST_HARD:
         problems += [*hard, f"{len(hard)} places have hard words, and {MOST_HARD} may: write the new ones anew"]
     if len(begun := list(pronouns(root))) > MOST_PRONOUNS:
-        problems += [*begun, f"{len(begun)} docstrings begin with a pronoun, and {MOST_PRONOUNS} may"]
+        problems.append(f"{len(begun)} docstrings begin with a pronoun, and {MOST_PRONOUNS} may; --list 1 names them")
     for words, name, each in sorted(long, reverse=True)[:listed]:
         print(words, name, each)
     if listed:

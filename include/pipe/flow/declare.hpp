@@ -172,7 +172,8 @@ private:
       int const pool = flow_.data[of].pool;
       if (flow_.reader_step[of] != 0 || !lies_in_slots(flow_.data[of]) || both_ways[pool])
         continue;
-      flow_.reader_step[of] = static_cast<std::int8_t>(is_worked_in(of) ? pool_step[pool] : 0);
+      bool const follows = is_worked_in(of) && flow_.data[of].instance != per::microbatch;
+      flow_.reader_step[of] = static_cast<std::int8_t>(follows ? pool_step[pool] : 0);
       require(pool_step[pool] == 0 || flow_.freed[of],
               flow_.data[of],
               "lies in a pool of what other stages read, but they do not read it and nobody frees "
