@@ -15,7 +15,7 @@
 namespace pipelining::inline v0_3 {
 namespace detail {
 
-//! What the search for a zero-bubble order knows: one stage per device, times by stage and
+//! The input of the search for a zero-bubble order: one stage per device, times by stage and
 //! microbatch.
 struct zero_bubble_problem {
   int devices;

@@ -14,7 +14,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What can be wrong with a timetable, in the order in which `verify` looks for it.
+//! @brief The rules of a timetable, in the order in which `verify` checks them.
 enum class rule : std::uint8_t {
   none,              //!< nothing is wrong
   unknown_pass,      //!< a stage, microbatch or chunk that the pipeline does not have

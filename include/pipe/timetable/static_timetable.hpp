@@ -221,8 +221,8 @@ struct no_timetable {
   constexpr operator timetable_view() const noexcept { return view; }
 };
 
-//! What stands for the timetable of a size that its schedule refuses: what is wrong and where it is
-//! said why, and no error behind it.
+//! Replaces the timetable of a size that its schedule refuses: reports that one error and
+//! suppresses the rest.
 template <class Schedule, int Devices, int Microbatches>
 struct refused_size : no_timetable {
   static_assert(
@@ -246,7 +246,7 @@ struct static_timetable
                         Schedule,
                         Devices,
                         Microbatches> {
-  //! What the compiler made.
+  //! The timetable that the compiler made.
   static constexpr timetable_view view = timed<Schedule, Devices, Microbatches, Cost>::view;
   constexpr operator timetable_view() const noexcept {
     return view;

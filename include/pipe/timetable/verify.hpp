@@ -263,7 +263,7 @@ constexpr report check_needs(place_map const& map, place_row const* rows) {
   return {};
 }
 
-//! What is wrong with the order of all rows, whatever the times are.
+//! The first error in the order of all rows, whatever the times are.
 //! @param found with the rows by themselves
 [[nodiscard]] constexpr report
 check_order(place_map const& map, place_row const* rows, row_findings const& found) {

@@ -14,7 +14,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What a timeline is about.
+//! The problem that a timeline solves.
 struct timeline_problem {
   shape extents;
   bool fused = false;       //!< no lines for gradients of weights
@@ -314,7 +314,7 @@ constexpr void sweep(timeline& line) {
   }
 }
 
-//! What a sweep backwards keeps: every device ends no later than its deadline.
+//! The end of each device that a sweep backwards keeps.
 enum class deadline : std::uint8_t {
   both, //!< neither span nor makespan grows
   span  //!< the span does not grow; each device may take all of it from its first pass on

@@ -163,8 +163,8 @@ struct offload_chunks {
   }
 };
 
-//! @brief What of a chunk's activation moves under SPPO, so that its copy hides behind the forward
-//! pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
+//! @brief The share of a chunk's activation that moves under SPPO, so that its copy is no longer
+//! than the forward pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
 //!
 //! Slots of activations then hold what moves; what stays is up to the stage. Keys and values, which
 //! later chunks read, never move: they have slots of their own.

@@ -89,7 +89,7 @@ struct weights_on_host {
   int prefetch = 1; //!< as `reshard`
 
   static constexpr int resident = 1; //!< all stay anyway
-  //! They stay from the first use to the last.
+  //! Keeps weights from the first use to the last.
   [[nodiscard]] constexpr bool keeps_weights(pass const&, pass const&) const noexcept {
     return true;
   }
