@@ -31,6 +31,8 @@ HARD = {
 #: Docstrings that begin with a pronoun: as above, to fall to 0.
 MOST_PRONOUNS = 220
 PRONOUN = re.compile(r"(?:@(?:brief|file)\s+)?((?:What|Who|Whoever|Whatever|Which|It|Its|They|Their|This|That|These|Those|Everybody|Nobody)\b.*)")
+#: A row after a blank line that is no head of a table.
+STRAY_ROW = re.compile(r"(?<=\n\n)(\|[^\n]*)\n(?!\|[-:| ]+\|\n)")
 
 
 def prose(text):
@@ -82,7 +84,9 @@ def main(root, listed):
         problems.append(f"README, changelog and docs have {counted} words, and may have {MOST_WORDS}: say each thing once")
     for path in pages:
         name = path.relative_to(root).as_posix()
-        for each in sentences(path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        problems += [f"{name}: a row after a blank line is in no table: {row[1]}" for row in STRAY_ROW.finditer(text)]
+        for each in sentences(text):
             words = len(each.split())
             lengths["README.md" if name == "README.md" else "docs"].append(words)
             long.append((words, name, each))
