@@ -137,7 +137,7 @@ struct attention_exchange {
   }
 
   //! @brief The pass that a device runs as its `number`-th of a kind: forward passes are numbered
-  //! from the first on, and so are backward passes. Numbers of no pass, below 0 and behind the
+  //! from the first on, and so are backward passes. Numbers of no pass, below 0 and after the
   //! last, give stage and chunk of one, and microbatch 0: `steady` does not look at it.
   //! @pre extents are those of SlimPipe. @complexity O(C)
   [[nodiscard]] static constexpr pass
@@ -291,7 +291,7 @@ struct SlimPipeExchange {
     shape const within = inside(extents);
     part_writer writer{this, &within, device, &out};
     // Devices take turns at the same time, from the first of the first device to the last of the
-    // last: at its turns before and behind its own passes, a device only takes over attention.
+    // last: at its turns before and after its own passes, a device only takes over attention.
     int const after = extents.devices - 1 - device;
     int const all = within.stages_per_device * units(within);
     int const ahead = within.stages_per_device * within.chunks + 2 * after - 1;

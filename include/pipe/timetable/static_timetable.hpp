@@ -215,7 +215,7 @@ concept takes_size = !schedule<Schedule> || requires {
     integral_constant<int, (static_cast<void>(arranged<Schedule>(Devices, Microbatches)), 0)>;
 };
 
-//! A timetable without passes, behind which no other error follows.
+//! A timetable without passes, after which no other error follows.
 struct no_timetable {
   static constexpr timetable_view view{};
   constexpr operator timetable_view() const noexcept { return view; }

@@ -90,7 +90,7 @@ constexpr void enter(timeline& line, Cost const& cost, bool as_first = false) {
       total += checked_duration(cost, pass_of(line, at, i));
   total *= line.units;
   check_total(total);
-  // In two factors, since one alone is infinite where all times are tiny.
+  // In two factors, since a single one is infinite where all times are tiny.
   double fine = 1;
   double finer = 1;
   while (total > 0 && total * fine < 1e15 && fine < 1e300)

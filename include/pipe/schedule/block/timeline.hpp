@@ -34,7 +34,7 @@ struct timeline_problem {
 //! The timetable of a repeated block in the making.
 //!
 //! A sweep takes the passes of every device in the order of the rows and puts each at its earliest
-//! start: behind the passes placed so far, or into a gap before some of them when it fits there
+//! start: after the passes placed so far, or into a gap before some of them when it fits there
 //! without moving anything and without holding more activations than allowed. A sweep backwards
 //! does the same with time running from the end to the start, so that every pass comes as late as
 //! it can; a sweep forwards after it gathers the idle time that this freed. No sweep makes the
