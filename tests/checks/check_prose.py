@@ -12,9 +12,9 @@ import re
 import sys
 
 #: Mean words of a sentence, at most: what it is, or less. Goals are 15 and 17; figures here only fall.
-MEANS = {"README.md": 11.7, "docs": 14.7}
+MEANS = {"README.md": 11.7, "docs": 14.6}
 #: Words of a sentence, at most: as above, to fall to 60.
-LONGEST = 50
+LONGEST = 45
 #: Places with hard words: as above, to fall to 0.
 MOST_HARD = 1
 #: What is hard to read, and in place of what it stands.
