@@ -57,7 +57,7 @@ struct place_row {
   entry_number count;
 };
 
-//! What a pass reads of another stage.
+//! An instance that a pass reads of another stage.
 struct graph_input {
   input_line line;
   int stage;

@@ -193,7 +193,9 @@ struct gradient_sums {
     }
     block.copy_own(block.memory.keys(), block.c.t.key);
     block.copy_own(block.memory.values(), block.c.t.value);
-    block.copy_queries(1);
+    if constexpr (!shape::values_lie_on_queries) {
+      block.copy_queries(1);
+    }
     block.copy_outputs(1);
     end_copies();
     if (block.warp() == 0) {
@@ -203,6 +205,11 @@ struct gradient_sums {
       wait_for_copies<0>();
       __syncthreads();
       hold_rows<Dim>(values, block.memory.values(), block.warp_row(), block.lane());
+    }
+    if constexpr (shape::values_lie_on_queries) {
+      __syncthreads(); // everybody has its values
+      block.copy_queries(1);
+      end_copies();
     }
 #pragma unroll
     for (int i = 0; i < tiles * shape::width / 2; ++i) {
