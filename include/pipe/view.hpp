@@ -14,6 +14,7 @@
 #include <pipe/view/plan_tables.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
+#include <pipe/view/read_csv.hpp>
 #include <pipe/view/svg.hpp>
 #include <pipe/view/text.hpp>
 // IWYU pragma: end_exports

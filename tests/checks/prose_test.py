@@ -41,6 +41,18 @@ class Prose(unittest.TestCase):
         finally:
             check_prose.MOST_HARD = kept
 
+    def test_docstrings_begin_with_a_noun_or_a_verb(self):
+        header = ("//! @brief What it gives.\n//! That is no beginning.\nint a; //!< its number\nint b; //!< Those of a.\n\n"
+                  "// What is no docstring\n//! The number of a.\n//! Nobody begins here.\n")
+        self.assertEqual([number for number, _ in check_prose.docstrings(header)], [1, 3, 4, 7])
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "include/pipe").mkdir(parents=True)
+            (root / "include/pipe/a.hpp").write_text(header, encoding="utf-8")
+            (root / "include/pipe/a.cuh").write_text("//! They are more.\n", encoding="utf-8")
+            self.assertEqual([each.split(": ")[0] for each in check_prose.pronouns(root)],
+                             ["include/pipe/a.cuh:1", "include/pipe/a.hpp:1", "include/pipe/a.hpp:4"])
+
 
 if __name__ == "__main__":
     sys.exit(unittest.main())

@@ -74,9 +74,9 @@ struct schedule_of_name {
 [[nodiscard]] inline std::vector<pp::stage_edge> edges_of(int stages) {
   std::vector<pp::stage_edge> edges;
   for (int stage = 0; stage + 1 < stages; ++stage)
-    edges.push_back({stage, stage == 0 && stages > 2 ? 2 : stage + 1});
+    edges.push_back({stage, stage == 0 && stages > 2 ? 2 : stage + 1, pp::of_unit::same});
   if (stages > 3)
-    edges.push_back({1, stages - 1});
+    edges.push_back({1, stages - 1, pp::of_unit::same});
   return edges;
 }
 

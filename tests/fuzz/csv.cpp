@@ -3,8 +3,10 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
+#include <pipe/view/csv.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
+#include <pipe/view/read_csv.hpp>
 
 #include <stdexcept>
 #include <string>
@@ -38,6 +40,20 @@ void read_csv(std::string_view text) {
           "a file that was written is read as another one");
   }
   check(static_cast<bool>(pp::prove(pp::lower(table))), "a plan is not proven");
+}
+
+void read_timetable(std::string_view text) {
+  pp::dynamic_timetable table;
+  if (!takes<std::invalid_argument>([&] { table = pp::read_csv(text); }))
+    return;
+  std::string out;
+  pp::write_csv(out, table);
+  auto const again = pp::read_csv(out);
+  check(again.passes == table.passes && again.offsets == table.offsets &&
+          again.starts == table.starts && again.ends == table.ends &&
+          again.over.holders == table.over.holders && again.over.extents == table.over.extents,
+        "a timetable that was written is read as another one");
+  (void)pp::verify(table);
 }
 
 } // namespace fuzz

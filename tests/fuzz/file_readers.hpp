@@ -10,6 +10,8 @@ namespace fuzz {
 
 //! A schedule file of PyTorch.
 void read_csv(std::string_view text);
+//! A timetable as CSV.
+void read_timetable(std::string_view text);
 //! A file of costs.
 void read_cost_file(std::string_view text);
 //! A model's file, for the GPU "a100".

@@ -56,10 +56,14 @@ void read_flow(std::string_view choices) {
   support::dice chance(1);
   chance.chosen = choices;
   std::optional<pp::dynamic_timetable> table;
+  support::edge_list edges;
   // Rows have a most length, too, which std::length_error names.
   if (!takes<std::length_error>([&] {
-        (void)takes<std::invalid_argument>(
-          [&] { table = support::random_pipeline(chance).timetable(chance); });
+        (void)takes<std::invalid_argument>([&] {
+          support::random_pipeline const made(chance);
+          edges = made.edges();
+          table = made.timetable(chance);
+        });
       }) ||
       !table)
     return;
@@ -68,7 +72,8 @@ void read_flow(std::string_view choices) {
   check(static_cast<bool>(pp::prove(work)), "a plan is not proven");
   support::digests const all = run_on_threads(work);
   if (support::is_performed(work.over.declared))
-    check(all == support::interpret(*table), "passes read something else than the flow says");
+    check(all == support::interpret(*table, edges),
+          "passes read something else than the flow says");
 }
 
 } // namespace fuzz

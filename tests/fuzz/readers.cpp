@@ -19,6 +19,7 @@ void read_with_mistake(std::string_view text) {
 
 std::span<reader const> readers() {
   static constexpr reader all[] = {{"csv", &read_csv},
+                                   {"timetable", &read_timetable},
                                    {"costs", &read_cost_file},
                                    {"model", &read_model_file},
                                    {"gpu", &read_gpu_file},

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <tests/support/stage_graphs.hpp>
 #include <vector>
 
 namespace support {
@@ -27,10 +28,14 @@ inline std::uint64_t mixed(std::uint64_t with, std::uint64_t value) {
 }
 
 // What a pass reads and fills, in the order of its effects: `read(effect, number)` is asked for
-// the values that it reads, `fill(effect, number, value)` is told those that it makes.
-template <class Read, class Fill>
-std::uint64_t
-compute(pipelining::pipeline_view const& over, pipelining::pass const& what, Read read, Fill fill) {
+// the values that it reads, `fill(effect, number, value)` is told those that it makes;
+// `neighbours(step)` says how many units there are on a side.
+template <class Neighbours, class Read, class Fill>
+std::uint64_t compute(pipelining::pipeline_view const& over,
+                      pipelining::pass const& what,
+                      Neighbours neighbours,
+                      Read read,
+                      Fill fill) {
   pipelining::kind_of_pass const& kind = (*over.declared)[what.kind];
   std::uint64_t digest = static_cast<std::uint64_t>(what.kind) * 64 + what.stage;
   digest = (digest * 64 + what.microbatch) * 64 + what.chunk;
@@ -48,7 +53,7 @@ compute(pipelining::pipeline_view const& over, pipelining::pass const& what, Rea
                        : one.stage == pipelining::of_stage::group ? pipelining::beside
                        : of.instance == pipelining::per::reader ? over.declared->reader_step[one.of]
                                                                 : 0;
-      int const count = step == 0 ? 1 : pipelining::detail::neighbours(over, what.stage, step);
+      int const count = step == 0 ? 1 : neighbours(step);
       for (int number = 0; number < count; ++number)
         go(i, number);
     }
@@ -84,8 +89,34 @@ inline std::array<int, 4> key_of(pipelining::pass const& what) {
   return {static_cast<int>(what.kind), what.stage, what.microbatch, what.chunk};
 }
 
+// The units on a side of a pass, and which of their neighbours on the other side the pass is. With
+// groups, or in a chain, as the library has it; else by the edges.
+inline std::vector<pipelining::detail::stage_neighbour>
+neighbours_of(pipelining::pipeline_view const& over,
+              edge_list const& edges,
+              pipelining::pass const& what,
+              int step) {
+  std::vector<pipelining::detail::stage_neighbour> result;
+  if (over.edges == nullptr || step == pipelining::beside) {
+    for (int k = 0; k < pipelining::detail::neighbours(over, what.stage, step); ++k) {
+      result.push_back(pipelining::detail::neighbour(over, what.stage, step, k));
+      result.back().chunk = what.chunk;
+    }
+    return result;
+  }
+  int const chunks = chunks_of(over, what.microbatch);
+  stage_and_chunk const own{what.stage, what.chunk};
+  for (stage_and_chunk const& unit : units_beside(edges, own, step, chunks)) {
+    auto const back = units_beside(edges, unit, -step, chunks);
+    result.push_back({unit.stage,
+                      static_cast<int>(std::find(back.begin(), back.end(), own) - back.begin()),
+                      unit.chunk});
+  }
+  return result;
+}
+
 // What all passes read, one after the other in the order of their starts.
-inline digests interpret(pipelining::timetable_view table) {
+inline digests interpret(pipelining::timetable_view table, edge_list const& edges) {
   pipelining::pipeline_view const over = table.over;
   std::vector<int> order = pipelining::detail::global_order(table);
   std::map<std::array<int, 5>, std::uint64_t> values; // by datum, stage, microbatch, chunk, reader
@@ -96,15 +127,17 @@ inline digests interpret(pipelining::timetable_view table) {
     auto const at = [&](int i, int number) -> std::uint64_t& {
       pipelining::effect const& one = kind.effects[i];
       pipelining::per const instance = over.declared->data[one.of].instance;
-      int const step = pipelining::detail::step_to(one.stage);
-      pipelining::detail::stage_neighbour const whose =
-        one.stage == pipelining::of_stage::own
-          ? pipelining::detail::stage_neighbour{what.stage, number}
-          : pipelining::detail::neighbour(over, what.stage, step, number);
+      pipelining::detail::stage_neighbour whose{what.stage, number, what.chunk};
+      if (one.stage != pipelining::of_stage::own)
+        whose =
+          neighbours_of(over,
+                        edges,
+                        what,
+                        pipelining::detail::step_to(one.stage))[static_cast<std::size_t>(number)];
       return values[{one.of,
                      whose.stage,
                      what.microbatch,
-                     instance == pipelining::per::microbatch ? 0 : what.chunk,
+                     instance == pipelining::per::microbatch ? 0 : whose.chunk,
                      instance == pipelining::per::reader ? whose.number : 0}];
     };
     if (kind.calls == pipelining::stage_call::copy) { // moves a slot, or merely stands there
@@ -118,7 +151,11 @@ inline digests interpret(pipelining::timetable_view table) {
       continue;
     }
     result[key_of(what)] = compute(
-      over, what, at, [&](int i, int number, std::uint64_t value) { at(i, number) = value; });
+      over,
+      what,
+      [&](int step) { return static_cast<int>(neighbours_of(over, edges, what, step).size()); },
+      at,
+      [&](int i, int number, std::uint64_t value) { at(i, number) = value; });
   }
   return result;
 }
@@ -167,7 +204,7 @@ inline pipelining::buffer slot_of(pipelining::pipeline_view const& over,
     }
     int const step =
       own ? over.declared->reader_step[one.of] : pipelining::detail::step_to(one.stage);
-    int const all = step == 0 ? 1 : pipelining::detail::neighbours(over, what.stage, step);
+    int const all = step == 0 ? 1 : pipelining::detail::neighbours(over, what, step);
     bool const each = !own || of.instance == pipelining::per::reader;
     int const count = of.only_chunked && over.extents.chunks == 1 ? 0
                       : each                                      ? all
@@ -200,6 +237,7 @@ inline std::uint64_t compute_in_slots(pipelining::pipeline_view const& over,
   return compute(
     over,
     what,
+    [&](int step) { return pipelining::detail::neighbours(over, what, step); },
     [&](int i, int number) {
       auto const values = at(i, number);
       return values.empty() ? 0 : values[0];

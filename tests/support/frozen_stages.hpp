@@ -37,7 +37,7 @@ inline bool only_forward(edge_list const& edges, std::vector<int> const& frozen,
 inline edge_list chain(int stages) {
   edge_list edges;
   for (int to = 1; to < stages; ++to)
-    edges.push_back({to - 1, to});
+    edges.push_back({to - 1, to, pipelining::of_unit::same});
   return edges;
 }
 

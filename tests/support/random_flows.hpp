@@ -449,10 +449,15 @@ public:
     for (int to = 1; to < count && !is_chain_; ++to)
       for (int from = 0; from < to; ++from)
         if (chance.one_in(2))
-          given_.edges.push_back({from, to});
+          given_.edges.push_back({from, to, pp::of_unit::same});
     if (!is_chain_ && chance.one_in(3))
       given_.groups.push_back({0, std::min(count, given_.extents.devices)});
+    else if (!is_chain_)
+      lead_elsewhere(chance);
   }
+
+  //! @brief Who reads of whom; empty for a chain.
+  [[nodiscard]] edge_list const& edges() const noexcept { return given_.edges; }
 
   //! @brief Orders by chance, with times. @throws std::invalid_argument for those that cannot run
   [[nodiscard]] pipelining::dynamic_timetable timetable(dice& chance) const {
@@ -460,6 +465,21 @@ public:
   }
 
 private:
+  //! Edges to other chunks, and some that lead back.
+  void lead_elsewhere(dice& chance) {
+    namespace pp = pipelining;
+    bool const back = chance.one_in(2);
+    given_.extents.chunks += chance.below(2);
+    for (pp::stage_edge& edge : given_.edges)
+      if (chance.one_in(2))
+        edge.unit =
+          static_cast<pp::of_unit>(chance.one_in(16) ? 0 : 1 + chance.below(back ? 2 : 4));
+    for (int from = 0; from < stages(given_.extents) && back; ++from)
+      for (int to = 0; to <= from; ++to)
+        if (chance.one_in(3))
+          given_.edges.push_back({from, to, pp::of_unit::previous});
+  }
+
   template <class Schedule>
   [[nodiscard]] static pipelining::dynamic_timetable timetable_of(dice& chance, Schedule plan) {
     pipelining::pipeline over = pipelining::detail::pipeline_of(plan, plan.extents);
@@ -490,7 +510,8 @@ inline std::optional<interpreted_plan> interpreted_by_chance(unsigned seed, int 
     auto const table = made.timetable(chance);
     if (!is_performed(table.over.declared))
       return std::nullopt;
-    return interpreted_plan{pipelining::lower(table, eight_bytes{}), interpret(table)};
+    return interpreted_plan{pipelining::lower(table, eight_bytes{}),
+                            interpret(table, made.edges())};
   } catch (std::invalid_argument const&) {
     return std::nullopt;
   } catch (std::length_error const&) { // more passes than the rows can have

@@ -8,8 +8,10 @@
 #include <pipe/run/context.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -31,7 +33,7 @@ inline edge_list draw_graph(int stages, std::mt19937& random) {
     int taken = 0;
     for (int const one : from)
       if (taken < wanted && after[static_cast<std::size_t>(one)] < 5) {
-        edges.push_back({one, to});
+        edges.push_back({one, to, pipelining::of_unit::same});
         ++after[static_cast<std::size_t>(one)];
         ++taken;
       }
@@ -56,6 +58,48 @@ inline std::vector<int> after(edge_list const& edges, int stage) {
     if (edge.from == stage)
       result.push_back(edge.to);
   return result;
+}
+
+//! @brief A chunk of a stage.
+struct stage_and_chunk {
+  int stage = 0;
+  int chunk = 0;
+
+  friend bool operator==(stage_and_chunk const&, stage_and_chunk const&) = default;
+};
+
+//! @brief Whether an edge lets a chunk read another one.
+inline bool reads(pipelining::of_unit unit, int reader, int read) {
+  using enum pipelining::of_unit;
+  return unit == all || read == reader + (unit == next ? 1 : unit == previous ? -1 : 0);
+}
+
+//! @brief The units before (step -1) or after (step 1) one, in the order of the edges.
+inline std::vector<stage_and_chunk>
+units_beside(edge_list const& edges, stage_and_chunk const& of, int step, int chunks) {
+  std::vector<stage_and_chunk> result;
+  for (auto const& edge : edges)
+    for (int chunk = 0; chunk < chunks && (step < 0 ? edge.to : edge.from) == of.stage; ++chunk)
+      if (step < 0 ? reads(edge.unit, of.chunk, chunk) : reads(edge.unit, chunk, of.chunk))
+        result.push_back({step < 0 ? edge.from : edge.to, chunk});
+  return result;
+}
+
+//! @brief Edges that lead to other chunks, too: some of them back, or ahead to later chunks.
+inline edge_list draw_units(int stages, std::mt19937& random) {
+  using enum pipelining::of_unit;
+  edge_list edges;
+  bool const back = random() % 2 == 0;
+  for (int from = 0; from < stages; ++from)
+    for (int to = 0; to < stages; ++to)
+      if (random() % 3 == 0 && (from < to || back))
+        edges.push_back({from,
+                         to,
+                         from >= to
+                           ? previous
+                           : std::vector{same, previous, next, all}[random() % (back ? 2 : 4)]});
+  std::shuffle(edges.begin(), edges.end(), random);
+  return edges;
 }
 
 //! @brief y = weight (data + sum of (k + 1) x_k) modulo 2^64, where every order of additions gives
@@ -113,37 +157,51 @@ private:
   }
 };
 
-//! @brief The weight gradients of a model of `joining_stage`s, one unit after the other.
+//! @brief The weight gradients of a model of `joining_stage`s, each unit after those that it reads.
 inline std::vector<std::uint64_t> gradients_of(edge_list const& edges,
                                                std::vector<std::uint64_t> const& weights,
                                                int microbatches,
                                                int chunks) {
-  int const stages = static_cast<int>(weights.size());
   std::vector<std::uint64_t> gradients(weights.size());
-  for (int microbatch = 0; microbatch < microbatches; ++microbatch)
-    for (int chunk = 0; chunk < chunks; ++chunk) {
+  using values = std::map<std::array<int, 2>, std::uint64_t>;
+  auto const weight = [&weights](int stage) { return weights[static_cast<std::size_t>(stage)]; };
+  for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
+    auto const loss = [microbatch](stage_and_chunk const& at) {
       pipelining::context where;
       where.microbatch = microbatch;
-      where.chunk = chunk;
-      std::uint64_t const unit = joining_stage::unit(where);
-      std::vector<std::uint64_t> sums(weights.size());
-      std::vector<std::uint64_t> arriving(weights.size());
-      for (int s = 0; s < stages; ++s) {
-        auto const from = before(edges, s);
-        auto& sum = sums[static_cast<std::size_t>(s)] = from.empty() ? unit : 0;
-        for (std::size_t k = 0; k < from.size(); ++k)
-          sum += (k + 1) * weights[static_cast<std::size_t>(from[k])] *
-                 sums[static_cast<std::size_t>(from[k])];
+      where.chunk = at.chunk;
+      return joining_stage::unit(where);
+    };
+    values sums;
+    values arriving;
+    auto const sum = [&](auto const& self, stage_and_chunk const& at) -> std::uint64_t {
+      auto const [found, is_new] = sums.insert({{at.stage, at.chunk}, 0});
+      if (!is_new)
+        return found->second;
+      auto const from = units_beside(edges, at, -1, chunks);
+      std::uint64_t result = from.empty() ? loss(at) : 0;
+      for (std::size_t k = 0; k < from.size(); ++k)
+        result += (k + 1) * weight(from[k].stage) * self(self, from[k]);
+      return sums[{at.stage, at.chunk}] = result;
+    };
+    auto const dy = [&](auto const& self, stage_and_chunk const& at) -> std::uint64_t {
+      auto const [found, is_new] = arriving.insert({{at.stage, at.chunk}, 0});
+      if (!is_new)
+        return found->second;
+      auto const to = units_beside(edges, at, 1, chunks);
+      std::uint64_t result = to.empty() ? loss(at) : 0;
+      for (stage_and_chunk const& reader : to) {
+        auto const inputs = units_beside(edges, reader, -1, chunks);
+        auto const k = std::find(inputs.begin(), inputs.end(), at) - inputs.begin() + 1;
+        result += static_cast<std::uint64_t>(k) * weight(reader.stage) * self(self, reader);
       }
-      for (int s = stages - 1; s >= 0; --s) {
-        auto const at = static_cast<std::size_t>(s);
-        std::uint64_t const dy = after(edges, s).empty() ? unit : arriving[at];
-        gradients[at] += dy * sums[at];
-        auto const from = before(edges, s);
-        for (std::size_t k = 0; k < from.size(); ++k)
-          arriving[static_cast<std::size_t>(from[k])] += (k + 1) * weights[at] * dy;
-      }
-    }
+      return arriving[{at.stage, at.chunk}] = result;
+    };
+    for (int stage = 0; stage < static_cast<int>(weights.size()); ++stage)
+      for (int chunk = 0; chunk < chunks; ++chunk)
+        gradients[static_cast<std::size_t>(stage)] +=
+          dy(dy, {stage, chunk}) * sum(sum, {stage, chunk});
+  }
   return gradients;
 }
 

@@ -105,7 +105,6 @@ void report_step(options const& o, std::int64_t step, double loss, double tokens
   std::fflush(stdout);
 }
 
-// [snippet state]
 //! All that the next step depends on, as tensors of the whole model: what this rank writes between
 //! two steps, or reads to go on.
 template <class Model>
@@ -140,7 +139,6 @@ struct training_state {
     model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
   }
 };
-// [snippet state]
 
 adamw optimizer_of(options const& o) {
   adamw optimizer;
@@ -214,7 +212,6 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
       }
     }
-    // [snippet save]
     if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
       training_state const state(model, random);
       try {
@@ -227,7 +224,6 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         std::fflush(stdout);
       }
     }
-    // [snippet save]
   }
   return gradients;
 }

@@ -21,7 +21,7 @@ namespace pipelining::inline v0_3 {
   for (int const product : links.products)
     if (product != kind_links::none)
       count += detail::neighbours(
-        over, maker.stage, detail::to_readers(over.edges, over.declared->reader_step[product]));
+        over, maker, detail::to_readers(over.edges, over.declared->reader_step[product]));
   return count;
 }
 
@@ -40,9 +40,9 @@ reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexce
     if (product == kind_links::none)
       break;
     int const step = to_readers(over.edges, over.declared->reader_step[product]);
-    int const count = neighbours(over, maker.stage, step);
+    int const count = neighbours(over, maker, step);
     if (number < count)
-      return {product, neighbour(over, maker.stage, step, number).stage, number};
+      return {product, neighbour(over, maker, step, number).stage, number};
     number -= count;
   }
   return {};
@@ -69,7 +69,7 @@ reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept
 
 namespace detail {
 
-//! Its stage, or `kind_links::none`.
+//! Stage of the reader of an output, or `kind_links::none`.
 [[nodiscard]] constexpr int
 reader_stage(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   if (over.edges != nullptr)
@@ -117,8 +117,8 @@ namespace detail {
   return true;
 }
 
-//! What a pass waits for: who made what it reads on other stages and on its own, and the
-//! pass of the chunk before or after it.
+//! The passes that a pass waits for: makers of what it reads, on other stages and on its own, and
+//! the pass of the chunk before or after it.
 //!
 //! In training: a forward pass waits for the stages before it and for the chunk before it (whose
 //! keys and values it reads). The gradient of the input waits for the stage after it (on the last
@@ -130,8 +130,7 @@ public:
   constexpr dependency_list(pipeline_view const& over, pass const& what) noexcept
       : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)),
         unit_count_(units(over)), stage_count_(stages(over.extents)) {
-    inputs_ =
-      links_.input == kind_links::none ? 0 : neighbours(over, what.stage, links_.input_step);
+    inputs_ = links_.input == kind_links::none ? 0 : neighbours(over, what, links_.input_step);
     while (own_ < kind_links::most_own && links_.own[own_] != kind_links::none)
       ++own_;
     int const chunk = what.chunk + links_.chunk_step;
@@ -142,14 +141,16 @@ public:
   //! The `pass_index` of one of them. @pre 0 <= number < count
   [[nodiscard]] constexpr int index(int number) const noexcept {
     int const behind = number - inputs_;
-    if (behind < 0)
-      return at(links_.input, stage(number)) + unit_;
+    if (behind < 0) {
+      stage_neighbour const from = neighbour(over_, what_, links_.input_step, number);
+      return at(links_.input, from.stage) + unit_ + from.chunk - what_.chunk;
+    }
     return behind < own_ ? at(links_.own[behind], what_.stage) + unit_
                          : at(links_.made[0], what_.stage) + unit_ + links_.chunk_step;
   }
   //! The stage of one of them. @pre 0 <= number < count
   [[nodiscard]] constexpr int stage(int number) const noexcept {
-    return number < inputs_ ? neighbour(over_, what_.stage, links_.input_step, number).stage
+    return number < inputs_ ? neighbour(over_, what_, links_.input_step, number).stage
                             : what_.stage;
   }
 
@@ -172,7 +173,7 @@ private:
 
 } // namespace detail
 
-//! @brief What `what` waits for. @pre contains(over, what) @complexity O(1)
+//! @brief The passes that `what` waits for. @pre contains(over, what) @complexity O(1)
 [[nodiscard]] constexpr detail::dependency_list dependencies(pipeline_view const& over,
                                                              pass const& what) noexcept {
   return {over, what};

@@ -56,9 +56,14 @@ neighbour(pipeline_view const& over, int stage, int step, int number) noexcept {
   return neighbour(over.edges, stages(over.extents), stage, step, number);
 }
 
+//! Whether stages read other chunks than their own.
+[[nodiscard]] constexpr bool names_chunks(pipeline_view const& over) noexcept {
+  return names_chunks(over.edges);
+}
+
 //! The most stages that read what one stage makes: 1 for a chain.
 [[nodiscard]] constexpr int graph_width(pipeline_view const& over) noexcept {
-  return over.edges == nullptr ? 1 : over.edges[0];
+  return over.edges == nullptr ? 1 : over.edges[0] < 0 ? -over.edges[0] : over.edges[0];
 }
 
 } // namespace detail
@@ -183,6 +188,42 @@ copies_below(pipeline_view const& over, int stage, int device) noexcept {
            : over.first_units[microbatch + 1] - over.first_units[microbatch];
 }
 
+namespace detail {
+
+//! `neighbours` and `neighbour` where edges lead to other chunks. By themselves, so that what other
+//! pipelines do stays small enough to be inlined.
+[[nodiscard, gnu::noinline]] constexpr int
+neighbours_across(pipeline_view const& over, pass const& of, int step) noexcept {
+  return neighbours(
+    over.edges, stages(over.extents), {of.stage, of.chunk, chunks_of(over, of.microbatch)}, step);
+}
+[[nodiscard, gnu::noinline]] constexpr stage_neighbour
+neighbour_across(pipeline_view const& over, pass const& of, int step, int number) noexcept {
+  return unit_neighbour(over.edges,
+                        stages(over.extents),
+                        {of.stage, of.chunk, chunks_of(over, of.microbatch)},
+                        step,
+                        number);
+}
+
+//! How many units of other stages are before (step -1), after (step +1) or `beside` a pass.
+[[nodiscard]] constexpr int
+neighbours(pipeline_view const& over, pass const& of, int step) noexcept {
+  return names_chunks(over) ? neighbours_across(over, of, step) : neighbours(over, of.stage, step);
+}
+
+//! One of them. @pre 0 <= number < neighbours(over, of, step)
+[[nodiscard]] constexpr stage_neighbour
+neighbour(pipeline_view const& over, pass const& of, int step, int number) noexcept {
+  if (names_chunks(over))
+    return neighbour_across(over, of, step, number);
+  stage_neighbour result = neighbour(over, of.stage, step, number);
+  result.chunk = of.chunk;
+  return result;
+}
+
+} // namespace detail
+
 //! @brief The number of the unit of a pass.
 [[nodiscard]] constexpr int unit_of(pipeline_view const& over, pass const& what) noexcept {
   return first_unit(over, what.microbatch) + what.chunk;
@@ -194,8 +235,8 @@ copies_below(pipeline_view const& over, int stage, int device) noexcept {
 }
 
 namespace detail {
-//! @brief True for a stage without weights to train that has none before it: it has forward passes
-//! alone, which keep nothing, and takes no gradient.
+//! @brief True for a stage without weights to train that has none before it: it has only forward
+//! passes, which keep nothing, and takes no gradient.
 [[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
   return over.edges != nullptr && *first_neighbour(over.edges, stages(over.extents), stage, 0) != 0;
 }
@@ -238,10 +279,10 @@ namespace detail {
   return together >= 0 ? together : message;
 }
 
-//! Whether a stage of a graph is before another. By itself, so that what chains do stays small
+//! Whether a unit of a graph is before another. By itself, so that what chains do stays small
 //! enough to be inlined.
-[[nodiscard]] constexpr bool is_read(pipeline_view const& over, int stage) noexcept {
-  return neighbours(over, stage, 1) > 0;
+[[nodiscard]] constexpr bool is_read(pipeline_view const& over, pass const& what) noexcept {
+  return neighbours(over, what, 1) > 0;
 }
 
 //! The device of a line.
@@ -256,11 +297,11 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief What a pass waits for and makes.
+//! @brief The links of a pass: lines that it waits for and makes.
 [[nodiscard]] constexpr kind_links const& links_of(pipeline_view const& over,
                                                    pass const& what) noexcept {
-  bool const has_after = over.edges == nullptr ? what.stage + 1 < stages(over.extents)
-                                               : detail::is_read(over, what.stage);
+  bool const has_after =
+    over.edges == nullptr ? what.stage + 1 < stages(over.extents) : detail::is_read(over, what);
   return over.declared->links[index_of(what.kind)][has_after ? 1 : 0];
 }
 

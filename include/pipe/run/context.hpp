@@ -95,13 +95,13 @@ struct context {
   //! what the pass is handed as its output. Valid during the call.
   std::span<output const> outputs{};
 
-  //! A stage that has no input: it reads the data.
+  //! A pass that has no input of another one: it reads the data.
   [[nodiscard]] constexpr bool first_stage() const noexcept {
-    return detail::neighbours(edges, stages(extents), stage, -1) == 0;
+    return detail::neighbours(edges, stages(extents), {stage, chunk, chunks}, -1) == 0;
   }
-  //! A stage whose output nobody reads: it makes the loss.
+  //! A pass whose output nobody reads: it makes the loss.
   [[nodiscard]] constexpr bool last_stage() const noexcept {
-    return detail::neighbours(edges, stages(extents), stage, 1) == 0;
+    return detail::neighbours(edges, stages(extents), {stage, chunk, chunks}, 1) == 0;
   }
   //! The first chunk of its sequence: forward passes begin with it.
   [[nodiscard]] constexpr bool first_chunk() const noexcept { return chunk == 0; }
@@ -124,7 +124,11 @@ instances_of(flow const& declared, effect const& one, context const& where) noex
   int const step = one.stage == of_stage::own
                      ? to_readers(where.edges, declared.reader_step[one.of])
                      : step_to(one.stage);
-  int const all = step == 0 ? 1 : neighbours(where.edges, stages(where.extents), where.stage, step);
+  int const all =
+    step == 0
+      ? 1
+      : neighbours(
+          where.edges, stages(where.extents), {where.stage, where.chunk, where.chunks}, step);
   bool const each = one.stage != of_stage::own || of.instance == per::reader;
   return of.only_chunked && where.extents.chunks == 1 ? 0 : each || all == 0 ? all : 1;
 }

@@ -10,7 +10,6 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace pipelining::inline v0_3 {
 
@@ -95,19 +94,6 @@ template <class Stages>
     return std::tuple_size_v<Stages>;
   else
     return stages.size();
-}
-
-//! @brief The numbers of the stages whose type says `frozen`, for `with_frozen_stages`.
-//! @param stages as in visit_stage @param count of them
-template <class Stages>
-[[nodiscard]] std::vector<int> frozen_stages(Stages& stages, int count) {
-  std::vector<int> found;
-  for (int stage = 0; stage < count; ++stage)
-    (void)detail::visit_stage(stages, stage, [&]<class Stage>(Stage&) {
-      if constexpr (requires { requires Stage::frozen; })
-        found.push_back(stage);
-    });
-  return found;
 }
 
 } // namespace pipelining::inline v0_3

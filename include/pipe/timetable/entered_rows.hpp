@@ -57,6 +57,13 @@ struct place_row {
   entry_number count;
 };
 
+//! What a pass reads of another stage.
+struct graph_input {
+  input_line line;
+  int stage;
+  int unit;
+};
+
 //! Where stages are no chain: the lines of which a pass reads of other stages.
 class graph_inputs {
 public:
@@ -64,29 +71,28 @@ public:
     kind_links const& links = links_of(over, what);
     if (over.edges == nullptr || links.input == kind_links::none)
       return;
-    stage_ = what.stage;
+    what_ = what;
     step_ = links.input_step;
     int const route = route_of(over.extents, what.microbatch);
     first_ = (route * over.declared->rows + links.input) * stages(over.extents);
-    count = neighbours(over, stage_, step_);
+    count = neighbours(over, what, step_);
   }
-  [[nodiscard]] constexpr int stage(int number) const noexcept {
-    return neighbour(over_, stage_, step_, number).stage;
-  }
-  [[nodiscard]] constexpr input_line line(int number) const noexcept {
-    return first_ + stage(number);
+  //! One of them, with the unit that is read. @param unit that of the pass
+  [[nodiscard]] constexpr graph_input at(int number, int unit) const noexcept {
+    stage_neighbour const from = neighbour(over_, what_, step_, number);
+    return {first_ + from.stage, from.stage, unit + from.chunk - what_.chunk};
   }
 
   int count = 0;
 
 private:
   pipeline_view const& over_;
-  int stage_ = 0;
+  pass what_{};
   int step_ = 0;
   int first_ = 0;
 };
 
-//! What is wrong with rows by themselves.
+//! The errors of rows by themselves.
 struct row_findings {
   report first;
   int entered = 0; //!< wanted lines that passes of these rows make, where nothing is wrong
@@ -220,8 +226,8 @@ constexpr row_findings enter_row(place_map const& map,
       for (entry_number k = 0; others != nullptr && k < most_waits; ++k)
         others[i * most_waits + k] = nothing_before;
       if (known && map.over.edges != nullptr) {
-        where = (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
-                (neighbours(map.over, stage, 1) > 0 ? 2 : 0);
+        where = (neighbours(map.over, what, -1) > 0 ? 1 : 0) +
+                (neighbours(map.over, what, 1) > 0 ? 2 : 0);
         known = contains(map.over, what);
         still = goes_forward_only(map.over, stage);
       }

@@ -78,13 +78,14 @@ inline void hold_back(dynamic_timetable& table) {
   for (int const entry : held) {
     pass const& what = table.passes[at(entry)];
     int const device = device_of(over, what);
-    int const readers = neighbours(over, what.stage, 1);
+    int const readers = neighbours(over, what, 1);
     double latest = entry + 1 == table.offsets[at(device) + 1]
                       ? std::numeric_limits<double>::infinity()
                       : table.starts[at(entry) + 1];
     for (int k = 0; k < readers; ++k) {
-      int const stage = neighbour(over, what.stage, 1, k).stage;
-      int const reader = forward[unit(stage, unit_of(over, what))];
+      stage_neighbour const next = neighbour(over, what, 1, k);
+      int const stage = next.stage;
+      int const reader = forward[unit(stage, unit_of(over, what) + next.chunk - what.chunk)];
       if (reader < 0) {
         latest = 0; // nobody reads it: verify says so
         break;

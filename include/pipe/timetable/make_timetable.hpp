@@ -58,17 +58,19 @@ edges_by(Schedule const& plan, shape const& extents, std::vector<int> const& fro
       return edge_table({std::data(edges), std::size(edges)},
                         stages(extents),
                         {std::data(groups), std::size(groups)},
-                        frozen);
+                        frozen,
+                        extents.chunks);
     } else {
-      return edge_table({std::data(edges), std::size(edges)}, stages(extents), {}, frozen);
+      return edge_table(
+        {std::data(edges), std::size(edges)}, stages(extents), {}, frozen, extents.chunks);
     }
   } else if constexpr (adapts_schedule<Schedule>) {
     return edges_by(plan.of, extents, frozen);
   } else if (!frozen.empty()) {
     std::vector<stage_edge> chain;
     for (int stage = 1; stage < stages(extents); ++stage)
-      chain.push_back({stage - 1, stage});
-    return edge_table(chain, stages(extents), {}, frozen);
+      chain.push_back({stage - 1, stage, of_unit::same});
+    return edge_table(chain, stages(extents), {}, frozen, extents.chunks);
   } else {
     return {};
   }

@@ -84,14 +84,15 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
   graph_inputs const inputs(over, what);
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   for (int k = 0; k < inputs.count && latest != never; ++k) {
-    input_line const line = inputs.line(k);
-    double const ended = ended_on(state, row, behind, line, unit);
+    graph_input const from = inputs.at(k, unit);
+    double const ended = ended_on(state, row, behind, from.line, from.unit);
     int const devices = over.extents.devices;
-    double const message = state.messages.between(devices, state.map.holders[line], row % devices);
+    double const message =
+      state.messages.between(devices, state.map.holders[from.line], row % devices);
     double const ready =
       ended == never
         ? never
-        : ended + transfer_time(over, state.messages.groups, message, inputs.stage(k), what.stage);
+        : ended + transfer_time(over, state.messages.groups, message, from.stage, what.stage);
     latest = ready == never || ready > latest ? ready : latest;
   }
   return latest;

@@ -71,13 +71,12 @@ struct pass_times {
   graph_inputs const inputs(map.over, what);
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   for (int k = 0; k < inputs.count; ++k) {
-    input_line const line = inputs.line(k);
+    graph_input const from = inputs.at(k, unit);
     int const devices = map.over.extents.devices;
-    double const message = times.between(devices, map.holders[line], number % devices);
-    double const transfer =
-      transfer_time(map.over, times.groups, message, inputs.stage(k), what.stage);
-    if (!is_ready(map, passed, transfer, number, behind, line, unit, start))
-      return line;
+    double const message = times.between(devices, map.holders[from.line], number % devices);
+    double const transfer = transfer_time(map.over, times.groups, message, from.stage, what.stage);
+    if (!is_ready(map, passed, transfer, number, behind, from.line, from.unit, start))
+      return from.line;
   }
   auto const most_waits = static_cast<entry_number>(map.over.declared->most_waits);
   for (entry_number k = 0; row.others != nullptr && k < most_waits; ++k) {
@@ -216,10 +215,11 @@ constexpr report check_memory(pool_effect const& of,
       effect const& one = declared.kinds[kind].effects[i];
       if (one.stage == of_stage::own || users.fill_row(declared, one.of))
         continue;
-      int const stage = at / unit_count;
-      for (int k = 0; k < neighbours(over, stage, step_to(one.stage)); ++k) {
-        int const maker = neighbour(over, stage, step_to(one.stage), k).stage;
-        if ((found[maker * unit_count + at % unit_count] & users.of[one.of].makers) == 0)
+      pass const what = pass_at(over, at);
+      for (int k = 0; k < neighbours(over, what, step_to(one.stage)); ++k) {
+        stage_neighbour const from = neighbour(over, what, step_to(one.stage), k);
+        int const maker = from.stage * unit_count + at % unit_count + from.chunk - what.chunk;
+        if ((found[maker] & users.of[one.of].makers) == 0)
           return false;
       }
     }

@@ -206,7 +206,6 @@ TEST_CASE("what a pass waits for on its own device is no message") {
     CHECK(each.seconds == doctest::Approx(1));
 }
 
-// [snippet links]
 // Two runs, of 2 and of 8 chunks per sequence; a message of a chunk has so many bytes.
 std::string with_links(pp::timetable_view two_chunks, pp::timetable_view eight, double bytes) {
   std::vector<pp::timetable_view> const runs[] = {{two_chunks}, {eight}};
@@ -219,7 +218,6 @@ std::string with_links(pp::timetable_view two_chunks, pp::timetable_view eight, 
   return pp::write_costs(
     two_chunks.over.extents, pp::costs_of(runs[0]), pp::fit_links(samples), bytes / 2);
 }
-// [snippet links]
 
 TEST_CASE("a file of two runs predicts a third with messages of another size") {
   auto const step = [](int chunks) {

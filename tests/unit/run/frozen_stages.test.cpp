@@ -2,6 +2,7 @@
 // Stages without weights to train, in chains and graphs, under schedules of all families.
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/run/frozen_stages.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
@@ -241,12 +242,15 @@ static_assert(pp::stage_functor<forward_alone>);
 TEST_CASE("a frozen stage with nothing trained before it needs forward alone") {
   // [snippet found]
   std::tuple<forward_alone, only_trained> model;
-  pp::with_frozen_stages<pp::OneFOneB> const schedule{{}, pp::frozen_stages(model, 2)};
+  auto const table = pp::make_timetable_for(model, pp::OneFOneB{}, {2, 5});
   // [snippet found]
-  CHECK(schedule.frozen == std::vector<int>{0});
-  pp::run(pp::lower(pp::make_timetable(schedule, {2, 5}), support::single_words),
-          model,
-          {.guarded = true});
+  CHECK(table.passes ==
+        pp::make_timetable(pp::with_frozen_stages<pp::OneFOneB>{{}, {0}}, {2, 5}).passes);
+  pp::plan const work = pp::lower(table, support::single_words);
+  CHECK(std::count_if(work.items.begin(), work.items.end(), [](pp::item const& step) {
+          return step.what == pp::operation::send;
+        }) == 5); // no gradient goes back
+  pp::run(work, model, {.guarded = true});
   CHECK(std::get<0>(model).calls == 5);
   CHECK(std::get<1>(model).gradient == 0 + 1 + 2 + 3 + 4);
   // Where the plan has passes that it cannot run, it is refused.

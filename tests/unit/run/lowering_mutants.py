@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from planted_headers import edits_of, planted, write  # noqa: E402
 
 SLOTS, USES, ARENA, WAITS = "plan/lower/slots.hpp", "plan/lower/data_uses.hpp", "plan/lower/arena.hpp", "plan/lower/waits.hpp"
+GRAPH = "flow/stage_graph.hpp"
 PROGRAM, ORDER, DEVICE = "plan/lower/device_program.hpp", "plan/lower/global_order.hpp", "plan/lower/device_plan.hpp"
 
 # As planted_headers.py says. The first is lowering itself.
@@ -53,6 +54,11 @@ MUTANTS = [
      "    int const at = use.whole || PLANTED ? unit : work.microbatch;"),
     ("count several neighbours as one place", USES, "          at += count(*other, work) - 1;",
      "          at += PLANTED ? 0 : count(*other, work) - 1;"),
+    ("read the own chunk of other stages", USES, "at + whose.chunk - work.chunk;", "at + (PLANTED ? 0 : whose.chunk - work.chunk);"),
+    ("number what all chunks read as the first of them does", GRAPH, "codes[edge] == all_chunks ? of.chunk : 0;",
+     "codes[edge] == all_chunks && !PLANTED ? of.chunk : 0;"),
+    ("number a neighbour as if all edges led to a chunk", GRAPH, "  result.number =\n    neighbours_by(",
+     "  result.number = PLANTED ? result.number :\n    neighbours_by("),
     ("order nobody by what is followed", USES, "|| one.what == does::follows;", "|| (one.what == does::follows && !PLANTED);"),
     ("size nothing that is handed", ARENA, "      std::int64_t const bytes = bytes_for(sizes, of, maker, reader);",
      "      std::int64_t const bytes = PLANTED ? 0 : bytes_for(sizes, of, maker, reader);"),

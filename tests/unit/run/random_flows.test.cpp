@@ -50,8 +50,9 @@ enum class end { declared, ordered, lowered, ran, count };
 struct outcome {
   end at = end::ran;
   std::string sentence{};
-  bool compared = false; // with the interpreter
-  int kinds = 0;         // of the flow
+  bool compared = false;  // with the interpreter
+  int kinds = 0;          // of the flow
+  bool elsewhere = false; // stages read other chunks than their own
 };
 
 outcome try_flow(unsigned seed) {
@@ -67,6 +68,7 @@ outcome try_flow(unsigned seed) {
     result.at = end::lowered;
     pp::plan const work = pp::lower(table, support::eight_bytes{});
     CHECK(pp::prove(work));
+    result.elsewhere = pp::detail::names_chunks(work.over);
     result.at = end::ran;
     std::vector<reading_stage> model(static_cast<std::size_t>(stages(work.over.extents)));
     for (reading_stage& stage : model) {
@@ -84,7 +86,7 @@ outcome try_flow(unsigned seed) {
       support::digests all;
       for (reading_stage& stage : model)
         all.merge(stage.read);
-      CHECK(all == support::interpret(table));
+      CHECK(all == support::interpret(table, made.edges()));
     }
   } catch (std::invalid_argument const& refusal) {
     result.sentence = refusal.what();
@@ -108,7 +110,8 @@ TEST_CASE("whatever is declared runs, or is refused in a sentence") {
   std::map<std::string, int> sentences;
   int ends[static_cast<int>(end::count) + 1]{};
   int compared = 0;
-  int large = 0; // of those that ran, with more kinds than letters
+  int elsewhere = 0; // of those that ran, with edges to other chunks
+  int large = 0;     // of those that ran, with more kinds than letters
   // The first have found a fault before: waits for two engines, slots of the host alone, an order
   // of effects, a pool on both memories.
   std::vector<unsigned> seeds{12'075, 20'350, 16'229, 57'378};
@@ -121,6 +124,7 @@ TEST_CASE("whatever is declared runs, or is refused in a sentence") {
     outcome const found = try_flow(i);
     ++ends[static_cast<int>(found.at)];
     compared += found.compared ? 1 : 0;
+    elsewhere += found.at == end::count && found.elsewhere ? 1 : 0;
     large += found.at == end::count && found.kinds > 26 ? 1 : 0;
     ++sentences[std::to_string(static_cast<int>(found.at)) + " " + found.sentence];
     CHECK(found.at != end::lowered);
@@ -128,12 +132,15 @@ TEST_CASE("whatever is declared runs, or is refused in a sentence") {
   }
   std::cout << "random flows: " << flows << ", refused by declare " << ends[0]
             << ", by the order of passes " << ends[1] << ", ran " << ends[4] << " (as interpreted "
-            << compared << ", of more than 26 kinds " << large << ")\n";
+            << compared << ", of more than 26 kinds " << large << ", across chunks " << elsewhere
+            << ")\n";
   if (std::getenv("PIPELINING_TEST_SENTENCES") != nullptr)
     for (auto const& [sentence, count] : sentences)
       std::cout << count << " x " << sentence << '\n';
   if (seed == nullptr)
     CHECK(large >= 10);
+  if (seed == nullptr)
+    CHECK(elsewhere >= 60);
   if (seed == nullptr)
     CHECK(ends[static_cast<int>(end::count)] * 10 >= static_cast<int>(flows) * 3); // a third runs
 }

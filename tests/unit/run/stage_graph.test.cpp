@@ -12,6 +12,7 @@
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
@@ -28,9 +29,13 @@ namespace {
 using support::words;
 
 template <class Policy, class Schedule>
-void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19937& random) {
+void check_gradients(Schedule const& schedule,
+                     pp::pipeline_size size,
+                     std::mt19937& random,
+                     bool across_chunks = false) {
   pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
-  auto const edges = support::draw_graph(pp::stages(extents), random);
+  auto const edges = across_chunks ? support::draw_units(pp::stages(extents), random)
+                                   : support::draw_graph(pp::stages(extents), random);
   auto const table = pp::make_timetable(
     pp::with_stage_graph<Schedule>{schedule, edges}, size, pp::uniform_cost{.communication = 0.25});
   std::vector<std::uint64_t> weights;
@@ -42,10 +47,13 @@ void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19
   for (int step = 0; step < steps; ++step)
     runner.step();
   auto const expected = support::gradients_of(edges, weights, extents.microbatches, extents.chunks);
-  auto const units = static_cast<std::uint64_t>(steps * pp::units(extents));
   for (std::size_t s = 0; s < model.size(); ++s) {
+    std::size_t inputs = 0; // of a microbatch
+    for (int chunk = 0; chunk < extents.chunks; ++chunk)
+      inputs +=
+        support::units_beside(edges, {static_cast<int>(s), chunk}, -1, extents.chunks).size();
     CHECK(model[s].gradient == steps * expected[s]);
-    CHECK(model[s].inputs == units * support::before(edges, static_cast<int>(s)).size());
+    CHECK(model[s].inputs == static_cast<std::size_t>(steps * extents.microbatches) * inputs);
     CHECK(model[s].outputs == model[s].inputs);
   }
   CHECK(pp::verify(runner.trace()));
@@ -62,7 +70,122 @@ void check_graphs(Schedule const& schedule, std::uint32_t seed) {
     }
 }
 
+// All forward passes, then all backward passes, which suits edges to any chunks.
+struct all_forward_first {
+  int chunks = 1;
+
+  [[nodiscard]] pp::shape arrange(int devices, int microbatches) const {
+    return {.devices = devices, .microbatches = microbatches, .chunks = chunks};
+  }
+  static void order(pp::shape const& extents, int device, pp::row_writer& out) {
+    for (int m = 0; m < extents.microbatches; ++m)
+      for (int chunk = 0; chunk < extents.chunks; ++chunk)
+        out.forward(device, m, chunk);
+    for (int m = 0; m < extents.microbatches; ++m)
+      for (int chunk = extents.chunks - 1; chunk >= 0; --chunk)
+        out.backward(device, m, chunk);
+  }
+};
+
+// Prompts, then tokens: a chunk is a step, and the last stage hands its token to the first one.
+constexpr auto pool_of(pp::slot_class of) {
+  return static_cast<std::uint8_t>(of);
+}
+constexpr pp::flow inference = pp::declare(
+  {{.word = "output",
+    .pool = pool_of(pp::slot_class::output),
+    .arrives_in = pool_of(pp::slot_class::received_input),
+    .wanted = true}},
+  {{pp::pass_kind::forward,
+    pp::declare_kind('F',
+                     "forward",
+                     pp::engine::compute,
+                     pp::stage_call::perform,
+                     {{pp::does::reads, 0, pp::of_stage::before}, {pp::does::makes, 0}})}});
+struct decode {
+  static constexpr pp::flow declared = inference;
+
+  int tokens = 1;
+
+  [[nodiscard]] pp::shape arrange(int devices, int groups) const {
+    return {.devices = devices, .microbatches = groups, .chunks = tokens + 1};
+  }
+  static void order(pp::shape const& extents, int device, pp::row_writer& out) {
+    for (int step = 0; step < extents.chunks; ++step)
+      for (int group = 0; group < extents.microbatches; ++group)
+        out.forward(device, group, step);
+  }
+  [[nodiscard]] static support::edge_list edges_of(pp::shape const& extents) {
+    support::edge_list ring;
+    for (int stage = 0; stage + 1 < stages(extents); ++stage)
+      ring.push_back({stage, stage + 1, pp::of_unit::same});
+    ring.push_back({stages(extents) - 1, 0, pp::of_unit::previous});
+    return ring;
+  }
+};
+struct decode_times {
+  double prefill = 1;
+
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    return what.chunk == 0 ? prefill : 1;
+  }
+  [[nodiscard]] static double latency() { return 0; }
+};
+// Token t + 1 of a group is what the stages make of token t.
+struct decoding_stage {
+  std::vector<std::uint64_t> made{};
+
+  static std::uint64_t next(std::uint64_t read, int stage) {
+    return read * 6364136223846793005U + static_cast<std::uint64_t>(stage);
+  }
+  void perform(pp::pass_kind, pp::context const& at, pp::input in, pp::output out) {
+    std::uint64_t const read =
+      at.first_stage() ? static_cast<std::uint64_t>(at.microbatch) : in.as<std::uint64_t>()[0];
+    made.push_back(next(read, at.stage));
+    if (!at.last_stage())
+      for (std::uint64_t& word : out.as<std::uint64_t>())
+        word = made.back();
+  }
+};
+
 } // namespace
+
+TEST_CASE("stages that read other chunks have the gradients of one unit after the other") {
+  std::mt19937 random(7);
+  for (int const devices : {1, 2, 3, 5})
+    for (int const chunks : {1, 2, 4})
+      for (int round = 0; round < 3; ++round) {
+        all_forward_first const schedule{chunks};
+        check_gradients<pp::communicator_per_pair>(schedule, {devices, 2}, random, true);
+        check_gradients<pp::communicator_per_edge>(schedule, {devices, 3}, random, true);
+        check_gradients<pp::one_communicator>(schedule, {devices, 2}, random, true);
+      }
+}
+
+TEST_CASE("the last stage hands its token to the first one for the next step") {
+  struct {
+    int stages, groups, tokens;
+    double prefill, makespan; // by the closed form of decode rings
+  } const rings[] = {{4, 4, 8, 1, 39}, {4, 8, 8, 5, 119}, {3, 2, 5, 1, 19}, {1, 1, 3, 2, 5}};
+  for (auto const& ring : rings) {
+    auto const table = pp::make_timetable(
+      decode{ring.tokens}, {ring.stages, ring.groups}, decode_times{ring.prefill});
+    CHECK(pp::verify(table));
+    CHECK(pp::makespan(table) == ring.makespan);
+    std::vector<decoding_stage> model(static_cast<std::size_t>(ring.stages));
+    pp::thread_runner runner(pp::lower(table, words), model, {.guarded = true});
+    runner.step();
+    for (int group = 0; group < ring.groups; ++group) {
+      auto token = static_cast<std::uint64_t>(group);
+      for (int step = 0; step <= ring.tokens; ++step)
+        for (int stage = 0; stage < ring.stages; ++stage) {
+          token = decoding_stage::next(token, stage);
+          CHECK(model[static_cast<std::size_t>(stage)]
+                  .made[static_cast<std::size_t>(step * ring.groups + group)] == token);
+        }
+    }
+  }
+}
 
 TEST_CASE("a model that is a graph has the gradients of one unit after the other") {
   SUBCASE("gpipe") {

@@ -43,7 +43,8 @@ needs(pp::timetable_view const& table, support::edge_list const& edges, std::siz
     bool const same_stage = other.stage == what.stage;
     bool const same_chunk = other.chunk == what.chunk;
     auto const reads = [&](int from, int to) {
-      return std::find(edges.begin(), edges.end(), pp::stage_edge{from, to}) != edges.end();
+      return std::find(edges.begin(), edges.end(), pp::stage_edge{from, to, pp::of_unit::same}) !=
+             edges.end();
     };
     bool needed = false;
     if (what.kind == pp::pass_kind::forward)
@@ -102,9 +103,11 @@ void check_on_graphs(Schedule const& schedule, std::uint32_t seed) {
     }
 }
 
-std::string refusal(support::edge_list const& edges) {
+std::string refusal(support::edge_list const& edges, int chunks = 1, bool grouped = false) {
+  std::vector<pp::stage_group> const groups{{0, 2}};
   try {
-    (void)pp::detail::edge_table(edges, 8);
+    (void)pp::detail::edge_table(
+      edges, 8, {groups.data(), std::size_t(grouped ? 1 : 0)}, {}, chunks);
   } catch (std::invalid_argument const& refused) {
     return refused.what();
   }
@@ -137,6 +140,62 @@ TEST_CASE(
       }
     CHECK(pp::detail::graph_width(over) == widest);
   }
+}
+
+TEST_CASE("edges say which chunk of a stage another one reads") {
+  std::mt19937 random(2);
+  for (int round = 0; round < 200; ++round) {
+    int const stages = 1 + static_cast<int>(random() % 5);
+    int const chunks = 1 + static_cast<int>(random() % 4);
+    support::edge_list const edges = support::draw_units(stages, random);
+    std::vector<int> const table = pp::detail::edge_table(edges, stages, {}, {}, chunks);
+    CHECK(pp::detail::table_size(table.data(), stages) == static_cast<int>(table.size()));
+    pp::pipeline_view const over{
+      .extents = {.devices = stages, .chunks = chunks}, .holders = nullptr, .edges = table.data()};
+    int widest = 1;
+    for (int s = 0; s < stages; ++s)
+      for (int c = 0; c < chunks; ++c)
+        for (int const step : {-1, 1}) {
+          pp::pass const what = pp::row_writer::make(pp::pass_kind::forward, s, 0, c);
+          auto const expected = support::units_beside(edges, {s, c}, step, chunks);
+          REQUIRE(pp::detail::neighbours(over, what, step) == static_cast<int>(expected.size()));
+          widest = std::max(widest, static_cast<int>(expected.size()));
+          for (int k = 0; k < static_cast<int>(expected.size()); ++k) {
+            pp::detail::stage_neighbour const there = pp::detail::neighbour(over, what, step, k);
+            support::stage_and_chunk const unit{there.stage, there.chunk};
+            CHECK(unit == expected[static_cast<std::size_t>(k)]);
+            auto const back = support::units_beside(edges, unit, -step, chunks);
+            REQUIRE(there.number < static_cast<int>(back.size()));
+            CHECK(back[static_cast<std::size_t>(there.number)] == support::stage_and_chunk{s, c});
+          }
+        }
+    CHECK(pp::detail::graph_width(over) >= widest);
+  }
+}
+
+TEST_CASE("edges that cannot mean what their stages need are refused with a sentence") {
+  using enum pp::of_unit;
+  CHECK(refusal({{0, 1}}).empty());
+  CHECK(refusal({{0, 1}}, 2) ==
+        "stage graph: the edge from stage 0 to stage 1 does not say which chunk is read, and "
+        "sequences are cut into several; write of_unit::same, previous, next or all as its third "
+        "member");
+  for (pp::of_unit const unit : {same, previous, next, all})
+    CHECK(refusal({{0, 1, unit}}, 2).empty());
+  CHECK(refusal({{7, 0, previous}}, 2).empty());
+  CHECK(refusal({{3, 3, previous}}, 2).empty());
+  for (pp::of_unit const unit : {unsaid, same, next, all})
+    CHECK(refusal({{7, 0, unit}}).find("leads back; number stages") != std::string::npos);
+  for (pp::of_unit const unit : {next, all})
+    CHECK(refusal({{1, 2, unit}, {7, 0, previous}}, 2)
+            .find("reads a later chunk, and another edge leads back") != std::string::npos);
+  CHECK(refusal({{1, 2, previous}}, 2, true).find("groups share out the work of one") !=
+        std::string::npos);
+  CHECK(refusal({{1, 2, same}}, 2, true).empty());
+  CHECK(refusal({{1, 2, static_cast<pp::of_unit>(9)}}).find("a unit that is none") !=
+        std::string::npos);
+  CHECK(refusal({{0, -1, previous}}).find("names a stage that does not exist") !=
+        std::string::npos);
 }
 
 TEST_CASE("edges that cannot be are refused with a sentence") {

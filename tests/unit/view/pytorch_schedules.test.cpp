@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Every schedule that has a name is written as a file of PyTorch's and read back, or the format has
-// no words for it.
+// Every schedule that has a name is written as CSV and read back, and as a file of PyTorch's, or
+// that format has no words for it.
 #include <pipe/flow/pass.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -11,6 +11,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tests/support/csv_round_trip.hpp>
 #include <tests/unit/view/round_trip.hpp>
 
 namespace pp = pipelining;
@@ -57,6 +58,7 @@ TEST_CASE("every schedule that PyTorch's format can carry comes back") {
           CAPTURE(one.name);
           CAPTURE(devices);
           CAPTURE(microbatches);
+          (void)support::check_csv(table);
           bool const written = can_be_written(table);
           (written ? read : refused).insert(one.name);
           if (written)

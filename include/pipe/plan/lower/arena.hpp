@@ -107,13 +107,18 @@ constexpr void size_pass(data_uses const& uses,
         grow(layouts[use.pool], sizes.bytes(made_in, work));
         continue;
       }
-      auto const owner = static_cast<std::uint16_t>(uses.owner(use, work, number));
-      pass const maker =
-        use.stage == 0 ? work : pass{use.maker, false, owner, work.microbatch, work.chunk};
-      int const reader = use.stage != 0 ? work.stage
-                         : use.reader == 0
-                           ? nothing
-                           : neighbour(uses.over, work.stage, use.reader, number).stage;
+      pass maker = work;
+      if (use.stage != 0) {
+        stage_neighbour const owner = uses.owner(use, work, number);
+        maker = {use.maker,
+                 false,
+                 static_cast<std::uint16_t>(owner.stage),
+                 work.microbatch,
+                 static_cast<std::uint16_t>(owner.chunk)};
+      }
+      int const reader = use.stage != 0    ? work.stage
+                         : use.reader == 0 ? nothing
+                                           : neighbour(uses.over, work, use.reader, number).stage;
       std::int64_t const bytes = bytes_for(sizes, of, maker, reader);
       bool const fills = use.at == slot_place::outputs;
       slot used = fills ? step.out : step.in;

@@ -150,7 +150,7 @@ struct data_uses {
   [[nodiscard]] constexpr list const& operator[](pass const& work) const noexcept {
     int const stage = work.stage;
     int const where = over.edges != nullptr
-                        ? position_in_graph(stage)
+                        ? position_in_graph(work)
                         : (stage > 0 ? 1 : 0) + (stage + 1 < stage_count ? 2 : 0);
     return of[index_of(work.kind)][where];
   }
@@ -159,8 +159,8 @@ struct data_uses {
   [[nodiscard]] constexpr int count(data_use const& use, pass const& work) const noexcept {
     if (over.edges == nullptr)
       return 1;
-    return use.stage != 0   ? neighbours(over, work.stage, use.stage)
-           : use.per_reader ? neighbours(over, work.stage, use.reader)
+    return use.stage != 0   ? neighbours(over, work, use.stage)
+           : use.per_reader ? neighbours(over, work, use.reader)
                             : 1;
   }
   //! The number of the instance that a use is about, the `number`-th of `count`.
@@ -169,11 +169,10 @@ struct data_uses {
     int const at = use.whole ? unit : work.microbatch;
     if (over.edges == nullptr)
       return use.first + work.stage * unit_count + at;
-    stage_neighbour const whose = use.stage == 0 ? stage_neighbour{work.stage, number}
-                                                 : neighbour(over, work.stage, use.stage, number);
+    stage_neighbour const whose = owner(use, work, number);
     return ((use.of * stage_count + whose.stage) * width + (use.per_reader ? whose.number : 0)) *
              unit_count +
-           at;
+           at + whose.chunk - work.chunk;
   }
   //! Which of what a pass reads, or fills, an instance is, the `number`-th of `count`. Neighbours
   //! that another use before it has on this stage move it back.
@@ -190,10 +189,11 @@ struct data_uses {
   [[nodiscard]] constexpr bool shares_reads() const noexcept {
     return width > 1 || over.declared->reads_beside;
   }
-  //! The stage whose instance that is.
-  [[nodiscard]] constexpr int
+  //! The stage and the chunk whose instance that is, and which of its instances.
+  [[nodiscard]] constexpr stage_neighbour
   owner(data_use const& use, pass const& work, int number) const noexcept {
-    return use.stage == 0 ? work.stage : neighbour(over, work.stage, use.stage, number).stage;
+    return use.stage == 0 ? stage_neighbour{work.stage, number, work.chunk}
+                          : neighbour(over, work, use.stage, number);
   }
   //! The number of the instance that a pass makes for a reader on another stage.
   //! @pre it makes one
@@ -223,8 +223,8 @@ struct data_uses {
 
 private:
   // By itself, so that what chains do stays small enough to be inlined.
-  [[nodiscard]] constexpr int position_in_graph(int stage) const noexcept {
-    return (neighbours(over, stage, -1) > 0 ? 1 : 0) + (neighbours(over, stage, 1) > 0 ? 2 : 0);
+  [[nodiscard]] constexpr int position_in_graph(pass const& work) const noexcept {
+    return (neighbours(over, work, -1) > 0 ? 1 : 0) + (neighbours(over, work, 1) > 0 ? 2 : 0);
   }
   [[nodiscard]] constexpr int product_in_graph(pass const& maker, int reader) const noexcept {
     product_reader const read = reader_of(over, maker, reader);

@@ -97,11 +97,11 @@ requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
     int const behind = first + stages(inside(extents));
     std::vector<stage_edge> edges;
     for (int shard = 0; shard < extents.devices; ++shard)
-      edges.push_back({shard, first});
+      edges.push_back({shard, first, of_unit::same});
     for (int stage = first; stage + 1 < behind; ++stage)
-      edges.push_back({stage, stage + 1});
+      edges.push_back({stage, stage + 1, of_unit::same});
     for (int shard = 0; shard < extents.devices; ++shard)
-      edges.push_back({behind - 1, behind + shard});
+      edges.push_back({behind - 1, behind + shard, of_unit::same});
     return edges;
   }
   //! The shards of each end.

@@ -136,14 +136,16 @@ private:
       int const step = one.stage == of_stage::before  ? -1
                        : one.stage == of_stage::after ? 1
                                                       : beside;
-      for (int k = 0; k < neighbours(over_, what.stage, step); ++k) {
-        stage_neighbour const owner = neighbour(over_, what.stage, step, k);
-        all[index(one.of, owner.stage, owner.number, what)].users.push_back(entry);
+      for (int k = 0; k < neighbours(over_, what, step); ++k) {
+        stage_neighbour const owner = neighbour(over_, what, step, k);
+        pass maker = what;
+        maker.chunk = static_cast<std::uint16_t>(owner.chunk);
+        all[index(one.of, owner.stage, owner.number, maker)].users.push_back(entry);
       }
       return;
     }
     int const step = to_readers(over_.edges, flow_.reader_step[one.of]);
-    int const readers = step == 0 ? 1 : neighbours(over_, what.stage, step);
+    int const readers = step == 0 ? 1 : neighbours(over_, what, step);
     int const count = of.instance == per::reader ? readers : std::min(readers, 1);
     for (int k = 0; k < count; ++k) {
       instance& here = all[index(one.of, what.stage, k, what)];

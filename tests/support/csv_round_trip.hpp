@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Is a timetable that was written as CSV read back?
+
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/timetable/timetable.hpp>
+#include <pipe/view/csv.hpp>
+#include <pipe/view/read_csv.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace support {
+
+//! @brief Writes a table, reads it, and compares. Returns what was read.
+inline pipelining::dynamic_timetable check_csv(pipelining::dynamic_timetable const& table) {
+  namespace pp = pipelining;
+  std::string text;
+  pp::write_csv(text, table);
+  CAPTURE(text);
+  pp::dynamic_timetable const read = pp::read_csv(text, table.over.declared);
+  pp::shape const& extents = table.over.extents;
+  REQUIRE(pp::stages(read.over.extents) == pp::stages(extents));
+  REQUIRE(read.over.extents.microbatches == extents.microbatches);
+  for (int stage = 0; stage < pp::stages(extents); ++stage)
+    for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch) {
+      CHECK(pp::device_of(read.over.view(), stage, microbatch) ==
+            pp::device_of(table.over.view(), stage, microbatch));
+      CHECK(pp::chunks_of(read.over, microbatch) == pp::chunks_of(table.over, microbatch));
+    }
+  CHECK(read.passes == table.passes);
+  CHECK(read.starts == table.starts);
+  CHECK(read.ends == table.ends);
+  if (read.over.extents.devices == extents.devices) // the last ones may have no pass
+    CHECK(read.offsets == table.offsets);
+  std::string again;
+  pp::write_csv(again, read);
+  CHECK(again == text);
+  return read;
+}
+
+} // namespace support
