@@ -107,6 +107,13 @@ struct slot_check {
     past->content = content;
     past->reader_count = 0;
   }
+  //! `item_index` adds to what a slot must hold.
+  constexpr void add(int item_index, slot_class of, int index, int content) noexcept {
+    slot_history const* const past = history(of, index);
+    if (past == nullptr || past->content != content)
+      return fail(plan_rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
+    write(item_index, of, index, content);
+  }
   //! `item_index` reads a slot that must hold `content`, written by an item that is complete.
   constexpr void read(int item_index, slot_class of, int index, int content) noexcept {
     slot_history* const past = history(of, index);
@@ -246,6 +253,8 @@ struct slot_check {
           return fail(plan_rule::wrong_content, i, nothing);
         if (use.stage == 0 && uses.brings(use, what))
           write(i, at.of, at.index, content);
+        else if (use.adds)
+          add(i, at.of, at.index, content);
         else
           read(i, at.of, at.index, content);
       }
