@@ -128,9 +128,10 @@ def render_arithmetic(found):
     about = found["machine"]
     text = f"""## Arithmetic of one core
 
-Float numbers on one thread (`host_arithmetic`, {about['date']}, {about['processor']}, vector loops `{core['version']}`), GFLOP/s of
-processor time, the best of several runs, while the load of the {about['cores']} cores was {about['load']}. The core's peak in the same run
-was {core['peak']:.0f} GFLOP/s. Attention is causal, and half of the square is counted. "Backward" of a product is the gradient of its matrix.{" PyTorch " + found["torch"][0]["torch"] + " has one thread, too." if found["torch"] else ""}
+Float numbers on one thread (`host_arithmetic`, {about['date']}, {about['processor']}, vector loops `{core['version']}`): shares of the core's peak, which
+was {core['peak']:.0f} GFLOP/s in the same run, by processor time, the best of several runs. The load of the {about['cores']} cores was {about['load']}. Attention is
+causal, and half of the square is counted. "Backward" of a product is the gradient of its matrix.{
+    " PyTorch " + found["torch"][0]["torch"] + " has one thread, too." if found["torch"] else ""}
 
 """
     rows = []
@@ -139,9 +140,9 @@ was {core['peak']:.0f} GFLOP/s. Attention is causal, and half of the square is c
             cells = [f"{row['what']} {row['shape']}"]
             for key in ("forward", "backward"):
                 peer = peers.get((row["what"], row["shape"]))
-                cells += [f"{row[key]:.0f}", f"{100 * row[key] / core['peak']:.0f} %", f"{row[key] / peer[key]:.2f}" if peer else ""]
+                cells += [f"{100 * row[key] / core['peak']:.0f} %", f"{row[key] / peer[key]:.2f}" if peer else ""]
             rows.append(cells)
-    text += table(["", "forward", "of peak", "to PyTorch", "backward", "of peak", "to PyTorch"], rows)
+    text += table(["", "forward", "to PyTorch", "backward", "to PyTorch"], rows)
     return text + f"""
 AdamW moves {adamw['rate']:.1f} GB/s, {100 * adamw['rate'] / adamw['memory']:.0f} % of a loop that only adds one to the same four arrays.
 
@@ -150,63 +151,74 @@ AdamW moves {adamw['rate']:.1f} GB/s, {100 * adamw['rate'] / adamw['memory']:.0f
 
 def render_page(found):
     about = found["machine"]
+    smallest, *_, largest = found["making"]
+
+    def extent(key):
+        figures = sorted(row[key] for row in found["making"][largest]["ours"])
+        return f"{figures[0]:.0f} to {figures[-1]:.0f}"
+
     text = f"""# Performance
 
 What `scripts/bench` measured on {about['date']}: {about['processor']}, {about['cores']} cores, {about['compiler']}. Ratios within a
-row come from one run; times of another machine are others. Kernels have [a page of their own](explanation/kernel_speed.md),
-and so have [timetables of the compiler](explanation/compile_time.md).
+row come from one run; times of another machine are others. Other pages have [kernels](explanation/kernel_speed.md) and [timetables
+of the compiler](explanation/compile_time.md).
 
 ## Making a plan
 
-Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`). "Plan" is lowering with its proof of freedom
-from deadlock, "proof" the part of that which the proof takes. "Bytes" are the most that were allocated at once, per pass.
-All timetables were verified.
+Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`), at {largest.replace(" ", " devices and ")} microbatches. "Plan" is
+lowering with its proof of freedom from deadlock, "proof" its part of that. Times take {extent("simulate")}, verification {extent("verify")}.
+"Bytes" are the most that were allocated at once, per pass. Then the whole for devices and microbatches, all verified; in the last
+column order, times and verification, of one run.
 
 """
-    for size, both in found["making"].items():
-        devices, microbatches = size.split()
-        text += f"{devices} devices, {microbatches} microbatches:\n\n"
-        text += table(["schedule", "passes", "order", "times", "verify", "plan", "proof", "bytes", "together"],
-                      [[row["schedule"], str(row["passes"]), *(whole(row, key) for key in ("order", "simulate", "verify",
-                                                                                         "lower", "prove", "plan_bytes")),
-                        seconds_text(row["seconds"])] for row in both["ours"]]) + "\n"
+    small, huge = named(found["making"][smallest]["ours"]), named(found["scale"])
+    text += table(["schedule", "order", "plan", "proof", "bytes", smallest.replace(" ", ", "), largest.replace(" ", ", "),
+                   "8192, 1024"],
+                  [[row["schedule"], *(whole(row, key) for key in ("order", "lower", "prove", "plan_bytes")),
+                    seconds_text(small[row["schedule"]]["seconds"]), seconds_text(row["seconds"]),
+                    f"{huge[row['schedule']]['seconds']:.1f} s" if row["schedule"] in huge else ""]
+                   for row in found["making"][largest]["ours"]]) + "\n"
+    per_pass = sorted(row["seconds"] / row["passes"] * 1e9 for row in found["scale"])
+    held = sorted(row["table_bytes"] for row in found["scale"] if "table_bytes" in row)
+    most = max(row["passes"] for row in found["scale"])
+    text += f"""Of 8,192 devices these are up to {most:,} passes, {per_pass[0]:.0f} to {per_pass[-1]:.0f} ns each{
+        f" and {held[0]:.0f} to {held[-1]:.0f} bytes" if held else ""}.
+
+"""
     ratios = making_ratios(found)
     if ratios:
         version = next(iter(found["making"].values()))["torch"][0]["torch"]
-        text += f"""Beside PyTorch {version}, which makes the order with its sends and receives, and neither verifies nor proves it. Both made
-the same number of passes. The repository of sail-sg's zero-bubble schedules (commit 39f2c186) publishes no times of its
-schedulers, so there is nothing to compare with.
+        text += f"""PyTorch {version} makes the same number of passes, with sends and receives, and neither verifies nor proves them. "Ratio" is
+its time to ours. The repository of sail-sg's zero-bubble schedules (commit 39f2c186) publishes no times of its schedulers.
 
 """
-        text += table(["schedule", "devices, microbatches", "ours", "PyTorch", "ratio"],
-                      [[name, size.replace(" ", ", "), seconds_text(own), seconds_text(peer), f"{peer / own:.0f}"]
-                       for size, name, own, peer in ratios]) + "\n"
-    text += """## Large pipelines
+        peers = {(size, name): (peer, peer / own) for size, name, own, peer in ratios}
+        cells = {name: [cell for size in found["making"] for peer, ratio in [peers[size, name]]
+                        for cell in (seconds_text(peer), f"{ratio:.0f}")] for _, name, _, _ in ratios}
+        text += table(["PyTorch", *(head for size in found["making"] for head in (size.replace(" ", ", "), "ratio"))],
+                      [[name, *row] for name, row in cells.items()]) + "\n"
+    text += """## What a pass costs next to its work
 
-8,192 devices and 1,024 microbatches: order, times and verification, one run on one core, and the most bytes that were
-allocated at once.
-
-"""
-    text += table(["schedule", "passes", "ns per pass", "bytes per pass", "seconds"],
-                  [[row["schedule"], f"{row['passes']:,}", f"{row['seconds'] / row['passes'] * 1e9:.0f}", whole(row, "table_bytes"),
-                    f"{row['seconds']:.1f}"] for row in found["scale"]]) + "\n"
-    text += """## What a pass costs beside its work
-
-1F1B with stages that do nothing and 128 microbatches; microseconds per pass of a device, over 2001 steps
-(`runner_overhead`), and its ratio to the thread runner's least. The runners and PyTorch (processes over gloo, 21 steps with
-its autograd) move messages between their devices, each of which keeps a thread or process of its own; they contend for
-the cores where there are more devices than those. oneTBB and Taskflow run the same passes with the same dependencies as a
-graph, without messages, and may run all of them on one thread. What each has done is checked before or after it is timed.
+1F1B with stages that do nothing and 128 microbatches: microseconds per pass of a device, the least and the median of 2001 steps
+(`runner_overhead`), and the ratio of the least to the thread runner's. The runners and PyTorch (processes over gloo, 21 steps with its
+autograd) move messages between devices, each a thread or process that contends for the cores. oneTBB and Taskflow run the same passes
+and dependencies as a graph, without messages, and may run all of them on one thread. Results are checked before or after each is
+timed.
 
 """
+    devices = sorted({row["devices"] for row in found["overhead"]})
     threads = {row["devices"]: row["least"] for row in found["overhead"] if row["runner"] == "threads"}
-    text += table(["runner", "devices", "least", "median", "ratio"],
-                  [[row["runner"], str(row["devices"]), f"{row['least']:.2f}", f"{row['median']:.2f}",
-                    f"{row['least'] / threads[row['devices']]:.2f}"] for row in found["overhead"]]) + "\n"
+    runners = {}
+    for row in found["overhead"]:
+        runners.setdefault(row["runner"], {})[row["devices"]] = [
+            f"{row['least']:.2f}", f"{row['median']:.2f}", f"{row['least'] / threads[row['devices']]:.2f}"]
+    text += table(["runner", *(head for each in devices for head in (f"{each} devices", "median", "ratio"))],
+                  [[runner, *(cell for each in devices for cell in row.get(each, ["", "", ""]))]
+                   for runner, row in runners.items()]) + "\n"
     text += """## Plan and reality
 
 Stages that wait for the time of a pass (20 ms of a device's share of the model), 4 devices, 16 microbatches, on threads
-(`plan_and_reality`); in PyTorch, processes over gloo. Medians of five steps.
+(`plan_and_reality`); PyTorch has processes over gloo. Medians of five steps.
 
 """
     peers = named(found["reality"]["torch"])
@@ -245,7 +257,7 @@ def render_section(found):
   PyTorch takes {min(ratios):.0f} to {max(ratios):.0f} times as long for the orders that both make, without verification and proof"""
     text += f""".
 - {largest['passes'] / 1e6:.0f} million passes ({largest['schedule']}, 8,192 devices) are ordered, timed and verified in {largest['seconds']:.0f} s{memory}.
-- Of two devices, a pass on threads costs {least:.1f} us beside its work{''.join(f" ({one})" for one in slowest)}; steps of stages that wait take {" to ".join(sorted({min(reality_ratios), max(reality_ratios)}))} of what is planned.
+- Of two devices, a pass on threads costs {least:.1f} us next to its work{''.join(f" ({one})" for one in slowest)}; steps of stages that wait take {" to ".join(sorted({min(reality_ratios), max(reality_ratios)}))} of what is planned.
 
 Measured on {found['machine']['date']} by `scripts/bench`; [all figures](docs/performance.md).
 """

@@ -16,12 +16,9 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/schedule/zero_bubble_interleaved.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>

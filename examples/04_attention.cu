@@ -110,7 +110,6 @@ at::kernel_choice forward(sequence_state const& s,
 }
 // [snippet forward]
 
-// [snippet backward]
 // Last chunk first. After chunk c the gradients of chunk c's own keys and values are final.
 at::kernel_choice backward(sequence_state const& s,
                            std::int64_t begin,
@@ -133,9 +132,7 @@ at::kernel_choice backward(sequence_state const& s,
     at::plain{},
     stream);
 }
-// [snippet backward]
 
-// [snippet scratch]
 // The most that any chunk asks for. Known before the first step: nothing is allocated in it.
 at::gpu_scratch scratch_for_all_chunks() {
   std::int64_t floats = 0;
@@ -146,7 +143,6 @@ at::gpu_scratch scratch_for_all_chunks() {
   }
   return {on_device<float>(floats), floats, on_device<std::uint32_t>(1)};
 }
-// [snippet scratch]
 
 // Normally distributed numbers, on the device in bf16 and on the host as they were rounded.
 __nv_bfloat16* random_numbers(std::vector<float>& host, std::int64_t count, unsigned seed) {
@@ -197,7 +193,6 @@ int main() {
   s.scratch = scratch_for_all_chunks();
   prompted const mask{16};
 
-  // [snippet loop]
   at::kernel_choice chosen[2];
   for (int c = 0; c < 3; ++c) {
     chosen[0] = forward(s, cuts[c], cuts[c + 1], mask, nullptr);
@@ -207,7 +202,6 @@ int main() {
   }
   std::printf(
     "forward %s\nbackward %s\n", describe(chosen[0]).c_str(), describe(chosen[1]).c_str());
-  // [snippet loop]
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 
   // The whole sequence at once, on the host, in float.

@@ -112,7 +112,6 @@ void train_alone(std::vector<stage>& model, int replicas) {
 }
 
 bool train() {
-  // [snippet layout]
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -126,7 +125,6 @@ bool train() {
   };
   MPI_Comm const pipeline = split(pp::rank_axis::pipeline); // its ranks are devices of the plan
   MPI_Comm const replicas = split(pp::rank_axis::data);     // of this device's stages
-  // [snippet layout]
   pp::plan const plan = make_plan();
   std::vector<stage> model(static_cast<std::size_t>(pp::stages(plan.over.extents)));
   std::vector<std::size_t> own; // stages of this rank

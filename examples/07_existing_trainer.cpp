@@ -82,7 +82,6 @@ int main() {
   std::vector<double> const training{0.5, 1, 1.5, 2, 0.25, 0.75, 1.25, 1.75, 0.1, 0.2, 0.3};
   std::vector<double> const validation{0.4, 0.8, 1.2};
 
-  // [snippet balance]
   // Seven layers in two stages, so that the slower one is as fast as can be: by measured times.
   std::vector<pp::layer_cost> times(7, {.forward = 1, .backward_input = 1, .backward_weight = 1});
   times.back() = {.forward = 2, .backward_input = 2, .backward_weight = 2};
@@ -90,7 +89,6 @@ int main() {
   for (int const count : pp::balanced_layers(times, devices))
     stages.push_back(
       std::make_unique<stage>(stage{std::vector<layer>(static_cast<std::size_t>(count))}));
-  // [snippet balance]
 
   // [snippet runner]
   pp::uniform_sizes const sizes{

@@ -109,7 +109,6 @@ struct stage {
   int replica = 0;                   // whose microbatches it has
   float loss = 0;                    // of the last stage, in this step
 
-  // [snippet shards]
   // Shards of a stage run the same passes in the same order, so a pass may wait for its partners.
   [[nodiscard]] numbers add_up(std::vector<numbers> const& parts) const {
     if (partners != MPI_COMM_NULL)
@@ -134,7 +133,6 @@ struct stage {
         y.as<float>()[i] = out; // all of it on each shard
     }
   }
-  // [snippet shards]
   void backward(pp::context const& at, pp::input dy, pp::output dx) {
     float const* const in = at.activation.as<float>().data();
     float const* const error = dy.data != nullptr ? dy.as<float>().data() : in + width;

@@ -33,7 +33,6 @@ pp::SlimPipeExchange<chunks> const exchanging{{}, pp::attention_exchange{.most =
 
 //! What the exchange gains where attention takes `longer` times as long as the rest of a layer.
 void compare_times(double longer) {
-  // [snippet cost]
   pp::SlimPipe<chunks> const plain;
   pp::pipeline_size const at{devices, microbatches};
   // Of one chunk on a layer: what does not grow, and attention to the keys of one chunk.
@@ -45,7 +44,6 @@ void compare_times(double longer) {
     exchanging, exchanging.arrange(devices, microbatches), linear, attention, 2.5 * attention};
   double const without = pp::makespan(pp::make_timetable(plain, at, alone));
   double const with = pp::makespan(pp::make_timetable(exchanging, at, together));
-  // [snippet cost]
   double const work = microbatches * chunks * (3 + 3.5 * longer);
   std::printf("%12.2f %12.3f %12.3f\n", longer, without / work, with / work);
 }

@@ -45,18 +45,19 @@ constexpr pp::datum all_data[] = {
   own("attention input", back, false)};
 // [snippet data]
 
-// [snippet kinds]
 constexpr pp::kind_of_pass of(char letter, pp::flow_word const& word, pp::role is,
                               std::initializer_list<pp::effect> effects) {
   auto const on = is == communicate ? network : compute;
   return with_role(pp::declare_kind(letter, word, on, pp::stage_call::perform, effects), is);
 }
 constexpr pp::kind_of_pass all_kinds[] = {
+  // [snippet kinds]
   of('A', "attention", forward,
     {{reads, output, of_stage::before}, {makes, attention_kept}, {makes, routed}}),
   of('D', "dispatch", communicate, {{frees, routed}, {makes, dispatched}}),
   of('E', "experts", forward, {{reads, dispatched}, {makes, mixed}}),
   of('C', "combine", communicate, {{frees, mixed}, {makes, output}}),
+  // [snippet kinds]
   of('K', "combine back", communicate,
     {{reads, gradient, of_stage::after}, {makes, mixed_gradient}}),
   of('M', "experts back", input,
@@ -77,7 +78,6 @@ constexpr auto attention = named("attention"), dispatch = named("dispatch"),
   attention_gradients = named("attention gradients");
 constexpr auto way_back = {combine_back, experts_back, expert_gradients, dispatch_back,
                            attention_back, attention_gradients};
-// [snippet kinds]
 // clang-format on
 
 // [snippet schedule]

@@ -105,13 +105,11 @@ struct clipped_stage : Stage {
     out.as<gradient_row>()[0] = row_of(static_cast<Stage&>(*this));
   }
 
-  // [snippet accepts]
   //! A norm only grows when rows join it, so what these rows do not accept, more will not.
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
     clipped_step const found(*how_, all);
     return found.finite && found.coefficient == 1;
   }
-  // [snippet accepts]
 
   void optimizer_step(pp::context const&, pp::totals const& all) {
     clipped_step const found(*how_, all);
@@ -125,7 +123,6 @@ struct clipped_stage : Stage {
     counts_.taken += found.finite ? 1 : 0;
   }
 
-  // [snippet roll_back]
   //! Forward passes that have run since then leave nothing that their repetition does not write
   //! anew.
   void roll_back(pp::context const&, bool stepped) {
@@ -144,12 +141,9 @@ struct clipped_stage : Stage {
     ++rolled_back_;
     this->refresh();
   }
-  // [snippet roll_back]
 
-  // [snippet begin_iteration]
   //! Nothing: `optimizer_step` leaves gradients of zero.
   void begin_iteration(pp::context const&) {}
-  // [snippet begin_iteration]
 
   [[nodiscard]] step_counts const& counts() const { return counts_; }
   //! @pre no step is still to be validated

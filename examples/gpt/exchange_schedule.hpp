@@ -5,7 +5,7 @@
 //! @brief The schedule whose devices take over attention of each other, with sizes known at run
 //! time.
 
-#include <pipe/schedule/slim_pipe_exchange.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 
 namespace gpt {
 

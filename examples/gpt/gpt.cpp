@@ -9,9 +9,9 @@
 //! this file.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/planner/registry/costs.hpp>
+#include <pipe/planner/registry/adapters.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/view/timetable_caption.hpp>
+#include <pipe/view/figures.hpp>
 
 #include <algorithm>
 #include <cmath>

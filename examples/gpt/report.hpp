@@ -5,15 +5,15 @@
 //! @brief What a run ends with: prediction beside measurement, all schedules beside one device,
 //! files.
 
-#include <pipe/planner/cut/chunk_sequences.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/measured.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/svg.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/view/trace.hpp>
 
 #include <algorithm>
@@ -22,7 +22,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -30,7 +29,6 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "options.hpp"
@@ -38,6 +36,7 @@
 #include "plot.hpp"
 #include "prediction.hpp"
 #include "single_device.hpp"
+#include "tools/support/file_doors.hpp"
 #include "training.hpp"
 
 namespace gpt {
@@ -495,9 +494,8 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
 }
 
 inline void write_file(std::string const& path, std::string const& content) {
-  std::error_code ignored;
-  if (std::filesystem::is_fifo(path, ignored)) {
-    throw std::runtime_error("cannot write " + path + ": it is a FIFO, which may have no reader");
+  if (auto const why = example::why_not_opened(path); !why.empty()) {
+    throw std::runtime_error("cannot write " + path + ": " + why);
   }
   std::ofstream file(path, std::ios::binary);
   file << content;

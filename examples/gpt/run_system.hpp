@@ -8,7 +8,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/text.hpp>
-#include <pipe/view/timetable_caption.hpp>
 
 #include <csignal>
 #include <cstddef>

@@ -64,7 +64,6 @@ public:
     shard.begin(now_, given.in.as<float>().data());
   }
 
-  // [snippet weave]
   //! One piece: what waits for the last sum, then the next step up to its sum, which begins.
   //! Returns false when that was all.
   bool advance() {
@@ -94,7 +93,6 @@ public:
     ++next_;
     return true;
   }
-  // [snippet weave]
 
 private:
   void finish() {
@@ -144,7 +142,6 @@ public:
   void backward_weight(pp::context const& where) {
     alone(pp::pass_kind::backward_weight, {where, {}, {}});
   }
-  // [snippet braid]
   //! Two passes of the device in turn, piece by piece: each runs while the sum of the other is
   //! made.
   void braid(pp::pass_kind kind,
@@ -159,7 +156,6 @@ public:
       two = two && second.advance();
     }
   }
-  // [snippet braid]
 
 private:
   void alone(pp::pass_kind kind, pp::composite_half const& given) {

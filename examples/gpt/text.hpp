@@ -9,15 +9,17 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <ios>
+#include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <vector>
+
+#include "tools/support/file_doors.hpp"
 
 namespace gpt {
 
@@ -31,20 +33,27 @@ namespace gpt {
   if (std::filesystem::is_directory(path, ignored)) {
     refuse("it is a folder");
   }
-  std::ifstream file(path, std::ios::binary);
+  if (auto const why = example::why_not_opened(path); !why.empty()) {
+    refuse(why);
+  }
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
   if (!file) {
     refuse(std::strerror(errno));
   }
+  if (auto const why = example::why_not_read(file.get()); !why.empty()) {
+    refuse(why);
+  }
   constexpr std::size_t most = std::size_t{64} << 20;
   std::vector<std::uint8_t> bytes;
-  std::vector<char> part(std::size_t{1} << 16);
-  while (file.read(part.data(), static_cast<std::streamsize>(part.size())), file.gcount() > 0) {
-    bytes.insert(bytes.end(), part.data(), part.data() + file.gcount());
+  std::uint8_t part[std::size_t{1} << 16];
+  while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
+    bytes.insert(bytes.end(), part, part + count);
     if (bytes.size() > most) {
       refuse("it has more than 64 MiB; a piece of it will do");
     }
   }
-  if (file.bad()) {
+  if (std::ferror(file.get()) != 0) {
     refuse(std::strerror(errno));
   }
   if (bytes.empty()) {

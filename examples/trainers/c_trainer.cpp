@@ -25,7 +25,6 @@ struct samples { // [microbatches][rows][width]
   std::vector<float> inputs, targets;
 };
 
-// [snippet stage]
 struct stage {
   dense* layer;
   samples const* data;
@@ -63,7 +62,6 @@ struct stage {
     dense_backward_input(layer, rows, kept + numbers, dy, dz, dx);
   }
 };
-// [snippet stage]
 
 std::vector<dense> make_layers(int count) {
   std::vector<dense> layers(static_cast<std::size_t>(count));

@@ -35,7 +35,6 @@
 #include <pipe/run/threads.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 #include <pipe/schedule/breadth_first.hpp>
@@ -52,20 +51,14 @@
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
-#include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/schedule/zero_bubble_interleaved.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/timetable/adapt/with_frozen_stages.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
@@ -73,13 +66,11 @@
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/describe.hpp>
-#include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/partial_cost.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/static_timetable.hpp>
-#include <pipe/timetable/sum_order.hpp>
 #include <pipe/timetable/verify.hpp>
 // IWYU pragma: end_exports
 #endif

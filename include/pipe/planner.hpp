@@ -8,22 +8,18 @@
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports
-#include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/planner/cut/sequence_groups.hpp>
-#include <pipe/planner/cut/shortest_slices.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/measured.hpp>
-#include <pipe/planner/model/one_clock.hpp>
-#include <pipe/planner/model/predict_groups.hpp>
-#include <pipe/planner/model/predict_shards.hpp>
+#include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/read_shape.hpp>
-#include <pipe/planner/search/block_frontier.hpp>
 #include <pipe/planner/search/exact.hpp>
 #include <pipe/planner/search/frontier.hpp>
 #include <pipe/planner/search/pipeline_search.hpp>
-#include <pipe/planner/search/v_continuous.hpp>
+#include <pipe/planner/search/v_auto.hpp>
 // IWYU pragma: end_exports
 #endif

@@ -11,10 +11,10 @@
 // IWYU pragma: begin_exports
 #include <pipe/view/csv.hpp>
 #include <pipe/view/html.hpp>
+#include <pipe/view/json.hpp>
 #include <pipe/view/plan_tables.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
-#include <pipe/view/read_csv.hpp>
 #include <pipe/view/svg.hpp>
 #include <pipe/view/text.hpp>
 // IWYU pragma: end_exports

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Measures the prose of README and docs: length of sentences, and words that make a sentence be read twice.
+"""Measures the prose of README, docs and docstrings: length of sentences, and words that make a sentence be read twice.
 
 Prose are the paragraphs and list items of Markdown, without code, tables and headings. `--list N` prints the longest sentences.
+A docstring of a header begins with a noun or a verb.
 
 usage: check_prose.py REPOSITORY [--list N]
 """
@@ -11,11 +12,11 @@ import re
 import sys
 
 #: Mean words of a sentence, at most: what it is, or less. Goals are 15 and 17; figures here only fall.
-MEANS = {"README.md": 12.5, "docs": 19.1}
+MEANS = {"README.md": 11.7, "docs": 14.7}
 #: Words of a sentence, at most: as above, to fall to 60.
-LONGEST = 122
+LONGEST = 50
 #: Places with hard words: as above, to fall to 0.
-MOST_HARD = 49
+MOST_HARD = 1
 #: What is hard to read, and in place of what it stands.
 HARD = {
     r"\b(and|or|but|than|as|of|to|is|are|by|in|with|for|from|like|than) that of\b": "name the thing again",
@@ -25,6 +26,9 @@ HARD = {
     r"\balone\b(?! can| is| are)": "only",
     r"\bbeside\b": "next to",
 }
+#: Docstrings that begin with a pronoun: as above, to fall to 0.
+MOST_PRONOUNS = 240
+PRONOUN = re.compile(r"(?:@(?:brief|file)\s+)?((?:What|Who|Whoever|Whatever|Which|It|Its|They|Their|This|That|These|Those|Everybody|Nobody)\b.*)")
 
 
 def prose(text):
@@ -46,6 +50,25 @@ def sentences(text):
         for each in re.split(r"(?<=[.!?])\s+(?=[A-Z\"'(0-9c])", part):
             if len(each.split()) >= 3:
                 yield each
+
+
+def docstrings(text):
+    """The first line of each docstring of a header, and the number of that line."""
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        before, mark, words = line.partition("//!")
+        own_line = bool(mark) and not before.strip()
+        if mark and not (own_line and inside):
+            yield number, words.removeprefix("<").strip()
+        inside = own_line
+
+
+def pronouns(root):
+    """Docstrings that begin with a pronoun."""
+    for path in sorted((root / "include").glob("**/*.[hc][pu][ph]")):
+        for number, words in docstrings(path.read_text(encoding="utf-8")):
+            if found := PRONOUN.match(words):
+                yield f"{path.relative_to(root).as_posix()}:{number}: '{found[1]}' (begin with a noun or a verb)"
 
 
 def main(root, listed):
@@ -71,10 +94,13 @@ def main(root, listed):
             problems.append(f"{where}: sentences have {mean:.1f} words in the mean, and may have {MEANS[where]}; --list 40 shows the longest")
     if len(hard) > MOST_HARD:
         problems += [*hard, f"{len(hard)} places have hard words, and {MOST_HARD} may: write the new ones anew"]
+    if len(begun := list(pronouns(root))) > MOST_PRONOUNS:
+        problems += [*begun, f"{len(begun)} docstrings begin with a pronoun, and {MOST_PRONOUNS} may"]
     for words, name, each in sorted(long, reverse=True)[:listed]:
         print(words, name, each)
     if listed:
         print(len(hard), "places with hard words:", *hard, sep="\n")
+        print(len(begun), "docstrings that begin with a pronoun:", *begun, sep="\n")
     return problems
 
 

@@ -96,7 +96,7 @@ def group_of(name, header):
     folder = header.split("/")[0]
     if "/" in header and folder not in check_layers.ROOMS:
         return f"public names of {folder}/"
-    is_family = re.fullmatch(r"schedule/(?!schedule\b|requirements\b)\w+\.hpp", header)
+    is_family = re.fullmatch(r"schedule/(?!schedule\b)\w+\.hpp", header)
     return "public names of schedules" if is_family or name[0].isupper() else "public names of pipe.hpp besides schedules"
 
 

@@ -31,6 +31,15 @@ class Prose(unittest.TestCase):
         self.assertIn("26.0 words in the mean", mean)
         self.assertEqual(len(self.problems("word " * 150 + "end.\n")), 2)
 
+    def test_words_of_all_pages_are_counted(self):
+        check_prose.MOST_WORDS, kept = 11, check_prose.MOST_WORDS
+        try:
+            self.assertEqual(self.problems("| a table |\n\nThree short words.\n", "Four words are here.\n"), [])
+            (many,) = self.problems("| a table |\n\nThree short words.\n", "Five words are right here.\n")
+            self.assertIn("12 words, and may have 11", many)
+        finally:
+            check_prose.MOST_WORDS = kept
+
     def test_hard_words_are_counted(self):
         check_prose.MOST_HARD, kept = 0, check_prose.MOST_HARD
         try:
@@ -40,6 +49,18 @@ class Prose(unittest.TestCase):
             self.assertEqual(self.problems("It stands next to the only device."), [])
         finally:
             check_prose.MOST_HARD = kept
+
+    def test_docstrings_begin_with_a_noun_or_a_verb(self):
+        header = ("//! @brief What it gives.\n//! That is no beginning.\nint a; //!< its number\nint b; //!< Those of a.\n\n"
+                  "// What is no docstring\n//! The number of a.\n//! Nobody begins here.\n")
+        self.assertEqual([number for number, _ in check_prose.docstrings(header)], [1, 3, 4, 7])
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "include/pipe").mkdir(parents=True)
+            (root / "include/pipe/a.hpp").write_text(header, encoding="utf-8")
+            (root / "include/pipe/a.cuh").write_text("//! They are more.\n", encoding="utf-8")
+            self.assertEqual([each.split(": ")[0] for each in check_prose.pronouns(root)],
+                             ["include/pipe/a.cuh:1", "include/pipe/a.hpp:1", "include/pipe/a.hpp:4"])
 
 
 if __name__ == "__main__":

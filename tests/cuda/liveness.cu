@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Steps on the stand-in, but with the clock of the machine, that liveness_test.py stops, or that
-// hang. Usage: liveness streams|graph|nccl MILLISECONDS [STAGE CALL], a deadline and the call of
-// that stage that never returns; or liveness RUNNER MILLISECONDS PLANS DEVICE MEMBER, the name of
-// plans that call every member, and the member that never returns on that device; "none" to be told
-// which members it calls. Says "begun"; "hangs" and when, on the clock of the machine; "ended".
+// hang. Usage: liveness streams|graph|nccl|alone MILLISECONDS [STAGE CALL], a deadline and the call
+// of that stage that never returns, where "alone" is NCCL with one rank; or liveness RUNNER
+// MILLISECONDS PLANS DEVICE MEMBER, the name of plans that call every member, and the member that
+// never returns on that device; "none" to be told which members it calls. Says "begun"; "hangs" and
+// when, on the clock of the machine; "ended".
 #include <pipe/cluster/store.hpp>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
@@ -43,7 +44,7 @@ struct slow_stage {
   void pass(pp::context const& where, pp::output out) {
     std::this_thread::sleep_for(pass_time);
     if (calls++ == hangs_at)
-      support::hang();
+      support::hang_in(where.stage);
     if (out.bytes > 0)
       (void)cudaMemsetAsync(
         out.data, 1, static_cast<std::size_t>(out.bytes), static_cast<cudaStream_t>(where.stream));
@@ -85,9 +86,9 @@ struct request {
   model_type model;
 };
 
-pp::plan work() {
+pp::plan work(int on = devices) {
   pp::uniform_sizes const sizes{.message = 8};
-  return pp::lower(pp::make_timetable<pp::OneFOneB>({devices, 4}), sizes);
+  return pp::lower(pp::make_timetable<pp::OneFOneB>({on, 4}), sizes);
 }
 
 void say(char const* word) {
@@ -112,11 +113,11 @@ void run_on_streams(request& what) {
 
 //! Calls what a rank does, each on a thread, with its line to a store over TCP.
 template <class Rank>
-void run_ranks(Rank const& of) {
+void run_ranks(int count, Rank const& of) {
   pp::store_server server({});
   std::atomic<bool> failed = false;
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < devices; ++rank)
+  for (int rank = 0; rank < count; ++rank)
     ranks.emplace_back([&, rank] {
       try {
         pp::cuda::current_device const scope(rank);
@@ -134,9 +135,10 @@ void run_ranks(Rank const& of) {
 }
 
 void run_on_ranks(request& what) {
-  run_ranks([&](int rank, pp::store& line) {
+  int const count = what.runner == "alone" ? 1 : devices;
+  run_ranks(count, [&](int rank, pp::store& line) {
     pp::cuda::nccl_runner<model_type> runner(
-      work(),
+      work(count),
       what.model,
       line,
       rank,
@@ -153,7 +155,7 @@ void run_members(std::string_view runner_name,
   support::calling_plans const work = support::plans_that_call(plans);
   member_model model(static_cast<std::size_t>(pp::stages(work.first.over.extents)), {&all});
   if (runner_name == "nccl") {
-    run_ranks([&](int rank, pp::store& line) {
+    run_ranks(devices, [&](int rank, pp::store& line) {
       pp::cuda::nccl_runner<member_model> runner(
         pp::plan(work.first),
         model,
@@ -179,7 +181,8 @@ int main(int count, char** words) {
   if (count < 3)
     return 2;
   try {
-    request what{words[1], std::chrono::milliseconds(std::atoi(words[2])), model_type(devices)};
+    request what{words[1], std::chrono::milliseconds(std::atoi(words[2])), {}};
+    what.model.resize(what.runner == "alone" ? 1 : devices);
     if (count == 5)
       what.model[static_cast<std::size_t>(std::atoi(words[3]))].hangs_at = std::atoi(words[4]);
     standin::configure(
@@ -187,7 +190,7 @@ int main(int count, char** words) {
     if (count > 5) {
       member_trap all{.member = words[5], .device = std::atoi(words[4])};
       run_members(what.runner, what.deadline, words[3], all);
-    } else if (what.runner == "nccl")
+    } else if (what.runner == "nccl" || what.runner == "alone")
       run_on_ranks(what);
     else
       run_on_streams(what);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Every planted bug is found by one of the checks that the tests of the executors make.
 #include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/view/call_counts.hpp>
+#include <pipe/view/plan_tables.hpp>
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/view/call_counts.hpp>
+#include <pipe/view/plan_tables.hpp>
 
 #include <doctest/doctest.h>
 

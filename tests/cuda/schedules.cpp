@@ -6,12 +6,9 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/timetable/adapt/with_frozen_stages.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 

@@ -8,7 +8,7 @@
 #include <pipe/run/trace_of.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/view/call_counts.hpp>
+#include <pipe/view/plan_tables.hpp>
 
 #include <doctest/doctest.h>
 

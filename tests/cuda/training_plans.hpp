@@ -9,7 +9,6 @@
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>

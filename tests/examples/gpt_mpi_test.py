@@ -97,10 +97,24 @@ def check_agreement():
                                      capture_output=True, text=True, timeout=60)
             assert process.returncode != 0 and "step " not in process.stdout, process
             assert re.search(r"rank 0 has PIPELINING_VECTORS=x86-64-v\d, rank 3 has PIPELINING_VECTORS=plain" + advice, process.stderr), process
+        check_other_launchers()
         # Folders, patience and reports may be a rank's own.
         process = subprocess.run([*MPIRUN, "-n", "3", PROGRAM, *one, ":", "-n", "1", PROGRAM, *one, "--deadline", "21",
                                   "--reports", folder], capture_output=True, text=True, timeout=60)
         assert process.returncode == 0 and "step 5/5 " in process.stdout, process
+
+
+def check_other_launchers():
+    """A launcher that MPI does not know would make four runs of one rank; each process says so, and writes nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        for variables, who in (({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2"}, "rank 2 of 4, as torchrun says"),
+                               ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"}, "rank 1 of 4, as Flux says")):
+            result = subprocess.run([PROGRAM, *SMALL, "--steps", "1", "--checkpoint", folder], capture_output=True, text=True,
+                                    timeout=60, env={**os.environ, **variables})
+            assert result.returncode == 2 and result.stdout == "", result
+            assert result.stderr == (f"gpt_mpi: launch: this is {who}, but MPI has started this process alone; start the "
+                                     "program with the mpirun of the MPI that it was built with\n"), result.stderr
+        assert not list(pathlib.Path(folder).iterdir())
 
 
 def check_two_copies():

@@ -410,8 +410,25 @@ def check_full_disk(text):
         os.mkfifo(pathlib.Path(folder, "trace.json"))
         result = run(*small, "--steps", "1", "--output", folder)
         assert result.returncode == 1, result
-        assert result.stderr == f"gpt: cannot write {folder}/trace.json: it is a FIFO, which may have no reader\n", result.stderr
+        assert result.stderr == f"gpt: cannot write {folder}/trace.json: it is a FIFO, whose other end may be nobody's\n", result.stderr
     check_limit_of_files(small)
+
+
+def check_what_waits():
+    """What would be waited for is named: a FIFO with nobody at its other end, and a terminal."""
+    with tempfile.TemporaryDirectory() as folder:
+        fifo = f"{folder}/fifo"
+        os.mkfifo(fifo)
+        check_refusal(1, f"cannot read any text from {fifo}: it is a FIFO, whose other end may be nobody's", "--text", fifo)
+        check_refusal(1, f"cannot make the folder {fifo}", *SMALL, "--output", fifo)
+        result = run(*SMALL, "--schedule", "1f1b", "--steps", "1", "--output", folder, "--costs", fifo)
+        assert result.returncode == 1, result
+        assert result.stderr == f"gpt: cannot write {fifo}: it is a FIFO, whose other end may be nobody's\n", result.stderr
+    mine, terminal = os.openpty()
+    check_refusal(1, f"cannot read any text from {os.ttyname(terminal)}: it is a terminal, which would be waited for",
+                  "--text", os.ttyname(terminal))
+    os.close(mine)
+    os.close(terminal)
 
 
 def check_limit_of_files(small):
@@ -461,6 +478,7 @@ check_versions()
 check_refusal(1, "cannot read any text from /no/such/file: No such file or directory", "--text", "/no/such/file")
 check_refusal(1, "cannot read any text from /: it is a folder", "--text", "/")
 check_refusal(1, "cannot read any text from /dev/null: it is empty", "--text", "/dev/null")
+check_what_waits()
 check_refusal(1, "cannot read any text from /dev/zero: it has more than 64 MiB; a piece of it will do",
               "--text", "/dev/zero")
 check_refusal(2, "a model of 2.06e+11 parameters is too much for this example, which takes 1e+08 at most; choose fewer "

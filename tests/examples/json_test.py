@@ -59,7 +59,7 @@ class Json(unittest.TestCase):
         self.assertEqual((made["devices"], made["microbatches"]), (4, 8))
 
     def test_search(self):
-        self.hold("search", "search", *SIZE, "--memory", "2", "--moves", "500")
+        self.hold("timetable", "search", *SIZE, "--memory", "2", "--moves", "500")
 
     def test_compare(self):
         made = self.hold("compare", "compare", *SIZE)

@@ -72,7 +72,7 @@ class Search(unittest.TestCase):
             root = pathlib.Path(folder)
             (root / "found.hpp").write_text(header, encoding="utf-8")
             (root / "main.cpp").write_text(
-                '#include "found.hpp"\n#include <pipe/view/csv.hpp>\n#include <cstdio>\n#include <string>\n'
+                '#include "found.hpp"\n#include <pipe/view/json.hpp>\n#include <cstdio>\n#include <string>\n'
                 "static_assert(pipelining::verify(pipelining::timetable<found::schedule, 4, 8>));\n"
                 "int main() {\n  std::string text;\n  pipelining::write_csv(text, found::timetable());\n"
                 "  (void)found::plan({.message = 8, .activation = 8});\n"

@@ -7,6 +7,7 @@ usage: timetable_test.py PROGRAM [unittest argument ...]
 import csv
 import io
 import json
+import os
 import pathlib
 import re
 import resource
@@ -949,6 +950,29 @@ class Mistakes(unittest.TestCase):
                                   (["offload-chunks", "--copy-cost", 1], "files have no chunks of sequences"),
                                   (["attention-exchange"], "files have no chunks of sequences")):
                 self.refused("csv", file.name, "--with", *words, reason=reason)
+
+    def test_what_waits(self):
+        """A FIFO with nobody at its other end, and a terminal, are named by every option that takes a file."""
+        model = ("--model", "llama3-8b")
+        shape = ("--devices", 2, "--microbatches", 2, "--sequence", 1024)
+        terminal = os.openpty()
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = os.path.join(folder, "fifo")
+            os.mkfifo(fifo)
+            for name, reason in ((fifo, "it is a FIFO, whose other end may be nobody's"),
+                                 (os.ttyname(terminal[1]), "it is a terminal, which would be waited for")):
+                for words in (("csv", name), (*self.GOOD, "--cost", name), ("compare", *self.GOOD[1:], "--cost", name),
+                              ("search", *self.GOOD[1:], "--cost", name),
+                              ("choose", *shape, "--model", name, "--gpu", "h100"), ("systems", "--model", name, "--gpu", "h100"),
+                              ("choose", *shape, *model, "--gpu", name), ("choose", *shape, *model, "--gpu", "h100", "--cost", name),
+                              ("choose", "--devices", 2, *model, "--gpu", "h100", "--lengths", name)):
+                    self.refused(*words, reason=reason)
+            self.refused(*self.GOOD, "--output", fifo, reason=f"--output: cannot write '{fifo}': it is a FIFO")
+        for end in terminal:
+            os.close(end)
+        # A pipe of a shell has its other end.
+        result = subprocess.run(["bash", "-c", f'"{PROGRAM}" csv <(printf "0F0,0B0\\n")'], capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
 
     def test_full_disk(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

@@ -6,7 +6,6 @@
 #include <pipe/view/csv.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
-#include <pipe/view/read_csv.hpp>
 
 #include <stdexcept>
 #include <string>

@@ -2,7 +2,6 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/model/cost_file.hpp>
-#include <pipe/planner/model/cut_costs.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/read_shape.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

@@ -13,7 +13,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
-#include <pipe/timetable/pool_effect.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

@@ -7,7 +7,6 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/csv.hpp>
-#include <pipe/view/read_csv.hpp>
 
 #include <doctest/doctest.h>
 

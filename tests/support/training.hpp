@@ -320,14 +320,12 @@ struct training_stage {
     weight_half(where, input_half(where, in, out));
   }
   void gradients_ready(pipelining::context const&) { ++announced; }
-  // [snippet copies]
   void copied_gradient(pipelining::context const&, pipelining::output out) const {
     out.as<copied_row>()[0] = copied_row_of(numbers);
   }
   void add_copies(pipelining::context const&, pipelining::totals const& all) {
     add_copied_rows(numbers, all.data, all.stride, all.rows);
   }
-  // [snippet copies]
   void tied_gradient(pipelining::context const&, pipelining::output out) const {
     out.as<float>()[0] = numbers.shared_gradient;
   }

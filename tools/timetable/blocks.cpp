@@ -2,8 +2,7 @@
 #include "blocks.hpp"
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/planner/registry/words.hpp>
-#include <pipe/planner/search/block_frontier.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/frontier.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/json.hpp>

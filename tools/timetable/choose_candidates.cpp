@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which schedules `timetable choose` tries, and what each would take.
-#include <pipe/planner/cut/device_partition.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/device_memory.hpp>
-#include <pipe/planner/model/predict_shards.hpp>
+#include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/search/bounds.hpp>
-#include <pipe/timetable/adapt/vocabulary_rows.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
 

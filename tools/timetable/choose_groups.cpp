@@ -2,7 +2,7 @@
 #include "choose_groups.hpp"
 
 #include <pipe/planner/cut/sequence_groups.hpp>
-#include <pipe/planner/model/predict_groups.hpp>
+#include <pipe/planner/model/predict.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "choose_lengths.hpp"
 
-#include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/device_memory.hpp>
-#include <pipe/planner/registry/words.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>

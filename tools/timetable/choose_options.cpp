@@ -2,7 +2,7 @@
 // The command line of `timetable choose`.
 #include <pipe/flow/limits.hpp>
 #include <pipe/planner/model/read_shape.hpp>
-#include <pipe/planner/registry/words.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
 #include <charconv>

@@ -2,7 +2,7 @@
 #include "command_line.hpp"
 
 #include <pipe/flow/limits.hpp>
-#include <pipe/planner/registry/words.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
 #include <charconv>

@@ -11,8 +11,8 @@
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/registry/costs.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
+#include <pipe/planner/registry/adapters.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/timetable/metrics.hpp>
 
 #include <algorithm>

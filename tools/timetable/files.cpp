@@ -3,7 +3,6 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/registry/words.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cerrno>
@@ -14,6 +13,7 @@
 #include <stdexcept>
 
 #include "options.hpp"
+#include "tools/support/file_doors.hpp"
 
 namespace pp = pipelining;
 
@@ -21,13 +21,17 @@ namespace examples {
 
 std::string read_file(std::string const& name) {
   constexpr std::size_t most = std::size_t{1} << 28;
-  auto const fail = [&name](char const* reason) {
+  auto const fail = [&name](std::string const& reason) {
     return usage_error("cannot read " + quoted(name) + ": " + reason);
   };
+  if (std::string const why = example::why_not_opened(name); !why.empty())
+    throw fail(why);
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(name.c_str(), "rb"),
                                                              &std::fclose);
   if (!file)
     throw fail(std::strerror(errno));
+  if (std::string const why = example::why_not_read(file.get()); !why.empty())
+    throw fail(why);
   std::string text;
   char part[1 << 16];
   while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "gaps.hpp"
 
-#include <pipe/planner/registry/costs.hpp>
+#include <pipe/planner/registry/adapters.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/exact.hpp>

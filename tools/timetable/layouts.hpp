@@ -5,7 +5,7 @@
 //! @brief Layouts of stages on command lines.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/planner/model/cut_costs.hpp>
+#include <pipe/planner/model/cost_file.hpp>
 #include <pipe/timetable/cost_table.hpp>
 
 #include <string>

@@ -5,11 +5,11 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/registry/costs.hpp>
+#include <pipe/planner/registry/adapters.hpp>
 #include <pipe/planner/search/bounds.hpp>
+#include <pipe/view/figures.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
-#include <pipe/view/timetable_caption.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -8,7 +8,7 @@
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
-#include <pipe/view/timetable_caption.hpp>
+#include <pipe/view/figures.hpp>
 
 #include <cstdint>
 #include <functional>

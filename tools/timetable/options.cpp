@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "options.hpp"
 
-#include <pipe/planner/registry/words.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 
 #include <iterator>
 

@@ -4,8 +4,8 @@
 //! @file
 //! @brief What passes of chunks with pieces of several sequences take.
 
-#include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/predict.hpp>
 
 #include <algorithm>

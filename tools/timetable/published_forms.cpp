@@ -3,7 +3,6 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/hanayo.hpp>
@@ -13,8 +12,8 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
+#include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

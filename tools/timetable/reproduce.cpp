@@ -2,7 +2,6 @@
 #include "reproduce.hpp"
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/gpu.hpp>
@@ -14,13 +13,10 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
-#include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>

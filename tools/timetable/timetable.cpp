@@ -6,12 +6,11 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/registry/words.hpp>
-#include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/version.hpp>
 #include <pipe/view/csv.hpp>
+#include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/json.hpp>
@@ -19,14 +18,15 @@
 #include <pipe/view/pytorch/write_csv.hpp>
 #include <pipe/view/svg.hpp>
 #include <pipe/view/text.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/view/trace.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <span>
@@ -48,6 +48,7 @@
 #include "reproduce.hpp"
 #include "search.hpp"
 #include "systems.hpp"
+#include "tools/support/file_doors.hpp"
 #include "tools/support/termination.hpp"
 
 namespace pp = pipelining;
@@ -60,8 +61,10 @@ struct standard_output {
   std::string file = ""; //!< empty: standard output
 
   void append(std::string_view text) {
-    if (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr)
-      throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file));
+    std::string const why = example::why_not_opened(file);
+    if (!why.empty() || (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr))
+      throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file) + ": " +
+                                  (why.empty() ? std::strerror(errno) : why));
     file.clear();
     std::fwrite(text.data(), 1, text.size(), stdout);
   }

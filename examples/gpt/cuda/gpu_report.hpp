@@ -6,7 +6,7 @@
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
-#include <pipe/view/timetable_caption.hpp>
+#include <pipe/view/figures.hpp>
 
 #include <csignal>
 #include <cstddef>

@@ -58,6 +58,7 @@
 #include "rank_run.hpp"
 #include "shard_sums.hpp"
 #include "sharded_rank.hpp"
+#include "tools/support/file_doors.hpp"
 #include "tools/support/termination.hpp"
 #include "travelling_rank.hpp"
 
@@ -73,7 +74,7 @@ enum exit_status { good = 0, differs = 1, misused = 2, failed = 3 };
 //! launcher that ends its processes may drop what they still say.
 void report(std::string const& text, std::string const& file = {}) {
   std::string const line = "gpt_mpi: " + text + '\n';
-  if (!file.empty()) {
+  if (!file.empty() && example::why_not_opened(file).empty()) {
     std::ofstream(file) << line;
   }
   [[maybe_unused]] auto const written = ::write(STDERR_FILENO, line.data(), line.size());
@@ -104,7 +105,6 @@ void report_step(options const& o, std::int64_t step, double loss, double tokens
   std::fflush(stdout);
 }
 
-// [snippet state]
 //! All that the next step depends on, as tensors of the whole model: what this rank writes between
 //! two steps, or reads to go on.
 template <class Model>
@@ -139,7 +139,6 @@ struct training_state {
     model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
   }
 };
-// [snippet state]
 
 adamw optimizer_of(options const& o) {
   adamw optimizer;
@@ -213,7 +212,6 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
       }
     }
-    // [snippet save]
     if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
       training_state const state(model, random);
       try {
@@ -226,7 +224,6 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         std::fflush(stdout);
       }
     }
-    // [snippet save]
   }
   return gradients;
 }

@@ -27,7 +27,6 @@ public:
     MPI_Comm_rank(shards, &own_);
   }
 
-  // [snippet sums]
   //! Hands in this rank's part of the next sum. Returns which one it is.
   std::size_t begin(std::vector<float> const& part) {
     one_sum& here = under_way_[next_ % under_way_.size()];
@@ -58,7 +57,6 @@ public:
     }
     add_parts(parts, sum);
   }
-  // [snippet sums]
 
 private:
   struct one_sum {

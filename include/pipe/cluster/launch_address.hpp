@@ -30,14 +30,18 @@ namespace pipelining::inline v0_3 {
     throw std::invalid_argument(
       "launch: the " + std::to_string(here.size) + " ranks are on several machines, and " +
       here.launcher +
-      " does not say which of them is rank 0's; set MASTER_ADDR for all of them, as in: mpirun " +
-      (launcher == "MPICH" ? "-genv MASTER_ADDR node0" : "-x MASTER_ADDR=node0"));
+      " does not say which of them is rank 0's; set MASTER_ADDR for all of them, as in: " +
+      (launcher == "MPICH"      ? "mpirun -genv MASTER_ADDR node0"
+       : launcher == "MVAPICH2" ? "mpirun_rsh MASTER_ADDR=node0"
+       : launcher == "Flux"     ? "flux run --env=MASTER_ADDR=node0"
+       : launcher == "PALS"     ? "mpiexec --env MASTER_ADDR=node0"
+                                : "mpirun -x MASTER_ADDR=node0"));
   store_address address;
   if (says_where)
     address.host = here.address;
   address.port = here.port == 0 ? default_port : here.port;
   if (launcher == "torchrun" && here.port != 0)
-    ++address.port; // torchrun itself serves on its port
+    address.port += address.port < 65535 ? 1 : -1; // torchrun itself serves on its port
   if (!here.job.empty())
     address.job = here.job;
   address.secret = detail::environment_text("PIPELINING_SECRET");

@@ -43,6 +43,16 @@ namespace detail {
   return value;
 }
 
+//! MASTER_PORT, or 0 where nobody has set it.
+//! @throws std::invalid_argument where it is no port.
+[[nodiscard]] inline int environment_port() {
+  auto const port = environment_number("MASTER_PORT");
+  if (port && (*port < 1 || *port > 65535))
+    throw std::invalid_argument("launch: MASTER_PORT is " + std::to_string(*port) +
+                                ", but ports are 1 to 65535");
+  return port.value_or(0);
+}
+
 [[nodiscard]] inline std::string environment_text(char const* name) {
   char const* const text = std::getenv(name);
   return text == nullptr ? std::string() : std::string(text);
@@ -79,6 +89,10 @@ namespace detail {
     add("restart", "TORCHELASTIC_RESTART_COUNT");
   } else if (launcher == "Open MPI") {
     add("job", "PMIX_NAMESPACE");
+  } else if (launcher == "Flux") {
+    add("Flux job", "FLUX_JOB_ID");
+  } else if (launcher == "PALS") {
+    add("PALS application", "PALS_APID");
   }
   add("Slurm job", "SLURM_JOB_ID");
   if (launcher == "Slurm")
@@ -118,7 +132,8 @@ struct launcher_variables {
   char const* local_rank;
   char const* local_size;
 };
-//! srun last: other launchers start their processes through it.
+//! Those with a PMI of their own before MPICH, whose variables that has; srun last: other launchers
+//! start their processes through it.
 inline constexpr launcher_variables known_launchers[] = {
   {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
   {"Open MPI",
@@ -126,25 +141,61 @@ inline constexpr launcher_variables known_launchers[] = {
    "OMPI_COMM_WORLD_SIZE",
    "OMPI_COMM_WORLD_LOCAL_RANK",
    "OMPI_COMM_WORLD_LOCAL_SIZE"},
+  {"MVAPICH2",
+   "MV2_COMM_WORLD_RANK",
+   "MV2_COMM_WORLD_SIZE",
+   "MV2_COMM_WORLD_LOCAL_RANK",
+   "MV2_COMM_WORLD_LOCAL_SIZE"},
+  {"Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nullptr},
+  {"PALS", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"},
   {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
   {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
 };
 
+//! The processes on a machine, 0 where nobody says.
+[[nodiscard]] inline int size_of_machine(launcher_variables const& of, int size) {
+  if (of.local_size != nullptr)
+    return environment_number(of.local_size).value_or(0);
+  int const machines = environment_number("FLUX_JOB_NNODES").value_or(0); // Flux says these
+  return machines > 0 ? (size - 1) / machines + 1 : 0;
+}
+
+//! Refuses a process that a launcher has given a number and no more: to be one alone, each of them,
+//! is not what was asked for. Slurm numbers its scripts, too.
+inline void refuse_half_a_launcher() {
+  constexpr launcher_variables pmix{"PMIx", "PMIX_RANK", nullptr, nullptr, nullptr};
+  auto const refuse = [](launcher_variables const& variables) {
+    if (std::string_view(variables.launcher) == "Slurm")
+      return;
+    if (auto const rank = environment_number(variables.rank))
+      throw std::invalid_argument(std::string("launch: ") + variables.rank + " is " +
+                                  std::to_string(*rank) +
+                                  ", so this is one of several processes, but no variable says of "
+                                  "how many; set RANK and WORLD_SIZE for each, or use another "
+                                  "launcher");
+  };
+  for (launcher_variables const& variables : known_launchers)
+    refuse(variables);
+  refuse(pmix);
+}
+
 } // namespace detail
 
-//! @brief Reads what torchrun, Open MPI, MPICH, Intel MPI or Slurm put into the environment;
-//! without any of them, one process alone.
+//! @brief Reads what torchrun, Open MPI, MVAPICH2, Flux, PALS, MPICH, Intel MPI or Slurm put into
+//! the environment; without any of them, one process alone.
 //!
 //! `MASTER_ADDR` and `MASTER_PORT` are used under every launcher. In a Slurm job the host defaults
 //! to the first of the node list, and under srun the port to one that follows from the numbers of
 //! job and step, the same on all ranks.
 //!
-//! @throws std::invalid_argument naming the variable that makes no sense; also in the batch script
-//! of a Slurm job of several tasks, of which nobody would start the others.
+//! @throws std::invalid_argument naming the variable that makes no sense; also where a launcher,
+//! such as one of bare PMIx, says a number and not of how many; and in the batch script of a Slurm
+//! job of several tasks, of which nobody would start the others.
 //! @source docs of torchrun (torch.distributed.run), srun(1) "OUTPUT ENVIRONMENT VARIABLES",
 //! mpirun(1) of Open MPI 4, the variables of MPICH's and Intel MPI's Hydra (PMI_RANK, PMI_SIZE,
-//! MPI_LOCALRANKID, MPI_LOCALNRANKS), and Slurm's src/plugins/mpi/pmi2/mpi_pmi2.c, which sets the
-//! first two of these.
+//! MPI_LOCALRANKID, MPI_LOCALNRANKS), Slurm's src/plugins/mpi/pmi2/mpi_pmi2.c, which sets the first
+//! two of these, flux-core's src/shell/task.c, flux-shell-cray-pals(1), and the user guide of
+//! MVAPICH2.
 [[nodiscard]] inline launch_environment read_launch_environment() {
   launch_environment found;
   for (detail::launcher_variables const& variables : detail::known_launchers) {
@@ -162,17 +213,19 @@ inline constexpr launcher_variables known_launchers[] = {
     found.rank = *rank;
     found.size = *size;
     found.local_rank = detail::environment_number(variables.local_rank).value_or(0);
-    found.local_size = detail::environment_number(variables.local_size).value_or(0);
+    found.local_size = detail::size_of_machine(variables, found.size);
     break;
   }
   std::string_view const launcher = found.launcher;
+  if (launcher == "none")
+    detail::refuse_half_a_launcher();
   bool const slurm = launcher == "Slurm";
   if (slurm && found.size > 1 && detail::is_batch_script())
     throw std::invalid_argument("launch: this is the script of a Slurm job of " +
                                 std::to_string(found.size) +
                                 " tasks, and not one of its tasks; start the program with srun");
   found.address = detail::environment_text("MASTER_ADDR");
-  found.port = detail::environment_number("MASTER_PORT").value_or(0);
+  found.port = detail::environment_port();
   found.job = detail::name_of_job(launcher);
   found.restarts = detail::count_restarts(launcher);
   if (found.address.empty() && launcher != "none")

@@ -92,7 +92,8 @@ public:
       check_options(work);
       agree(work);
       current_device const scope(options_.gpu);
-      machine_ = std::make_unique<machine>(stages_, line_, rank_, options_, now_);
+      machine_ =
+        std::make_unique<machine>(stages_, line_, rank_, work.over.extents.devices, options_, now_);
       machine_->take(std::move(work), 0, taken_++);
     } catch (std::logic_error const& unfit) {
       pipelining::detail::tell_standing(

@@ -97,15 +97,19 @@ public:
   nccl_machine(Stages& stages,
                Store& line,
                int rank,
+               int devices,
                nccl_ranks const& options,
                pipelining::detail::rank_standing& now)
-      : stages_(stages), line_(line), rank_(rank), options_(options), now_(now),
+      : stages_(stages), line_(line), rank_(rank), devices_(devices), options_(options), now_(now),
         shared_(options.gpu), messages_(rank),
         launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr),
         watchdog_(
-          // What else ends a call that lasts, and says more, has had its time by then.
-          detail::both(options.deadline,
-                       detail::both(options.abort_deadline, options.abort_deadline)),
+          // What else ends a call that lasts, and says more, has had its time by then; without a
+          // communicator there is nothing else.
+          devices == 1 && options.communicators.empty()
+            ? options.deadline
+            : detail::both(options.deadline,
+                           detail::both(options.abort_deadline, options.abort_deadline)),
           place_.pulse,
           [this] {
             pipelining::detail::answer_in_pass(line_, options_.name, rank_, answered_, [this] {
@@ -127,7 +131,6 @@ public:
   //! @pre no step runs.
   void take(plan work, std::size_t at, int number) {
     running_ = nullptr;
-    devices_ = work.over.extents.devices;
     if (outgrows(work.view(), plans_)) // what is in graphs moves
       for (auto const& each : plans_)
         each->iteration.destroy();
@@ -398,7 +401,7 @@ private:
         until([&] { return own.knows_enough_for(next); });
       (void)left_->is_over(); // a look in time
       place_.enter(rank_, run.position);
-      run.position = pipelining::detail::execute_item(run.view, rank_, run.position, own);
+      run.position = pipelining::detail::execute_item(run.view, steps, run.position, own);
       place_.leave();
       run.launched = captured ? 0 : run.position;
       if (validated && run.position == behind && begins_again()) {
@@ -455,7 +458,7 @@ private:
   Stages& stages_;
   Store& line_;
   int rank_;
-  int devices_ = 0;
+  int devices_;
   nccl_ranks const& options_;
   pipelining::detail::rank_standing& now_;
   shared_device shared_;

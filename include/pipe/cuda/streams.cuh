@@ -344,7 +344,8 @@ private:
       enqueuing_device own = on_streams(device);
       (void)left_.is_over(); // a look in time
       place_.enter(device, work.position[d]);
-      work.position[d] = pipelining::detail::execute_item(work.view, device, work.position[d], own);
+      work.position[d] = pipelining::detail::execute_item(
+        work.view, work.view.program_of(device), work.position[d], own);
       place_.leave();
     } catch (error const&) {
       stuck_ = true;

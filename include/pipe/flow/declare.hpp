@@ -25,7 +25,7 @@ struct numbered_kind {
 
 namespace detail {
 
-//! What a kind waits for, before what is implied is left out.
+//! The reads of a kind, before implied ones are left out.
 struct kind_reads {
   flow_set own = 0;
   flow_set reached = 0; //!< own rows that it waits for, directly or through others, and its own
@@ -43,7 +43,7 @@ struct kind_reads {
   return true;
 }
 
-//! Who makes, reads and frees each datum of a unit.
+//! The kinds that make, read and free each datum of a unit.
 struct data_users {
   struct users {
     flow_set makers = 0;
@@ -145,8 +145,8 @@ private:
     }
   }
 
-  //! Who reads a datum of another stage, and whether anybody frees it. Memory that a kind works in
-  //! is there where the datum whose pool it shares is.
+  //! Finds the readers of data of other stages, and the data that some kind frees. Memory to work
+  //! in exists where the datum of the same pool does.
   constexpr void find_readers() {
     int pool_step[slot_classes]{};
     bool both_ways[slot_classes]{};
@@ -241,8 +241,8 @@ private:
     }
   }
 
-  //! Whoever frees a datum runs after all that use it. Where the flow does not say so, it follows
-  //! what they make, if each unit has that.
+  //! Makes the kind that frees a datum run after all its users. Where the flow does not say so, the
+  //! kind follows what the users make, if each unit has that.
   constexpr void follow_users(int freer) {
     kind_of_pass& kind = flow_.kinds[freer];
     int const declared = kind.effect_count;
@@ -266,7 +266,7 @@ private:
       }
   }
 
-  //! The rows of its own stage that every kind that makes `row` has behind it.
+  //! The rows of its own stage that every maker of `row` has waited for.
   [[nodiscard]] constexpr flow_set reached_by_all_makers(int row) const noexcept {
     flow_set result = ~flow_set{0};
     for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
@@ -299,9 +299,9 @@ private:
     }
   }
 
-  //! True when waiting for what else `kind` reads is waiting for `row` too: another row of its
-  //! stage has it behind it; or the pass that it reads of the stage after has its own there behind
-  //! it, and that one comes from this stage.
+  //! True when the other reads of `kind` imply a wait for `row`: the maker of another row of its
+  //! stage has waited for it; or the pass that it reads of the stage after has waited for `row` of
+  //! its own stage, whose maker reads of this stage.
   [[nodiscard]] constexpr bool
   is_implied(int kind, flow_set own, int row, bool has_after) const noexcept {
     for (flow_set others = own & ~only(row); others != 0; others &= others - 1)

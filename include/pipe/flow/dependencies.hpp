@@ -69,7 +69,7 @@ reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept
 
 namespace detail {
 
-//! Its stage, or `kind_links::none`.
+//! Stage of the reader of an output, or `kind_links::none`.
 [[nodiscard]] constexpr int
 reader_stage(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   if (over.edges != nullptr)
@@ -117,8 +117,8 @@ namespace detail {
   return true;
 }
 
-//! What a pass waits for: who made what it reads on other stages and on its own, and the
-//! pass of the chunk before or after it.
+//! The passes that a pass waits for: makers of what it reads, on other stages and on its own, and
+//! the pass of the chunk before or after it.
 //!
 //! In training: a forward pass waits for the stages before it and for the chunk before it (whose
 //! keys and values it reads). The gradient of the input waits for the stage after it (on the last
@@ -173,7 +173,7 @@ private:
 
 } // namespace detail
 
-//! @brief What `what` waits for. @pre contains(over, what) @complexity O(1)
+//! @brief The passes that `what` waits for. @pre contains(over, what) @complexity O(1)
 [[nodiscard]] constexpr detail::dependency_list dependencies(pipeline_view const& over,
                                                              pass const& what) noexcept {
   return {over, what};

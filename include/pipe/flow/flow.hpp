@@ -17,19 +17,19 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What of a device a kind of pass occupies. A device has a row of passes for each engine
-//! that its flow uses; each row runs in order.
+//! @brief The engine of a device that a kind of pass keeps busy. A device has a row of passes for
+//! each engine that its flow uses; each row runs in order.
 enum class engine : std::uint8_t { compute, copy_out, copy_in, network };
 
 //! @brief Where the bytes of a datum lie. `nowhere`: in memory of the user, such as weight
 //! gradients.
 enum class residence : std::uint8_t { device, host, nowhere };
 
-//! @brief What a datum has an instance for: a unit of a stage, a microbatch of a stage, or, of what
-//! other stages read, each of them (the gradient of an input is for the stage that made it).
+//! @brief How many instances a datum has: one for a unit of a stage, for a microbatch of a stage,
+//! or for each stage that reads it (the gradient of an input is for the stage that made it).
 enum class per : std::uint8_t { unit, microbatch, reader };
 
-//! @brief What a pass does with a datum.
+//! @brief The ways in which a pass uses a datum.
 enum class does : std::uint8_t {
   makes,   //!< brings the instance of its own unit to life
   reads,   //!< waits for whoever made it
@@ -59,7 +59,7 @@ struct flow_word {
     for (std::size_t i = 0; i < Size; ++i)
       text[i] = literal[i];
   }
-  //! What another text holds, and an end to it.
+  //! Joins a text and an end to it.
   //! @throws std::invalid_argument for more than 27 letters together.
   [[nodiscard]] static constexpr flow_word of(char const* word, char const* end = "") {
     flow_word result;
@@ -103,9 +103,8 @@ struct effect {
   friend constexpr bool operator==(effect const&, effect const&) = default;
 };
 
-//! @brief Which member of a stage functor a kind of pass calls. A copy calls none: the library
-//! moves the slots. Nor does what merely stands between passes. `perform` is for kinds of one's
-//! own.
+//! @brief The member of a stage functor that a kind of pass calls. Copies, where the library moves
+//! the slots, and marks between passes call none. `perform` is for kinds of one's own.
 enum class stage_call : std::uint8_t {
   forward,
   backward,
@@ -120,12 +119,12 @@ enum class stage_call : std::uint8_t {
   perform
 };
 
-//! @brief What a kind of pass is for. Costs, pictures and bounds ask it, and the engine, where they
-//! do not know the kind: kinds are numbers of their flow alone.
+//! @brief The purpose of a kind of pass. Costs, pictures and bounds ask for role and engine where
+//! they do not know the kind: kinds are numbers of their flow only.
 enum class role : std::uint8_t {
   forward,    //!< goes from the first stage to the last one
   backward,   //!< goes back, and makes the gradients of inputs and of weights
-  input,      //!< goes back, and makes the gradient of its input alone
+  input,      //!< goes back, and makes only the gradient of its input
   weights,    //!< makes the gradients of weights that `input` has left
   again,      //!< does a second time what has been done for a forward pass
   copy,       //!< moves slots
@@ -145,7 +144,7 @@ struct kind_of_pass {
   role is = role::forward;                //!< what it is for
   effect effects[most_effects]{};         //!< what it does
   int effect_count = 0;                   //!< how much of that there is
-  bool in_groups = false;                 //!< runs on stages of groups alone, others on all others
+  bool in_groups = false;                 //!< runs on stages of groups only, others on all others
 
   //! Whether the flow has such a kind.
   [[nodiscard]] constexpr bool exists() const noexcept { return word.text[0] != '\0'; }
@@ -163,8 +162,8 @@ inline constexpr pass_kind no_kind{most_kinds};
   return static_cast<int>(kind);
 }
 
-//! @brief What a pass waits for and makes, in lines. A line is a row of a flow on a stage: the data
-//! that the same pass makes share a row, so that it is enough to know who made the row.
+//! @brief The lines that a pass waits for and makes. A line is a row of a flow on a stage: data
+//! that the same pass makes share a row, so that the maker of the row is enough to know.
 struct kind_links {
   using number = std::int8_t;        //!< of a row or a datum; a flow has many links
   static constexpr number none = -1; //!< no row
@@ -180,9 +179,8 @@ struct kind_links {
   friend constexpr bool operator==(kind_links const&, kind_links const&) = default;
 };
 
-//! @brief What a training loop (or anything else that flows through stages) is made of: data, and
-//! kinds of passes with what they do to them. Everything else follows from it: who waits for whom,
-//! what is sent, how long memory is held.
+//! @brief Data, and kinds of passes with their effects on data: a training loop, or anything else
+//! that flows through stages. Waits, messages and lives of memory follow from it.
 //!
 //! A value: make one with `declare`. Kinds and data are known by their numbers.
 //! @source own derivation, see docs/explanation/flow.md
@@ -214,7 +212,7 @@ struct flow {
   //! be looked at together (a copy out of what was not meant to leave).
   bool has_choices = false;
 
-  //! What a kind of pass is and does.
+  //! The definition of a kind of pass.
   [[nodiscard]] constexpr kind_of_pass const& operator[](pass_kind kind) const noexcept {
     return kinds[index_of(kind)];
   }
@@ -329,7 +327,7 @@ namespace detail {
                                        : detail::letter_of(declared[kind].is);
 }
 
-//! @brief What a kind is called in files: its letter, or its word where it has none; "?" for one
+//! @brief The name of a kind in files: its letter, or its word where it has none; "?" for a kind
 //! that the flow does not have.
 [[nodiscard]] constexpr flow_word sign(flow const& declared, pass_kind kind) noexcept {
   if (index_of(kind) < most_kinds && declared[kind].exists() && declared[kind].letter == '\0')
@@ -438,7 +436,7 @@ namespace detail {
 } // namespace detail
 
 //! @brief True where forward and backward passes make the same, so that a stage has one of them: a
-//! chain of stages that go forward and, behind them, others that go back.
+//! chain of stages that go forward and, after them, others that go back.
 [[nodiscard]] constexpr bool stages_go_one_way(flow const& declared) noexcept {
   pass_kind const forward = kind_with(declared, role::forward);
   pass_kind const backward = kind_with(declared, role::backward);

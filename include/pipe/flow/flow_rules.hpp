@@ -70,7 +70,7 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
 
 //! True for a kind that uses a datum of its own stage, without freeing it, and does not run before
 //! another kind that frees it.
-//! @param reached the rows that the other has behind it @param made those that the user makes
+//! @param reached the rows that the other has waited for @param made the rows that the user makes
 [[nodiscard]] constexpr bool is_late_user(
   flow const& declared, int user, int freer, int of, flow_set reached, flow_set made) noexcept {
   bool uses = false;
@@ -129,8 +129,8 @@ public:
       }
   }
 
-  //! Nobody gives a slot back that another kind of the unit still reads.
-  //! @param reached the rows that a kind has behind it @param made those that it makes, both by
+  //! Checks that no kind gives back a slot that another kind of the unit still reads.
+  //! @param reached the rows that a kind has waited for @param made the rows that it makes, both by
   //! kind
   constexpr void check_ends(flow_set const* reached, flow_set const* made) const {
     for (int freer = 0; freer < flow_.kind_count; ++freer)
@@ -250,7 +250,7 @@ private:
             "one");
   }
 
-  //! What other stages read travels in messages, whole, from whoever has made its row.
+  //! Checks a datum that other stages read: messages carry it whole, from the maker of its row.
   constexpr void check_sent(int of, flow_set makers) const {
     datum const& sent = flow_.data[of];
     require(sent.lives == residence::device && sent.instance != per::microbatch,

@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What is there for passes that need it, as the passes of one compute engine go by in their order.
+//! The data in place for passes that need them, as the passes of one compute engine go by in order.
 class needed_data {
 public:
   constexpr explicit needed_data(pipeline_view const& over)

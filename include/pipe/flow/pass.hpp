@@ -11,18 +11,17 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a pass computes: the number of a kind in its flow. The names are those of kinds of
-//! training; other flows number their own.
+//! @brief The kind of a pass, as a number of its flow. Names are given to the kinds of training;
+//! other flows number their own.
 //!
 //! `backward` computes both gradients at once; `backward_input` and `backward_weight` are its
-//! halves. Papers of the zero-bubble family write "B" for what is `backward_input` here.
-//! The other kinds are those of `frugal_training`: a forward pass that keeps its input alone and
-//! the `recompute` that brings its activation back; a forward pass whose activation goes to the
-//! host, and the copies there and back, the latter not before a `copy_request`. `embed` to
-//! `embed_gradient` are those of `vocabulary_training`: what the shards of a vocabulary do at both
-//! ends of a model. The last are those of flows with sharded weights, see `shard_weights`: a visit
-//! of a stage that a forward pass opens has the first four, one that a backward pass opens the four
-//! `_again`; stages whose weights never leave their device have `keep_weights`.
+//! halves. Papers of the zero-bubble family write "B" for `backward_input`. `frugal_training` adds
+//! a forward pass that keeps only its input, and the `recompute` that brings its activation back.
+//! It also has a forward pass whose activation goes to the host, and the copies there and back, the
+//! latter not before a `copy_request`. `vocabulary_training` adds `embed` to `embed_gradient`,
+//! which the shards of a vocabulary run at both ends of a model. Sharded weights add four kinds per
+//! visit (see `shard_weights`); visits opened by a backward pass use the `_again` kinds. Stages
+//! whose weights never leave their device have `keep_weights`.
 enum class pass_kind : std::uint8_t {
   forward,
   backward,

@@ -235,8 +235,8 @@ neighbour(pipeline_view const& over, pass const& of, int step, int number) noexc
 }
 
 namespace detail {
-//! @brief True for a stage without weights to train that has none before it: it has forward passes
-//! alone, which keep nothing, and takes no gradient.
+//! @brief True for a stage without weights to train that has none before it: it has only forward
+//! passes, which keep nothing, and takes no gradient.
 [[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
   return over.edges != nullptr && *first_neighbour(over.edges, stages(over.extents), stage, 0) != 0;
 }
@@ -297,7 +297,7 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief What a pass waits for and makes.
+//! @brief The links of a pass: lines that it waits for and makes.
 [[nodiscard]] constexpr kind_links const& links_of(pipeline_view const& over,
                                                    pass const& what) noexcept {
   bool const has_after =

@@ -38,7 +38,7 @@ namespace detail {
           '\0'};
 }
 
-//! What a kind of training looks like in pictures.
+//! Legend and colour of a kind of training in pictures.
 struct kind_in_pictures {
   std::string_view legend;
   colour plain;

@@ -53,8 +53,8 @@ struct shape {
   return extents.where == placement::bidirectional && microbatch >= extents.microbatches / 2;
 }
 
-//! @brief The device that holds `stage` for `microbatch` (which matters for bidirectional
-//! placements alone).
+//! @brief The device that holds `stage` for `microbatch` (which matters only for bidirectional
+//! placements).
 //! @pre `extents.where` is not custom; timetables and plans know those: `device_of(table, ...)`.
 [[nodiscard]] constexpr int
 device_of(shape const& extents, int stage, int microbatch = 0) noexcept {

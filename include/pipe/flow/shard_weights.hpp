@@ -18,8 +18,8 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! True for the kinds that multiply with the weights of their stage. The gradient of weights alone
-//! does not.
+//! True for the kinds that multiply with the weights of their stage: all but the gradient of
+//! weights.
 [[nodiscard]] constexpr bool reads_weights(kind_of_pass const& kind) noexcept {
   return kind.calls == stage_call::forward || kind.calls == stage_call::recompute ||
          kind.calls == stage_call::backward || kind.calls == stage_call::backward_input;
@@ -131,18 +131,18 @@ private:
   flow flow_;
 };
 
-//! A flow of training whose weights lie in shards: the whole weights of a stage are gathered
-//! for a *visit*, a run of passes of the stage on its device, and released behind it; whole
-//! gradients are collected over a run of passes and scattered behind it.
+//! A flow of training whose weights lie in shards. The whole weights of a stage are gathered for a
+//! *visit*, a run of passes of the stage on its device, and released after it. Whole gradients are
+//! collected over a run of passes and scattered after it.
 //!
-//! Among the passes stand marks that take no time: `request_weights` lets a gather begin,
-//! `use_weights` waits for it and opens the visit, `release_weights` closes it; `collect_gradients`
+//! Among the passes are marks that take no time. `request_weights` lets a gather begin,
+//! `use_weights` waits for it and opens the visit, `release_weights` closes it. `collect_gradients`
 //! takes memory for whole gradients, `request_scatter` says that they are complete.
 //! `gather_weights` and `scatter_gradients` run on the engine `network`. All carry the unit of the
-//! pass that opens the visit; that of a backward pass may be that of a forward pass too, hence the
-//! kinds `_again`. Passes that multiply with weights stand inside of visits of their stage, those
-//! that add to weight gradients where these are collected; or behind the `keep_weights` of their
-//! stage, whose weights never leave the device.
+//! pass that opens the visit. A backward pass may have the unit of a forward pass, hence the kinds
+//! `_again`. Passes that multiply with weights are inside of visits of their stage; passes that add
+//! to weight gradients are where these are collected; or both come after the `keep_weights` of
+//! their stage, whose weights never leave the device.
 //!
 //! @throws std::invalid_argument (in the compiler: no constant) for a flow that has them already,
 //! or has no room for them.

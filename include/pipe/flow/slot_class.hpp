@@ -9,8 +9,8 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a buffer holds. Every device has, for every class, slots 0 ... n - 1 of one size.
-//! These are the pools of the flows of training, in order.
+//! @brief The content of a buffer. Every device has, for every class, slots 0 ... n - 1 of one
+//! size. The classes are the pools of the flows of training, in order.
 enum class slot_class : std::uint8_t {
   activation,        //!< what a forward pass keeps for its backward: from F to the end of B or W
   received_input,    //!< an activation from another device: from its receive to the end of F

@@ -14,9 +14,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Training in less memory: a forward pass may keep its input alone, and `recompute` brings
-//! the activation back; or its activation goes to the host (`copy_out`) and comes back (`copy_in`),
-//! by engines that work beside the compute engine. A copy back would start as soon as the copy
+//! @brief Training in less memory. A forward pass may keep only its input, and `recompute` brings
+//! the activation back. Or its activation goes to the host (`copy_out`) and comes back (`copy_in`),
+//! by engines that work next to the compute engine. A copy back would start as soon as the copy
 //! there has ended, which would save nothing: it waits for a `copy_request`, which takes no time
 //! and stands among the passes.
 //!

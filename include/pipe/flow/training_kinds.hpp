@@ -255,8 +255,8 @@ inline constexpr kind_of_pass embed_gradient_kind = in_groups(
   return in_groups(kind);
 }
 
-//! What moves weights in shards, by number from `request_weights` on, without effects: these differ
-//! from flow to flow.
+//! Kinds that move weights in shards, by number from `request_weights` on, without effects, which
+//! differ from flow to flow.
 inline constexpr kind_of_pass kinds_of_weights[] = {
   declare_kind(pass_kind::request_weights, engine::compute, stage_call::copy, {}),
   declare_kind(pass_kind::gather_weights, engine::network, stage_call::gather_weights, {}),
@@ -294,7 +294,7 @@ inline constexpr flow kinds_of_training = [] {
   return result;
 }();
 
-//! What a kind of training is.
+//! The definition of a kind of training.
 [[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
   return kinds_of_training[kind];
 }

@@ -67,6 +67,22 @@ namespace detail {
   return joined;
 }
 
+//! Refuses what would be several runs of one rank each.
+//! @throws std::invalid_argument where MPI has started this process alone, and another launcher has
+//! started several.
+inline void check_started_by_mpi() {
+  int everyone = 1;
+  (void)MPI_Comm_size(MPI_COMM_WORLD, &everyone);
+  if (everyone > 1)
+    return;
+  launch_environment const here = read_launch_environment();
+  if (here.size > 1)
+    throw std::invalid_argument("launch: this is rank " + std::to_string(here.rank) + " of " +
+                                std::to_string(here.size) + ", as " + here.launcher +
+                                " says, but MPI has started this process alone; start the program "
+                                "with the mpirun of the MPI that it was built with");
+}
+
 } // namespace detail
 
 //! @brief Rank 0's server, and this process's line to it.
@@ -84,13 +100,15 @@ public:
   //! @brief Collective over `world`.
   //! @param deadline the longest that this may take. @param listen the address of its machine on
   //! which rank 0 listens; empty: all of them.
-  //! @throws deadline_error where a rank is late, with its name; std::runtime_error when rank 0
-  //! cannot listen or be reached. MPI may wait for the late rank for ever then: end the process
-  //! with `std::_Exit`.
+  //! @throws std::invalid_argument where another launcher, such as torchrun, has started several
+  //! processes, and MPI knows this one alone; deadline_error where a rank is late, with its name;
+  //! std::runtime_error when rank 0 cannot listen or be reached. MPI may wait for the late rank for
+  //! ever then: end the process with `std::_Exit`.
   explicit mpi_store(MPI_Comm world = MPI_COMM_WORLD,
                      std::chrono::nanoseconds deadline = std::chrono::seconds(60),
                      std::string const& listen = {})
       : end_(deadline) {
+    detail::check_started_by_mpi();
     int rank = 0;
     int size = 1;
     (void)MPI_Comm_rank(world, &rank);
@@ -181,7 +199,7 @@ private:
     std::string const host =
       size == everyone ? detail::environment_text("MASTER_ADDR") : std::string();
     address.host = host.empty() ? detail::own_addresses() : host;
-    address.port = host.empty() ? 0 : detail::environment_number("MASTER_PORT").value_or(0);
+    address.port = host.empty() ? 0 : detail::environment_port();
     address.secret = make_secret();
     address.listen = listen;
     address.ranks = size;

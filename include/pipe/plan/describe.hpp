@@ -10,7 +10,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove/drain.hpp>
-#include <pipe/timetable/describe.hpp>
+#include <pipe/timetable/report.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -19,7 +19,7 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/plan/step_validation.hpp>
-#include <pipe/timetable/describe.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 

@@ -46,13 +46,12 @@ concept restarting_device = requires(Device& device) {
 //! order, groups, slots
 //!        and waits are the plan's.
 //!
-//! @param first the item, or the first item of the group.
+//! @param steps the program. @param first the item, or the first item of the group.
 //! @return the item behind.
 //! @throws what the device throws.
 //! @complexity O(1) per item, no allocation.
 template <execution_device Device>
-int execute_item(plan_view const& work, int device_number, int first, Device& device) {
-  std::span<item const> const steps = work.program_of(device_number);
+int execute_item(plan_view const& work, std::span<item const> steps, int first, Device& device) {
   int const end = end_of_group(steps, first);
   auto const group =
     steps.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
@@ -80,7 +79,7 @@ void execute(plan_view const& work, int device_number, Device& device) {
   int const count = static_cast<int>(steps.size());
   int const validated = behind_validation(work, device_number);
   for (int next = 0; next < count;) {
-    next = execute_item(work, device_number, next, device);
+    next = execute_item(work, steps, next, device);
     if constexpr (restarting_device<Device>)
       if (next == validated && device.begins_again()) {
         for (auto i = static_cast<std::size_t>(next); i < steps.size(); ++i)

@@ -7,7 +7,7 @@
 
 #include <pipe/run/stages.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/adapt/with_frozen_stages.hpp>
+#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>

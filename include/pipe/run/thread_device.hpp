@@ -29,23 +29,26 @@ struct thread_device {
   Stages& stages;
   int device;
   thread_plan& work;
+  std::span<item const> steps;
+  std::span<double> starts;
+  std::span<double> ends;
   arena slots;
   slot_guards& guards;
   device_standing& standing;
   bool again = false; // the iteration begins again
 
   thread_device(thread_board& all, Stages& model, int number)
-      : board(all), stages(model), device(number), work(*all.now), slots(all.slots(work, number)),
+      : board(all), stages(model), device(number), work(*all.now),
+        steps(work.view.program_of(number)), starts(work.starts[static_cast<std::size_t>(number)]),
+        ends(work.ends[static_cast<std::size_t>(number)]), slots(all.slots(work, number)),
         guards(all.guards[static_cast<std::size_t>(number)]),
         standing(all.standings[static_cast<std::size_t>(number)]) {}
-
-  [[nodiscard]] std::span<item const> steps() const { return work.view.program_of(device); }
 
   //! Messages of a lane count as complete in the order of the lane, as the plan's waits presume.
   void complete_lane(int lane, int last) {
     int& known = work.completed[static_cast<std::size_t>(device)][static_cast<std::size_t>(lane)];
     for (int i = known + 1; i <= last; ++i) {
-      item const& message = steps()[static_cast<std::size_t>(i)];
+      item const& message = steps[static_cast<std::size_t>(i)];
       if (message.what == operation::run || message.lane != lane || !posted(i, message))
         continue;
       if (work.messages.done(message))
@@ -61,30 +64,28 @@ struct thread_device {
   }
 
   void wait_for(int index, item const&) {
-    item const& earlier = steps()[static_cast<std::size_t>(index)];
+    item const& earlier = steps[static_cast<std::size_t>(index)];
     if (earlier.what != operation::run)
       complete_lane(earlier.lane, index);
   }
 
   void run(int index, item const& step) {
-    auto const d = static_cast<std::size_t>(device);
     auto const i = static_cast<std::size_t>(index);
     begin(index);
-    work.starts[d][i] = seconds();
+    starts[i] = seconds();
     again = !run_guarded(stages, slots, guards, step) || again;
-    work.ends[d][i] = seconds();
+    ends[i] = seconds();
   }
 
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
-    auto const d = static_cast<std::size_t>(device);
     begin(first);
     double const start = seconds();
     if (!run_guarded(stages, slots, guards, pair))
       return false;
     double const end = seconds();
     for (std::size_t i = 0; i < pair.size(); ++i) {
-      work.starts[d][static_cast<std::size_t>(first) + i] = start;
-      work.ends[d][static_cast<std::size_t>(first) + i] = end;
+      starts[static_cast<std::size_t>(first) + i] = start;
+      ends[static_cast<std::size_t>(first) + i] = end;
     }
     return true;
   }
@@ -108,9 +109,9 @@ struct thread_device {
 
   void finish() {
     for (int lane = 0; lane < work.view.lanes[device]; ++lane)
-      complete_lane(lane, static_cast<int>(steps().size()) - 1);
+      complete_lane(lane, static_cast<int>(steps.size()) - 1);
     guards.check_all();
-    standing.position.store(static_cast<int>(steps().size()), std::memory_order_relaxed);
+    standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
   }
 
   //! Runs the program once and turns whatever a stage throws into the step's failure.
@@ -149,7 +150,7 @@ private:
     auto const at = static_cast<std::size_t>(standing.position.load(std::memory_order_relaxed));
     board.fail(device,
                "run: device " + std::to_string(device) + " failed in the " +
-                 describe_subject(steps()[at], work.view.over) + ": " + cause,
+                 describe_subject(steps[at], work.view.over) + ": " + cause,
                std::current_exception());
   }
 };

@@ -5,7 +5,6 @@
 //! @brief One forward, one backward. Header for pipelining::OneFOneB and pipelining::EagerOneFOneB.
 
 #include <pipe/schedule/block/walk.hpp>
-#include <pipe/schedule/schedule.hpp>
 
 namespace pipelining::inline v0_3 {
 

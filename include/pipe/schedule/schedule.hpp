@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What a schedule is. Header for the concept pipelining::schedule and for
-//! pipelining::row_writer.
+//! @brief Schedules and cost models, as concepts. Header for pipelining::schedule, row_writer,
+//! cost_model and parameter.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -15,6 +15,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -192,15 +193,19 @@ constexpr void check_total(double total) {
     throw std::invalid_argument("cost model: the times of all passes together are too large");
 }
 
-//! Owns numbers without values.
+//! Owns numbers without values, and stands for the pointer to them.
 template <class Number>
 struct owned {
   Number* of;
 
-  constexpr explicit owned(std::size_t count) : of(new Number[count]) {}
+  constexpr explicit owned(std::integral auto count)
+      : of(new Number[static_cast<std::size_t>(count)]) {}
   constexpr ~owned() { delete[] of; }
   owned(owned const&) = delete;
   owned& operator=(owned const&) = delete;
+  constexpr operator Number*() const noexcept { // NOLINT(google-explicit-constructor)
+    return of;
+  }
 };
 
 struct no_cost {
@@ -290,5 +295,77 @@ concept joins_stages = requires(Schedule const schedule, shape const extents) {
 //! every device.
 template <class Schedule>
 concept schedule = closed_form_schedule<Schedule> || detail::generated_schedule<Schedule>;
+
+namespace detail {
+
+//! Each requirement of the concept `schedule` in a sentence. To be named where one is missing.
+template <class Schedule>
+struct schedule_requirements {
+  static constexpr bool arranges = requires(Schedule const plan, int number) {
+    plan.arrange(number, number);
+  };
+  static constexpr bool orders =
+    requires(Schedule const plan, shape const extents, row_writer row) {
+    plan.order(extents, 0, row);
+  };
+  static constexpr bool generates =
+    requires(Schedule const plan, shape const extents, row_writer* rows) {
+    plan.generate(extents, no_cost{}, rows);
+  };
+
+  static_assert(std::copyable<Schedule>,
+                "schedule: a schedule is a value; this type cannot be copied and assigned. Keep "
+                "only its parameters in it");
+  static_assert(arranges,
+                "schedule: a const member `shape arrange(int devices, int microbatches)` is "
+                "missing. It gives the extents: placement, stages per device, chunks");
+  static_assert(!arranges || pipelining::detail::arranges<Schedule> || !std::copyable<Schedule>,
+                "schedule: `arrange` must return a pipelining::shape");
+  static_assert(orders || generates,
+                "schedule: the order of passes is missing. Write a const member `void order(shape "
+                "const& extents, int device, row_writer& out)` where it follows from the extents, "
+                "or `void generate(shape const& extents, auto const& cost, row_writer* rows)` "
+                "where devices are ordered together or costs matter");
+};
+
+//! How many entries the table of a schedule's own placement has, or of its own numbers of chunks.
+template <class Schedule>
+[[nodiscard]] constexpr int holder_count(shape const& extents) noexcept {
+  return places_stages<adapted_type<Schedule>> ? stages(extents) * routes(extents) : 0;
+}
+template <class Schedule>
+[[nodiscard]] constexpr int first_unit_count(shape const& extents) noexcept {
+  return counts_chunks<adapted_type<Schedule>> ? extents.microbatches + 1 : 0;
+}
+
+//! Writes where stages are: [routes][S].
+//! @throws std::invalid_argument for a device that there is not.
+template <class Schedule>
+constexpr void write_holders(Schedule const& plan, shape const& extents, std::uint16_t* holders) {
+  if constexpr (places_stages<adapted_type<Schedule>>) {
+    for (int i = 0; i < holder_count<Schedule>(extents); ++i) {
+      int const stage = i % stages(extents);
+      int const device = adapted(plan).device_of(extents, stage, i / stages(extents));
+      check_holder(extents, stage, device);
+      holders[i] = static_cast<std::uint16_t>(device);
+    }
+  } else {
+    check_named_placement(extents);
+  }
+}
+
+//! Writes where the units of microbatches begin: [M + 1].
+//! @throws std::invalid_argument for a number of chunks that cannot be.
+template <class Schedule>
+constexpr void write_first_units(Schedule const& plan, shape const& extents, int* first_units) {
+  if constexpr (counts_chunks<adapted_type<Schedule>>)
+    for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch) {
+      int const chunks = adapted(plan).chunks_of(extents, microbatch);
+      check_chunk_count(extents, microbatch, chunks);
+      first_units[microbatch + 1] = first_units[microbatch] + chunks;
+    }
+}
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -105,7 +105,7 @@ struct RaggedSliceV {
   }
 
 private:
-  //! What a device still has to run of one of its two stages.
+  //! Passes of one of its two stages that a device still has to run.
   struct half {
     detail::chunk_walk<Counts> forward;
     detail::chunk_walk<Counts> input;

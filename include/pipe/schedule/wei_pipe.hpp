@@ -35,7 +35,7 @@ travelling_datum_in(flow_word const& word, slot_class made, slot_class arrives) 
           .arrives_in = static_cast<std::uint8_t>(arrives),
           .wanted = true};
 }
-//! What stays with a microbatch from one group of layers to the next.
+//! A datum that stays with a microbatch from one group of layers to the next.
 [[nodiscard]] constexpr datum passed_on(flow_word const& word, slot_class pool) {
   datum result = travelling_datum_in(word, pool, pool);
   result.instance = per::microbatch;

@@ -157,19 +157,19 @@ public:
     begin(policy);
     longest_ = longest * (1 + 1e-12);
     rows_ = rows;
-    while (wake_.of[first_.of[1]] < never_again) {
+    while (wake_[first_[1]] < never_again) {
       if (hopeless_)
         return {};
-      int const d = first_.of[1];
-      sleep_until(d, decide(policy, d, wake_.of[d]));
+      int const d = first_[1];
+      sleep_until(d, decide(policy, d, wake_[d]));
     }
     zero_bubble_figures result{0, 0};
     for (int d = 0; d < p_.devices; ++d) {
-      if (at_.of[d].weights < p_.microbatches)
+      if (at_[d].weights < p_.microbatches)
         return {}; // in turn, where a device waits for what another one has no room for
-      double const began = forward_ends_.of[index(d, 0)] - p_.forward(d, 0);
-      result.span = std::max(result.span, at_.of[d].now - began);
-      result.makespan = std::max(result.makespan, at_.of[d].now);
+      double const began = forward_ends_[index(d, 0)] - p_.forward(d, 0);
+      result.span = std::max(result.span, at_[d].now - began);
+      result.makespan = std::max(result.makespan, at_[d].now);
     }
     return result;
   }
@@ -214,23 +214,23 @@ private:
         reach = 1 + ahead_of_first_gradient(d, round_trip);
       if (policy.in_turn && p_.again == nullptr)
         reach = std::min<double>(reach, static_cast<int>(p_.limit + 1e-6));
-      at_.of[d] = {0,
-                   0,
-                   0,
-                   0,
-                   0,
-                   static_cast<int>(std::min<double>(reach, p_.microbatches)),
-                   p_.busy(d),
-                   0,
-                   recomputes(d)};
+      at_[d] = {0,
+                0,
+                0,
+                0,
+                0,
+                static_cast<int>(std::min<double>(reach, p_.microbatches)),
+                p_.busy(d),
+                0,
+                recomputes(d)};
       round_trip += p_.forward(d, 0) + p_.input(d, 0) + 2 * p_.latency;
     }
     for (int leaf = 0; leaf < leaves_; ++leaf) {
-      wake_.of[leaf] = leaf < p_.devices ? 0 : never_again;
-      first_.of[leaves_ + leaf] = leaf;
+      wake_[leaf] = leaf < p_.devices ? 0 : never_again;
+      first_[leaves_ + leaf] = leaf;
     }
     for (int node = leaves_ - 1; node > 0; --node)
-      first_.of[node] = earlier(node);
+      first_[node] = earlier(node);
   }
 
   //! Forward passes of a device after its first one that fit into a time.
@@ -252,7 +252,7 @@ private:
   //! Whether one more activation fits, if only while the pass runs. Where some are recomputed and
   //! some are not, there is room left for one that is, unless nothing is under way.
   [[nodiscard]] constexpr bool has_room_for_forward(int d) const noexcept {
-    device const& own = at_.of[d];
+    device const& own = at_[d];
     if (own.forwards == p_.microbatches)
       return true;
     bool const stays = p_.recompute(d, own.forwards) < 0;
@@ -260,7 +260,7 @@ private:
     return own.held + (spare ? 2 : 1) <= p_.limit + 1e-6;
   }
   [[nodiscard]] constexpr bool has_room_for_input(int d) const noexcept {
-    device const& own = at_.of[d];
+    device const& own = at_[d];
     return own.inputs == p_.microbatches || p_.recompute(d, own.inputs) < 0 ||
            own.held + 1 <= p_.limit + 1e-6;
   }
@@ -268,7 +268,7 @@ private:
   //! The next pass in the turn of ZB-H1, where a gradient of weights comes as late as the limit
   //! allows, at most d microbatches late; returns as `decide` does.
   constexpr double decide_in_turn(int d, double time) {
-    device const& own = at_.of[d];
+    device const& own = at_[d];
     int const lag =
       p_.again == nullptr ? std::min(d, static_cast<int>(p_.limit + 1e-6) - own.reach) : d;
     bool const forwards_left = own.forwards < p_.microbatches;
@@ -287,7 +287,7 @@ private:
   constexpr double decide(zero_bubble_policy const& policy, int d, double time) {
     if (policy.in_turn)
       return decide_in_turn(d, time);
-    device const& own = at_.of[d];
+    device const& own = at_[d];
     bool const pending = own.weights < own.inputs;
     bool const room = has_room_for_forward(d);
     bool const may_forward =
@@ -310,56 +310,55 @@ private:
   }
 
   [[nodiscard]] constexpr double forward_arrival(int d) const noexcept {
-    int const microbatch = at_.of[d].forwards;
+    int const microbatch = at_[d].forwards;
     if (d == 0)
       return 0;
-    return microbatch < at_.of[d - 1].forwards
-             ? forward_ends_.of[index(d - 1, microbatch)] + p_.latency
-             : never_again;
+    return microbatch < at_[d - 1].forwards ? forward_ends_[index(d - 1, microbatch)] + p_.latency
+                                            : never_again;
   }
   [[nodiscard]] constexpr double input_arrival(int d) const noexcept {
-    int const microbatch = at_.of[d].inputs;
-    if (microbatch == at_.of[d].forwards)
+    int const microbatch = at_[d].inputs;
+    if (microbatch == at_[d].forwards)
       return never_again;
-    double const forward_end = forward_ends_.of[index(d, microbatch)];
+    double const forward_end = forward_ends_[index(d, microbatch)];
     if (d + 1 == p_.devices)
       return forward_end;
-    if (microbatch >= at_.of[d + 1].inputs)
+    if (microbatch >= at_[d + 1].inputs)
       return never_again;
     // A recomputation runs while the gradient is on its way.
-    double const arrival = input_ends_.of[index(d + 1, microbatch)] + p_.latency;
+    double const arrival = input_ends_[index(d + 1, microbatch)] + p_.latency;
     return std::max(forward_end, arrival - std::max(p_.recompute(d, microbatch), 0.0));
   }
 
   constexpr double forward(int d, double time) {
-    int const microbatch = at_.of[d].forwards++;
+    int const microbatch = at_[d].forwards++;
     double const end = spend(d, time, p_.forward(d, microbatch), pass_kind::forward, microbatch);
-    at_.of[d].held += p_.recompute(d, microbatch) < 0 ? 1 : 0;
-    forward_ends_.of[index(d, microbatch)] = end;
+    at_[d].held += p_.recompute(d, microbatch) < 0 ? 1 : 0;
+    forward_ends_[index(d, microbatch)] = end;
     if (d + 1 < p_.devices)
       wake(d + 1, end + p_.latency);
     return end;
   }
   constexpr double input(int d, double time) {
-    int const microbatch = at_.of[d].inputs++;
+    int const microbatch = at_[d].inputs++;
     double const again = std::max(p_.recompute(d, microbatch), 0.0);
     double const end =
       spend(d, time, again + p_.input(d, microbatch), pass_kind::backward_input, microbatch);
-    at_.of[d].held += p_.kept - (p_.recompute(d, microbatch) < 0 ? 1 : 0);
-    input_ends_.of[index(d, microbatch)] = end;
+    at_[d].held += p_.kept - (p_.recompute(d, microbatch) < 0 ? 1 : 0);
+    input_ends_[index(d, microbatch)] = end;
     if (d > 0)
       wake(d - 1, p_.again == nullptr ? end + p_.latency : input_arrival(d - 1));
     return end;
   }
   constexpr double weight(int d, double time) {
-    int const microbatch = at_.of[d].weights++;
-    at_.of[d].held -= p_.kept;
+    int const microbatch = at_[d].weights++;
+    at_[d].held -= p_.kept;
     return spend(d, time, p_.weight(d, microbatch), pass_kind::backward_weight, microbatch);
   }
   constexpr double spend(int d, double time, double duration, pass_kind kind, int microbatch) {
     if (rows_ != nullptr)
       rows_[d].push(row_writer::make(kind, d, microbatch));
-    device& own = at_.of[d];
+    device& own = at_[d];
     if (time > own.now && own.forwards + own.inputs > 1) {
       own.waited += time - own.now;
       longest_wait_ = std::max(longest_wait_, own.waited);
@@ -370,23 +369,23 @@ private:
   }
 
   constexpr void wake(int d, double time) {
-    double const earliest = std::max(time, at_.of[d].now);
-    if (earliest < wake_.of[d])
+    double const earliest = std::max(time, at_[d].now);
+    if (earliest < wake_[d])
       sleep_until(d, earliest);
   }
   constexpr void sleep_until(int d, double time) {
-    wake_.of[d] = time;
+    wake_[d] = time;
     for (int node = (leaves_ + d) / 2; node > 0; node /= 2) {
-      int const before = first_.of[node];
-      first_.of[node] = earlier(node);
-      if (before != d && first_.of[node] != d)
+      int const before = first_[node];
+      first_[node] = earlier(node);
+      if (before != d && first_[node] != d)
         return; // nothing above has looked at this device, or will
     }
   }
   [[nodiscard]] constexpr int earlier(int node) const noexcept {
-    int const left = first_.of[2 * node];
-    int const right = first_.of[2 * node + 1];
-    return wake_.of[right] < wake_.of[left] ? right : left;
+    int const left = first_[2 * node];
+    int const right = first_[2 * node + 1];
+    return wake_[right] < wake_[left] ? right : left;
   }
 
   zero_bubble_problem p_;
@@ -410,7 +409,7 @@ read_times(owned<double> const& times, int devices, int microbatches, Cost const
     pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
   for (int i = 0; i < 3 * devices; ++i)
     for (int microbatch = 0; microbatch < microbatches; ++microbatch)
-      times.of[i * microbatches + microbatch] =
+      times[i * microbatches + microbatch] =
         checked_duration(cost, row_writer::make(kinds[i / devices], i % devices, microbatch));
 }
 
@@ -520,29 +519,27 @@ struct ZeroBubbleAuto {
                                      row_writer* rows) const {
     int const devices = extents.devices;
     int const microbatches = extents.microbatches;
-    detail::owned<double> const times(3 * static_cast<std::size_t>(devices) *
-                                      static_cast<std::size_t>(microbatches));
+    detail::owned<double> const times(3 * devices * microbatches);
     double const latency = detail::checked_latency(cost);
     detail::read_times(times, devices, microbatches, cost);
     double total = 2.0 * devices * latency;
     for (int i = 0; i < 3 * devices * microbatches; ++i)
-      total += times.of[i];
+      total += times[i];
     detail::check_total(total);
     double const limit = 1.0 * memory_limit * (TimesDevices == dynamic ? 1 : devices);
-    detail::owned<double> const again(static_cast<std::size_t>(devices) *
-                                      static_cast<std::size_t>(microbatches));
+    detail::owned<double> const again(devices * microbatches);
     bool any = false;
     for (int i = 0; i < devices * microbatches; ++i) {
       pass what = row_writer::make(pass_kind::forward, i / microbatches, i % microbatches);
-      again.of[i] = -1;
+      again[i] = -1;
       if (what.stage + 1 == devices || !recomputed(what))
         continue;
       what.kind = pass_kind::recompute;
-      again.of[i] = detail::checked_duration(cost, what);
+      again[i] = detail::checked_duration(cost, what);
       any = true;
     }
     detail::zero_bubble_problem const problem{
-      devices, microbatches, limit, kept_for_weight, latency, times.of, any ? again.of : nullptr};
+      devices, microbatches, limit, kept_for_weight, latency, times, any ? again.of : nullptr};
     detail::zero_bubble_run run(problem);
     run(detail::zero_bubble_choice(problem).best(), std::numeric_limits<double>::infinity(), rows);
   }

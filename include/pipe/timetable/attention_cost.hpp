@@ -9,9 +9,8 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training_kinds.hpp>
-#include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <optional>

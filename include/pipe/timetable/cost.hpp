@@ -58,10 +58,10 @@ struct uniform_cost {
   double broadcast = -1;
   //! From the last of the passes of all stages of a group to who reads them; negative: likewise.
   double reduce = -1;
-  //! What the exchanges of a tensor parallel group add to a pass that has nothing to hide them
-  //! behind: a forward pass, a recomputation or `backward_input` alone. A fused `backward` hides
-  //! them behind the gradient of the weights, an overlapped pair each behind the other pass; what
-  //! is longer than that is exposed.
+  //! Time of the exchanges of a tensor parallel group that a pass with nothing to hide them adds: a
+  //! forward pass, a recomputation or a `backward_input` by itself. A fused `backward` hides them
+  //! under the gradient of the weights, an overlapped pair each under the other pass; a longer
+  //! exchange is exposed.
   double all_reduce = 0;
 
   //! The time of a pass of training.
@@ -113,7 +113,7 @@ struct uniform_cost {
                                                     exposed(declared[second.kind]))
                                : overlapped_pair;
   }
-  //! What a pass of a kind takes longer when it runs alone.
+  //! Time that a pass of a kind takes longer when it runs by itself.
   [[nodiscard]] constexpr double exposed(kind_of_pass const& kind) const noexcept {
     bool const waits =
       !kind.in_groups && kind.on == engine::compute && !detail::stands_between(kind) &&

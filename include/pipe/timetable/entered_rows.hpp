@@ -57,7 +57,7 @@ struct place_row {
   entry_number count;
 };
 
-//! What a pass reads of another stage, or the chunk that it follows on its own.
+//! An instance that a pass reads of another stage, or the chunk that it follows on its own.
 struct graph_input {
   input_line line;
   int stage;
@@ -106,7 +106,7 @@ private:
   int chunk_step_ = 0;
 };
 
-//! What is wrong with rows by themselves.
+//! The errors of rows by themselves.
 struct row_findings {
   report first;
   int entered = 0; //!< wanted lines that passes of these rows make, where nothing is wrong

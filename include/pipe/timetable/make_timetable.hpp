@@ -8,22 +8,18 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
-#include <pipe/flow/training.hpp>
-#include <pipe/schedule/block/schedule_tables.hpp>
-#include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/describe.hpp>
-#include <pipe/timetable/forward_only.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -130,13 +126,13 @@ constexpr void order_rows(
       offsets[row + 1] += out.count;
     }
   } else {
-    owned<pass> const storage(static_cast<std::size_t>(rows) * static_cast<std::size_t>(capacity));
-    owned<row_writer> const writers(static_cast<std::size_t>(rows));
+    owned<pass> const storage(std::int64_t{rows} * capacity);
+    owned<row_writer> const writers(rows);
     for (int row = 0; row < rows; ++row)
-      writers.of[row] = {storage.of + static_cast<std::ptrdiff_t>(row) * capacity, capacity};
-    plan.generate(over.extents, cost, writers.of);
+      writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * capacity, capacity};
+    plan.generate(over.extents, cost, writers);
     for (int row = 0; row < rows; ++row) {
-      row_writer const& made = writers.of[row];
+      row_writer const& made = writers[row];
       pass* const out = room(offsets[row]);
       for (int i = 0; i < made.count; ++i)
         out[i] = made.passes[i];

@@ -2,11 +2,14 @@
 #pragma once
 
 //! @file
-//! @brief How good a timetable is. Header for span, makespan, bubble and peak activations.
+//! @brief Figures of a timetable: times, bubbles, memory, iterations in a row, and the order of
+//! sums. Header for pipelining::makespan, bubble_rate, peak_activations, post_validated_period and
+//! sums_in_order.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/training.hpp>
-#include <pipe/timetable/pool_effect.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <compare>
@@ -14,6 +17,115 @@
 #include <span>
 
 namespace pipelining::inline v0_3 {
+
+namespace detail {
+
+//! How many slots of one pool a pass of each kind takes at its start and gives back at its end.
+struct pool_effect {
+  int taken[most_kinds];
+  int freed[most_kinds];
+};
+
+[[nodiscard]] constexpr pool_effect effect_on(flow const& declared, slot_class pool) noexcept {
+  pool_effect result{};
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
+      effect const& one = declared.kinds[kind].effects[i];
+      datum const& of = declared.data[one.of];
+      if (one.stage != of_stage::own || of.lives == residence::nowhere ||
+          of.pool != static_cast<int>(pool) || of.instance == per::microbatch)
+        continue;
+      result.taken[kind] += one.what == does::makes ? 1 : 0;
+      result.freed[kind] += one.what == does::frees ? 1 : 0;
+    }
+  return result;
+}
+
+//! A row of passes on the way through time. The halves of a composite pass start before either
+//! ends.
+struct row_walk {
+  timetable_view const& table;
+  int first; // of the passes that start together
+  int last;  // behind them
+  int end;
+  bool running = false;
+
+  constexpr row_walk(timetable_view const& of, int row)
+      : table(of), first(of.offsets[row]), last(first), end(of.offsets[row + 1]) {
+    find_last();
+  }
+  constexpr void find_last() noexcept {
+    last = first < end ? first + 1 : end;
+    while (last < end && table.passes[last].overlapped)
+      ++last;
+  }
+  [[nodiscard]] constexpr bool done() const noexcept { return first == end; }
+  [[nodiscard]] constexpr double time() const noexcept {
+    return running ? table.ends[first] : table.starts[first];
+  }
+  //! True when what comes next here comes before what comes next there; at one time, what is given
+  //! back comes first.
+  [[nodiscard]] constexpr bool before(row_walk const& there) const noexcept {
+    if (done() || there.done())
+      return !done();
+    return time() != there.time() ? time() < there.time() : running && !there.running;
+  }
+  //! Takes or gives back, and goes on. @return what is held then
+  template <class Number, class Change>
+  constexpr Number advance(Number held, Change const& change) noexcept {
+    for (int i = first; i < last; ++i)
+      held += static_cast<Number>(change(table.passes[i], running));
+    if (running) {
+      first = last;
+      find_last();
+    }
+    running = !running;
+    return held;
+  }
+};
+
+//! The most that a device holds of something at once, by the times of its passes; on one engine, by
+//! their order.
+//! @param change `change(pass, ends)`: how much more is held when a pass starts, or ends
+template <class Number, class Change>
+[[nodiscard]] constexpr Number
+peak_by(timetable_view const& table, int device, Change const& change) noexcept {
+  int const devices = table.over.extents.devices;
+  int const engines = table.over.declared->engines;
+  row_walk walks[engine_count] = {{table, device},
+                                  {table, engines > 1 ? device + devices : device},
+                                  {table, engines > 2 ? device + 2 * devices : device},
+                                  {table, engines > 3 ? device + 3 * devices : device}};
+  Number held{};
+  Number peak{};
+  for (;;) {
+    int earliest = 0;
+    for (int row = 1; row < engines; ++row)
+      if (walks[row].before(walks[earliest]))
+        earliest = row;
+    if (walks[earliest].done())
+      return peak;
+    held = walks[earliest].advance(held, change);
+    if (held > peak)
+      peak = held;
+  }
+}
+
+//! The most that a device holds of a pool at once.
+//! @param weight what the slot of a pass counts
+template <class Number, class Weight>
+[[nodiscard]] constexpr Number
+peak_of(timetable_view const& table, int device, slot_class pool, Weight const& weight) noexcept {
+  pool_effect const of = effect_on(*table.over.declared, pool);
+  return peak_by<Number>(table, device, [&](pass const& what, bool ends) {
+    auto const kind = static_cast<int>(what.kind);
+    if (goes_forward_only(table.over, what.stage)) // works in it, and keeps nothing
+      return (ends ? -of.taken[kind] : of.taken[kind]) * weight(what);
+    return (ends ? -of.freed[kind] : of.taken[kind]) * weight(what);
+  });
+}
+
+} // namespace detail
 
 //! @brief A fraction kept as it was given; comparisons look at its value, so ratio{2, 4} ==
 //! ratio{1, 2}.
@@ -142,6 +254,103 @@ peak_activations(timetable_view table, int device, std::span<double const> share
   return detail::peak_of<double>(table, device, slot_class::activation, [shares](pass const& what) {
     return shares[what.chunk];
   });
+}
+
+namespace detail {
+
+//! True for a pass that a device may run before it knows whether the step of the optimizer
+//! was right: a forward pass of its lowest stage, which needs nothing of this iteration but such
+//! passes, and can run again.
+[[nodiscard]] constexpr bool
+may_run_again(pipeline_view const& over, int device, pass const& what) noexcept {
+  if ((*over.declared)[what.kind].calls != stage_call::forward)
+    return false;
+  for (int stage = 0; stage < what.stage; ++stage)
+    if (device_of(over, stage) == device)
+      return false;
+  return true;
+}
+
+//! When a device begins the first pass that cannot run again, on whichever engine.
+[[nodiscard]] constexpr double first_final_start(timetable_view table, int device) noexcept {
+  double first = last_end(table, device);
+  for (int row = device; row < table.rows(); row += table.over.extents.devices)
+    for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i)
+      if (table.starts[i] < first && !may_run_again(table.over, device, table.passes[i]))
+        first = table.starts[i];
+  return first;
+}
+
+} // namespace detail
+
+//! @brief The time from the start of one iteration to that of the next, where every device begins
+//! the next one when it has ended this one, and has the totals of all devices before the first pass
+//! that cannot run again. With a barrier between iterations it is the makespan.
+//!
+//! No less than the span of the timetable: a device is busy with one iteration at a time. No less
+//! than from a device's first such pass to the last end on any device: then the totals are
+//! complete. Where every iteration has the times of the table, these bounds are met. n iterations
+//! take (n - 1) periods and a makespan. Messages with totals take no time.
+//! @complexity O(n S) for n passes.
+//! @source own derivation
+[[nodiscard]] constexpr double post_validated_period(timetable_view table) noexcept {
+  double period = span_of(table);
+  double complete = 0;
+  for (int device = 0; device < table.over.extents.devices; ++device)
+    complete =
+      detail::last_end(table, device) > complete ? detail::last_end(table, device) : complete;
+  for (int device = 0; device < table.over.extents.devices; ++device)
+    if (double const wait = complete - detail::first_final_start(table, device); wait > period)
+      period = wait;
+  return period;
+}
+
+namespace detail {
+
+//! Whether one stage does.
+[[nodiscard]] constexpr bool sums_in_order(timetable_view table, int stage) noexcept {
+  pass const* last = nullptr;
+  int last_row = 0;
+  int visits = 0; // of whole weights, each with a sum of its own
+  int added = 0;  // in this visit
+  for (int row = 0; row < table.rows(); ++row)
+    for (pass const& what : table.row(row)) {
+      if (what.stage != stage)
+        continue;
+      if ((*table.over.declared)[what.kind].calls == stage_call::collect_gradients) {
+        ++visits;
+        added = 0;
+      }
+      if (!adds_gradients(*table.over.declared, what.kind))
+        continue;
+      bool const follows =
+        last == nullptr ||
+        (row == last_row && (what.microbatch > last->microbatch ||
+                             (what.microbatch == last->microbatch && what.chunk < last->chunk)));
+      if (!follows || (++added > 1 && visits > 1))
+        return false;
+      last = &what;
+      last_row = row;
+    }
+  return true;
+}
+
+} // namespace detail
+
+//! @brief Whether every stage adds up its weight gradients in the order of a plain loop:
+//! microbatches from the first to the last, and of each the chunks from the last to the first.
+//!
+//! Then gradients have the bits of that loop, and of every other such timetable. Otherwise they
+//! differ by rounding: where a schedule goes back from the last microbatch, where a stage has
+//! copies on several devices, each with a sum of its own, and where sharded weights are visited
+//! more than once for several microbatches.
+//!
+//! @complexity O(n S) for n passes.
+[[nodiscard]] constexpr bool sums_in_order(timetable_view table) noexcept {
+  for (int stage = 0; stage < stages(table.over.extents); ++stage)
+    if (!detail::sums_in_order(table, stage))
+      return false;
+  return true;
 }
 
 } // namespace pipelining::inline v0_3

@@ -2,25 +2,297 @@
 #pragma once
 
 //! @file
-//! @brief Times an order of passes. Header for pipelining::simulate.
+//! @brief Times of passes in a given order. Header for pipelining::simulate.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
+#include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
-#include <pipe/timetable/forward_only.hpp>
-#include <pipe/timetable/simulation.hpp>
 #include <pipe/timetable/timetable.hpp>
-#include <pipe/timetable/timetable_view.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
 
 namespace detail {
+
+//! Leaves out the passes that stages do not have which only go forward.
+inline void leave_out_unneeded(device_orders& orders) {
+  int kept = 0;
+  bool halved = false; // the pass before, of a composite pass, is left out
+  for (int row = 0, i = 0; row < row_count(orders.over); ++row) {
+    int const end = orders.offsets[static_cast<std::size_t>(row) + 1];
+    for (; i < end; ++i) {
+      pass what = orders.passes[static_cast<std::size_t>(i)];
+      bool const stays =
+        what.stage >= stages(orders.over.extents) || is_wanted(orders.over, what.kind, what.stage);
+      what.overlapped = what.overlapped && !halved;
+      halved = !stays;
+      if (stays)
+        orders.passes[static_cast<std::size_t>(kept++)] = what;
+    }
+    orders.offsets[static_cast<std::size_t>(row) + 1] = kept;
+  }
+  orders.passes.resize(static_cast<std::size_t>(kept));
+}
+
+//! Moves passes of such stages to the latest times that keep nobody waiting. They could run ahead
+//! as far as there are microbatches, and what they make would fill memory. What they make arrives
+//! before the pass in front of its reader begins, so that there is a pass to hide the message.
+//! @pre passes that have no times have a circular order
+//! @complexity O(1) for a chain, O(n log n) for n passes of such stages
+inline void hold_back(dynamic_timetable& table) {
+  pipeline_view const over = table.over;
+  bool any = false;
+  for (int stage = 0; over.edges != nullptr && stage < stages(over.extents); ++stage)
+    any = any || goes_forward_only(over, stage);
+  if (!any)
+    return;
+  auto const at = [](int number) { return static_cast<std::size_t>(number); };
+  auto const unit = [&](int stage, int number) { return at(stage * units(over) + number); };
+  int const devices = over.extents.devices;
+  double const* const links = table.links.empty() ? nullptr : table.links.data();
+  std::vector<int> forward(unit(stages(over.extents), 0), -1); // entries, by stage and unit
+  std::vector<int> held;
+  for (int row = 0; row < devices; ++row)
+    for (int i = table.offsets[at(row)]; i < table.offsets[at(row) + 1]; ++i) {
+      pass const& what = table.passes[at(i)];
+      if ((*over.declared)[what.kind].calls != stage_call::forward)
+        continue;
+      forward[unit(what.stage, unit_of(over, what))] = i;
+      bool const paired = what.overlapped || (i + 1 < table.offsets[at(row) + 1] &&
+                                              table.passes[at(i) + 1].overlapped);
+      if (goes_forward_only(over, what.stage) && !paired && table.starts[at(i)] >= 0)
+        held.push_back(i);
+    }
+  sort_stably(held, [&](int one, int other) {
+    return table.starts[at(one)] != table.starts[at(other)]
+             ? table.starts[at(one)] > table.starts[at(other)]
+             : one > other;
+  });
+  for (int const entry : held) {
+    pass const& what = table.passes[at(entry)];
+    int const device = device_of(over, what);
+    int const readers = neighbours(over, what, 1);
+    double latest = entry + 1 == table.offsets[at(device) + 1]
+                      ? std::numeric_limits<double>::infinity()
+                      : table.starts[at(entry) + 1];
+    for (int k = 0; k < readers; ++k) {
+      stage_neighbour const next = neighbour(over, what, 1, k);
+      int const stage = next.stage;
+      int const reader = forward[unit(stage, unit_of(over, what) + next.chunk - what.chunk)];
+      if (reader < 0) {
+        latest = 0; // nobody reads it: verify says so
+        break;
+      }
+      int const to = device_of(over, stage, what.microbatch);
+      double const message = message_time(links, devices, table.latency, device, to);
+      bool const ahead = to != device && reader > table.offsets[at(to)];
+      double const start = table.starts[at(ahead ? reader - 1 : reader)];
+      double arrives = start - message;
+      while (arrives + message > start) // has been rounded up
+        arrives = std::nextafter(arrives, 0.0);
+      latest = std::min(latest, arrives);
+    }
+    double const later = latest - table.ends[at(entry)];
+    if (readers == 0 || later <= 0)
+      continue;
+    table.starts[at(entry)] += later;
+    table.ends[at(entry)] = latest;
+  }
+}
+
+//! The times between devices that a timetable says it has.
+struct message_times {
+  double latency;
+  group_times groups{};
+  double const* links = nullptr; //!< [P x P]; null: all take `latency`
+
+  //! The time of a message between two devices.
+  [[nodiscard]] constexpr double between(int devices, int from, int to) const noexcept {
+    return message_time(links, devices, latency, from, to);
+  }
+};
+
+//! The state of a simulation, on arrays of the caller.
+struct simulation {
+  place_map const& map;
+  place_row const* rows;   //!< [rows]
+  int const* offsets;      //!< [rows + 1], where the times of each row begin
+  double* starts;          //!< [offsets[rows]]
+  double* ends;            //!< [offsets[rows]]
+  entry_number* next;      //!< [rows], the entry that each row comes to next
+  double* free_from;       //!< [rows], when each row has ended its last pass
+  int* waits_for_row;      //!< [rows], a row can go on when this row
+  entry_number* waits_for; //!< [rows], has come past this entry; `no_entry` is never
+  message_times messages;
+
+  //! The end of a pass that has been timed.
+  [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
+    return ends[offsets[row] + static_cast<int>(entry)];
+  }
+};
+
+//! When what an entry waits for on a line has ended, or `never`: then its row is told what it waits
+//! for.
+[[nodiscard]] constexpr double
+ended_on(simulation& state, int row, entry_number entry, input_line line, int unit) noexcept {
+  int const devices = state.map.over.extents.devices;
+  place_code const at = state.map.places[line][unit];
+  int const holder = state.map.holders[line];
+  int const source = static_cast<int>(at >> place_bits) * devices + holder;
+  entry_number const wanted = (at & entry_mask) - 1;
+  if (at != 0 && source == row && wanted < entry)
+    return state.end_of(source, wanted); // the row has come past it
+  if (at == 0 || wanted >= state.next[source]) {
+    state.waits_for_row[row] = source;
+    state.waits_for[row] = at == 0 ? no_entry : wanted;
+    return never;
+  }
+  return state.end_of(source, wanted);
+}
+
+//! When what an entry waits for on other engines of its device, and of several stages, is there, or
+//! `never`.
+[[nodiscard]] constexpr double
+ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept {
+  place_row const& of = state.rows[row];
+  double latest = 0;
+  pipeline_view const& over = state.map.over;
+  auto const most_waits = static_cast<entry_number>(over.declared->most_waits);
+  for (entry_number k = 0; of.others != nullptr && k < most_waits && latest != never; ++k) {
+    input_line const line = of.others[entry * most_waits + k];
+    if (line == nothing_before)
+      break;
+    double const ended = ended_on(state, row, entry, line, unit);
+    latest = ended == never || ended > latest ? ended : latest;
+  }
+  pass const& what = of.passes[entry];
+  graph_inputs const inputs(over, what);
+  entry_number const behind = what.overlapped ? entry - 1 : entry;
+  for (int k = 0; k < inputs.count && latest != never; ++k) {
+    graph_input const from = inputs.at(k, unit);
+    double const ended = ended_on(state, row, behind, from.line, from.unit);
+    int const devices = over.extents.devices;
+    double const message =
+      state.messages.between(devices, state.map.holders[from.line], row % devices);
+    double const ready =
+      ended == never ? never
+      : from.own
+        ? ended
+        : ended + transfer_time(over, state.messages.groups, message, from.stage, what.stage);
+    latest = ready == never || ready > latest ? ready : latest;
+  }
+  return latest;
+}
+
+//! Runs a row until a pass has to wait. Without inner calls but for the cost,
+//! since compilers take microseconds for each.
+//! @tparam Plain whether the pipeline is_plain, and all messages take the same time
+template <bool Plain, cost_model Cost>
+constexpr void run_row(simulation& state, Cost const& cost, int number) {
+  place_row const row = state.rows[number];
+  pass const* const passes = row.passes;
+  int const chunks = state.map.over.extents.chunks;
+  entry_number const first = state.next[number];
+  double* const starts = state.starts + state.offsets[number];
+  double* const ends = state.ends + state.offsets[number];
+  double free_from = state.free_from[number];
+  double start = free_from;
+  entry_number entry = first;
+  state.waits_for_row[number] = number;
+  state.waits_for[number] = no_entry;
+  for (; entry < row.count; ++entry) {
+    pass const what = passes[entry];
+    bool const pair = what.overlapped && entry > first && !passes[entry - 1].overlapped;
+    if (!pair) // else from the start of the other half on
+      start = free_from;
+    int const input = row.inputs[entry];
+    int unit = what.microbatch * chunks + what.chunk;
+    if constexpr (!Plain)
+      unit = unit_of(state.map.over, what);
+    if (input != nothing_before) {
+      place_code const at = state.map.places[input][unit];
+      int const holder = state.map.holders[input];
+      int source = holder;
+      entry_number wanted = at - 1;
+      if constexpr (!Plain) {
+        source += static_cast<int>(at >> place_bits) * state.map.over.extents.devices;
+        wanted = (at & entry_mask) - 1;
+      }
+      if (wanted >= state.next[source]) {
+        state.waits_for_row[number] = source;
+        state.waits_for[number] = wanted;
+        break;
+      }
+      double ready = state.ends[state.offsets[source] + static_cast<int>(wanted)];
+      if constexpr (Plain) // what stands before it in its own row is no input
+        ready += state.messages.latency;
+      else
+        ready += state.messages.between(
+          state.map.over.extents.devices, holder, number % state.map.over.extents.devices);
+      if (ready > start)
+        start = ready;
+    }
+    if constexpr (!Plain) {
+      double const ready = ready_beside(state, number, entry, unit);
+      if (ready == never)
+        break;
+      if (ready > start)
+        start = ready;
+    }
+    if (pair) {
+      free_from = start + pair_duration(cost, *state.map.over.declared, passes[entry - 1], what);
+      starts[entry - 1] = start;
+      ends[entry - 1] = free_from;
+    } else {
+      free_from = start + time_of(cost, *state.map.over.declared, what);
+    }
+    starts[entry] = start;
+    ends[entry] = free_from;
+  }
+  // The halves of a pair run together: the first half waits with the second.
+  if (entry > first && entry < row.count && row.passes[entry].overlapped &&
+      !row.passes[entry - 1].overlapped) {
+    --entry;
+    starts[entry] = ends[entry] = never;
+    free_from = entry > first ? ends[entry - 1] : state.free_from[number];
+  }
+  state.next[number] = entry;
+  state.free_from[number] = free_from;
+}
+
+//! Runs passes as early as order, dependencies and messages allow, until nothing more can run.
+//!
+//! Goes down the rows and up again, as the passes of a unit do. A row that waits is asked again
+//! only when the pass that it waits for has run.
+template <bool Plain, cost_model Cost>
+constexpr void advance(simulation& state, Cost const& cost) {
+  int const rows = row_count(state.map.over);
+  int idle = 0; // looks since one ran; down and up again sees all rows, wherever it begins
+  for (int round = 0; idle < 2 * rows; ++round)
+    for (int i = 0; i < rows; ++i) {
+      int const row = round % 2 == 0 ? i : rows - 1 - i;
+      ++idle;
+      if (round > 0 && state.next[state.waits_for_row[row]] <= state.waits_for[row])
+        continue;
+      entry_number const before = state.next[row];
+      run_row<Plain>(state, cost, row);
+      if (state.next[row] != before)
+        idle = 0;
+    }
+}
 
 //! What a cost model says of messages. @throws as `checked_links` does.
 template <cost_model Cost>
@@ -71,19 +343,19 @@ constexpr void run(entered_rows const& rows,
   owned<int> const waits_for_row(count);
   owned<double> const free_from(count);
   for (int row = 0; row < row_total; ++row) {
-    next.of[row] = waits_for.of[row] = 0;
-    waits_for_row.of[row] = 0;
-    free_from.of[row] = 0;
+    next[row] = waits_for[row] = 0;
+    waits_for_row[row] = 0;
+    free_from[row] = 0;
   }
   simulation state{rows.map(),
                    rows.rows(),
                    offsets,
                    starts,
                    ends,
-                   next.of,
-                   free_from.of,
-                   waits_for_row.of,
-                   waits_for.of,
+                   next,
+                   free_from,
+                   waits_for_row,
+                   waits_for,
                    messages};
   if (is_plain(rows.map().over) && messages.links == nullptr)
     advance<true>(state, cost);

@@ -11,12 +11,11 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/training.hpp>
 #include <pipe/timetable/entered_rows.hpp>
-#include <pipe/timetable/pool_effect.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/report.hpp>
-#include <pipe/timetable/simulation.hpp>
-#include <pipe/timetable/timetable_view.hpp>
+#include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
 #include <limits>

@@ -12,7 +12,6 @@
 #include <concepts>
 #include <cstddef>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 
 namespace pipelining::inline v0_3 {

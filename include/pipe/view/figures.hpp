@@ -2,21 +2,141 @@
 #pragma once
 
 //! @file
-//! @brief The figures that are printed side by side: both bubbles, and both things that passes
-//! keep. Header for pipelining::timetable_figures.
+//! @brief What every view of a timetable says of it. Header for pipelining::timetable_caption and
+//! figures_of.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
-#include <pipe/view/timetable_caption.hpp>
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
+
+//! @brief Facts about a timetable that its passes do not show.
+struct timetable_caption {
+  std::string_view schedule; //!< the name to print
+  uniform_cost cost{};       //!< the costs it was made with; of unequal chunks their mean
+  //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
+  //! shares. Not owned.
+  std::span<double const> chunk_shares = {};
+  //! The tokens of each chunk, [C], where they are known. Not owned.
+  std::span<int const> chunk_lengths = {};
+  //! Times that no order on this placement with this memory can beat, from `least_times`; 0 where
+  //! they are not known.
+  double least_makespan = 0;
+  double least_span = 0; //!< the same for the span
+};
+
+namespace detail {
+
+//! Appends a name and a time with as many digits as captions have: ", message 0.3333".
+template <text_sink Sink>
+void append_time(Sink& out, std::string_view name, double time) {
+  append(out, name);
+  append_significant(out, time, 4);
+}
+
+//! The share of one chunk in the tokens of its sequence.
+[[nodiscard]] constexpr double
+chunk_share(timetable_view table, timetable_caption const& about, int chunk) noexcept {
+  return about.chunk_shares.empty() ? 1.0 / table.over.extents.chunks
+                                    : about.chunk_shares[static_cast<std::size_t>(chunk)];
+}
+
+} // namespace detail
+
+//! @brief Peak activations of one device in whole microbatches of one stage.
+[[nodiscard]] constexpr double
+peak_activations(timetable_view table, int device, timetable_caption const& about) noexcept {
+  return about.chunk_shares.empty() ? to_double(peak_activations(table, device))
+                                    : peak_activations(table, device, about.chunk_shares);
+}
+
+namespace detail {
+
+//! Which of its device's stages each stage is: 0 for the first in forward order. Stages of
+//! groups do not count; they are 0. Where the device depends on the microbatch, stages take turns.
+//! @return [S]
+[[nodiscard]] inline std::vector<int> local_stages(timetable_view const& table) {
+  std::vector<int> held(static_cast<std::size_t>(table.over.extents.devices));
+  std::vector<int> result;
+  bool const by_route =
+    table.over.extents.where == placement::custom && routes(table.over.extents) > 1;
+  for (int stage = 0; stage < stages(table.over.extents); ++stage) {
+    if (by_route) {
+      result.push_back(stage % table.over.extents.stages_per_device);
+      continue;
+    }
+    int& here = held[static_cast<std::size_t>(device_of(table, stage))];
+    result.push_back(in_group(table.over, stage) ? 0 : here++);
+  }
+  return result;
+}
+
+//! Which of its device's stages a pass runs; of a bidirectional pipeline, which direction.
+//! @param locals what `local_stages` gives.
+[[nodiscard]] inline int
+local_stage(shape const& extents, std::vector<int> const& locals, pass const& what) {
+  if (extents.where == placement::bidirectional)
+    return enters_at_end(extents, what.microbatch) ? 1 : 0;
+  return locals[what.stage];
+}
+
+//! The most stages that one device holds, directions of a bidirectional pipeline included.
+[[nodiscard]] inline int most_local_stages(shape const& extents, std::vector<int> const& locals) {
+  int most = extents.where == placement::bidirectional ? 2 : 1;
+  for (int const local : locals)
+    most = local + 1 > most ? local + 1 : most;
+  return most;
+}
+
+//! Stages that hold activations, by devices: 1 where they have one or less each.
+[[nodiscard]] inline double device_share(timetable_view const& table) {
+  int count = 0;
+  for (int stage = 0; stage < stages(table.over.extents); ++stage)
+    count += in_group(table.over, stage) ? 0 : 1;
+  return count <= table.over.extents.devices
+           ? 1
+           : static_cast<double>(count) / table.over.extents.devices;
+}
+
+//! Where devices hold several stages, says what peak activations are in microbatches of all
+//! stages of a device, so that they compare with those of schedules with one stage per device.
+template <text_sink Sink>
+void append_device_share(Sink& out, timetable_view const& table, double peak) {
+  double const share = device_share(table);
+  if (share <= 1)
+    return;
+  append(out, " (");
+  append_rounded(out, peak / share, 4);
+  append(out, " of all stages of a device)");
+}
+
+//! The kinds that pictures of a timetable show, in the order of their numbers: not those
+//! that stand between passes and take no time.
+//! @complexity O(n) for n passes.
+[[nodiscard]] inline std::vector<pass_kind> kinds_in_use(timetable_view table) {
+  std::uint64_t found = 0;
+  for (int i = 0; i < table.size(); ++i)
+    found |= std::uint64_t{1} << static_cast<unsigned>(table.passes[i].kind);
+  std::vector<pass_kind> result;
+  for (int kind = 0; kind < most_kinds; ++kind)
+    if ((found >> static_cast<unsigned>(kind) & 1) != 0 &&
+        !stands_between(*table.over.declared, static_cast<pass_kind>(kind)))
+      result.push_back(static_cast<pass_kind>(kind));
+  return result;
+}
+
+} // namespace detail
 
 //! @brief The share of the makespan in which a device is idle, as a mean over devices. What a step
 //! with a barrier behind it loses; on the span it is `bubble_rate`.
@@ -40,7 +160,9 @@ namespace pipelining::inline v0_3 {
 peak_weight_inputs(timetable_view table, int device, timetable_caption const& about) noexcept {
   // Equal chunks are counted whole and divided once, so that thirds add up.
   bool const equal = about.chunk_shares.empty();
-  auto const share = [&](int chunk) { return equal ? 1.0 : detail::chunk_share(table, about, chunk); };
+  auto const share = [&](int chunk) {
+    return equal ? 1.0 : detail::chunk_share(table, about, chunk);
+  };
   auto const is = [&](pass const& what, role wanted) {
     kind_of_pass const& kind = (*table.over.declared)[what.kind];
     return !kind.in_groups && kind.is == wanted;

@@ -12,7 +12,6 @@
 #include <pipe/view/html/control.hpp>
 #include <pipe/view/html/data.hpp>
 #include <pipe/view/html/model.hpp>
-#include <pipe/view/html/sliders.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/html/view.hpp>
 

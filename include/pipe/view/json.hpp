@@ -2,15 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief A timetable as one JSON object. Header for pipelining::write_json.
+//! @brief A timetable as JSON. Header for pipelining::write_json and append_quoted.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
-#include <pipe/view/timetable_caption.hpp>
 
 #include <algorithm>
 #include <string>

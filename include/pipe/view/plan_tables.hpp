@@ -2,20 +2,166 @@
 #pragma once
 
 //! @file
-//! @brief Plans for people: what each device calls, and what lies in its memory. Header for
-//! pipelining::describe_calls and pipelining::describe_memory.
+//! @brief Tables of a plan: the calls of CUDA and NCCL that it makes, what its policy costs, and
+//! its memory. Header for pipelining::describe_calls and describe_memory.
 
+#include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/exchange.hpp>
+#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/view/call_counts.hpp>
-#include <pipe/view/policy_cost.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
+
+namespace detail {
+
+//! What the host asks of CUDA and NCCL in one iteration, beside what stages launch
+//! themselves. One stream for passes, one for every lane and one for every engine that copies; one
+//! thread per device.
+struct call_count {
+  int passes = 0;      //!< passes that stages launch for
+  int waits = 0;       //!< cudaStreamWaitEvent before a pass or a group
+  int records = 0;     //!< cudaEventRecord behind what is waited for
+  int messages = 0;    //!< ncclSend, ncclRecv, and ncclBroadcast for those of one exchange
+  int group_marks = 0; //!< ncclGroupStart and ncclGroupEnd, where a group has several messages
+  int joins = 0;       //!< records and waits at the start and the end of the iteration
+  int copies = 0;      //!< cudaMemcpyAsync to the host and back
+
+  //! All calls but what stages launch.
+  [[nodiscard]] constexpr int total() const noexcept {
+    return waits + records + messages + group_marks + joins + copies;
+  }
+  //! Calls for each pass, the mean.
+  [[nodiscard]] constexpr double per_pass() const noexcept {
+    return passes > 0 ? static_cast<double>(total()) / passes : 0;
+  }
+  //! Adds the calls of another device.
+  constexpr call_count& operator+=(call_count const& other) noexcept {
+    passes += other.passes;
+    waits += other.waits;
+    records += other.records;
+    messages += other.messages;
+    group_marks += other.group_marks;
+    joins += other.joins;
+    copies += other.copies;
+    return *this;
+  }
+  friend constexpr bool operator==(call_count const&, call_count const&) = default;
+};
+
+//! The calls of one device.
+//! @complexity O(n) for the n items of the device.
+[[nodiscard]] constexpr call_count count_calls(plan_view work, int device) {
+  auto const steps = work.program_of(device);
+  int const count = static_cast<int>(steps.size());
+  scratch<bool> waited(count, false);
+  call_count calls;
+  int streams = 0; // beside that of passes
+  for (int first = 0; first < count;) {
+    int const end = end_of_group(steps, first);
+    item const& head = steps[static_cast<std::size_t>(first)];
+    bool const message = head.what != operation::run;
+    int const enqueued = message && is_broadcast(work.over, head) ? 1 : end - first;
+    if (message)
+      calls.messages += enqueued;
+    else if (is_copy(*work.over.declared, head))
+      calls.copies += 1;
+    else if (head.about == subject::pass &&
+             (*work.over.declared)[head.work.kind].calls != stage_call::copy)
+      calls.passes += end - first;
+    streams = std::max(streams, stream_of(head));
+    calls.group_marks += message && enqueued > 1 ? 2 : 0;
+    for (int i = first; i < end; ++i)
+      for (int const wait : work.waits_of(steps[static_cast<std::size_t>(i)])) {
+        ++calls.waits;
+        calls.records += waited.data[wait] ? 0 : 1;
+        waited.data[wait] = true;
+      }
+    first = end;
+  }
+  // At the start one event that all other streams wait for; at the end one event of each of them.
+  calls.joins = streams > 0 ? 1 + 3 * streams : 0;
+  return calls;
+}
+
+//! The calls of all devices.
+//! @complexity O(n) for all items.
+[[nodiscard]] constexpr call_count count_calls(plan_view work) {
+  call_count sum;
+  for (int device = 0; device < work.over.extents.devices; ++device)
+    sum += count_calls(work, device);
+  return sum;
+}
+
+//! The bill of a policy for one plan.
+struct bill {
+  char const* policy = "";          //!< its name
+  int communicators = 0;            //!< of the whole pipeline
+  int communicators_per_device = 0; //!< of the device with the most: its lanes
+  int connect_rounds = 0;           //!< before the first step
+  int messages = 0;                 //!< of one iteration; each is sent once and received once
+  int groups = 0;                   //!< of several messages, each counted at both of its ends
+  int group_messages = 0;           //!< messages in the largest group
+  call_count calls;                 //!< of all devices
+};
+
+//! Makes the bill of a plan.
+//! @complexity O(n log E) for n items and E pairs of devices.
+[[nodiscard]] inline bill make_bill(plan_view work) {
+  bill result;
+  result.policy = work.policy;
+  result.calls = count_calls(work);
+  std::vector<device_pair> const pairs = connect_rounds(work);
+  for (device_pair const& pair : pairs)
+    result.connect_rounds = std::max(result.connect_rounds, pair.round + 1);
+  std::vector<std::int64_t> keys;
+  for (device_pair const& pair : pairs) {
+    if (pair.up)
+      keys.push_back(work.key(pair.one, pair.other));
+    if (pair.down)
+      keys.push_back(work.key(pair.other, pair.one));
+  }
+  std::sort(keys.begin(), keys.end());
+  result.communicators = static_cast<int>(std::unique(keys.begin(), keys.end()) - keys.begin());
+  for (int device = 0; device < work.over.extents.devices; ++device) {
+    result.communicators_per_device = std::max(result.communicators_per_device, work.lanes[device]);
+    auto const steps = work.program_of(device);
+    int const count = static_cast<int>(steps.size());
+    for (item const& step : steps)
+      result.messages += step.what == operation::send ? 1 : 0;
+    for (int first = 0; first < count;) {
+      int const end = end_of_group(steps, first);
+      if (steps[static_cast<std::size_t>(first)].what != operation::run) {
+        result.groups += end - first > 1 ? 1 : 0;
+        result.group_messages = std::max(result.group_messages, end - first);
+      }
+      first = end;
+    }
+  }
+  return result;
+}
+
+} // namespace detail
+
+//! @brief The bill in one line.
+[[nodiscard]] inline std::string describe(detail::bill const& costs) {
+  auto const count = [](int number, char const* thing) {
+    return std::to_string(number) + " " + thing + (number == 1 ? "" : "s");
+  };
+  return std::string("policy ") + costs.policy + ": " + count(costs.communicators, "communicator") +
+         ", at most " + std::to_string(costs.communicators_per_device) +
+         " on a device, connected in " + count(costs.connect_rounds, "round") + "; " +
+         count(costs.messages, "message") + ", " + count(costs.groups / 2, "mirrored group") +
+         "; " + count(costs.calls.total(), "call") + " for " + std::to_string(costs.calls.passes) +
+         " passes";
+}
 
 namespace detail {
 

@@ -8,12 +8,11 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shades.hpp>
-#include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
-#include <pipe/view/timetable_caption.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -10,13 +10,11 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
-#include <pipe/view/timetable_caption.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace pipelining::inline v0_3 {

@@ -14,7 +14,6 @@
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/json.hpp>
-#include <pipe/view/timetable_caption.hpp>
 
 #include <cstddef>
 #include <span>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The types that docs/how_to/types_of_your_own.md shows: one for each place where the library takes
-// a user's.
+// The types of docs/how_to/types_of_your_own.md: one for each place where the library takes a
+// user's.
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
 #include <pipe/pipe.hpp>
@@ -16,7 +16,6 @@ namespace pp = pipelining;
 
 namespace {
 
-// [snippet stage]
 struct layer {
   void forward(pp::context const&, pp::input, pp::output) {}
   void backward_input(pp::context const&, pp::input, pp::output) {}
@@ -25,9 +24,7 @@ struct layer {
 static_assert(pp::stage_functor<layer> && pp::can_forward<layer>);
 static_assert(pp::can_split_backward<layer> && !pp::can_backward<layer>); // no fused one
 static_assert(!pp::can_recompute<layer> && !pp::can_perform<layer> && !pp::is_frozen<layer>);
-// [snippet stage]
 
-// [snippet plans]
 struct bytes_by_chunk { // of a plan: how large slots are
   std::int64_t bytes(pp::slot_class of, pp::pass const& what) const {
     return of == pp::slot_class::activation ? 4096 << (what.chunk % 2) : 1024;
@@ -41,9 +38,7 @@ struct one_communicator { // of NCCL: which messages share a communicator
   static std::int64_t key(int, int) { return 0; }
 };
 static_assert(pp::communication_policy<one_communicator>);
-// [snippet plans]
 
-// [snippet rules]
 struct first_half { // recompute: which passes, and how much of the forward time that takes
   bool operator()(pp::shape const& over, pp::pass const& what) const {
     return what.stage < stages(over) / 2;
@@ -72,9 +67,7 @@ struct chunks_share { // weights in shards: which visits share one gather
   bool keeps_gradients(pp::pass const&, pp::pass const&) const { return true; }
 };
 static_assert(pp::sharding_rule<chunks_share>);
-// [snippet rules]
 
-// [snippet rest]
 struct quadratic { // cut sequences: what a chunk costs, from its length and the tokens before it
   double operator()(pp::pass_kind, int length, int prefix) const {
     return length * (1 + prefix / 4096.0);
@@ -93,7 +86,6 @@ struct halved { // attention: a score, and its derivative
   float derivative(float, float, pp::attention::pair_position) const { return 0.5F; }
 };
 static_assert(pp::attention::score<halved>);
-// [snippet rest]
 
 // [snippet blocks]
 constexpr pp::strides<2> legs{.stride = {1, 1, 1, 1},

@@ -2,7 +2,6 @@
 // V shapes that the compiler makes, reorders and checks within its default limits.
 #include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 

@@ -44,6 +44,20 @@ constexpr char const* variables[] = {"RANK",
                                      "PMI_SIZE",
                                      "MPI_LOCALRANKID",
                                      "MPI_LOCALNRANKS",
+                                     "FLUX_TASK_RANK",
+                                     "FLUX_JOB_SIZE",
+                                     "FLUX_TASK_LOCAL_ID",
+                                     "FLUX_JOB_NNODES",
+                                     "FLUX_JOB_ID",
+                                     "PALS_RANKID",
+                                     "PALS_LOCAL_RANKID",
+                                     "PALS_LOCAL_SIZE",
+                                     "PALS_APID",
+                                     "MV2_COMM_WORLD_RANK",
+                                     "MV2_COMM_WORLD_SIZE",
+                                     "MV2_COMM_WORLD_LOCAL_RANK",
+                                     "MV2_COMM_WORLD_LOCAL_SIZE",
+                                     "PMIX_RANK",
                                      "PIPELINING_SECRET",
                                      "PIPELINING_LISTEN"};
 
@@ -107,6 +121,98 @@ TEST_CASE("a variable that makes no sense is named") {
   CHECK_THROWS_WITH_AS(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
                        "launch: RANK is 2, but must be below WORLD_SIZE, which is 2",
                        std::invalid_argument);
+}
+
+TEST_CASE("a port that is none is refused by every rank, under every launcher") {
+  for (char const* const bad : {"99999", "65536", "0"})
+    for (char const* const rank : {"0", "1"})
+      CHECK_THROWS_WITH_AS(
+        read({{"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", bad}}),
+        (std::string("launch: MASTER_PORT is ") + bad + ", but ports are 1 to 65535").c_str(),
+        std::invalid_argument);
+  CHECK_THROWS_AS(read({{"MASTER_PORT", "99999"}}), std::invalid_argument);
+  // torchrun keeps its own port busy; there is none after the last one.
+  auto const last = read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "65535"}});
+  CHECK(pp::store_address_of(last).port == 65534);
+}
+
+TEST_CASE("Flux is understood, and is not MPICH for its PMI") {
+  auto const task = [](char const* machines) {
+    return read({{"FLUX_TASK_RANK", "5"},
+                 {"FLUX_JOB_SIZE", "8"},
+                 {"FLUX_TASK_LOCAL_ID", "1"},
+                 {"FLUX_JOB_NNODES", machines},
+                 {"FLUX_JOB_ID", "f2Sv8Kq"},
+                 {"PMI_RANK", "5"},
+                 {"PMI_SIZE", "8"}});
+  };
+  pp::launch_environment const here = task("3");
+  CHECK(std::string(here.launcher) == "Flux");
+  CHECK(here.rank == 5);
+  CHECK(here.size == 8);
+  CHECK(here.local_rank == 1);
+  CHECK(here.local_size == 3); // at most
+  CHECK(here.job == "Flux job f2Sv8Kq");
+  CHECK_THROWS_WITH_AS(
+    (void)pp::store_address_of(here),
+    "launch: the 8 ranks are on several machines, and Flux does not say which of them is rank 0's; "
+    "set MASTER_ADDR for all of them, as in: flux run --env=MASTER_ADDR=node0",
+    std::invalid_argument);
+  CHECK(task("1").local_size == 8);
+  CHECK(pp::store_address_of(task("1")).host == "127.0.0.1");
+}
+
+TEST_CASE("PALS and MVAPICH2 are understood") {
+  pp::launch_environment const pals = read({{"PALS_RANKID", "5"},
+                                            {"PMI_RANK", "5"},
+                                            {"PMI_SIZE", "8"},
+                                            {"PALS_LOCAL_RANKID", "1"},
+                                            {"PALS_LOCAL_SIZE", "4"},
+                                            {"PALS_APID", "0a1b"}});
+  CHECK(std::string(pals.launcher) == "PALS");
+  CHECK(pals.rank == 5);
+  CHECK(pals.size == 8);
+  CHECK(pals.local_rank == 1);
+  CHECK(pals.local_size == 4);
+  CHECK(pals.job == "PALS application 0a1b");
+  pp::launch_environment const mvapich = read({{"MV2_COMM_WORLD_RANK", "5"},
+                                               {"MV2_COMM_WORLD_SIZE", "8"},
+                                               {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+                                               {"MV2_COMM_WORLD_LOCAL_SIZE", "4"}});
+  CHECK(std::string(mvapich.launcher) == "MVAPICH2");
+  CHECK(mvapich.rank == 5);
+  CHECK(mvapich.size == 8);
+  CHECK(mvapich.local_rank == 1);
+  CHECK(mvapich.local_size == 4);
+}
+
+TEST_CASE("a process that is one of several is never taken for one alone") {
+  CHECK_THROWS_WITH_AS(read({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "prterun-7@1"}}),
+                       "launch: PMIX_RANK is 0, so this is one of several processes, but no "
+                       "variable says of how many; set RANK and WORLD_SIZE for each, or use "
+                       "another launcher",
+                       std::invalid_argument);
+  for (char const* const rank : {"RANK",
+                                 "OMPI_COMM_WORLD_RANK",
+                                 "MV2_COMM_WORLD_RANK",
+                                 "FLUX_TASK_RANK",
+                                 "PALS_RANKID",
+                                 "PMI_RANK"})
+    CHECK_THROWS_WITH_AS(read({{rank, "1"}}),
+                         doctest::Contains("but no variable says of how many"),
+                         std::invalid_argument);
+  // Slurm gives its scripts a number, too; its plugin for Cray gives tasks that of PALS.
+  CHECK(read({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}}).size == 1);
+  CHECK(read({{"PALS_RANKID", "1"},
+              {"SLURM_PROCID", "1"},
+              {"SLURM_NTASKS", "2"},
+              {"SLURM_STEP_NUM_TASKS", "2"}})
+          .rank == 1);
+  CHECK(read({{"PMIX_RANK", "1"},
+              {"SLURM_PROCID", "1"},
+              {"SLURM_NTASKS", "2"},
+              {"SLURM_STEP_NUM_TASKS", "2"}})
+          .rank == 1);
 }
 
 TEST_CASE("MPICH and Intel MPI are understood, also where srun starts their processes") {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Starts real processes as launchers start them: under the mpirun of this machine, and with the variables that MPICH,
-Slurm and torchrun set. They meet, or each says at once, in one sentence, what is missing.
+"""Starts real processes as launchers start them: under the mpirun of this machine, and with the variables that others
+set. They meet, or each says at once, in one sentence, what is missing.
 
 usage: launched_test.py PROGRAM [MPIRUN...]
 """
@@ -13,7 +13,8 @@ import sys
 
 PROGRAM, *MPIRUN = sys.argv[1:]
 RANKS = 4
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "SLURM_", "TORCHELASTIC_", "PMI", "MPI_", "PIPELINING_")
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "SLURM_", "TORCHELASTIC_", "PMI", "MPI_", "MV2_",
+             "FLUX_", "PALS_", "PIPELINING_")
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
 # A run that lacks something must not wait for it: the processes themselves would, for 20 seconds.
 AT_ONCE = 10
@@ -88,6 +89,24 @@ def check_torchrun():
     check_met(task, "torchrun")
     check_refused(lambda rank: {**task(rank), "RANK": RANKS + rank},
                   f"launch: RANK is {RANKS}, but must be below WORLD_SIZE, which is {RANKS}", ranks=1)
+    # All ranks say so at once: none waits for a rank 0 that cannot listen there.
+    check_refused(lambda rank: {**task(rank), "MASTER_PORT": 99999}, "launch: MASTER_PORT is 99999, but ports are 1 to 65535")
+
+
+def check_others():
+    """Flux, PALS and MVAPICH2, and PMIx alone, which says a number and not of how many."""
+    port = free_port()
+
+    def task(rank, size, local_rank, **more):
+        return lambda number: {rank: number, size: RANKS, local_rank: number, "MASTER_PORT": port, **more}
+    flux = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
+    check_met(task(*flux, FLUX_JOB_NNODES=1, FLUX_JOB_ID="f7"), "Flux")
+    check_refused(task(*flux, FLUX_JOB_NNODES=2), several_machines("Flux", "").replace("mpirun ", "flux run --env=MASTER_ADDR=node0"))
+    check_met(task("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID"), "PALS")
+    check_met(task("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"), "MVAPICH2")
+    check_refused(lambda rank: {"PMIX_RANK": 3, "PMIX_NAMESPACE": "7"},
+                  "launch: PMIX_RANK is 3, so this is one of several processes, but no variable says of how many; set RANK "
+                  "and WORLD_SIZE for each, or use another launcher")
 
 
 def check_open_mpi():
@@ -115,6 +134,7 @@ if __name__ == "__main__":
     check_hydra()
     check_slurm()
     check_torchrun()
+    check_others()
     VERSION = subprocess.run([*MPIRUN, "--version"], capture_output=True, text=True) if MPIRUN else None
     if VERSION and "open" in VERSION.stdout.lower() and "mpi" in VERSION.stdout.lower():
         check_open_mpi()

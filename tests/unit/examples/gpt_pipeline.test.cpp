@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/chronos_pipe.hpp>

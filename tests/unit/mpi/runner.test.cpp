@@ -5,7 +5,6 @@
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
@@ -14,7 +13,6 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/timetable/adapt/with_frozen_stages.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>

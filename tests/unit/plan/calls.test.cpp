@@ -5,7 +5,7 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/view/policy_cost.hpp>
+#include <pipe/view/plan_tables.hpp>
 
 #include <doctest/doctest.h>
 

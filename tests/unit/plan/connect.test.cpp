@@ -7,8 +7,7 @@
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
-#include <pipe/view/call_counts.hpp>
-#include <pipe/view/policy_cost.hpp>
+#include <pipe/view/plan_tables.hpp>
 
 #include <doctest/doctest.h>
 

@@ -8,15 +8,15 @@
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/round_pipe.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
-#include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>

@@ -6,7 +6,6 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
@@ -17,7 +16,6 @@
 #include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
-#include <pipe/view/call_counts.hpp>
 #include <pipe/view/plan_tables.hpp>
 
 #include <doctest/doctest.h>

@@ -12,7 +12,6 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>

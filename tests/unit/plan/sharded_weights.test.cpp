@@ -5,7 +5,7 @@
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/schedule/v_shape.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/planner/search/block_frontier.hpp>
+#include <pipe/planner/search/frontier.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/training_flows.hpp>
-#include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/exact.hpp>
@@ -13,15 +12,11 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
-#include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/schedule/zero_bubble_interleaved.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/timetable/adapt/with_frozen_stages.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>

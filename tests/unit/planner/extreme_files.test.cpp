@@ -2,7 +2,6 @@
 // Files of models, GPUs and costs in which one or two values are replaced by extreme ones: each is
 // refused by a sentence, or gives finite times and bytes. Sanitizers see overflows.
 #include <pipe/planner/model/cost_file.hpp>
-#include <pipe/planner/model/cut_costs.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/read_shape.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/planner/cut/device_partition.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>

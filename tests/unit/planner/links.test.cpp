@@ -2,9 +2,7 @@
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/planner/model/cost_file.hpp>
-#include <pipe/planner/model/links.hpp>
 #include <pipe/planner/model/measured.hpp>
-#include <pipe/planner/model/one_clock.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/exact.hpp>
 #include <pipe/planner/search/order_search.hpp>
@@ -206,7 +204,6 @@ TEST_CASE("what a pass waits for on its own device is no message") {
     CHECK(each.seconds == doctest::Approx(1));
 }
 
-// [snippet links]
 // Two runs, of 2 and of 8 chunks per sequence; a message of a chunk has so many bytes.
 std::string with_links(pp::timetable_view two_chunks, pp::timetable_view eight, double bytes) {
   std::vector<pp::timetable_view> const runs[] = {{two_chunks}, {eight}};
@@ -219,7 +216,6 @@ std::string with_links(pp::timetable_view two_chunks, pp::timetable_view eight, 
   return pp::write_costs(
     two_chunks.over.extents, pp::costs_of(runs[0]), pp::fit_links(samples), bytes / 2);
 }
-// [snippet links]
 
 TEST_CASE("a file of two runs predicts a third with messages of another size") {
   auto const step = [](int chunks) {

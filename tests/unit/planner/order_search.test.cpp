@@ -11,7 +11,6 @@
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/cost_table.hpp>

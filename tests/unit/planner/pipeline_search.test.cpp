@@ -6,8 +6,8 @@
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>

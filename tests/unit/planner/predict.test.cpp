@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/model/predict_shards.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>

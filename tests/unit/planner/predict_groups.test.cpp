@@ -2,7 +2,7 @@
 // Groups of GPUs that share sequences: against the model on one GPU, tensor parallelism, and sums
 // by hand.
 #include <pipe/planner/cut/sequence_groups.hpp>
-#include <pipe/planner/model/predict_groups.hpp>
+#include <pipe/planner/model/predict.hpp>
 
 #include <doctest/doctest.h>
 

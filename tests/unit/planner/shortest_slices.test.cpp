@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/planner/cut/shortest_slices.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/planner/search/continuous_offsets.hpp>
 #include <pipe/planner/search/v_auto.hpp>
-#include <pipe/planner/search/v_continuous.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 

@@ -10,7 +10,7 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 

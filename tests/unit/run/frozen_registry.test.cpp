@@ -5,7 +5,6 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/timetable/forward_only.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/verify.hpp>
 

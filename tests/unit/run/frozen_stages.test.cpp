@@ -11,7 +11,6 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/timetable/adapt/with_frozen_stages.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>

@@ -2,7 +2,6 @@
 // Tied weights, totals and the optimizer's step on threads.
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>

@@ -11,7 +11,9 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
@@ -77,6 +79,25 @@ struct split_v {
 };
 
 } // namespace
+
+TEST_CASE("what threads poll and what they write lie on cache lines of their own") {
+  constexpr std::uintptr_t line = 64; // bytes that cores of x86-64 and of arm64 servers exchange
+  pp::detail::thread_board board(2, {});
+  std::set<std::uintptr_t> lines;
+  auto const add = [&](auto const& each) {
+    return lines.insert(reinterpret_cast<std::uintptr_t>(&each) / line).second;
+  };
+  CHECK(add(board.generation)); // polled between errands
+  CHECK(add(board.running));    // written at the end of one
+  CHECK(add(board.caller));
+  CHECK(add(board.guard));
+  for (pp::detail::device_standing const& device : board.standings) {
+    CHECK(add(device.position)); // written with every pass
+    CHECK(add(device.home));     // looked at by who sends
+  }
+  CHECK(sizeof(pp::detail::sleeping_place) % line == 0);
+  CHECK(alignof(pp::detail::rendezvous) == line);
+}
 
 TEST_CASE("threads compute what one device computes, under every policy") {
   for (int const devices : {1, 2, 3, 5})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/schedule/chimera.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 

@@ -2,7 +2,7 @@
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/planner/cut/chunk_sequences.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/timetable/make_timetable.hpp>

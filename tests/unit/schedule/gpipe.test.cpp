@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/cut/shortest_slices.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

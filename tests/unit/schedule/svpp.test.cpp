@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

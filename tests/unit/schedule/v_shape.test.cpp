@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/planner/search/v_auto.hpp>
-#include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

@@ -6,7 +6,6 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/verify.hpp>

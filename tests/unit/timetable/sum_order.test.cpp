@@ -13,8 +13,8 @@
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/static_timetable.hpp>
-#include <pipe/timetable/sum_order.hpp>
 
 #include <doctest/doctest.h>
 

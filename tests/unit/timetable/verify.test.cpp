@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>

@@ -6,7 +6,6 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/timetable/adapt/offload_rules.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/flow/training_flows.hpp>
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/chronos_pipe.hpp>
@@ -11,11 +10,9 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>

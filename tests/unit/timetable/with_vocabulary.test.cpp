@@ -7,9 +7,9 @@
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
-#include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>

@@ -6,11 +6,11 @@
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/view/csv.hpp>
+#include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/json.hpp>
 #include <pipe/view/svg.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/view/trace.hpp>
 
 #include <fstream>

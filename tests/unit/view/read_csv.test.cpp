@@ -7,7 +7,6 @@
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 #include <pipe/view/csv.hpp>
-#include <pipe/view/read_csv.hpp>
 
 #include <doctest/doctest.h>
 

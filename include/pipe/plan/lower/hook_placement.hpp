@@ -12,7 +12,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/step_validation.hpp>
-#include <pipe/timetable/iterations.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 namespace pipelining::inline v0_3::detail {

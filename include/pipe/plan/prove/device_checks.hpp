@@ -13,7 +13,7 @@
 #include <pipe/plan/prove/messages.hpp>
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
-#include <pipe/timetable/iterations.hpp>
+#include <pipe/timetable/metrics.hpp>
 
 #include <cstddef>
 

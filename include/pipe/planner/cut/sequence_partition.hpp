@@ -2,8 +2,9 @@
 #pragma once
 
 //! @file
-//! @brief Cuts a sequence into chunks of equal work. Header for pipelining::sequence_work,
-//! even_partition, balanced_partition, fastest_partition, chunk_costs and token_shares.
+//! @brief Sequences in chunks: of one length cut, of many lengths packed. Header for
+//! pipelining::balanced_partition, fastest_partition, chunk_costs, shortest_slices and
+//! chunk_sequences.
 //!
 //! Attention makes a later token dearer than an earlier one. Chunks of equal length then differ in
 //! work, a light forward pass stands beside a heavy backward pass in every round, and Seq1F1B can
@@ -12,16 +13,23 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/flow/training_kinds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -286,6 +294,193 @@ template <chunk_time Time>
   for (int const length : lengths)
     shares.push_back(length / tokens);
   return shares;
+}
+
+//! @brief Slices of a sequence that one after the other pass `stages` stages, as in GPipe, in the
+//! least time: the least sum of all t plus (stages - 1) times the largest t. How many slices there
+//! are is part of the answer: many are nearly equal and short, few have less of what each slice
+//! costs.
+//!
+//! Exact over all cuts at multiples of `alignment`, whatever the times.
+//!
+//! @param time `time(length, prefix)` of a slice of `length` tokens behind `prefix` earlier ones on
+//! one stage; asked once for each of n (n + 1) / 2 slices, n = tokens / alignment.
+//! @param alignment all slices but the last are multiples of it.
+//! @return the tokens of each slice, first to last.
+//! @throws std::invalid_argument for tokens, stages or an alignment below 1, or for a time that is
+//! not finite or negative.
+//! @complexity O(n^2) for each of the at most n^2 / 2 different times below the answer's largest
+//! one, O(n^2) memory.
+//! @source Li et al., "TeraPipe: Token-Level Pipeline Parallelism for Training Large-Scale Language
+//! Models", ICML 2021 (arXiv:2102.07988), section 3.3: for every largest time a shortest sum by
+//! dynamic programming; all times are tried, without the paper's tolerance.
+template <class Time>
+requires requires(Time const time, int tokens) {
+  { time(tokens, tokens) } -> std::convertible_to<double>;
+}
+[[nodiscard]] std::vector<int>
+shortest_slices(int tokens, int stages, Time const& time, int alignment = 1) {
+  if (tokens < 1 || stages < 1 || alignment < 1)
+    throw std::invalid_argument("shortest_slices: tokens, stages and alignment must be at least 1");
+  int const steps = (tokens - 1) / alignment + 1;
+  auto const token = [=](int step) { return step == steps ? tokens : step * alignment; };
+  auto const width = static_cast<std::size_t>(steps) + 1;
+  std::vector<double> times(width * width); // [begin, end)
+  auto const at = [&](int begin, int end) -> double& {
+    return times[static_cast<std::size_t>(begin) * width + static_cast<std::size_t>(end)];
+  };
+  std::vector<double> largest; // candidates
+  for (int begin = 0; begin < steps; ++begin)
+    for (int end = begin + 1; end <= steps; ++end) {
+      double const one = time(token(end) - token(begin), token(begin));
+      if (!(one >= 0 && one <= std::numeric_limits<double>::max()))
+        throw std::invalid_argument(
+          "shortest_slices: the time of a slice must be a finite number and not negative");
+      at(begin, end) = one;
+      largest.push_back(one);
+    }
+  std::sort(largest.begin(), largest.end());
+  largest.erase(std::unique(largest.begin(), largest.end()), largest.end());
+
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<int> begins(width);
+  std::vector<int> best_begins;
+  std::vector<double> sums(width);
+  for (double const most : largest) {
+    if ((stages - 1) * most >= best)
+      break; // all that follow are longer
+    sums[0] = 0;
+    for (int end = 1; end <= steps; ++end) {
+      double& sum = sums[static_cast<std::size_t>(end)];
+      sum = std::numeric_limits<double>::infinity();
+      for (int begin = 0; begin < end; ++begin) {
+        double const with = sums[static_cast<std::size_t>(begin)] + at(begin, end);
+        if (at(begin, end) <= most && with < sum) {
+          sum = with;
+          begins[static_cast<std::size_t>(end)] = begin;
+        }
+      }
+    }
+    double const total = sums.back() + (stages - 1) * most;
+    if (total < best) {
+      best = total;
+      best_begins = begins;
+    }
+  }
+  std::vector<int> lengths;
+  for (int end = steps; end > 0; end = best_begins[static_cast<std::size_t>(end)])
+    lengths.push_back(token(end) - token(best_begins[static_cast<std::size_t>(end)]));
+  std::reverse(lengths.begin(), lengths.end());
+  return lengths;
+}
+
+//! @brief Consecutive tokens of a sequence.
+struct sequence_piece {
+  int sequence = 0; //!< its number
+  int offset = 0;   //!< tokens of it before
+  int tokens = 0;   //!< how long it is
+
+  friend constexpr bool operator==(sequence_piece const&, sequence_piece const&) = default;
+};
+
+//! @brief The chunks of a microbatch, each of one piece of a long sequence or of whole short ones.
+using packed_microbatch = std::vector<std::vector<sequence_piece>>;
+
+//! @brief Microbatches of chunks of at most `size` tokens: sequences that are longer are cut from
+//! the front, one microbatch each, in order; the others are packed before them, a microbatch of one
+//! chunk each.
+//!
+//! Packs by first fit, longest first, those of one length by number: at most 11/9 of the fewest
+//! possible chunks and one more.
+//!
+//! @param lengths tokens of each sequence. @param size the most tokens of a chunk.
+//! @throws std::invalid_argument when a length or the size is below 1.
+//! @complexity O(n log n + n b) for n sequences and b packed chunks.
+//! @source Yuan et al., "Efficient Long Context Fine-tuning with Chunk Flow" (arXiv:2503.02356),
+//! which searches for the number of chunks; first fit decreasing in its place is our choice.
+[[nodiscard]] inline std::vector<packed_microbatch> chunk_sequences(std::span<int const> lengths,
+                                                                    int size) {
+  if (size < 1)
+    throw std::invalid_argument("chunk_sequences: a chunk must have room for at least one token");
+  std::vector<int> by_length(lengths.size());
+  std::iota(by_length.begin(), by_length.end(), 0);
+  auto const length = [&](int sequence) { return lengths[static_cast<std::size_t>(sequence)]; };
+  for (int const sequence : by_length)
+    if (length(sequence) < 1)
+      throw std::invalid_argument("chunk_sequences: sequence " + std::to_string(sequence) +
+                                  " must have at least one token");
+  detail::sort_stably(by_length, [&](int a, int b) { return length(a) > length(b); });
+  std::vector<packed_microbatch> all;
+  std::vector<int> room; // of each packed chunk
+  for (int const sequence : by_length) {
+    int const tokens = length(sequence);
+    if (tokens > size)
+      continue;
+    auto const found =
+      std::find_if(room.begin(), room.end(), [&](int left) { return left >= tokens; });
+    auto const at = static_cast<std::size_t>(found - room.begin());
+    if (found == room.end()) {
+      room.push_back(size);
+      all.push_back({{}});
+    }
+    room[at] -= tokens;
+    all[at].front().push_back({sequence, 0, tokens});
+  }
+  for (int sequence = 0; std::cmp_less(sequence, lengths.size()); ++sequence) {
+    if (length(sequence) <= size)
+      continue;
+    packed_microbatch& pieces = all.emplace_back();
+    for (int offset = 0; offset < length(sequence); offset += size)
+      pieces.push_back({{sequence, offset, std::min(size, length(sequence) - offset)}});
+  }
+  return all;
+}
+
+//! @brief How many chunks each microbatch has, as `listed_chunks` takes it.
+[[nodiscard]] inline std::vector<int> counts_of(std::span<packed_microbatch const> microbatches) {
+  std::vector<int> counts;
+  for (packed_microbatch const& each : microbatches)
+    counts.push_back(static_cast<int>(each.size()));
+  return counts;
+}
+
+//! @brief The times of packed chunks, the same on every stage: those of their pieces together. A
+//! piece attends to its own sequence alone.
+//! @tparam Time the time of a piece for its length and the tokens of its sequence before it.
+template <chunk_time Time>
+class packed_cost {
+public:
+  //! @param latency time of a message between two devices.
+  packed_cost(std::vector<packed_microbatch> microbatches, Time time, double latency = 0)
+      : microbatches_(std::move(microbatches)), time_(std::move(time)), latency_(latency) {}
+
+  [[nodiscard]] double duration(pass const& what) const {
+    double sum = 0;
+    for (sequence_piece const& piece : microbatches_.at(what.microbatch).at(what.chunk))
+      sum += time_(what.kind, piece.tokens, piece.offset);
+    return sum;
+  }
+  [[nodiscard]] double latency() const noexcept { return latency_; }
+
+private:
+  std::vector<packed_microbatch> microbatches_;
+  Time time_;
+  double latency_;
+};
+
+//! @brief The most tokens whose activations a device keeps for later passes at once. What a
+//! checkpointed forward pass works with while it runs is not among them.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] inline int
+peak_tokens(timetable_view table, int device, std::span<packed_microbatch const> microbatches) {
+  return detail::peak_of<int>(table, device, slot_class::activation, [&](pass const& what) {
+    int tokens = 0;
+    if (detail::is_checkpointed(*table.over.declared, what.kind))
+      return tokens;
+    for (sequence_piece const& piece : microbatches[what.microbatch][what.chunk])
+      tokens += piece.tokens;
+    return tokens;
+  });
 }
 
 } // namespace pipelining::inline v0_3

@@ -2,9 +2,9 @@
 #pragma once
 
 //! @file
-//! @brief Times and bytes of every stage of a model on given GPUs. Header for
-//! pipelining::training_setup, stage_content, stage_bytes, parted_contents, pass_seconds,
-//! copy_seconds, sent_bytes, predict_costs, predict_bytes, memory_band and chunk_tax_band.
+//! @brief Predicted times and memory of training a transformer on GPUs: in stages, with a
+//! vocabulary in shards, and in groups of GPUs. Header for pipelining::predict_costs,
+//! predict_bytes, predict_shards and grouped_gpus.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -367,6 +368,133 @@ loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcep
   if (v_shape)
     result.least = 1 / 1.29;
   return result;
+}
+
+//! @brief A model without a pipeline: groups of GPUs share the tokens of their sequences, and all
+//! GPUs share weights, gradients and the optimizer's state. A cost for `best_sequence_groups`.
+//!
+//! In a group every GPU has a part of the tokens, and in attention a part of the heads: four
+//! all-to-alls of a layer forward (query, keys, values and output) and as many backward. Fewer
+//! heads of keys and values than GPUs are repeated. Whole layers are gathered one after the other,
+//! forward and again backward, and their gradients scattered. What goes to GPUs of the same machine
+//! takes the links, the rest the network, both at once. Groups fill machines one after the other.
+//! @source Wang et al., FlexSP (arXiv:2412.01523); Jacobs et al., DeepSpeed Ulysses
+//! (arXiv:2309.14509); Rajbhandari et al., SC 2020 (shared state). What crosses which wire is an
+//! own derivation.
+struct grouped_gpus {
+  transformer model;  //!< experts stay with their layer
+  gpu on;             //!< each of them
+  efficiency reached; //!< shares of the peak rate
+  int gpus = 1;       //!< of all groups
+  int data = 1;       //!< sets of so many GPUs that share weights, gradients and state, too
+
+  //! @brief Seconds that a group of so many GPUs takes for a sequence, forward and backward;
+  //! nothing hides its exchanges.
+  [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
+    training_setup const group{.sequence = tokens, .tensor = size};
+    stage_content const whole{model.layers, true, true};
+    double seconds = 0;
+    for (pass_kind const kind : detail::split_kinds(training))
+      seconds += pass_seconds(model, group, on, reached, whole, kind, {tokens, 0}) -
+                 exchange_seconds(model, group, on, whole, kind, tokens);
+    return seconds + 2 * model.layers * exchange_time(tokens, size);
+  }
+  //! @brief Bytes that each of them holds of a sequence until its backward pass: activations,
+  //! logits and their gradient. Infinite where the heads are no multiple of the group.
+  [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
+    if (model.heads % size != 0)
+      return std::numeric_limits<double>::infinity();
+    return static_cast<double>(model.layers * activation_bytes(model, tokens) +
+                               detail::logits_bytes(model, tokens)) /
+           size;
+  }
+  //! @brief Bytes that are there whatever the sequences are: a share of all weights, gradients and
+  //! state, and the weights of two layers, one in use and the next, with the gradients of one.
+  [[nodiscard]] constexpr double resident_bytes() const noexcept {
+    double const largest = static_cast<double>(
+      std::max(detail::layer_parameters(model), detail::vocabulary_parameters(model)));
+    return 18.0 * static_cast<double>(parameters(model)) / gpus / data + (2 * 2 + 4) * largest;
+  }
+  //! @brief Seconds in which all layers are gathered twice and their gradients scattered: no
+  //! microbatch takes less. Every machine gets what it lacks once, its GPUs a part each.
+  [[nodiscard]] constexpr double gather_seconds() const noexcept {
+    double const all = (2 * 2 + 4) * static_cast<double>(parameters(model));
+    double const sharing = static_cast<double>(gpus) * data;
+    double const nearby = std::min<double>(sharing, on.gpus_per_machine);
+    return seconds_of(all * (nearby - 1) / nearby, all * (sharing - nearby) / sharing / nearby);
+  }
+
+private:
+  //! The four all-to-alls of a layer.
+  [[nodiscard]] constexpr double exchange_time(int tokens, int size) const noexcept {
+    double const width = static_cast<double>(detail::query_width(model)) / model.heads;
+    double const heads = 2.0 * model.heads + 2.0 * std::max(model.kv_heads, size);
+    double const to_each = 2.0 * tokens * heads * width / size / size;
+    int const nearby = std::min(size, on.gpus_per_machine);
+    return seconds_of(to_each * (nearby - 1), to_each * (size - nearby));
+  }
+  [[nodiscard]] constexpr double seconds_of(double in_machine, double to_others) const noexcept {
+    return std::max(in_machine / on.link_gb_per_s, to_others / on.network_gb_per_s) / 1e9;
+  }
+};
+
+//! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages inside,
+//! a shard of the output layer per device.
+//! @param layers [stages inside] layers of each
+[[nodiscard]] inline std::vector<stage_content> shard_contents(std::span<int const> layers,
+                                                               int devices) {
+  std::vector<stage_content> result(static_cast<std::size_t>(devices),
+                                    stage_content{0, true, false, devices});
+  for (int const each : layers)
+    result.push_back({each});
+  result.insert(
+    result.end(), static_cast<std::size_t>(devices), stage_content{0, false, true, devices});
+  return result;
+}
+
+//! @brief Costs like those of `predict_costs`, with the passes of shards: a product with the rows
+//! of a shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A
+//! look-up in the embedding takes no time, as in `predict_costs`. A datum for all shards is as
+//! many messages of its device, one behind the other, and so are those of all shards to one device.
+//! @param extents of `with_vocabulary` @param content as `shard_contents` gives it
+//! @throws std::invalid_argument as `predict_costs` does.
+//! @complexity O(S C)
+[[nodiscard]] inline cost_table predict_shards(transformer const& model,
+                                               training_setup const& setup,
+                                               gpu const& on,
+                                               efficiency const& reached,
+                                               shape const& extents,
+                                               std::span<stage_content const> content,
+                                               std::span<int const> chunk_lengths,
+                                               int barriers) {
+  cost_table table = predict_costs(model, setup, on, reached, extents, content, chunk_lengths);
+  table.set_groups(
+    {(extents.devices - 1) * table.latency(), (extents.devices - 1) * table.latency()});
+  token_range tokens{0, 0};
+  for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+    tokens.prefix += tokens.length;
+    tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
+    for (int stage = 0; stage < stages(extents); ++stage) {
+      stage_content const& held = content[static_cast<std::size_t>(stage)];
+      double const product =
+        held.output ? pass_seconds(
+                        model, setup, on, reached, held, kind_with(training, role::weights), tokens)
+                    : 0;
+      for (timed_kind const& kind : table.kinds())
+        if (kind.in_groups)
+          table.set(kind.kind, stage, chunk, 0);
+      flow const& all = detail::kinds_of_training;
+      table.set(detail::kind_in_groups(all, of_stage::before),
+                stage,
+                chunk,
+                product * (barriers == 1 ? 2 : 1));
+      table.set(detail::kind_in_groups(all, of_stage::group),
+                stage,
+                chunk,
+                product * (barriers == 1 ? 1 : 2));
+    }
+  }
+  return table;
 }
 
 } // namespace pipelining::inline v0_3

@@ -21,12 +21,9 @@
 //! --list, --help, errors, the tests over all names. Programs ask for a trait where they mean one,
 //! and not for a name.
 
-#include <pipe/planner/registry/choice.hpp>
-#include <pipe/planner/registry/costs.hpp>
+#include <pipe/planner/registry/adapters.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/v_auto.hpp>
-#include <pipe/planner/search/v_continuous.hpp>
-#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/chronos_pipe.hpp>
@@ -41,18 +38,14 @@
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
-#include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/schedule/zero_bubble_interleaved.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 
 #include <cstddef>
@@ -84,11 +77,6 @@ inline constexpr adapter usual_adapters =
   adapter::recompute | adapter::recompute_first | adapter::offload | adapter::offload_half |
   adapter::offload_chunks | adapter::vocabulary_1 | adapter::vocabulary_2 |
   adapter::vocabulary_interlaced | adapter::sharded_weights | adapter::gathered_once;
-
-inline SlimPipe<dynamic, dynamic> slim_pipe_of(schedule_choice const& c) {
-  return {.chunks = c.chunks.value_or(c.devices),
-          .stages_per_device = c.stages_per_device.value_or(2)};
-}
 
 //! One of two types, for schedules that have an option in their type.
 template <class Yes, class No>

@@ -13,32 +13,230 @@
 #include <pipe/config.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/adapters.hpp>
-#include <pipe/planner/registry/choice.hpp>
-#include <pipe/planner/registry/costs.hpp>
-#include <pipe/planner/registry/find.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/registry/published.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/adapt/offload_rules.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/partial_cost.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <cstddef>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
+#include <variant>
+#include <vector>
 
 namespace pipelining::inline v0_3::registry {
+
+namespace detail {
+
+//! Calls `use` with the schedule, or with the one that a variant of schedules holds.
+template <class Schedule, class Use>
+auto with_made(Schedule const& one, Use use) {
+  if constexpr (schedule<Schedule>)
+    return use(one);
+  else
+    return std::visit(use, one);
+}
+
+//! Calls `use` with the schedule of a choice, from a row on.
+//! @pre one of the rows from there has the name
+template <std::size_t Row, class Rows, class Use>
+auto with_row(Rows const& rows, schedule_choice const& choice, Use use) {
+  auto const& row = std::get<Row>(rows);
+  if constexpr (Row + 1 < std::tuple_size_v<Rows>)
+    if (row.about.name != choice.name)
+      return with_row<Row + 1>(rows, choice, use);
+  return with_made(row.make(choice), use);
+}
+
+//! Calls `use` with the schedule of a choice, a value of its own type, and returns the result: the
+//! same type for all schedules. Not for adapters. Compiles `use` for every schedule.
+//! @throws std::invalid_argument for an unknown name.
+template <class Rows, class Use>
+auto with_schedule(schedule_choice const& choice, Use use) {
+  (void)find_schedule<Rows>(choice.name);
+  return with_row<0>(Rows::rows, choice, use);
+}
+
+//! The smallest number of microbatches that a choice can have, up to four times its devices.
+//! @param arrange throws std::invalid_argument for sizes that it refuses
+template <class Arrange>
+std::optional<int> least_of(schedule_choice& choice, Arrange arrange) {
+  for (choice.microbatches = 1; choice.microbatches <= 4 * choice.devices; ++choice.microbatches)
+    try {
+      (void)arrange();
+      return choice.microbatches;
+    } catch (std::invalid_argument const&) { // more, then
+    }
+  return std::nullopt;
+}
+
+//! Finds the traits that the passes of a schedule show.
+inline void look_at(device_orders const& orders, schedule_traits& traits) {
+  for (pass const& each : orders.passes) {
+    traits.splits_backward =
+      traits.splits_backward || orders.over.declared[each.kind].is == role::input;
+    traits.overlaps_pairs = traits.overlaps_pairs || each.overlapped;
+  }
+}
+
+//! What is said of a row, with the traits that the whole row tells.
+template <class Make>
+named_schedule with_traits(named_row<Make> const& row) {
+  named_schedule about = row.about;
+  schedule_traits& traits = about.traits;
+  schedule_choice one;
+  one.memory_limit = has(about.takes, option::memory_limit) ? std::optional(4.0) : std::nullopt;
+  auto const extents_of = [&] {
+    return with_made(row.make(one), [&](auto const& made) -> shape {
+      return made.arrange(one.devices, one.microbatches);
+    });
+  };
+  one.devices = 3;
+  traits.even_devices = !least_of(one, extents_of);
+  one.stages_per_device = 1;
+  one.devices = 2;
+  traits.even_stages = !least_of(one, extents_of);
+  one.stages_per_device.reset();
+  one.devices = 1;
+  one.microbatches = 1;
+  traits.over_chunks =
+    has(about.takes, option::chunks) && about.needs == option::none && extents_of().chunks > 1;
+  one.devices = 2; // a size that every schedule can have
+  one.microbatches = 8;
+  shape const extents = extents_of();
+  traits.two_copies = extents.where == placement::bidirectional;
+  traits.stages_per_device = extents.stages_per_device;
+  traits.chunks = extents.chunks;
+  traits.limit_in_value =
+    has(about.takes, option::memory_limit) && traits.type.find("{limit}") == std::string_view::npos;
+  traits.any_pairs = has(about.takes, option::unfused) && !has(about.takes, option::pair_cost);
+  with_made(row.make(one), [&]<class Schedule>(Schedule const& made) {
+    traits.searched = !closed_form_schedule<Schedule>;
+    look_at(make_orders(made, {one.devices, one.microbatches}, uniform_cost{}), traits);
+  });
+  return about;
+}
+
+//! Refuses options that a schedule does not have, or lacks, and adapters that it cannot have.
+//! @throws std::invalid_argument that names the option
+inline void check_options(named_schedule const& schedule, schedule_choice const& choice) {
+  for (named_option const& each : named_options) {
+    // One chunk is what a schedule without chunks has.
+    bool const harmless = each.which == option::chunks && choice.chunks == 1;
+    bool const given = each.given(choice);
+    if (given && !has(schedule.takes, each.which) && !harmless)
+      throw std::invalid_argument(std::string(schedule.name) + " does not have the option " +
+                                  each.name);
+    if (!given && has(schedule.needs, each.which))
+      throw std::invalid_argument(std::string(schedule.name) + " needs the option " + each.name);
+  }
+  if (choice.adapted != adapter::none &&
+      (has(schedule.takes, option::keep) || !choice.chunk_counts.empty()))
+    throw std::invalid_argument(
+      std::string(schedule.name) +
+      " with unequal numbers of chunks, or with recomputation of its own, "
+      "goes into no adapter");
+  schedule_traits const& traits = schedule.traits;
+  bool const go_one_way = traits.weights_travel || traits.stages_go_one_way || traits.cuts_layers;
+  if (choice.frozen > 0 &&
+      (go_one_way || has_shards(choice.adapted) || gathers_weights(choice.adapted) ||
+       choice.adapted == adapter::attention_exchange))
+    throw std::invalid_argument(
+      in_adapter(std::string(schedule.name), choice.adapted) + " has no frozen stages: " +
+      (go_one_way ? "no stage of it is whole layers that go forward and back; take another schedule"
+                  : "weights or work of a stage are on other devices, too; leave the adapter out"));
+  if (choice.adapted == adapter::attention_exchange && !schedule.traits.exchanges_attention)
+    throw std::invalid_argument(
+      "attention-exchange is for slimpipe alone, whose devices run as many "
+      "chunks at the same time as there are devices, and not for " +
+      std::string(schedule.name));
+  if (choice.adapted != adapter::none && schedule.traits.weights_travel)
+    throw std::invalid_argument(std::string(schedule.name) +
+                                " goes into no adapter: what its devices keep is one microbatch, "
+                                "and its weights are messages");
+  if (choice.adapted != adapter::none && schedule.traits.stages_go_one_way &&
+      !shards_weights(choice.adapted))
+    throw std::invalid_argument(std::string(schedule.name) +
+                                " goes into sharded-weights and gathered-once alone, which load "
+                                "weights from the host: its devices keep no activations, and the "
+                                "vocabulary is in its stages");
+}
+
+} // namespace detail
+
+template <class Rows>
+std::span<named_schedule const> named_schedules() {
+  static std::vector<named_schedule> const all = std::apply(
+    [](auto const&... row) { return std::vector<named_schedule>{detail::with_traits(row)...}; },
+    Rows::rows);
+  return all;
+}
+
+template <class Rows>
+std::optional<int> least_microbatches(schedule_choice choice) {
+  return detail::least_of(choice, [&choice] { return arrange<Rows>(choice); });
+}
+
+template <class Rows>
+auto find_schedule(std::string_view name) -> named_schedule const& {
+  std::vector<std::string_view> names;
+  for (named_schedule const& each : named_schedules<Rows>()) {
+    if (each.name == name)
+      return each;
+    names.push_back(each.name);
+  }
+  std::string const nearest = near_names(name, names);
+  throw std::invalid_argument("there is no schedule " + quoted(name) +
+                              (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+}
+
+template <class Rows>
+std::string written_type(schedule_choice const& choice) {
+  named_schedule const& schedule = find_schedule<Rows>(choice.name);
+  schedule_traits const& traits = schedule.traits;
+  bool const asked = choice.eager || !choice.chunk_counts.empty() ||
+                     (choice.chunks.has_value() && !traits.over_chunks);
+  std::string type(asked && !traits.type_asked.empty() ? traits.type_asked : traits.type);
+  if (type.find('{') == std::string::npos)
+    return type;
+  // A type can be written of any size, also of one that the schedule refuses: nothing is arranged.
+  int const chunks =
+    choice.chunks.value_or(traits.exchanges_attention ? choice.devices : traits.chunks);
+  int const stages = choice.stages_per_device.value_or(traits.stages_per_device);
+  struct {
+    std::string_view word;
+    int number;
+  } const numbers[] = {{"{chunks}", chunks},
+                       {"{stages}", stages},
+                       {"{waves}", stages / 2},
+                       {"{group}", choice.group.value_or(2)},
+                       {"{limit}", static_cast<int>(choice.memory_limit.value_or(0))}};
+  for (auto const& each : numbers)
+    if (std::size_t const at = type.find(each.word); at != std::string::npos)
+      type.replace(at, each.word.size(), std::to_string(each.number));
+  return type;
+}
+
 namespace detail {
 
 //! The orders of a choice without its adapter, made before if they are kept.
@@ -109,7 +307,7 @@ shape arrange(schedule_choice const& choice) {
     return schedule.arrange(choice.devices, choice.microbatches);
   };
   shape const extents = choice.adapted == adapter::none
-                          ? with_schedule<Rows>(choice, extents_of)
+                          ? detail::with_schedule<Rows>(choice, extents_of)
                           : detail::with_adapted<Rows>(choice, extents_of);
   check_extents(extents);
   return extents;
@@ -126,13 +324,14 @@ shape shown_extents(schedule_choice const& choice) {
 
 template <class Rows>
 device_orders plain_orders(schedule_choice const& choice, any_cost const& cost) {
-  return with_schedule<Rows>(choice, [&]<class Schedule>(Schedule const& made) -> device_orders {
-    pipeline_size const size{choice.devices, choice.microbatches};
-    if constexpr (orders_for_recomputation<Schedule>)
-      if (choice.adapted == adapter::recompute)
-        return make_orders(order_for_recomputation<Schedule>{made}, size, cost);
-    return make_orders(made, size, cost);
-  });
+  return detail::with_schedule<Rows>(
+    choice, [&]<class Schedule>(Schedule const& made) -> device_orders {
+      pipeline_size const size{choice.devices, choice.microbatches};
+      if constexpr (orders_for_recomputation<Schedule>)
+        if (choice.adapted == adapter::recompute)
+          return make_orders(order_for_recomputation<Schedule>{made}, size, cost);
+      return make_orders(made, size, cost);
+    });
 }
 
 template <class Rows>

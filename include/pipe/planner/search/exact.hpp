@@ -153,22 +153,22 @@ world_of(shape const& extents, Cost const& cost, exact_options const& options, t
   scale = scale_of(times);
   world.copy = options.copy < 0 ? -1 : scale(options.copy);
   for (int stage = 0; stage < world.stages; ++stage) {
-    auto const s = static_cast<std::size_t>(stage);
-    world.device[s] = device_of(extents, stage);
+    world.device[stage] = device_of(extents, stage);
     double const forward = time_of(cost, kind_with(training, role::forward), stage);
-    world.forward[s] = scale(forward);
-    world.input[s] = scale(time_of(cost, kind_with(training, role::input), stage));
-    world.weight[s] = scale(time_of(cost, kind_with(training, role::weights), stage));
-    world.again[s] = world.recomputes ? scale(forward * options.recompute) : 0;
-    world.up[s] = stage > 0 ? scale(message(stage, stage - 1)) : 0;
-    world.down[s] = stage + 1 < world.stages ? scale(message(stage, stage + 1)) : 0;
+    world.forward[stage] = scale(forward);
+    world.input[stage] = scale(time_of(cost, kind_with(training, role::input), stage));
+    world.weight[stage] = scale(time_of(cost, kind_with(training, role::weights), stage));
+    world.again[stage] = world.recomputes ? scale(forward * options.recompute) : 0;
+    world.up[stage] = stage > 0 ? scale(message(stage, stage - 1)) : 0;
+    world.down[stage] = stage + 1 < world.stages ? scale(message(stage, stage + 1)) : 0;
   }
   int round_trip = 0; // from the end of a stage's forward pass to the start of its backward pass
   for (int stage = world.stages - 1; stage >= 0; --stage) {
-    auto const s = static_cast<std::size_t>(stage);
     if (stage + 1 < world.stages)
-      round_trip += world.down[s] + world.forward[s + 1] + world.input[s + 1] + world.up[s + 1];
-    world.lifetime[s] = world.forward[s] + round_trip + world.input[s] + world.weight[s];
+      round_trip +=
+        world.down[stage] + world.forward[stage + 1] + world.input[stage + 1] + world.up[stage + 1];
+    world.lifetime[stage] =
+      world.forward[stage] + round_trip + world.input[stage] + world.weight[stage];
   }
   return world;
 }

@@ -2,16 +2,21 @@
 #pragma once
 
 //! @file
-//! @brief What the exact search knows of a pipeline at one moment. Header for pipelining::detail::
-//! exact_world and exact_state.
+//! @brief What a search for a shortest order remembers: passes, messages, and the ways in which
+//! copies can have gone. Header for pipelining::detail::exact_state and exact_way.
 //!
 //! Microbatches are alike, so what is computed is described by counts: how many forward passes each
 //! stage has begun, how many of each other kind, what runs and how much longer.
+//!
+//! A search that decided on copies would go through the product of what the lanes of all devices
+//! may do. A lane meets the rest only where a pass asks whether there is room or whether an
+//! activation is back; so all its ways are kept side by side, and a pass leaves those that allow
+//! it.
 
 #include <pipe/flow/shape.hpp>
 
-#include <array>
-#include <cstddef>
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -39,29 +44,28 @@ struct exact_world {
   int devices = 1;
   int stages = 1;
   int microbatches = 1;
-  std::array<int, most_exact_stages> device{}; //!< of every stage
-  std::array<int, most_exact_stages> forward{};
-  std::array<int, most_exact_stages> input{};
-  std::array<int, most_exact_stages> weight{};
-  std::array<int, most_exact_stages> again{};    //!< of a recomputation
-  std::array<int, most_exact_stages> down{};     //!< of a message to the next stage
-  std::array<int, most_exact_stages> up{};       //!< of a message to the stage before
-  std::array<int, most_exact_stages> lifetime{}; //!< least, of an activation
-  int copy = -1;                                 //!< negative: no copies
+  int device[most_exact_stages]{}; //!< of every stage
+  int forward[most_exact_stages]{};
+  int input[most_exact_stages]{};
+  int weight[most_exact_stages]{};
+  int again[most_exact_stages]{};    //!< of a recomputation
+  int down[most_exact_stages]{};     //!< of a message to the next stage
+  int up[most_exact_stages]{};       //!< of a message to the stage before
+  int lifetime[most_exact_stages]{}; //!< least, of an activation
+  int copy = -1;                     //!< negative: no copies
   bool recomputes = false;
   int cap = 1;   //!< units that a device may hold
   int whole = 1; //!< units of an activation
   int kept = 0;  //!< units of what a light forward pass keeps
 
   [[nodiscard]] int duration(exact_kind kind, int stage) const noexcept {
-    auto const s = static_cast<std::size_t>(stage);
     switch (kind) {
     case exact_kind::none: return 0;
     case exact_kind::forward:
-    case exact_kind::light_forward: return forward[s];
-    case exact_kind::recompute: return again[s];
-    case exact_kind::backward_input: return input[s];
-    case exact_kind::backward_weight: return weight[s];
+    case exact_kind::light_forward: return forward[stage];
+    case exact_kind::recompute: return again[stage];
+    case exact_kind::backward_input: return input[stage];
+    case exact_kind::backward_weight: return weight[stage];
     case exact_kind::copy_out:
     case exact_kind::copy_in: return copy;
     }
@@ -99,7 +103,7 @@ struct exact_way {
 
 //! Arrivals that are still to come, soonest first.
 struct exact_arrivals {
-  std::array<std::int16_t, most_exact_microbatches> left{};
+  std::int16_t left[most_exact_microbatches]{};
   std::int8_t count = 0;
 };
 
@@ -126,9 +130,9 @@ struct exact_stage {
 //! What runs, and all ways in which the copies of each device may have gone beside it. Copies have
 //! no part in what the other devices do, so the ways of one are independent of those of another.
 struct exact_state {
-  std::array<exact_stage, most_exact_stages> stage{};
-  std::array<exact_engine, most_exact_devices> compute{};
-  std::array<std::vector<exact_way>, most_exact_devices> ways{};
+  exact_stage stage[most_exact_stages]{};
+  exact_engine compute[most_exact_devices]{};
+  std::vector<exact_way> ways[most_exact_devices]{};
 };
 
 //! 1 when the engine runs this kind on this stage.
@@ -139,31 +143,28 @@ engine_runs(exact_engine const& engine, exact_kind kind, int stage) noexcept {
 
 [[nodiscard]] inline int
 forward_ended(exact_world const& world, exact_state const& at, int stage) noexcept {
-  auto const s = static_cast<std::size_t>(stage);
-  exact_engine const& engine = at.compute[static_cast<std::size_t>(world.device[s])];
-  return at.stage[s].forward - engine_runs(engine, exact_kind::forward, stage) -
+  exact_engine const& engine = at.compute[world.device[stage]];
+  return at.stage[stage].forward - engine_runs(engine, exact_kind::forward, stage) -
          engine_runs(engine, exact_kind::light_forward, stage);
 }
 
 //! Light forward passes that have ended and whose recomputation has not begun.
 [[nodiscard]] inline int bare(exact_world const& world, exact_state const& at, int stage) noexcept {
-  auto const s = static_cast<std::size_t>(stage);
-  exact_engine const& engine = at.compute[static_cast<std::size_t>(world.device[s])];
-  return at.stage[s].light - engine_runs(engine, exact_kind::light_forward, stage) -
-         at.stage[s].again;
+  exact_engine const& engine = at.compute[world.device[stage]];
+  return at.stage[stage].light - engine_runs(engine, exact_kind::light_forward, stage) -
+         at.stage[stage].again;
 }
 
 //! Units that a device holds now, and those that are on the host.
 [[nodiscard]] inline int
 held(exact_world const& world, exact_state const& at, int device) noexcept {
-  auto const d = static_cast<std::size_t>(device);
   int units = 0;
   for (int stage = 0; stage < world.stages; ++stage) {
-    auto const s = static_cast<std::size_t>(stage);
-    if (world.device[s] != device)
+    if (world.device[stage] != device)
       continue;
-    exact_stage const& here = at.stage[s];
-    int const ended = here.weight - engine_runs(at.compute[d], exact_kind::backward_weight, stage);
+    exact_stage const& here = at.stage[stage];
+    int const ended =
+      here.weight - engine_runs(at.compute[device], exact_kind::backward_weight, stage);
     units += world.whole * (here.forward - here.light - ended) + world.kept * here.light +
              (world.whole - world.kept) * here.again;
   }
@@ -175,7 +176,7 @@ held(exact_world const& world, exact_state const& at, int device) noexcept {
 inputs_come(exact_world const& world, exact_state const& at, int stage) noexcept {
   if (stage == 0)
     return world.microbatches;
-  exact_stage const& before = at.stage[static_cast<std::size_t>(stage) - 1];
+  exact_stage const& before = at.stage[stage - 1];
   return before.forward - before.to_next.count;
 }
 
@@ -184,8 +185,206 @@ inputs_come(exact_world const& world, exact_state const& at, int stage) noexcept
 gradients_come(exact_world const& world, exact_state const& at, int stage) noexcept {
   if (stage + 1 == world.stages)
     return forward_ended(world, at, stage);
-  exact_stage const& behind = at.stage[static_cast<std::size_t>(stage) + 1];
+  exact_stage const& behind = at.stage[stage + 1];
   return behind.input - behind.to_before.count;
+}
+
+//! A step that a search has decided on.
+struct exact_choice {
+  exact_kind kind = exact_kind::none;
+  int device = 0;
+  int stage = 0;
+  int label = 0;
+  int start = 0;
+};
+
+//! A copy, and the one before it on the same lane.
+struct exact_copy {
+  exact_choice choice;
+  int past = -1;
+};
+
+//! Units on the host.
+[[nodiscard]] inline int hosted(exact_world const& world, exact_way const& way) noexcept {
+  return world.whole * std::popcount(way.hosted);
+}
+
+//! Whether whatever follows `b` could follow `a` as well, at the same times.
+[[nodiscard]] inline bool serves(exact_way const& a, exact_way const& b) noexcept {
+  if ((a.declined & ~b.declined) != 0 || (a.copied & ~b.copied) != 0)
+    return false;
+  if (a.must != 0 && (b.must == 0 || b.must > a.must))
+    return false;
+  if (a.kind != exact_kind::none)
+    return a.kind == b.kind && a.slot == b.slot && a.hosted == b.hosted && a.left <= b.left;
+  // A copy that has ended is where the other one will be.
+  return a.hosted == (b.kind == exact_kind::copy_out ? b.hosted | bit_of(b.slot) : b.hosted);
+}
+
+[[nodiscard]] inline bool serves(std::vector<exact_way> const& ways, exact_way const& b) noexcept {
+  return std::any_of(ways.begin(), ways.end(), [&](exact_way const& a) { return serves(a, b); });
+}
+
+//! Adds a way unless another one serves, and removes those that it serves for.
+inline void add_way(std::vector<exact_way>& ways, exact_way const& way) {
+  if (serves(ways, way))
+    return;
+  std::erase_if(ways, [&](exact_way const& other) { return serves(way, other); });
+  ways.push_back(way);
+}
+
+//! Whether all that a device has yet to take has room: then nothing is gained by what makes room.
+[[nodiscard]] inline bool is_roomy(exact_world const& world,
+                                   exact_state const& at,
+                                   int device,
+                                   exact_way const& way) noexcept {
+  int units = held(world, at, device) + (way.kind == exact_kind::copy_out ? world.whole : 0);
+  for (int stage = 0; stage < world.stages; ++stage) {
+    exact_stage const& here = at.stage[stage];
+    if (world.device[stage] == device)
+      units += world.whole * (world.microbatches - here.forward) +
+               (world.whole - world.kept) * (here.light - here.again);
+  }
+  return units <= world.cap;
+}
+
+//! Whether a step may begin, as far as room and copies are concerned.
+[[nodiscard]] inline bool allows(exact_world const& world,
+                                 exact_state const& at,
+                                 exact_way const& way,
+                                 exact_choice const& choice) noexcept {
+  int units = 0;
+  switch (choice.kind) {
+  case exact_kind::backward_input:
+    return (way.away() & bit_of(slot_of(choice.stage, choice.label))) == 0;
+  case exact_kind::forward: units = world.whole; break;
+  case exact_kind::light_forward: units = world.kept; break;
+  case exact_kind::recompute: units = world.whole - world.kept; break;
+  default: return true;
+  }
+  return held(world, at, choice.device) - hosted(world, way) + units <= world.cap;
+}
+
+//! The place of a step in `declined`.
+[[nodiscard]] inline std::uint64_t kind_bit(exact_choice const& choice) noexcept {
+  return bit_of(static_cast<int>(choice.kind) * most_exact_stages + choice.stage);
+}
+//! The kinds that take room: what has been declined may have had none since a copy in began.
+[[nodiscard]] constexpr std::uint64_t takes_room() noexcept {
+  std::uint64_t bits = 0;
+  for (exact_kind const kind :
+       {exact_kind::forward, exact_kind::light_forward, exact_kind::recompute})
+    bits |= std::uint64_t{0xff} << (static_cast<int>(kind) * most_exact_stages);
+  return bits;
+}
+
+//! Notes on every way that the device waits, although it could begin one of `found`.
+inline void decline(exact_world const& world,
+                    exact_state const& at,
+                    int device,
+                    std::vector<exact_choice> const& found,
+                    std::vector<exact_way>& ways) noexcept {
+  for (exact_way& way : ways) {
+    bool const roomy = is_roomy(world, at, device, way);
+    for (exact_choice const& choice : found) {
+      if (!allows(world, at, way, choice))
+        continue;
+      way.declined |= kind_bit(choice); // what could have begun before is never begun next
+      bool harmless = choice.kind == exact_kind::backward_weight;
+      if (choice.kind == exact_kind::forward)
+        harmless = roomy;
+      if (choice.kind == exact_kind::backward_input)
+        harmless = roomy || world.copy < 0 ||
+                   (way.copied & bit_of(slot_of(choice.stage, choice.label))) != 0;
+      // A step that fits into the gap could be moved there, so the gap has to be shorter.
+      int const length = world.duration(choice.kind, choice.stage);
+      if (harmless && (way.must == 0 || length < way.must))
+        way.must = static_cast<std::int16_t>(length);
+    }
+  }
+}
+
+//! Begins every copy that an idle lane may begin now, beside waiting.
+inline void begin_copies(exact_world const& world,
+                         exact_state& at,
+                         int device,
+                         int time,
+                         std::vector<exact_copy>& history) {
+  std::vector<exact_way> const before = std::move(at.ways[device]);
+  std::vector<exact_way> after;
+  int const units = held(world, at, device);
+  for (exact_way const& way : before) {
+    if (way.kind != exact_kind::none) {
+      add_way(after, way);
+      continue;
+    }
+    auto const begin = [&](exact_kind kind, int stage, int label) {
+      exact_way next = way;
+      next.kind = kind;
+      next.slot = static_cast<std::int8_t>(slot_of(stage, label));
+      next.left = static_cast<std::int16_t>(world.copy);
+      std::uint64_t const bit = bit_of(next.slot);
+      if (kind == exact_kind::copy_in) {
+        next.hosted &= ~bit;
+        next.declined &= ~takes_room();
+      } else {
+        next.copied |= bit;
+        next.declined &= ~kind_bit({exact_kind::backward_input, device, stage, label, time});
+      }
+      next.past = static_cast<int>(history.size());
+      history.push_back({{kind, device, stage, label, time}, way.past});
+      add_way(after, next);
+    };
+    bool const roomy = is_roomy(world, at, device, way);
+    bool waits = true;
+    for (int stage = 0; stage < world.stages; ++stage) {
+      if (world.device[stage] != device)
+        continue;
+      exact_stage const& here = at.stage[stage];
+      // Of those on the host, the one that is needed first comes back first.
+      for (int label = here.input; label < world.microbatches; ++label)
+        if ((way.hosted & bit_of(slot_of(stage, label))) != 0) {
+          if (units - hosted(world, way) + world.whole <= world.cap) {
+            begin(exact_kind::copy_in, stage, label);
+            waits = waits && !roomy; // nothing else wants the room
+          }
+          break;
+        }
+      // Of the activations that are there, the one that is needed last goes first: where another
+      // one goes and this one stays or goes later, they can change names.
+      for (int label = forward_ended(world, at, stage) - 1; label >= here.input && !roomy; --label)
+        if ((way.copied & bit_of(slot_of(stage, label))) == 0 && (here.bare >> label & 1) == 0) {
+          begin(exact_kind::copy_out, stage, label);
+          break;
+        }
+    }
+    if (waits)
+      add_way(after, way);
+  }
+  at.ways[device] = std::move(after);
+}
+
+//! Lets time pass on every way of a device; those that had to begin something by then are lost.
+inline void advance_ways(std::vector<exact_way>& ways, int time) {
+  std::vector<exact_way> const before = std::move(ways);
+  ways.clear();
+  for (exact_way way : before) {
+    if (way.must != 0) {
+      if (way.must <= time)
+        continue;
+      way.must = static_cast<std::int16_t>(way.must - time);
+    }
+    if (way.kind != exact_kind::none) {
+      way.left = static_cast<std::int16_t>(way.left - time);
+      if (way.left <= 0) {
+        if (way.kind == exact_kind::copy_out)
+          way.hosted |= bit_of(way.slot);
+        way.kind = exact_kind::none;
+        way.left = 0;
+      }
+    }
+    add_way(ways, way);
+  }
 }
 
 } // namespace pipelining::inline v0_3::detail

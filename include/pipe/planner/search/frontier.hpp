@@ -2,14 +2,23 @@
 #pragma once
 
 //! @file
-//! @brief What to choose where memory buys time. Header for pipelining::choice_point, frontier and
-//! choose_within.
+//! @brief Choices that nothing beats in both memory and time, of schedules and of building blocks.
+//! Header for pipelining::frontier, choose_within, for_each_block and block_frontier.
+
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
+#include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/block/repeat.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -77,6 +86,171 @@ struct memory_choice {
     if (points[i].memory <= limit && points[i].time <= fastest * (1 + memory_choice::equal) &&
         (!result.pick || better(points[i], points[*result.pick])))
       result.pick = i;
+  return result;
+}
+
+inline constexpr int most_block_legs = 6; //!< Legs of the longest blocks that are tried.
+
+//! @brief A building block, by what it is laid out from, and what its order takes.
+//!
+//! Backward passes are split. Gaps between legs are the first that fit.
+struct block_choice {
+  int legs = 1;                          //!< stages of a device
+  placement where = placement::looped;   //!< looped, or to and fro: wave
+  int chunks = 1;                        //!< of a sequence
+  int interval = 3;                      //!< slots from one unit to the next
+  std::array<int, 4> stride{1, 1, 1, 1}; //!< of even and odd forward legs, of even and odd backward
+                                         //!< legs; 0: each pass as soon as it fits
+  double memory = 0; //!< the most that a device holds, in microbatches of all its stages
+  double bubble = 0; //!< of the reordered timetable, on the span
+
+  friend bool operator==(block_choice const&, block_choice const&) = default;
+};
+
+//! @brief The stride of one of its 2 V legs, forward legs first.
+[[nodiscard]] constexpr int stride_of(block_choice const& choice, int leg) noexcept {
+  bool const forward = leg < choice.legs;
+  int const number = forward ? leg : leg - choice.legs;
+  return choice.stride[static_cast<std::size_t>(number % 2 + (forward ? 0 : 2))];
+}
+
+//! @brief What no block of this interval goes below, in the mean over devices, in microbatches of
+//! all stages of a device, at equal times and without latency: ((S + 2) / T + C - 1) / C.
+//! @source own derivation, see docs/explanation/v_shapes.md
+[[nodiscard]] constexpr double least_block_memory(block_choice const& choice,
+                                                  int devices) noexcept {
+  double const units = (choice.legs * devices + 2.0) / choice.interval + choice.chunks - 1;
+  return units / choice.chunks;
+}
+
+//! @brief Which blocks are tried.
+struct block_options {
+  int most_legs = most_block_legs; //!< 1 to `most_block_legs`
+  std::vector<int> chunks{1};      //!< chunks of a sequence
+  int longest_stride = 2;          //!< slots between neighbours of a leg, at the most
+  double longest_interval = 1.5;   //!< over the shortest, 3 slots per leg
+  int microbatches = 0;            //!< of the timetables; 0: four per device
+};
+
+namespace detail {
+
+//! The numbers of such a block.
+//! @tparam Legs choice.legs
+template <int Legs>
+[[nodiscard]] constexpr strides<Legs> strides_of(block_choice const& choice) noexcept {
+  strides<Legs> result{.interval = choice.interval};
+  for (int leg = 0; leg < 2 * Legs; ++leg) {
+    result.stride[leg] = stride_of(choice, leg);
+    result.gap[leg] = leg == 0 ? 0 : first_fit;
+  }
+  return result;
+}
+
+//! How often a microbatch crosses from device to device, forwards; backwards as often.
+[[nodiscard]] constexpr int crossings(block_choice const& choice, int devices) noexcept {
+  int const turns = choice.legs - 1; // of a wave, which stay on their device
+  return choice.legs * devices - 1 - (choice.where == placement::wave ? turns : 0);
+}
+
+//! Lays a block out and orders it. False where it cannot be laid out.
+template <int Legs, class Placement>
+bool measure_block(block_choice& choice, int devices, int microbatches) {
+  Repeat<strides<Legs>, Placement, dynamic> const plan{.chunks = choice.chunks,
+                                                       .block = strides_of<Legs>(choice)};
+  try {
+    auto const table = make_timetable(plan, {devices, microbatches});
+    ratio const peak = peak_activations(table);
+    choice.memory =
+      static_cast<double>(peak.numerator) / (static_cast<double>(peak.denominator) * Legs);
+    choice.bubble = bubble_rate(table);
+    return true;
+  } catch (std::invalid_argument const&) {
+    return false;
+  }
+}
+
+//! Strides of even and odd legs, forwards and backwards: number 0 has none, and loops have no odd
+//! legs.
+[[nodiscard]] constexpr bool strides_numbered(block_choice& choice, int number, int longest) {
+  int rest = number - 1;
+  for (int& stride : choice.stride) {
+    stride = number == 0 ? 0 : 1 + rest % longest;
+    rest /= longest;
+  }
+  bool const alike = choice.stride[0] == choice.stride[1] && choice.stride[2] == choice.stride[3];
+  return choice.where == placement::wave || alike;
+}
+
+template <int Legs, class Placement, class Visit>
+void for_each_block_of(placement where, int devices, block_options const& how, Visit& visit) {
+  int const longest = how.longest_stride;
+  int const shortest = 3 * Legs;
+  for (int interval = shortest; interval <= shortest * how.longest_interval; ++interval)
+    for (int number = 0; number <= longest * longest * longest * longest; ++number) {
+      block_choice choice{.legs = Legs, .where = where, .interval = interval};
+      if (!strides_numbered(choice, number, longest))
+        continue;
+      for (int const chunks : how.chunks) {
+        choice.chunks = chunks;
+        int const microbatches = how.microbatches > 0 ? how.microbatches : 4 * devices;
+        if (!measure_block<Legs, Placement>(choice, devices, microbatches))
+          break; // chunks do not change what can be laid out
+        visit(std::as_const(choice));
+      }
+    }
+}
+
+template <int Legs, class Visit>
+void for_each_block_up_to(int devices, block_options const& how, Visit& visit) {
+  if constexpr (Legs > 1)
+    for_each_block_up_to<Legs - 1>(devices, how, visit);
+  if (Legs > how.most_legs)
+    return;
+  for_each_block_of<Legs, loops>(placement::looped, devices, how, visit);
+  if constexpr (Legs > 1)
+    for_each_block_of<Legs, waves>(placement::wave, devices, how, visit);
+}
+
+} // namespace detail
+
+//! @brief Lays out and orders blocks of 1 ... `most_legs` legs, looped and to and fro, of all
+//! intervals, strides and numbers of chunks that the options name, at equal times; calls
+//! `visit(block_choice)` with each that can be laid out.
+//! @throws std::invalid_argument for options that are out of range; what `visit` throws.
+//! @complexity one timetable per block, some 25 ns per pass and sweep.
+template <class Visit>
+void for_each_block(int devices, block_options const& how, Visit visit) {
+  if (devices < 1 || how.most_legs < 1 || how.most_legs > most_block_legs ||
+      how.longest_stride < 1 || !(how.longest_interval >= 1 && how.longest_interval <= 16) ||
+      std::any_of(how.chunks.begin(), how.chunks.end(), [](int chunks) { return chunks < 1; }))
+    throw std::invalid_argument(
+      "for_each_block: blocks have at least one device, 1 to 6 legs, strides and chunks of at "
+      "least 1, and intervals of 1 to 16 times the shortest");
+  detail::for_each_block_up_to<most_block_legs>(devices, how, visit);
+}
+
+//! @brief Those that no other with as many chunks, or fewer, beats in memory, bubble and crossings
+//! at once; the first of equal ones. By chunks, then crossings, then memory.
+//! @complexity O(n k) for n blocks of which k are left.
+[[nodiscard]] inline std::vector<block_choice> block_frontier(std::vector<block_choice> all,
+                                                              int devices) {
+  auto const no_worse = [devices](block_choice const& a, block_choice const& b) {
+    return a.chunks <= b.chunks && detail::crossings(a, devices) <= detail::crossings(b, devices) &&
+           a.memory <= b.memory && a.bubble <= b.bubble;
+  };
+  detail::sort_stably(all, [devices](block_choice const& a, block_choice const& b) {
+    if (a.chunks != b.chunks)
+      return a.chunks < b.chunks;
+    if (int const x = detail::crossings(a, devices), y = detail::crossings(b, devices); x != y)
+      return x < y;
+    return a.memory != b.memory ? a.memory < b.memory : a.bubble < b.bubble;
+  });
+  std::vector<block_choice> result; // whatever beats a block stands before it
+  for (block_choice const& each : all)
+    if (std::none_of(result.begin(), result.end(), [&](block_choice const& better) {
+          return no_worse(better, each);
+        }))
+      result.push_back(each);
   return result;
 }
 

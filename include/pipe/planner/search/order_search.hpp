@@ -9,12 +9,10 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/sort_stably.hpp>
 #include <pipe/planner/search/bounds.hpp>
-#include <pipe/planner/search/list_order.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_walk.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>

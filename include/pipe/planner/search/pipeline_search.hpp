@@ -2,20 +2,383 @@
 #pragma once
 
 //! @file
-//! @brief Cut, placement and order of a pipeline, searched together. Header for
-//! pipelining::search_pipeline.
+//! @brief A search over cuts of layers, placements and orders together. Header for
+//! pipelining::search_pipeline, its options and found_pipeline.
 
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
-#include <pipe/planner/search/found_pipeline.hpp>
-#include <pipe/planner/search/pipeline_walk.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/search/order_graph.hpp>
+#include <pipe/planner/search/order_search.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/report.hpp>
+#include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/verify.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
 #include <span>
 #include <stdexcept>
-#include <string>
+#include <utility>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
+
+//! @brief What a search over cuts, placements and orders may use.
+struct pipeline_search_options {
+  std::uint64_t seed = 1; //!< the same seed gives the same pipeline, where nobody ends the search
+  int rounds = 8;         //!< of tuning, each from another change by chance
+  std::int64_t most_cuts = 20000;   //!< up to so many cuts of a schedule all are tried
+  std::int64_t order_moves = 20000; //!< of each search for an order; 0: orders stay as they are
+  bool split_backward = true;       //!< whether orders may take backward passes apart
+};
+
+//! @brief What such a search tells whoever watches.
+struct pipeline_search_progress {
+  std::int64_t looks = 0; //!< pipelines that were looked at
+  double best = 0;        //!< the least makespan so far; infinite while nothing fits
+  double bound = 0;       //!< no cut, placement and order takes less
+};
+
+//! @brief What a search over cuts, placements and orders has found.
+struct found_pipeline {
+  dynamic_timetable table; //!< verified; as early as its order allows
+  arrangement how;         //!< its layers and devices
+  std::size_t start = 0;   //!< of the orders given, the one that it comes from
+  bool own_order = false;  //!< whether its order was searched, not given
+  double makespan = 0;     //!< of the table
+  double best_given = 0;   //!< the least makespan of a given order with the best cut tried for it
+  double excess = 0;       //!< bytes beyond the memory of a device; above 0 where nothing fits
+  double bound = 0;        //!< no cut, placement and order takes less
+  double order_bound = 0;  //!< no order of this cut and placement takes less
+  bool all_cuts = false;   //!< whether every cut of every given order was tried
+  std::int64_t looks = 0;  //!< pipelines that were looked at
+
+  //! Whether nothing that fits takes less.
+  [[nodiscard]] bool proven() const noexcept {
+    return excess == 0 && makespan <= bound * (1 + 1e-9);
+  }
+};
+
+namespace detail {
+
+//! One pipeline that was looked at.
+struct tried_pipeline {
+  std::size_t start = 0;
+  device_orders orders;
+  bool own_order = false;
+  arrangement how;
+  double makespan = std::numeric_limits<double>::infinity();
+  double excess = std::numeric_limits<double>::infinity();
+
+  //! What fits comes before what does not.
+  [[nodiscard]] bool better_than(tried_pipeline const& other) const noexcept {
+    if (excess != other.excess && (excess > 0 || other.excess > 0))
+      return excess < other.excess;
+    return makespan < other.makespan * (1 - 1e-12);
+  }
+};
+
+//! Simulates pipelines and remembers the best, until the bound is met or whoever watches has
+//! enough.
+template <layered_model Model, class Watch>
+class pipeline_trials {
+public:
+  //! @param bound no pipeline takes less.
+  pipeline_trials(Model const& model, double bound, Watch const& watch)
+      : model_(model), bound_(bound), watch_(watch) {}
+
+  //! Simulates one and keeps it where it is the best. @return whether it is the best so far
+  bool look(tried_pipeline& one) {
+    going_ = going_ && (looks_ == 0 || goes_on()); // something is always found
+    if (!going_)
+      return false;
+    ++looks_;
+    pipeline_view const over = one.orders.over;
+    auto const costs = model_.costs(over, one.how);
+    one.makespan = std::numeric_limits<double>::infinity();
+    one.excess = one.makespan;
+    if (best_.excess == 0 && least_work(over, costs) >= best_.makespan)
+      return false;
+    dynamic_timetable const table = simulate(one.orders, costs);
+    one.makespan = makespan(table);
+    one.excess = std::max(0.0, double{model_.excess(table, one.how)});
+    bool const best = one.better_than(best_);
+    if (best)
+      best_ = one;
+    going_ = best_.makespan > bound_ * (1 + 1e-12) || best_.excess > 0;
+    return best;
+  }
+  [[nodiscard]] bool goes_on() const {
+    return watch_(pipeline_search_progress{looks_, best_time(), bound_});
+  }
+  [[nodiscard]] bool going() const noexcept { return going_; }
+  [[nodiscard]] tried_pipeline const& best() const noexcept { return best_; }
+  [[nodiscard]] double best_time() const noexcept {
+    return best_.excess > 0 ? std::numeric_limits<double>::infinity() : best_.makespan;
+  }
+  [[nodiscard]] double bound() const noexcept { return bound_; }
+  [[nodiscard]] std::int64_t looks() const noexcept { return looks_; }
+
+private:
+  //! The work of the busiest device, where every microbatch takes the same way.
+  template <class Costs>
+  [[nodiscard]] static double least_work(pipeline_view const& over, Costs const& costs) {
+    shape const& extents = over.extents;
+    if (routes(extents) > 1 || over.first_units != nullptr)
+      return 0;
+    std::vector<double> work(static_cast<std::size_t>(extents.devices));
+    for (int stage = 0; stage < stages(extents); ++stage)
+      for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch)
+        for (int chunk = 0; chunk < extents.chunks; ++chunk)
+          for (pass_kind const kind : split_kinds(*over.declared)) {
+            pass const what = row_writer::make(kind, stage, microbatch, chunk);
+            pass const other =
+              row_writer::make(kind_with(*over.declared, role::weights), stage, microbatch, chunk);
+            // Beside another pass it may take less.
+            work[static_cast<std::size_t>(device_of(over, stage))] +=
+              std::min({double{costs.duration(what)},
+                        pair_duration(costs, what, what) / 2,
+                        pair_duration(costs, what, other) - costs.duration(other)});
+          }
+    return *std::max_element(work.begin(), work.end());
+  }
+
+  Model const& model_;
+  double bound_;
+  Watch const& watch_;
+  tried_pipeline best_;
+  std::int64_t looks_ = 0;
+  bool going_ = true;
+};
+
+template <layered_model Model, class Watch>
+class pipeline_walk {
+public:
+  pipeline_walk(Model const& model,
+                std::span<device_orders const> starts,
+                pipeline_search_options const& options,
+                Watch const& watch)
+      : model_(model), starts_(starts), options_(options), random_{options.seed},
+        trials_(model, least_of(model, starts), watch) {}
+
+  [[nodiscard]] found_pipeline run() {
+    std::vector<int> places(static_cast<std::size_t>(starts_.front().over.extents.devices));
+    std::iota(places.begin(), places.end(), 0);
+    bool all_cuts = true;
+    std::vector<tried_pipeline> tried;
+    for (std::size_t i = 0; i < starts_.size(); ++i) {
+      tried.push_back({i, starts_[i], false, {model_.start(starts_[i].over, places), places}});
+      trials_.look(tried.back());
+    }
+    detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
+    for (tried_pipeline& each : tried)
+      all_cuts = cut_anew(each) && all_cuts;
+    double const best_given = trials_.best_time();
+    detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
+    for (std::size_t i = 0; i < std::min<std::size_t>(tried.size(), 4); ++i)
+      tune(tried[i]);
+    for (int round = 0; round < options_.rounds && trials_.going(); ++round) {
+      tried_pipeline other = trials_.best();
+      shake(other);
+      tune(other);
+    }
+    return result(best_given, all_cuts);
+  }
+
+private:
+  [[nodiscard]] static double least_of(Model const& model, std::span<device_orders const> starts) {
+    double bound = std::numeric_limits<double>::infinity();
+    for (device_orders const& each : starts)
+      bound = std::min(bound, double{model.least_time(each.over)});
+    return bound;
+  }
+
+  //! The best cut of an order, of few devices that differ at all places.
+  //! @return whether all were tried
+  bool cut_anew(tried_pipeline& one) {
+    tried_pipeline best = one;
+    tried_pipeline other = one;
+    bool all = true;
+    bool more = true;
+    while (more) {
+      auto const look_at = [&](std::vector<int> const& cut) {
+        other.how.cut = cut;
+        trials_.look(other);
+        bool const better = other.better_than(best);
+        if (better)
+          best = other;
+        return better;
+      };
+      all = try_cuts(model_.layers(),
+                     stages(one.orders.over.extents),
+                     options_.most_cuts,
+                     look_at,
+                     [&] { return model_.start(one.orders.over, other.how.places); }) &&
+            all;
+      bool const few = other.how.places.size() <= 4;
+      all = all && (few || model_.equal_devices());
+      more = few && !model_.equal_devices() && trials_.going() &&
+             std::next_permutation(other.how.places.begin(), other.how.places.end());
+    }
+    one = std::move(best);
+    return all && trials_.going();
+  }
+
+  //! Changes order, cut and places in turn as long as one of them helps.
+  void tune(tried_pipeline& one) {
+    trials_.look(one);
+    for (bool better = true; better && trials_.going();) {
+      better = order_anew(one); // first, or a changed cut would go back to the one its order is for
+      better = move_layers(one) || better;
+      better = change_places(one) || better;
+    }
+  }
+  bool take(tried_pipeline& one, tried_pipeline&& other) {
+    trials_.look(other);
+    if (!other.better_than(one))
+      return false;
+    one = std::move(other);
+    return true;
+  }
+
+  //! The device that works longest.
+  [[nodiscard]] int worst_device(tried_pipeline const& one) const {
+    dynamic_timetable const table = simulate(one.orders, model_.costs(one.orders.over, one.how));
+    int worst = 0;
+    for (int device = 1; device < table.over.extents.devices; ++device)
+      if (busy(table, device) > busy(table, worst))
+        worst = device;
+    return worst;
+  }
+  //! A layer of the worst device goes to any other stage, those in between move by one.
+  bool move_layers(tried_pipeline& one) {
+    pipeline_view const over = one.orders.over;
+    int const worst = worst_device(one);
+    std::vector<int> const cut = one.how.cut;
+    bool better = false;
+    for (int from = 0; from < stages(over.extents); ++from) {
+      std::vector<int> const holders = holders_of(over, from);
+      bool const mine =
+        one.excess > 0 || std::find(holders.begin(), holders.end(), worst) != holders.end();
+      for (int to = 0; mine && to < stages(over.extents) && trials_.going(); ++to) {
+        tried_pipeline other = one;
+        other.how.cut = cut;
+        if (to == from || cut[static_cast<std::size_t>(from)] < 1)
+          continue;
+        --other.how.cut[static_cast<std::size_t>(from)];
+        ++other.how.cut[static_cast<std::size_t>(to)];
+        better = take(one, std::move(other)) || better;
+      }
+    }
+    return better;
+  }
+  //! Two devices change places, with the same cut and with a new one.
+  bool change_places(tried_pipeline& one) {
+    if (model_.equal_devices())
+      return false;
+    bool better = false;
+    std::vector<int> const places = one.how.places;
+    for (std::size_t i = 0; i < places.size(); ++i)
+      for (std::size_t j = i + 1; j < places.size() && trials_.going(); ++j) {
+        tried_pipeline other = one;
+        other.how.places = places;
+        std::swap(other.how.places[i], other.how.places[j]);
+        tried_pipeline cut = other;
+        cut.how.cut = model_.start(cut.orders.over, cut.how.places);
+        better = take(one, std::move(other)) || better;
+        better = take(one, std::move(cut)) || better;
+      }
+    return better;
+  }
+  //! A new order, with the activations that the devices hold now at most, and with any number.
+  bool order_anew(tried_pipeline& one) {
+    if (options_.order_moves < 1 || one.orders.over.declared.engines > 1)
+      return false;
+    pipeline_view const over = one.orders.over;
+    auto const costs = model_.costs(over, one.how);
+    dynamic_timetable const table = simulate(one.orders, costs);
+    int peak = 1;
+    for (int device = 0; device < over.extents.devices; ++device)
+      peak = std::max(peak, peak_activation_chunks(table, device));
+    bool better = false;
+    for (int const limit : {unlimited, peak + over.extents.chunks, peak}) {
+      found_order found =
+        search_order(std::span<device_orders const>(&one.orders, 1),
+                     costs,
+                     {.memory_limit = limit,
+                      .split_backward = options_.split_backward,
+                      .seed = random_.next(),
+                      .most_moves = options_.order_moves},
+                     [this](order_search_progress const&) { return trials_.goes_on(); });
+      tried_pipeline other = one;
+      other.own_order = true;
+      other.orders = {found.table.over, found.table.passes, found.table.offsets};
+      if (take(one, std::move(other))) {
+        better = true;
+        break;
+      }
+    }
+    return better;
+  }
+  //! Some layers and devices change places by chance.
+  void shake(tried_pipeline& one) {
+    auto const count = static_cast<int>(one.how.cut.size());
+    for (int i = 0; i < 2 + count / 4; ++i) {
+      auto const from = static_cast<std::size_t>(random_.below(count));
+      auto const to = static_cast<std::size_t>(random_.below(count));
+      if (one.how.cut[from] < 1)
+        continue;
+      --one.how.cut[from];
+      ++one.how.cut[to];
+    }
+    if (model_.equal_devices())
+      return;
+    auto const devices = static_cast<int>(one.how.places.size());
+    std::swap(one.how.places[static_cast<std::size_t>(random_.below(devices))],
+              one.how.places[static_cast<std::size_t>(random_.below(devices))]);
+  }
+
+  [[nodiscard]] found_pipeline result(double best_given, bool all_cuts) const {
+    found_pipeline found;
+    pipeline_view const over = trials_.best().orders.over;
+    auto const costs = model_.costs(over, trials_.best().how);
+    found.table = simulate(trials_.best().orders, costs);
+    if (report const verdict = verify(found.table); !verdict)
+      throw std::logic_error("search_pipeline: " + describe(verdict, over));
+    found.how = trials_.best().how;
+    found.start = trials_.best().start;
+    found.own_order = trials_.best().own_order;
+    found.makespan = trials_.best().makespan;
+    found.best_given = best_given;
+    found.excess = trials_.best().excess;
+    found.bound = trials_.bound();
+    if (over.first_units == nullptr)
+      found.order_bound = least_times(over, costs, {.pairs = true}).makespan.least();
+    found.all_cuts = all_cuts;
+    found.looks = trials_.looks();
+    return found;
+  }
+
+  Model const& model_;
+  std::span<device_orders const> starts_;
+  pipeline_search_options const& options_;
+  random_numbers random_;
+  pipeline_trials<Model, Watch> trials_;
+};
+
+} // namespace detail
 
 //! @brief Searches for the cut of layers into stages, the places of devices and the order of passes
 //! that take the least time together and fit the memory of every device.

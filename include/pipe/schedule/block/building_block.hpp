@@ -213,8 +213,8 @@ inline constexpr int layout_effort = 1 << 16;
   return most;
 }
 
-//! @brief What no device exceeds, whatever the order in the interval: the sum over its stages of
-//! ceil(lifespan / interval).
+//! @brief Activations that no device exceeds, whatever the order in the interval: the sum over its
+//! stages of ceil(lifespan / interval).
 //! @source Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 3.
 [[nodiscard]] constexpr int peak_bound(building_block const& block) {
   int most = 0;

@@ -147,7 +147,7 @@ holder_by([[maybe_unused]] Schedule const& plan, shape const& extents, int stage
 
 //! The table of a timeline's stages, where their placement has no name.
 [[nodiscard]] constexpr int const* table_of(timeline const& line) noexcept {
-  return line.problem.extents.where == placement::custom ? line.device : nullptr;
+  return line.problem.extents.where == placement::custom ? line.device.of : nullptr;
 }
 
 //! Searches for a better order, where the schedule is one that does at these costs.
@@ -178,26 +178,19 @@ constexpr void generate_repeated(Schedule const& schedule,
                                  .fused = schedule.fused(),
                                  .unlike =
                                    has_unlike_microbatches(extents, schedule.fused(), cost)};
-  auto const all = static_cast<std::size_t>(stages(extents));
-  owned<std::int64_t> const wide(wide_numbers(problem));
-  owned<int> const narrow(narrow_numbers(problem) + 3 * all);
-  timeline line;
-  auto const holder = [&](int stage) { return holder_by(schedule, extents, stage); };
-  begin(line, problem, holder, wide.of, narrow.of);
-  building_block block{
-    .extents = extents, .slots = narrow.of + narrow_numbers(problem), .holders = table_of(line)};
+  timeline line(problem, [&](int stage) { return holder_by(schedule, extents, stage); });
+  owned<int> const slots(3 * line.stages);
+  building_block block{.extents = extents, .slots = slots, .holders = table_of(line)};
   enter(line, cost, true);
   schedule.start(line, block);
-  int sweep = -1;
-  advance_reorder(line, sweep, 0x7fffffff);
+  reorder(line);
   search_repeated<Schedule>(line, block, true);
   if (problem.unlike) {
     enter(line, cost);
-    sweep = -1;
     if constexpr (Schedule::how == effort::search)
       search_repeated<Schedule>(line, block, false);
     else
-      advance_reorder(line, sweep, 0x7fffffff);
+      reorder(line);
   }
   for (int device = 0; device < extents.devices; ++device)
     write(line, device, rows[device]);

@@ -11,8 +11,8 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What a device has of a block of as many microbatches as there are devices, half of them
-//! of each direction where there are two.
+//! The passes of a device in a block of as many microbatches as there are devices, half of them of
+//! each direction where there are two.
 //!
 //! In slots of equal length, the i-th microbatch of a direction runs forward on stage s in slot
 //! 2i + s and backward in slot 2i + 2S - 1 - s. No two passes of a device fall into one slot, not

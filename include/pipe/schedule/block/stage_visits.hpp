@@ -7,7 +7,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/sort_stably.hpp>
-#include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +31,7 @@ struct timeline_problem {
   }
 };
 
-//! The timetable of a repeated block in the making, on arrays of the caller.
+//! The timetable of a repeated block in the making.
 //!
 //! A sweep takes the passes of every device in the order of the rows and puts each at its earliest
 //! start: behind the passes placed so far, or into a gap before some of them when it fits there
@@ -43,25 +44,25 @@ struct timeline_problem {
 //! C - 1 - i mod C of its sequence: the chunks of a sequence come back last to first.
 struct timeline {
   timeline_problem problem;
-  int stages = 1;                    //!< S
-  int units = 1;                     //!< of the whole batch
-  int chunks = 1;                    //!< of one sequence
-  int times = 1;                     //!< of a line, which repeat
-  int lines = 3;                     //!< 2 S or 3 S
-  int shift = 0;                     //!< bits of a line in a code
-  int* device = nullptr;             //!< [S] that holds a stage
-  int* first = nullptr;              //!< [P + 1] where the row of a device begins
-  std::int64_t* durations = nullptr; //!< [lines][times] in ticks, by number on the line
-  int* codes = nullptr;              //!< [passes] number << shift | line, in order
-  std::int64_t* begins = nullptr;    //!< [passes], in the time of the sweep
-  std::int64_t* ends = nullptr;      //!< [passes]
-  int* held = nullptr;               //!< [passes] activations held during the pass
-  std::int64_t* arrivals = nullptr;  //!< [lines][units] ends by line and number
-  std::int64_t* release = nullptr;   //!< [P] earliest start of a device in a sweep
-  int* placed = nullptr;             //!< [P] entries of a row placed in this sweep
-  int* counts = nullptr;             //!< [lines] of them, by line
-  int* queue = nullptr;              //!< [P] devices whose next pass may be ready
-  int* queued = nullptr;             //!< [P]
+  int stages = pipelining::stages(problem.extents); //!< S
+  int units = pipelining::units(problem.extents);   //!< of the whole batch
+  int chunks = problem.extents.chunks;              //!< of one sequence
+  int times = problem.times();                      //!< of a line, which repeat
+  int lines = problem.lines();                      //!< 2 S or 3 S
+  int shift = 0;                                    //!< bits of a line in a code
+  owned<int> device{stages};                        //!< [S] that holds a stage
+  owned<int> first{problem.devices() + 1};          //!< [P + 1] where the row of a device begins
+  owned<std::int64_t> durations{lines * times}; //!< [lines][times] in ticks, by number on the line
+  owned<int> codes{problem.passes()};           //!< [passes] number << shift | line, in order
+  owned<std::int64_t> begins{problem.passes()}; //!< [passes], in the time of the sweep
+  owned<std::int64_t> ends{problem.passes()};   //!< [passes]
+  owned<int> held{problem.passes()};            //!< [passes] activations held during the pass
+  owned<std::int64_t> arrivals{problem.passes()}; //!< [lines][units] ends by line and number
+  owned<std::int64_t> release{problem.devices()}; //!< [P] earliest start of a device in a sweep
+  owned<int> placed{problem.devices()};           //!< [P] entries of a row placed in this sweep
+  owned<int> counts{lines};                       //!< [lines] of them, by line
+  owned<int> queue{problem.devices()};            //!< [P] devices whose next pass may be ready
+  owned<int> queued{problem.devices()};           //!< [P]
   int queue_size = 0;
   std::int64_t span = 0;     //!< after a sweep forwards: max of last end - first start
   std::int64_t makespan = 0; //!< after a sweep forwards: the last end
@@ -72,6 +73,21 @@ struct timeline {
   int noise_last = 0;
   std::uint64_t random = 1;
 
+  //! @param holder gives the device of a stage
+  template <class Holder>
+  constexpr timeline(timeline_problem const& of, Holder const& holder) : problem(of) {
+    while (lines >> shift != 0)
+      ++shift;
+    for (int at = 0; at <= problem.devices(); ++at)
+      first[at] = 0;
+    for (int stage = 0; stage < stages; ++stage) {
+      device[stage] = holder(stage);
+      first[device[stage] + 1] += lines / stages * units;
+    }
+    for (int at = 0; at < problem.devices(); ++at)
+      first[at + 1] += first[at];
+  }
+
   [[nodiscard]] constexpr int line_of(int code) const noexcept { return code & ((1 << shift) - 1); }
   [[nodiscard]] constexpr int number_of(int code) const noexcept { return code >> shift; }
   [[nodiscard]] constexpr int code(int line, int number) const noexcept {
@@ -79,62 +95,6 @@ struct timeline {
   }
   [[nodiscard]] constexpr int row(int at) const noexcept { return first[at + 1] - first[at]; }
 };
-
-//! The numbers that the arrays of a timeline hold.
-[[nodiscard]] constexpr std::size_t wide_numbers(timeline_problem const& problem) noexcept {
-  return static_cast<std::size_t>(3 * problem.passes() + problem.lines() * problem.times() +
-                                  problem.devices());
-}
-[[nodiscard]] constexpr std::size_t narrow_numbers(timeline_problem const& problem) noexcept {
-  return static_cast<std::size_t>(2 * problem.passes() + stages(problem.extents) + problem.lines() +
-                                  4 * problem.devices() + 1);
-}
-
-//! Sets the numbers and the maps of a timeline from its problem, on storage of the caller.
-//! @param holder gives the device of a stage @param wide [wide_numbers] @param narrow
-//! [narrow_numbers]
-template <class Holder>
-constexpr void begin(timeline& line,
-                     timeline_problem const& problem,
-                     Holder const& holder,
-                     std::int64_t* wide,
-                     int* narrow) {
-  shape const& extents = problem.extents;
-  auto const take = [](auto*& from, int number) {
-    auto* const here = from;
-    from += number;
-    return here;
-  };
-  line.durations = take(wide, problem.lines() * problem.times());
-  line.begins = take(wide, problem.passes());
-  line.ends = take(wide, problem.passes());
-  line.arrivals = take(wide, problem.passes());
-  line.release = take(wide, extents.devices);
-  line.device = take(narrow, pipelining::stages(extents));
-  line.first = take(narrow, extents.devices + 1);
-  line.codes = take(narrow, problem.passes());
-  line.held = take(narrow, problem.passes());
-  line.placed = take(narrow, extents.devices);
-  line.counts = take(narrow, problem.lines());
-  line.queue = take(narrow, extents.devices);
-  line.queued = take(narrow, extents.devices);
-  line.problem = problem;
-  line.stages = pipelining::stages(extents);
-  line.units = units(extents);
-  line.chunks = extents.chunks;
-  line.times = problem.times();
-  line.lines = problem.lines();
-  while (line.lines >> line.shift != 0)
-    ++line.shift;
-  for (int device = 0; device <= extents.devices; ++device)
-    line.first[device] = 0;
-  for (int stage = 0; stage < line.stages; ++stage) {
-    line.device[stage] = holder(stage);
-    line.first[line.device[stage] + 1] += line.lines / line.stages * line.units;
-  }
-  for (int device = 0; device < extents.devices; ++device)
-    line.first[device + 1] += line.first[device];
-}
 
 //! The number of a backward pass on its line whose sequence position is that of forward number
 //! `unit`, and the other way round.
@@ -339,33 +299,25 @@ constexpr void wake_neighbours(timeline& line, int device) {
     wake(line, device + 1 < devices ? device + 1 : 0);
 }
 
-//! Goes on with a sweep for about `budget` passes.
-//! @return the passes placed; fewer than `budget` when the sweep is over.
+//! Places the passes of a sweep that has been prepared.
 template <bool Backwards>
-constexpr int advance_sweep(timeline& line, int budget) {
-  int done = 0;
-  while (line.queue_size > 0 && done < budget) {
+constexpr void sweep(timeline& line) {
+  while (line.queue_size > 0) {
     --line.queue_size;
     int const device = line.queue[line.queue_size];
     line.queued[device] = 0;
-    int const before = done;
-    while (line.placed[device] < line.row(device) && done < budget &&
-           place_next<Backwards>(line, device))
-      ++done;
-    if (done == before)
-      continue;
-    wake_neighbours(line, device);
-    if (done == budget)
-      wake(line, device);
+    int const before = line.placed[device];
+    while (line.placed[device] < line.row(device) && place_next<Backwards>(line, device)) {
+    }
+    if (line.placed[device] > before)
+      wake_neighbours(line, device);
   }
-  return done;
 }
 
 //! What a sweep backwards keeps: every device ends no later than its deadline.
 enum class deadline : std::uint8_t {
-  both,     //!< neither span nor makespan grows
-  makespan, //!< the makespan does not grow; devices share one deadline
-  span      //!< the span does not grow; each device may take all of it from its first pass on
+  both, //!< neither span nor makespan grows
+  span  //!< the span does not grow; each device may take all of it from its first pass on
 };
 
 //! Prepares a sweep backwards from the result of a sweep forwards.
@@ -373,7 +325,7 @@ constexpr void begin_backwards(timeline& line, deadline keep) {
   std::int64_t horizon = 0;
   for (int device = 0; device < line.problem.devices(); ++device) {
     std::int64_t latest = line.begins[line.first[device]] + line.span;
-    if (keep == deadline::makespan || (keep == deadline::both && latest > line.makespan))
+    if (keep == deadline::both && latest > line.makespan)
       latest = line.makespan;
     line.release[device] = latest;
     horizon = latest > horizon ? latest : horizon;
@@ -402,42 +354,25 @@ constexpr void measure(timeline& line) {
   }
 }
 
-//! The sweeps of a reorder: forwards, then twice backwards and forwards.
-inline constexpr int reorder_sweeps = 5;
-
-//! Goes on with a reorder for about `budget` passes; `sweep` is the number of the sweep under way,
-//! -1 before the first.
-constexpr void advance_reorder(timeline& line, int& sweep, int budget) {
-  int done = 0;
-  while (done < budget && sweep < reorder_sweeps) {
-    bool const backwards = sweep % 2 == 1;
-    if (sweep >= 0)
-      done += backwards ? advance_sweep<true>(line, budget - done)
-                        : advance_sweep<false>(line, budget - done);
-    if (done == budget)
-      return;
-    if (sweep >= 0 && !backwards)
-      measure(line);
-    ++sweep;
-    if (sweep % 2 == 0)
-      begin_forwards(line);
-    else
-      begin_backwards(line, sweep == 1 ? deadline::span : deadline::both);
-  }
-}
-
 //! A whole sweep forwards: squeezes the rows and fills gaps.
 constexpr void sweep_forwards(timeline& line) {
   begin_forwards(line);
-  advance_sweep<false>(line, line.problem.passes() + 1);
+  sweep<false>(line);
   measure(line);
 }
 
 //! A sweep backwards and one forwards.
 constexpr void sweep_both(timeline& line, deadline keep) {
   begin_backwards(line, keep);
-  advance_sweep<true>(line, line.problem.passes() + 1);
+  sweep<true>(line);
   sweep_forwards(line);
+}
+
+//! Five sweeps: forwards, then twice backwards and forwards.
+constexpr void reorder(timeline& line) {
+  sweep_forwards(line);
+  sweep_both(line, deadline::span);
+  sweep_both(line, deadline::both);
 }
 
 } // namespace pipelining::inline v0_3::detail

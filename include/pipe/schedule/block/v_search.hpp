@@ -312,8 +312,8 @@ private:
     return left_ <= 0 ||
            best_.value <= weights_.span * least_span_ + weights_.makespan * least_makespan_;
   }
-  [[nodiscard]] codes_ copy() const { return {line_.codes, line_.codes + passes_}; }
-  void restore(codes_ const& rows) { std::copy(rows.begin(), rows.end(), line_.codes); }
+  [[nodiscard]] codes_ copy() const { return {line_.codes.of, line_.codes.of + passes_}; }
+  void restore(codes_ const& rows) { std::copy(rows.begin(), rows.end(), line_.codes.of); }
   void write(stride_block const& plan, building_block& block) {
     static_cast<void>(lay_out(plan, block));
     wait_for_sequence(block);
@@ -379,11 +379,11 @@ private:
     forwards();
     line_.noise = unit_time * static_cast<std::int64_t>(1 + round % 3) / 8;
     begin_backwards(line_, round % 2 == 0 ? deadline::span : deadline::both);
-    advance_sweep<true>(line_, everything());
+    sweep<true>(line_);
     if (round % 4 >= 2)
       line_.noise = 0;
     begin_forwards(line_);
-    advance_sweep<false>(line_, everything());
+    sweep<false>(line_);
     line_.noise = 0;
     left_ -= 2 * passes_;
     forwards();
@@ -393,7 +393,6 @@ private:
       own = {value(), copy()};
   }
 
-  [[nodiscard]] int everything() const { return static_cast<int>(passes_) + 1; }
   [[nodiscard]] std::uint64_t next_random() {
     random_ = random_ * 6364136223846793005U + 1442695040888963407U;
     return random_;

@@ -18,8 +18,8 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! Which way a walk goes: forward passes take stages and chunks first to last, backward
-//! passes last to first.
+//! The direction of a walk: forward passes take stages and chunks first to last, backward passes
+//! last to first.
 enum class direction : std::uint8_t { forward, backward };
 
 //! How microbatches are cut into groups: first `larger` groups of `size` + 1, then groups of

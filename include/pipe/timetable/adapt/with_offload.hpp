@@ -2,23 +2,191 @@
 #pragma once
 
 //! @file
-//! @brief Any schedule with activations that wait on the host. Header for pipelining::with_offload.
+//! @brief A schedule whose activations wait on the host, and rules that say which. Header for
+//! pipelining::with_offload, offload_in_slots and offload_chunks.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/adapt/offload_rules.hpp>
 #include <pipe/timetable/make_timetable.hpp>
-#include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <concepts>
 #include <cstddef>
+#include <limits>
+#include <map>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
+
+//! @brief An activation of a device: who makes it, and when it is there without being used.
+struct idle_activation {
+  pass forward;        //!< the pass that makes it
+  double took = 0;     //!< how long that one takes
+  double made = 0;     //!< when it ends
+  double needed = 0;   //!< start of the backward that reads it
+  double backward = 0; //!< how long that takes
+  double copy_out = 0; //!< how long a copy of it to the host takes
+  double copy_in = 0;  //!< and one back
+  bool moves = false;  //!< what a rule decides: it goes to the host
+  double leaves = 0;   //!< and at what time it begins to leave
+  double returns = 0;  //!< and to come back
+};
+
+//! @brief Decides which activations of a device go to the host, and when: `rule(device,
+//! activations)`, in the order in which they are made.
+template <class Rule>
+concept offload_rule = std::copyable<Rule> &&
+  requires(Rule const rule, std::vector<idle_activation>& activations) {
+  rule(0, activations);
+};
+
+//! @brief PipeOffload's rule: the copy lane of a device is cut into slots of the longest copy, even
+//! ones out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd one
+//! starts a slot later and their copies never meet.
+//!
+//! An activation moves when it idles for more than six copies, a backward before its own not
+//! counted. It leaves in the first free slot behind its forward, and comes back in the last free
+//! one that ends a backward before it is needed. Where slots run out, it stays: copies that are too
+//! slow move what fits.
+//! @source Wan et al., "PipeOffload", ICML 2025, section 4 and its repository; refusing one
+//! activation instead of the whole schedule is own.
+struct offload_in_slots {
+  double share = 1; //!< of the activations that may move, those that idle longest first
+  int stages = 0;   //!< only those of the first stages of a device; 0: of all its stages
+
+  void operator()(int device, std::vector<idle_activation>& all) const {
+    double slot = 0;
+    for (idle_activation const& one : all)
+      slot = std::max({slot, one.copy_out, one.copy_in});
+    if (!(slot > 0))
+      return;
+    int const last = last_stage(all);
+    double const first = all.front().made + (device % 2 == 1 ? slot : 0);
+    std::vector<idle_activation*> chosen;
+    for (idle_activation& one : all)
+      if (one.forward.stage <= last && one.needed - one.backward - one.made > 6 * slot)
+        chosen.push_back(&one);
+    std::sort(chosen.begin(), chosen.end(), [](auto const* a, auto const* b) {
+      double const mine = a->needed - a->made;
+      double const other = b->needed - b->made;
+      return mine != other ? mine > other : a < b; // all are of one array, in the order made
+    });
+    chosen.resize(
+      std::min(chosen.size(), static_cast<std::size_t>(std::ceil(share * double(chosen.size())))));
+    std::sort(
+      chosen.begin(), chosen.end(), [](auto const* a, auto const* b) { return a->made < b->made; });
+    take_outward(chosen, first, slot);
+    take_inward(chosen, first, slot);
+  }
+
+private:
+  static constexpr double rounding = 1e-9;
+
+  //! The last stage whose activations may move.
+  [[nodiscard]] int last_stage(std::vector<idle_activation> const& all) const {
+    std::vector<int> held;
+    for (idle_activation const& one : all)
+      held.push_back(one.forward.stage);
+    std::sort(held.begin(), held.end());
+    held.erase(std::unique(held.begin(), held.end()), held.end());
+    auto const count = static_cast<std::size_t>(stages);
+    return count == 0 || count > held.size() ? held.back() : held[count - 1];
+  }
+  static void take_outward(std::vector<idle_activation*> const& chosen, double first, double slot) {
+    double next = 0; // free even slot
+    for (idle_activation* const one : chosen) {
+      double const earliest = std::ceil((one->made - first) / (2 * slot) - rounding) * 2;
+      next = std::max(next, earliest);
+      one->leaves = first + next * slot;
+      next += 2;
+    }
+  }
+  static void take_inward(std::vector<idle_activation*> const& chosen, double first, double slot) {
+    double previous = std::numeric_limits<double>::infinity(); // odd slot, taken
+    std::vector<idle_activation*> back(chosen.rbegin(), chosen.rend());
+    std::sort(back.begin(), back.end(), [](auto const* a, auto const* b) {
+      return a->needed != b->needed ? a->needed > b->needed : a > b;
+    });
+    for (idle_activation* const one : back) {
+      double const latest = (one->needed - one->backward - first) / slot - 1;
+      double number = std::floor((latest - 1) / 2 + rounding) * 2 + 1;
+      number = std::min(number, previous - 2);
+      one->returns = first + number * slot;
+      one->moves = one->returns >= one->leaves + slot - rounding * slot;
+      if (one->moves)
+        previous = number;
+    }
+  }
+};
+
+//! @brief PipeOffload's half: of the activations that may move, the half that idles longest.
+inline constexpr offload_in_slots offload_half{.share = 0.5};
+
+//! @brief SPPO's rule: the chunks of a sequence but the last leave as soon as they have been made,
+//! and come back as late as they can: a pass before it is needed, since a copy begins between two
+//! passes. Copies go one after the other each way; what would not be back in time stays.
+//! @source Chen et al., "SPPO", 2025 (arXiv:2503.10377), section 5.2: which chunks move, and how
+//! much of each (`hidden_share`). Where one copy waits for another, the order is own.
+struct offload_chunks {
+  int staying = 1; //!< chunks at the end of a sequence that do not move
+
+  void operator()(int, std::vector<idle_activation>& all) const {
+    std::map<int, int> last; // chunk of a microbatch
+    double longest = 0;      // pass of the device
+    for (idle_activation const& one : all) {
+      int& chunk = last[one.forward.microbatch];
+      chunk = std::max<int>(chunk, one.forward.chunk);
+      longest = std::max({longest, one.took, one.backward});
+    }
+    std::vector<idle_activation*> back;
+    double free_from = 0;
+    for (idle_activation& one : all)
+      if (one.forward.chunk + staying <= last[one.forward.microbatch]) {
+        one.leaves = std::max(one.made, free_from);
+        free_from = one.leaves + one.copy_out;
+        back.push_back(&one);
+      }
+    detail::sort_stably(back, [](auto const* a, auto const* b) { return a->needed > b->needed; });
+    double free_until = std::numeric_limits<double>::infinity();
+    for (idle_activation* const one : back) {
+      one->returns = std::min(one->needed - longest, free_until) - one->copy_in;
+      one->moves = one->returns >= one->leaves + one->copy_out;
+      if (one->moves)
+        free_until = one->returns;
+    }
+  }
+};
+
+//! @brief What of a chunk's activation moves under SPPO, so that its copy hides behind the forward
+//! pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
+//!
+//! Slots of activations then hold what moves; what stays is up to the stage. Keys and values, which
+//! later chunks read, never move: they have slots of their own.
+//! @source Chen et al., "SPPO", 2025 (arXiv:2503.10377), section 5: the offloading ratio, with
+//! which the copy of a chunk takes as long as the next chunk, and what stays whatever the ratio.
+template <cost_model Cost>
+struct hidden_share {
+  Cost of{};      //!< the times of whole activations
+  int chunks = 1; //!< of a sequence
+
+  //! The share of the activation of a pass, from 0 to 1.
+  [[nodiscard]] constexpr double operator()(pass what) const {
+    what.overlapped = false;
+    double const whole = of.duration(what);
+    if (what.chunk + 1 >= chunks)
+      return 1;
+    ++what.chunk;
+    what.kind = pass_kind::forward;
+    double const most = of.duration(what);
+    return whole > most ? most / whole : 1;
+  }
+};
 
 namespace detail {
 

@@ -10,7 +10,6 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/shard_weights.hpp>
-#include <pipe/flow/training.hpp>
 #include <pipe/schedule/block/stage_visits.hpp>
 #include <pipe/schedule/schedule.hpp>
 

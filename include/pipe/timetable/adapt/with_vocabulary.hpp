@@ -2,23 +2,386 @@
 #pragma once
 
 //! @file
-//! @brief Any schedule with the vocabulary cut into shards. Header for pipelining::with_vocabulary.
+//! @brief A schedule with a vocabulary in shards around its stages. Header for
+//! pipelining::with_vocabulary.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/adapt/vocabulary_1f1b.hpp>
-#include <pipe/timetable/adapt/vocabulary_rows.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
+
+namespace detail {
+
+//! A row of such an order. Passes of each kind go by microbatch; those behind the last are left
+//! out.
+class vocabulary_row {
+public:
+  vocabulary_row(shape const& extents, int device, row_writer& row)
+      : devices_(extents.devices), microbatches_(extents.microbatches), device_(device), row_(row) {
+  }
+
+  void embed() { push(pass_kind::embed, 0, embedded); }
+  void embed_gradient() { push(pass_kind::embed_gradient, 0, returned); }
+  void forward() { push(pass_kind::forward, 1, forwards); }
+  void backward() { push(pass_kind::backward, 1, backwards); }
+  void logits() { push(pass_kind::logits, 2, made); }
+  void logits_gradient() { push(pass_kind::logits_gradient, 2, gradients); }
+
+  // How many there are so far.
+  int embedded = 0;
+  int forwards = 0;
+  int made = 0; // logits
+  int gradients = 0;
+  int backwards = 0;
+  int returned = 0;
+
+private:
+  void push(pass_kind kind, int stage_of_device, int& count) {
+    if (count < microbatches_)
+      row_.push(row_writer::make(kind, stage_of_device * devices_ + device_, count++));
+  }
+
+  int devices_;
+  int microbatches_;
+  int device_;
+  row_writer& row_;
+};
+
+//! The published order around 1F1B, row by row.
+class vocabulary_1f1b {
+public:
+  template <cost_model Cost>
+  vocabulary_1f1b(shape const& extents, Cost const& cost, int barriers)
+      : devices_(extents.devices), microbatches_(extents.microbatches), further_(barriers - 1),
+        behind_forward_(static_cast<std::size_t>(devices_)),
+        steps_ahead_(static_cast<std::size_t>(devices_)) {
+    double forward = 0;
+    double backward = 0;
+    for (int stage = devices_; stage < 2 * devices_; ++stage) {
+      forward += cost.duration(row_writer::make(pass_kind::forward, stage, 0)) / devices_;
+      backward += cost.duration(row_writer::make(pass_kind::backward, stage, 0)) / devices_;
+    }
+    place_logits(forward, backward);
+  }
+
+  void write(vocabulary_row row, int device) const {
+    auto const at = static_cast<std::size_t>(device);
+    int const warm_up = std::min(devices_ - device, microbatches_);
+    for (int i = 0; i < std::min(devices_, microbatches_) - warm_up + 1; ++i)
+      row.embed();
+    for (int i = 0; i < warm_up; ++i) {
+      row.embed();
+      row.forward();
+    }
+    row.logits();
+    int steps = 1; // of logits, and with two barriers that of the last gradients
+    if (further_ == 1)
+      row.embed();
+    row.forward();
+    if (further_ == 1) {
+      step(row, steps);
+      row.forward();
+    }
+    for (int i = 0; i < steps_ahead_[at]; ++i)
+      step_with_ends(row, steps, true, false);
+    bool const behind_forward = behind_forward_[at] != 0;
+    while (row.forwards < microbatches_) {
+      row.backward();
+      if (!behind_forward)
+        step_with_ends(row, steps, true, true);
+      row.forward();
+      if (behind_forward)
+        step_with_ends(row, steps, true, true);
+    }
+    while (row.backwards < microbatches_) {
+      row.backward();
+      step_with_ends(row, steps, false, true);
+    }
+    while (row.returned < microbatches_)
+      row.embed_gradient();
+    while (row.gradients < microbatches_)
+      row.logits_gradient();
+  }
+
+private:
+  //! Where `logits` stand on every device: behind the backward passes, or behind the forward
+  //! passes; such that those of one microbatch are as near to each other as the passes between
+  //! allow.
+  void place_logits(double forward, double backward) {
+    double offset = 0;
+    bool next_behind_backward = true; // the device above one behind forward passes
+    for (int device = devices_ - 2; device >= 0; --device) {
+      auto const at = static_cast<std::size_t>(device);
+      if (behind_forward_[at + 1] != 0) {
+        offset += backward - forward;
+        next_behind_backward = true;
+      } else {
+        next_behind_backward = offset - forward >= -backward;
+        offset -= next_behind_backward ? forward : 0;
+      }
+      behind_forward_[at] = next_behind_backward ? 0 : 1;
+      bool const same = behind_forward_[at + 1] != 0 && behind_forward_[at] == 0;
+      steps_ahead_[at] = steps_ahead_[at + 1] + (same ? 0 : 1);
+    }
+  }
+  //! The gradients of the last logits, then the next logits: one set of logits at a time. With one
+  //! barrier nobody waits for the last gradients of all, which come at the end.
+  void step(vocabulary_row& row, int& steps) const {
+    if (row.gradients == microbatches_ || (further_ == 0 && row.made == microbatches_))
+      return;
+    ++steps;
+    row.logits_gradient();
+    row.logits();
+  }
+  //! With the passes of the embedding that are due.
+  void step_with_ends(vocabulary_row& row, int& steps, bool embeds, bool returns) const {
+    embeds = embeds && steps >= steps_ahead_[0] + further_;
+    returns = returns && steps >= steps_ahead_[0] + 2 + further_;
+    step(row, steps);
+    if (embeds)
+      row.embed();
+    if (returns)
+      row.embed_gradient();
+  }
+
+  int devices_;
+  int microbatches_;
+  int further_;                      // barriers behind the first
+  std::vector<char> behind_forward_; // by device
+  std::vector<int> steps_ahead_;     // by device: of logits before the first backward
+};
+
+//! The published interlaced order: `logits` and their gradients are one step, which all devices
+//! take at the same time, since the exchange of statistics inside it joins them.
+class interlaced_1f1b {
+public:
+  explicit interlaced_1f1b(shape const& extents)
+      : devices_(extents.devices), microbatches_(extents.microbatches),
+        first_steps_(std::min(devices_, microbatches_)) {}
+
+  void write(vocabulary_row row, int device) const {
+    int const warm_up = std::min(devices_ * 3 / 2 - device, microbatches_);
+    int const steps = std::min(devices_ - device, microbatches_);
+    int const waiting = std::max(0, warm_up - steps - (devices_ - device - 1) / 2);
+    for (int i = 0; i <= device; ++i)
+      row.embed();
+    for (int i = 0; i < warm_up; ++i) {
+      row.embed();
+      row.forward();
+    }
+    for (int i = 0; i < steps; ++i)
+      step(row);
+    for (int i = 0; i < waiting; ++i) {
+      row.backward();
+      step(row);
+    }
+    bool const forward_first = (devices_ - device) % 2 == 0;
+    while (row.forwards < microbatches_) {
+      if (forward_first)
+        row.forward();
+      row.backward();
+      if (!forward_first)
+        row.forward();
+      step(row);
+    }
+    while (row.backwards < microbatches_) {
+      row.backward();
+      if (row.made < microbatches_)
+        step(row);
+      else
+        row.embed_gradient();
+    }
+    while (row.returned < microbatches_)
+      row.embed_gradient();
+  }
+
+private:
+  //! With the passes of the embedding that are due: when the first device has its forward passes of
+  //! the warm-up behind it, and its first backward passes.
+  void step(vocabulary_row& row) const {
+    row.logits();
+    row.logits_gradient();
+    if (row.made >= first_steps_)
+      row.embed();
+    if (row.made >= first_steps_ + 2 - devices_ % 2)
+      row.embed_gradient();
+  }
+
+  int devices_;
+  int microbatches_;
+  int first_steps_; // of the first device before its first backward pass
+};
+
+template <cost_model Cost>
+void write_vocabulary_1f1b(shape const& extents, Cost const& cost, int barriers, row_writer* rows) {
+  vocabulary_1f1b const published(extents, cost, barriers);
+  interlaced_1f1b const interlaced(extents);
+  for (int device = 0; device < extents.devices; ++device) {
+    vocabulary_row const row(extents, device, rows[device]);
+    if (barriers == 0)
+      interlaced.write(row, device);
+    else
+      published.write(row, device);
+  }
+}
+
+//! A cost model for the stages inside the shards, in which every pass takes some time, so that what
+//! waits for another starts later.
+template <cost_model Cost>
+struct cost_inside {
+  Cost const& of;
+  int shards;
+  double least = 0; //!< that a pass takes
+
+  [[nodiscard]] double duration(pass what) const {
+    what.stage = static_cast<std::uint16_t>(what.stage + shards);
+    return std::max(of.duration(what), least);
+  }
+  [[nodiscard]] double latency() const { return of.latency(); }
+  [[nodiscard]] std::span<double const> links() const { return links_of(of); }
+};
+
+//! A schedule alone, both halves of its composite passes apart.
+template <class Schedule, cost_model Cost>
+[[nodiscard]] dynamic_timetable
+timed_alone(Schedule const& inner, shape const& extents, cost_inside<Cost> cost) {
+  device_orders orders = make_orders(inner, {extents.devices, extents.microbatches}, cost);
+  double longest = 0;
+  for (pass& what : orders.passes) {
+    what.overlapped = false;
+    longest = std::max(longest, cost.duration(what));
+  }
+  cost.least = longest > 0 ? longest / 1024 : 1;
+  return simulate(std::move(orders), cost);
+}
+
+//! The work of a unit on the device that has most.
+[[nodiscard]] inline double interval_of(timetable_view const& table) {
+  double most = 0;
+  for (int device = 0; device < table.over.extents.devices; ++device) {
+    double work = 0;
+    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
+      work += table.ends[i] - table.starts[i];
+    most = std::max(most, work / units(table.over));
+  }
+  return most;
+}
+
+//! The starts or the ends of a timetable, by the number of the pass.
+[[nodiscard]] inline std::vector<double> by_pass(timetable_view const& table, double const* times) {
+  std::vector<double> result(static_cast<std::size_t>(pass_indices(table.over)));
+  for (int i = 0; i < table.size(); ++i)
+    result[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = times[i];
+  return result;
+}
+
+//! A pass and when its turn is.
+struct timed_pass {
+  double time;
+  int rank; // among equal times
+  pass what;
+};
+
+//! When the shards of the output layer have their turns: for every unit `logits`, when the last
+//! forward pass of the schedule has ended, and their gradients, an interval later or before the
+//! next logits, so that a shard holds one set of logits; or at once, where no barrier is between.
+class logits_turns {
+public:
+  //! @param made the ends of the last forward passes, by unit
+  //! @param interval 0: at once
+  logits_turns(std::vector<double> made, double interval)
+      : interval_(interval), made_(std::move(made)), sorted_(made_) {
+    std::sort(sorted_.begin(), sorted_.end());
+  }
+  [[nodiscard]] double logits(std::size_t unit) const { return made_[unit]; }
+  [[nodiscard]] double gradient(std::size_t unit) const {
+    double const latest = made_[unit] + interval_;
+    auto const next = std::upper_bound(sorted_.begin(), sorted_.end(), made_[unit]);
+    return next == sorted_.end() ? latest : std::min(*next, latest);
+  }
+
+private:
+  double interval_;
+  std::vector<double> made_;
+  std::vector<double> sorted_;
+};
+
+//! The order around any other schedule. Every pass gets a turn: those of the schedule when they
+//! would run alone, but those that are not forward `barriers` intervals later, which is behind the
+//! gradients of the logits that they wait for; `embed` an interval before the first forward pass
+//! reads it, `embed_gradient` an interval after the last backward pass. What waits for another has
+//! a later turn, so rows in the order of turns never wait in a circle.
+//! @source own derivation
+template <class Schedule, cost_model Cost>
+void write_vocabulary_rows(
+  Schedule const& inner, shape const& within, Cost const& cost, int barriers, row_writer* rows) {
+  int const shards = within.devices;
+  dynamic_timetable const alone = timed_alone(inner, within, cost_inside<Cost>{cost, shards});
+  timetable_view const table = alone;
+  double const interval = interval_of(table);
+  std::vector<double> const starts = by_pass(table, table.starts);
+  std::vector<double> const ends = by_pass(table, table.ends);
+  // The passes of a stage stand one unit behind the other.
+  auto const of_stage = [&](std::vector<double> const& times, pass_kind kind, int stage) {
+    auto const first = times.begin() + pass_index(table.over, row_writer::make(kind, stage, 0));
+    return std::vector<double>(first, first + units(within));
+  };
+  std::vector<double> const read = of_stage(starts, pass_kind::forward, 0);
+  std::vector<double> const returned = of_stage(ends, pass_kind::backward, 0);
+  logits_turns const turns(of_stage(ends, pass_kind::forward, stages(within) - 1),
+                           barriers == 0 ? 0 : interval);
+  for (int device = 0; device < shards; ++device) {
+    std::vector<timed_pass> row;
+    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+      pass what = table.passes[i];
+      bool const forward = what.kind == pass_kind::forward;
+      double const time = table.starts[i] + (forward ? 0 : barriers * interval);
+      what.stage = static_cast<std::uint16_t>(what.stage + shards);
+      row.push_back({time, 3, what});
+    }
+    int const output = shards + stages(within) + device;
+    for (std::size_t unit = 0; unit < read.size(); ++unit) {
+      auto const push = [&](double time, int rank, pass_kind kind, int stage) {
+        auto const number = static_cast<int>(unit);
+        row.push_back(
+          {time,
+           rank,
+           row_writer::make(kind, stage, number / within.chunks, number % within.chunks)});
+      };
+      push(read[unit] - interval, 0, pass_kind::embed, device);
+      push(turns.logits(unit), 2, pass_kind::logits, output);
+      push(turns.gradient(unit), barriers == 0 ? 2 : 1, pass_kind::logits_gradient, output);
+      push(returned[unit] + (barriers + 1) * interval, 0, pass_kind::embed_gradient, device);
+    }
+    detail::sort_stably(row, [](timed_pass const& one, timed_pass const& other) {
+      return one.time != other.time ? one.time < other.time : one.rank < other.rank;
+    });
+    for (timed_pass const& one : row)
+      rows[device].push(one.what);
+  }
+}
+
+} // namespace detail
 
 //! @brief In place of a number of barriers: on every device `logits` and their gradients stand
 //! together, so nothing hides the exchange of statistics between them, and all devices begin the

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief A schedule of an interactive page, and what its passes take. Header for
-//! pipelining::html_timeline.
+//! @brief One timeline of a page, its times by what sliders say, and the sliders. Header for
+//! pipelining::html_timeline and make_html_timeline.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -12,18 +12,131 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
-#include <pipe/view/html/times.hpp>
-#include <pipe/view/timetable_caption.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/figures.hpp>
 #include <pipe/view/trace.hpp>
 
+#include <algorithm>
+#include <array>
+#include <compare>
 #include <concepts>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
+
+namespace detail {
+
+//! A time of `uniform_cost` that a reader of a page may change.
+struct page_slider {
+  std::string_view key;  //!< in the data of the page
+  std::string_view word; //!< beside the slider
+  std::string_view title;
+  double uniform_cost::*time;
+};
+
+//! The times that passes are made of.
+inline constexpr page_slider pass_sliders[] = {
+  {"F", "F", "a forward pass", &uniform_cost::forward},
+  {"I", "I", "a backward pass for the input", &uniform_cost::backward_input},
+  {"W", "W", "a backward pass for the weights", &uniform_cost::backward_weight},
+  {"R", "recompute", "a recomputation", &uniform_cost::recompute},
+  {"O", "copy out", "a copy to the host", &uniform_cost::copy_out},
+  {"L", "copy in", "a copy from the host", &uniform_cost::copy_in},
+  {"A", "gather", "a gather of weights", &uniform_cost::gather},
+  {"Z", "scatter", "a scatter of gradients", &uniform_cost::scatter},
+  {"E", "embed", "a shard of the embedding", &uniform_cost::embed},
+  {"S", "logits", "a shard of the logits", &uniform_cost::logits},
+  {"T", "logits' gradient", "the gradients of such a shard", &uniform_cost::logits_gradient},
+  {"G",
+   "embed's gradient",
+   "the gradients of a shard of the embedding",
+   &uniform_cost::embed_gradient},
+};
+inline constexpr std::size_t pass_slider_count = std::size(pass_sliders);
+
+//! Those that passes share: exchanges inside them, pairs, and what is between them.
+inline constexpr page_slider other_sliders[] = {
+  {"all_reduce",
+   "all-reduce",
+   "the exchanges of a tensor parallel group in a pass",
+   &uniform_cost::all_reduce},
+  {"pair", "pair", "an overlapped pair of passes", &uniform_cost::overlapped_pair},
+  {"broadcast", "broadcast", "a broadcast to all shards", &uniform_cost::broadcast},
+  {"reduce", "reduce", "a reduction over all shards", &uniform_cost::reduce},
+  {"latency", "message", "a message", &uniform_cost::communication},
+};
+
+//! The time of a pass: `always`, and so much of the value of each slider. Exchanges inside it are
+//! hidden behind a part of it, of which `hides` is as much of each slider.
+struct pass_time {
+  double always = 0;
+  std::array<double, pass_slider_count> takes{};
+  double exchanges = 0;
+  std::array<double, pass_slider_count> hides{};
+
+  friend auto operator<=>(pass_time const&, pass_time const&) = default;
+};
+
+//! Costs of nothing.
+[[nodiscard]] inline uniform_cost no_time() {
+  uniform_cost result;
+  for (page_slider const& each : pass_sliders)
+    result.*each.time = 0;
+  return result;
+}
+
+//! Finds the times of passes by asking a cost model once for each slider alone.
+template <class Model>
+class time_probe {
+public:
+  //! @param model_of `model_of(uniform_cost)`: the cost model for these times
+  template <class ModelOf>
+  time_probe(ModelOf const& model_of, bool exchanges) : none_(model_of(no_time())) {
+    for (bool const loaded : {false, true}) {
+      if (loaded && !exchanges)
+        continue;
+      uniform_cost base = no_time();
+      base.all_reduce = loaded ? load : 0;
+      if (loaded)
+        loaded_.push_back(model_of(base));
+      for (page_slider const& each : pass_sliders) {
+        uniform_cost one = base;
+        one.*each.time = 1;
+        (loaded ? loaded_ : ones_).push_back(model_of(one));
+      }
+    }
+  }
+  [[nodiscard]] pass_time of(pass const& what) const {
+    pass_time result;
+    result.always = none_.duration(what);
+    for (std::size_t i = 0; i < pass_slider_count; ++i)
+      result.takes[i] = ones_[i].duration(what) - result.always;
+    if (loaded_.empty())
+      return result;
+    double const added = loaded_[0].duration(what) - result.always; // with nothing to hide it
+    result.exchanges = added / load;
+    for (std::size_t i = 0; i < pass_slider_count; ++i) {
+      double const hidden = result.always + result.takes[i] + added - loaded_[i + 1].duration(what);
+      result.hides[i] = hidden > 1e-9 ? hidden : 0; // else what sums were rounded by
+    }
+    return result;
+  }
+
+private:
+  static constexpr double load = 1024; // of exchanges: more than what hides them takes
+  Model none_;
+  std::vector<Model> ones_;
+  std::vector<Model> loaded_;
+};
+
+} // namespace detail
 
 //! @brief A cost model whose passes take as much more than in `of` as they take more in `now` than
 //! in `mean`. What takes no time in `mean` keeps its own.
@@ -110,5 +223,86 @@ make_html_timeline(timetable_view table, timetable_caption const& about, Cost co
       return scaled_cost<Cost>{cost, about.cost, now};
     });
 }
+
+namespace detail {
+
+//! The value of a slider: a time that is not given is that of the passes that it stands for.
+[[nodiscard]] inline double slider_value(page_slider const& slider, uniform_cost const& cost) {
+  double const time = cost.*slider.time;
+  return slider.time == &uniform_cost::recompute && time < 0 ? cost.forward : time;
+}
+//! What the value of a slider is multiplied with, so that a schedule of other costs keeps its ratio
+//! to those of the page.
+[[nodiscard]] inline double
+slider_ratio(page_slider const& slider, uniform_cost const& page, uniform_cost const& own) {
+  double const value = slider_value(slider, page);
+  return value > 0 ? slider_value(slider, own) / value : 1;
+}
+
+//! The parts of a time that are not zero.
+template <text_sink Sink>
+void append_parts(Sink& out,
+                  std::string_view name,
+                  std::array<double, pass_slider_count> const& parts,
+                  html_timeline const& line,
+                  uniform_cost const& page) {
+  std::string list;
+  for (std::size_t i = 0; i < pass_slider_count; ++i)
+    if (parts[i] != 0)
+      append(list,
+             list.empty() ? "\"" : ",\"",
+             pass_sliders[i].key,
+             "\":",
+             parts[i] * slider_ratio(pass_sliders[i], page, line.about.cost));
+  if (!list.empty())
+    append(out, ",\"", name, "\":{", list, "}");
+}
+
+template <text_sink Sink>
+void append_times(Sink& out, html_timeline const& line, uniform_cost const& page) {
+  append(out, ",\n\"times\":[");
+  for (std::size_t i = 0; i < line.times.size(); ++i) {
+    pass_time const& time = line.times[i];
+    append(out, i == 0 ? "" : ",", "{\"always\":", time.always);
+    append_parts(out, "takes", time.takes, line, page);
+    if (time.exchanges != 0) {
+      append(out, ",\"exchanges\":");
+      append(out, time.exchanges * slider_ratio(other_sliders[0], page, line.about.cost));
+      append_parts(out, "hides", time.hides, line, page);
+    }
+    append(out, "}");
+  }
+  append(out, "]");
+}
+
+//! True where a slider moves something on a page.
+[[nodiscard]] inline bool is_in_use(std::span<html_timeline const> timelines, std::size_t slider) {
+  return std::any_of(timelines.begin(), timelines.end(), [slider](html_timeline const& line) {
+    return std::any_of(line.times.begin(), line.times.end(), [slider](pass_time const& time) {
+      return time.takes[slider] != 0;
+    });
+  });
+}
+
+//! The sliders that move something, and where they stand.
+template <text_sink Sink>
+void append_sliders(Sink& out, std::span<html_timeline const> timelines, uniform_cost const& cost) {
+  append(out, "\"sliders\":[");
+  bool first = true;
+  auto const append_one = [&](page_slider const& each) {
+    append(out, first ? "{" : ",{", "\"key\":\"", each.key, "\",\"word\":\"", each.word);
+    append(out, "\",\"title\":\"", each.title, "\",\"value\":", slider_value(each, cost), "}");
+    first = false;
+  };
+  for (std::size_t i = 0; i < pass_slider_count; ++i)
+    if (is_in_use(timelines, i))
+      append_one(pass_sliders[i]);
+  for (page_slider const& each : other_sliders)
+    if (cost.*each.time >= 0 && (each.time != &uniform_cost::all_reduce || cost.all_reduce > 0))
+      append_one(each);
+  append(out, "]");
+}
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -9,7 +9,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/describe.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
