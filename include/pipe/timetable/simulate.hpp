@@ -188,8 +188,9 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
     double const message =
       state.messages.between(devices, state.map.holders[from.line], row % devices);
     double const ready =
-      ended == never
-        ? never
+      ended == never ? never
+      : from.own
+        ? ended
         : ended + transfer_time(over, state.messages.groups, message, from.stage, what.stage);
     latest = ready == never || ready > latest ? ready : latest;
   }

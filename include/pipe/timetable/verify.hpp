@@ -73,7 +73,8 @@ struct pass_times {
     graph_input const from = inputs.at(k, unit);
     int const devices = map.over.extents.devices;
     double const message = times.between(devices, map.holders[from.line], number % devices);
-    double const transfer = transfer_time(map.over, times.groups, message, from.stage, what.stage);
+    double const transfer =
+      from.own ? 0 : transfer_time(map.over, times.groups, message, from.stage, what.stage);
     if (!is_ready(map, passed, transfer, number, behind, from.line, from.unit, start))
       return from.line;
   }
