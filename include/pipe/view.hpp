@@ -9,12 +9,12 @@
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports
+#include <pipe/view/csv.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/json.hpp>
 #include <pipe/view/plan_tables.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
-#include <pipe/view/read_csv.hpp>
 #include <pipe/view/svg.hpp>
 #include <pipe/view/text.hpp>
 // IWYU pragma: end_exports

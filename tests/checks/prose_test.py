@@ -31,6 +31,21 @@ class Prose(unittest.TestCase):
         self.assertIn("26.0 words in the mean", mean)
         self.assertEqual(len(self.problems("word " * 150 + "end.\n")), 2)
 
+    def test_words_of_all_pages_are_counted(self):
+        check_prose.MOST_WORDS, kept = 11, check_prose.MOST_WORDS
+        try:
+            self.assertEqual(self.problems("| a table |\n\nThree short words.\n", "Four words are here.\n"), [])
+            (many,) = self.problems("| a table |\n\nThree short words.\n", "Five words are right here.\n")
+            self.assertIn("12 words, and may have 11", many)
+        finally:
+            check_prose.MOST_WORDS = kept
+
+    def test_rows_without_a_table_are_found(self):
+        table = "Three short words.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+        self.assertEqual(self.problems(table + "\n" + table), [])
+        (row,) = self.problems(table + "\n| 3 | 4 |\n")
+        self.assertIn("docs/page.md: a row after a blank line is in no table: | 3 | 4 |", row)
+
     def test_hard_words_are_counted(self):
         check_prose.MOST_HARD, kept = 0, check_prose.MOST_HARD
         try:

@@ -6,7 +6,6 @@
 #include <pipe/view/json.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
-#include <pipe/view/read_csv.hpp>
 
 #include <stdexcept>
 #include <string>

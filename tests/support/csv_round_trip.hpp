@@ -6,8 +6,7 @@
 
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/timetable/timetable.hpp>
-#include <pipe/view/json.hpp>
-#include <pipe/view/read_csv.hpp>
+#include <pipe/view/csv.hpp>
 
 #include <doctest/doctest.h>
 

@@ -382,10 +382,13 @@ inline void fill_rows(dice& chance,
     for (int microbatch = 0; microbatch < over.extents.microbatches; ++microbatch) {
       std::vector<int> const kinds =
         chance.one_in(3) ? random_kinds(chance, *over.declared, in_group(over, stage)) : usual;
-      for (int const kind : kinds)
-        for (int chunk = 0; chunk < over.extents.chunks; ++chunk)
+      for (int chunk = 0; chunk < over.extents.chunks; ++chunk) {
+        bool const otherwise = over.extents.chunks > 1 && chance.one_in(4);
+        for (int const kind :
+             otherwise ? random_kinds(chance, *over.declared, in_group(over, stage)) : kinds)
           left.push_back(
             pp::row_writer::make(static_cast<pp::pass_kind>(kind), stage, microbatch, chunk));
+      }
     }
   }
   chance.shuffle(left);

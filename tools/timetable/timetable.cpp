@@ -9,6 +9,7 @@
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/version.hpp>
+#include <pipe/view/csv.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/html/timeline.hpp>

@@ -9,7 +9,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Which chunk of a microbatch a stage reads of another one, as counted from its own.
+//! @brief The chunk of a microbatch that a stage reads of another one, as counted from its own.
 enum class of_unit : std::uint8_t {
   unsaid,   //!< the only one; refused where sequences are cut into several
   same,     //!< that of the pass itself

@@ -44,7 +44,7 @@ struct place_map {
 };
 
 //! A line whose maker a pass waits for in another row, in its own unit, or `nothing_before`. A pass
-//! that waits for one that stands behind it in its own row waits for ever.
+//! that waits for one that stands after it in its own row waits for ever.
 using input_line = std::int32_t;
 
 //! One row of a timetable without times.
@@ -57,39 +57,53 @@ struct place_row {
   entry_number count;
 };
 
-//! What a pass reads of another stage.
+//! An instance that a pass reads of another stage, or the chunk that it follows on its own.
 struct graph_input {
   input_line line;
   int stage;
   int unit;
+  bool own = false;
 };
 
-//! Where stages are no chain: the lines of which a pass reads of other stages.
+//! Where stages are no chain: the lines of which a pass reads of other stages. Where a device has
+//! several engines, any of them may have run the chunk that a pass follows: its line, too.
 class graph_inputs {
 public:
-  constexpr graph_inputs(pipeline_view const& over, pass const& what) noexcept : over_(over) {
+  constexpr graph_inputs(pipeline_view const& over, pass const& what) noexcept
+      : over_(over), what_(what), first_(route_of(over.extents, what.microbatch) *
+                                         over.declared->rows * stages(over.extents)) {
     kind_links const& links = links_of(over, what);
-    if (over.edges == nullptr || links.input == kind_links::none)
-      return;
-    what_ = what;
+    made_ = links.made[0];
+    input_ = links.input;
     step_ = links.input_step;
-    int const route = route_of(over.extents, what.microbatch);
-    first_ = (route * over.declared->rows + links.input) * stages(over.extents);
-    count = neighbours(over, what, step_);
+    if (over.edges != nullptr && input_ != kind_links::none)
+      read_ = neighbours(over, what, step_);
+    int const chunk = what.chunk + links.chunk_step;
+    bool const follows = over.declared->engines > 1 && links.chunk_step != 0 && chunk >= 0 &&
+                         chunk < chunks_of(over, what.microbatch);
+    chunk_step_ = links.chunk_step;
+    count = read_ + (follows ? 1 : 0);
   }
   //! One of them, with the unit that is read. @param unit that of the pass
   [[nodiscard]] constexpr graph_input at(int number, int unit) const noexcept {
+    int const stage_count = stages(over_.extents);
+    if (number == read_)
+      return {first_ + made_ * stage_count + what_.stage, what_.stage, unit + chunk_step_, true};
     stage_neighbour const from = neighbour(over_, what_, step_, number);
-    return {first_ + from.stage, from.stage, unit + from.chunk - what_.chunk};
+    return {
+      first_ + input_ * stage_count + from.stage, from.stage, unit + from.chunk - what_.chunk};
   }
-
   int count = 0;
 
 private:
   pipeline_view const& over_;
-  pass what_{};
+  pass what_;
+  int first_;
+  int read_ = 0; // of other stages
+  int made_ = 0;
+  int input_ = 0;
   int step_ = 0;
-  int first_ = 0;
+  int chunk_step_ = 0;
 };
 
 //! The errors of rows by themselves.
@@ -207,7 +221,7 @@ constexpr row_findings enter_row(place_map const& map,
   place_code const* const* const made_at = map.places;
   pass const* const passes = row.passes;
   entry_number const all = row.count;
-  // Entries of this row have codes from `here` on, those of rows behind it greater ones.
+  // Entries of this row have codes from `here` on, those of rows after it greater ones.
   place_code const here =
     Plain ? 1 : (static_cast<place_code>(number / extents.devices) << place_bits) + 1;
   int entered = 0;
@@ -270,7 +284,7 @@ constexpr row_findings enter_row(place_map const& map,
       }
     int const line = base + made;
     place_code* const places = places_of[line];
-    if (links.chunk_step != 0) {
+    if (links.chunk_step != 0 && (Plain || others == nullptr)) {
       int const beside = chunk + links.chunk_step;
       if (beside >= 0 && beside < count && places[first + beside] - here >= behind)
         input = line;

@@ -188,8 +188,9 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
     double const message =
       state.messages.between(devices, state.map.holders[from.line], row % devices);
     double const ready =
-      ended == never
-        ? never
+      ended == never ? never
+      : from.own
+        ? ended
         : ended + transfer_time(over, state.messages.groups, message, from.stage, what.stage);
     latest = ready == never || ready > latest ? ready : latest;
   }
@@ -293,7 +294,7 @@ constexpr void advance(simulation& state, Cost const& cost) {
     }
 }
 
-//! What a cost model says of messages. @throws as `checked_links` does.
+//! The times of messages under a cost model. @throws as `checked_links` does.
 [[nodiscard]] constexpr message_times messages_of(cost_model auto const& cost, int devices) {
   std::span<double const> const links = checked_links(cost, devices);
   return {cost.latency(), groups_of(cost), links.empty() ? nullptr : links.data()};

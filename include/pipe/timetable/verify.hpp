@@ -36,7 +36,7 @@ struct pass_times {
 };
 
 //! The report on an entry that starts before a pass that it waits for has ended and arrived: of
-//! those passes the first that stands behind it in its own row, else the first that is late or that
+//! those passes the first that stands after it in its own row, else the first that is late or that
 //! nobody makes. Good where all are there.
 [[nodiscard]] constexpr report starts_too_early(place_map const& map,
                                                 place_row const& row,
@@ -61,7 +61,9 @@ struct pass_times {
     bool const stands_behind = at != 0 && source == number && wanted >= behind;
     double const ended = at == 0 || stands_behind ? never : passed.end_of(source, wanted);
     double const message = times.between(devices, map.holders[line], number % devices);
-    double const transfer = transfer_time(over, times.groups, message, needed.stage(k), what.stage);
+    int const from = needed.stage(k);
+    double const transfer =
+      from == what.stage ? 0 : transfer_time(over, times.groups, message, from, what.stage);
     if (stands_behind || (!in_row && !(ended >= 0 && start >= ended + transfer)))
       blamed = k;
     in_row = in_row || stands_behind;
@@ -206,7 +208,7 @@ constexpr report check_needs(place_map const& map, place_row const* rows) {
   return {};
 }
 
-//! What is wrong with the order of all rows, whatever the times are.
+//! The first error in the order of all rows, whatever the times are.
 //! @param found with the rows by themselves
 [[nodiscard]] constexpr report
 check_order(place_map const& map, place_row const* rows, row_findings const& found) {

@@ -16,7 +16,6 @@ namespace pp = pipelining;
 
 namespace {
 
-// [snippet stage]
 struct layer {
   void forward(pp::context const&, pp::input, pp::output) {}
   void backward_input(pp::context const&, pp::input, pp::output) {}
@@ -25,7 +24,6 @@ struct layer {
 static_assert(pp::stage_functor<layer> && pp::can_forward<layer>);
 static_assert(pp::can_split_backward<layer> && !pp::can_backward<layer>); // no fused one
 static_assert(!pp::can_recompute<layer> && !pp::can_perform<layer> && !pp::is_frozen<layer>);
-// [snippet stage]
 
 struct bytes_by_chunk { // of a plan: how large slots are
   std::int64_t bytes(pp::slot_class of, pp::pass const& what) const {

@@ -14,8 +14,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <tests/support/sizes.hpp>
+#include <utility>
 #include <vector>
 
 namespace pp = pipelining;
@@ -277,4 +282,94 @@ TEST_CASE("sizes that are negative or whose sums overflow are refused with a sen
     "plan: the sizes give -8 bytes for class activation on device 0; a size must "
     "not be negative",
     std::invalid_argument);
+}
+
+namespace {
+
+constexpr pp::datum sum_named(char const* word, pp::slot_class pool) {
+  return {.word = pp::flow_word::of(word),
+          .pool = static_cast<std::uint8_t>(pool),
+          .arrives_in = static_cast<std::uint8_t>(pool),
+          .instance = pp::per::microbatch};
+}
+constexpr pp::datum mark_named(char const* word) {
+  return {.word = pp::flow_word::of(word), .lives = pp::residence::nowhere, .wanted = true};
+}
+constexpr pp::kind_of_pass
+kind_on(char const* word, pp::engine on, std::initializer_list<pp::effect> effects) {
+  return pp::declare_kind(pp::flow_word::of(word), on, pp::stage_call::perform, effects);
+}
+enum : std::uint8_t { a_sum, added, was_read, freed, another_sum };
+// A sum that either of two engines adds to and a third one reads.
+constexpr pp::flow summing = [] {
+  using enum pp::does;
+  pp::datum const data[] = {sum_named("sum", pp::slot_class::sequence),
+                            mark_named("added"),
+                            mark_named("read"),
+                            mark_named("freed"),
+                            sum_named("another", pp::slot_class::sequence_gradient)};
+  pp::kind_of_pass const kinds[] = {
+    kind_on("add", pp::engine::compute, {{adds_to, a_sum}, {makes, added}}),
+    kind_on("read", pp::engine::network, {{reads, a_sum}, {makes, was_read}}),
+    kind_on("free",
+            pp::engine::compute,
+            {{adds_to, another_sum},
+             {frees, another_sum},
+             {frees, a_sum},
+             {reads, was_read},
+             {makes, freed}}),
+    kind_on("add beside", pp::engine::copy_out, {{adds_to, a_sum}, {makes, added}})};
+  return pp::declare(data, kinds);
+}();
+struct summing_order {
+  static constexpr pp::flow declared = summing;
+  bool in_turn = false; // chunks are added by both engines in turn
+
+  [[nodiscard]] static pp::shape arrange(int devices, int microbatches) {
+    return {.devices = devices, .microbatches = microbatches, .chunks = 4};
+  }
+  template <class Cost, class Rows>
+  void generate(pp::shape const& extents, Cost const&, Rows&& rows) const {
+    auto const push = [&](int row, int kind, int chunk) {
+      rows[row].push(pp::row_writer::make(static_cast<pp::pass_kind>(kind), 0, 0, chunk));
+    };
+    for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+      bool const beside = in_turn && chunk % 2 == 1;
+      push(beside ? 1 : 0, beside ? 3 : 0, chunk);
+      push(2, 1, chunk);
+    }
+    for (int chunk = 0; chunk < extents.chunks; ++chunk)
+      push(0, 2, chunk);
+  }
+};
+
+} // namespace
+
+TEST_CASE("all that use a sum do so in turn, on whichever engines") {
+  for (bool const in_turn : {false, true}) {
+    pp::plan work = pp::lower(pp::make_timetable(summing_order{in_turn}, {1, 1}), support::words);
+    auto const steps = work.view().program_of(0);
+    std::vector<std::set<int>> behind(steps.size()); // what has ended when a step starts
+    int last_on[4] = {-1, -1, -1, -1};
+    for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
+      auto const at = static_cast<std::size_t>(i);
+      std::vector<int> waits(work.view().waits_of(steps[at]).begin(),
+                             work.view().waits_of(steps[at]).end());
+      waits.push_back(last_on[pp::stream_of(steps[at])]);
+      last_on[pp::stream_of(steps[at])] = i;
+      for (int const wait : waits)
+        if (wait >= 0) {
+          behind[at].insert(wait);
+          behind[at].insert(behind[static_cast<std::size_t>(wait)].begin(),
+                            behind[static_cast<std::size_t>(wait)].end());
+        }
+      CHECK(static_cast<int>(behind[at].size()) == i); // all steps use the sum
+    }
+    for (pp::item& step : work.items) { // no wait of them can be left out
+      int const count = std::exchange(step.wait_count, 0);
+      CHECK((count == 0 || !pp::prove(work)));
+      step.wait_count = count;
+    }
+    CHECK(pp::prove(work));
+  }
 }

@@ -6,7 +6,6 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/simulate.hpp>
-#include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>

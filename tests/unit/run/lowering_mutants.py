@@ -42,6 +42,7 @@ MUTANTS = [
      "    for (int i = first; i < end && !PLANTED; ++i)\n      use_slots<true, true>(i);\n    sent_before_run_"),
     ("read before it has been made", SLOTS, "need(i, read.maker);", ""),
     ("wait for nobody whose datum has no slot", SLOTS, "need(i, what.maker);", ""),
+    ("let all that use a sum run at once", SLOTS, "used.maker = i;", ""),
     ("forget who made what has no slot", SLOTS, "what.maker = i;", ""),
     ("hand all inputs at the first place", SLOTS, "    else if (uses_.position(use, step.work, number) == 0)",
      "    else if (PLANTED || uses_.position(use, step.work, number) == 0)"),

@@ -13,6 +13,7 @@
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/verify.hpp>
+#include <pipe/view/csv.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/json.hpp>
 #include <pipe/view/svg.hpp>

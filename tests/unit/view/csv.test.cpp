@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
-#include <pipe/view/json.hpp>
+#include <pipe/view/csv.hpp>
 
 #include <doctest/doctest.h>
 

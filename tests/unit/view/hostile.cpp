@@ -5,6 +5,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/csv.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/html/timeline.hpp>

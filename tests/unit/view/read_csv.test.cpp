@@ -6,8 +6,7 @@
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
-#include <pipe/view/json.hpp>
-#include <pipe/view/read_csv.hpp>
+#include <pipe/view/csv.hpp>
 
 #include <doctest/doctest.h>
 

@@ -63,6 +63,29 @@ constexpr void use(slot_uses& others,
   }
 }
 
+//! The slots of its class that a step uses which is not about a pass, and whether it writes them.
+struct given_range {
+  int first = 0;
+  int count = 0;
+  bool writes = false;
+};
+[[nodiscard]] constexpr given_range given_range_of(pipeline_view const& over,
+                                                   item const& step) noexcept {
+  int const stage = step.work.stage;
+  bool const receives = step.what == operation::receive;
+  bool const makes = receives || step.what == operation::run;
+  switch (step.about) {
+  case subject::copied_gradient:
+    return {copies_below(over, stage, device_of(over, step.work)), 1, makes};
+  case subject::add_copies: return {0, copies_of(over, stage), receives};
+  case subject::tied_gradient: return {stage == 0 ? 0 : 1, 1, makes};
+  case subject::add_tied: return {0, 2, receives};
+  case subject::contribution: return {stage, 1, true};
+  case subject::gather: return {stage, step.rows, receives};
+  default: return {0, stages(over.extents), receives};
+  }
+}
+
 //! The slots of a step that is not about a pass. They are given, not taken: both ends of a message
 //! use the same.
 //! @param of the pool of `class_of(step.about)`
@@ -72,53 +95,22 @@ constexpr void assign_given_slots(slot_uses& others,
                                   pipeline_view const& over,
                                   item& step,
                                   slot_user const& by) noexcept {
-  int const stage = step.work.stage;
   int const stage_count = stages(over.extents);
   slot_class const kind = class_of(step.about);
   bool const of_totals = kind == slot_class::totals;
   bool const tied = kind == slot_class::tied_gradient;
-  int const slots = of_totals ? stage_count : tied ? 2 : copies_of(over, stage);
+  int const slots = of_totals ? stage_count : tied ? 2 : copies_of(over, step.work.stage);
   if (of.count < slots) {
     of.count = slots;
     of.peak = by.item_index;
   }
-  bool writes = step.what == operation::receive;
-  slot first{kind, stage};
-  int count = step.rows;
-  switch (step.about) {
-  case subject::copied_gradient:
-    first.index = copies_below(over, stage, device_of(over, step.work));
-    count = 1;
-    writes = writes || step.what == operation::run;
-    break;
-  case subject::add_copies:
-    first.index = 0;
-    step.rows = count = slots;
-    break;
-  case subject::tied_gradient:
-    first.index = stage == 0 ? 0 : 1;
-    count = 1;
-    writes = writes || step.what == operation::run;
-    break;
-  case subject::add_tied:
-    first.index = 0;
-    count = 2;
-    break;
-  case subject::contribution:
-    step.rows = count = 1;
-    writes = true;
-    break;
-  case subject::update:
-  case subject::early_update:
-  case subject::validation:
-    first.index = 0;
-    step.rows = count = stage_count;
-    break;
-  default: break;
-  }
-  (writes ? step.out : step.in) = first;
+  given_range const given = given_range_of(over, step);
+  if (of_totals || step.about == subject::add_copies)
+    step.rows = given.count;
+  slot const first{kind, given.first};
+  (given.writes ? step.out : step.in) = first;
   int const before = of_totals ? 2 : tied ? 0 : 2 + stage_count;
-  use(others, before, first, count, writes, by);
+  use(others, before, first, given.count, given.writes, by);
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -328,8 +328,12 @@ private:
         }
         continue;
       }
-      if (LooksUp && !use.makes && !use.is_end() && !uses_.brings(use, work))
-        look_up(step, use, 0, held(use, work, unit), i);
+      if (LooksUp && !use.makes && !use.is_end() && !uses_.brings(use, work)) {
+        held_datum& used = held(use, work, unit);
+        look_up(step, use, 0, used, i);
+        if (!use.whole) // chunks change it, so all that use it do so in turn
+          used.maker = i;
+      }
       if (GivesBack && (use.frees || (use.left_alone && keeps_nothing(work))) &&
           (use.whole || uses_.ends_kind(work)))
         give_back(held(use, work, unit), i);

@@ -14,6 +14,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
+#include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
@@ -107,6 +108,13 @@ struct slot_check {
     past->content = content;
     past->reader_count = 0;
   }
+  //! `item_index` adds to what a slot must hold.
+  constexpr void add(int item_index, slot_class of, int index, int content) noexcept {
+    slot_history const* const past = history(of, index);
+    if (past == nullptr || past->content != content)
+      return fail(plan_rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
+    write(item_index, of, index, content);
+  }
   //! `item_index` reads a slot that must hold `content`, written by an item that is complete.
   constexpr void read(int item_index, slot_class of, int index, int content) noexcept {
     slot_history* const past = history(of, index);
@@ -131,29 +139,11 @@ struct slot_check {
   //! A step that is not about a pass. What it reads and writes has its place in slots.
   constexpr void other(int i, item const& step) noexcept {
     int const stage = step.work.stage;
-    int const last = stages(work.over.extents) - 1;
     slot_class const of = class_of(step.about);
-    bool const totals = of == slot_class::totals;
     bool const copied = of == slot_class::copied_gradient;
-    int first = stage;
-    int count = step.rows;
-    if (copied) {
-      bool const adds = step.about == subject::add_copies;
-      first = adds ? 0 : copies_below(work.over, stage, device_of(work.over, step.work));
-      count = adds ? copies_of(work.over, stage) : 1;
-    } else if (!totals) {
-      first = step.about == subject::add_tied || stage == 0 ? 0 : 1;
-      count = step.about == subject::add_tied ? 2 : 1;
-    } else if (step.about != subject::contribution && step.about != subject::gather) {
-      first = 0;
-      count = last + 1;
-    }
-    bool const writes = step.what == operation::receive ||
-                        (step.what == operation::run && (step.about == subject::copied_gradient ||
-                                                         step.about == subject::tied_gradient ||
-                                                         step.about == subject::contribution));
+    auto const [first, count, writes] = given_range_of(work.over, step);
     slot const& given = writes ? step.out : step.in;
-    bool const several = totals || step.about == subject::add_copies;
+    bool const several = of == slot_class::totals || step.about == subject::add_copies;
     if (given != slot{of, first} || (several && step.rows != count))
       return fail(plan_rule::wrong_content, i, nothing);
     // Slots of copies serve stage after stage.
@@ -246,6 +236,8 @@ struct slot_check {
           return fail(plan_rule::wrong_content, i, nothing);
         if (use.stage == 0 && uses.brings(use, what))
           write(i, at.of, at.index, content);
+        else if (use.adds)
+          add(i, at.of, at.index, content);
         else
           read(i, at.of, at.index, content);
       }

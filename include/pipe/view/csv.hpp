@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Timed passes from comma-separated values. Header for pipelining::read_csv.
+//! @brief Timed passes as comma-separated values, written and read. Header for
+//! pipelining::write_csv and read_csv.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -12,6 +13,7 @@
 #include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/append.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,6 +27,43 @@
 #include <vector>
 
 namespace pipelining::inline v0_3 {
+
+namespace detail {
+
+//! A text as a field: in quotes where it has commas, quotes or ends of lines.
+//! @source RFC 4180
+template <text_sink Sink>
+void append_csv_text(Sink& out, std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
+    out.append(text);
+    return;
+  }
+  append(out, "\"");
+  for (char const& letter : text)
+    append(out, letter == '"' ? "\"" : "", std::string_view(&letter, 1));
+  append(out, "\"");
+}
+
+} // namespace detail
+
+//! @brief Writes one line per pass, device after device, under the heading
+//!        `device,kind,stage,microbatch,chunk,start,end`. The kind is its letter
+//! in the flow, or its word where it has none. What other engines do stands behind the passes of
+//! all devices.
+//! @complexity O(n) for n passes.
+template <text_sink Sink>
+void write_csv(Sink& out, timetable_view table) {
+  out.append(std::string_view("device,kind,stage,microbatch,chunk,start,end\n"));
+  for (int row = 0; row < table.rows(); ++row) {
+    for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
+      pass const& what = table.passes[i];
+      append(out, row % table.over.extents.devices, ",");
+      detail::append_csv_text(out, sign(*table.over.declared, what.kind).c_str());
+      append(out, ",", what.stage, ",", what.microbatch, ",", what.chunk, ",");
+      append(out, table.starts[i], ",", table.ends[i], "\n");
+    }
+  }
+}
 
 namespace detail {
 
