@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "adamw.hpp"
 #include "options.hpp"
+#include "parameter.hpp"
 #include "text.hpp"
 
 namespace gpt {
