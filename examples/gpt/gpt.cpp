@@ -29,7 +29,6 @@
 #include "options.hpp"
 #include "prediction.hpp"
 #include "report.hpp"
-#include "run_system.hpp"
 #include "system.hpp"
 #include "tensor_report.hpp"
 #include "text.hpp"

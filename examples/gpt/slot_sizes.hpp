@@ -3,13 +3,15 @@
 
 //! @file
 //! @brief How a timetable cuts the work of a step, and the bytes that come of it: messages, slots,
-//! what is kept.
+//! what is kept, planned and measured.
 
 #include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
-#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/model/predict.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -21,12 +23,27 @@
 #include <vector>
 
 #include "model.hpp"
-#include "slot_use.hpp"
 #include "stage.hpp"
 
 namespace gpt {
 
 namespace pp = pipelining;
+
+//! Slots of a pool of a device, in bytes.
+struct slot_use {
+  std::int64_t planned = 0;  //!< what the plan reserves
+  std::int64_t measured = 0; //!< the most that was in use at once
+};
+
+//! @param ran when each pass of a step ran. @param sizes of the plan: `bytes(pool, pass)`
+template <class Sizes>
+[[nodiscard]] slot_use slot_use_of(
+  pp::plan_view work, pp::timetable_view ran, Sizes const& sizes, int device, pp::slot_class of) {
+  return {work.layout(device, of).count * work.layout(device, of).bytes,
+          static_cast<std::int64_t>(pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
+            return static_cast<double>(sizes.bytes(of, what));
+          }))};
+}
 
 //! Shards of the weights of a stage, where the schedule gathers them.
 inline constexpr std::int64_t weight_shard_count = 2;
@@ -145,7 +162,8 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
     all.push_back({activations.planned,
                    activations.measured,
                    work.host_bytes == nullptr ? 0 : work.host_bytes[device],
-                   static_cast<std::int64_t>(pp::peak_host_bytes(ran, device, bytes)),
+                   static_cast<std::int64_t>(
+                     pp::peak_slot_bytes(ran, device, pp::slot_class::host_activation, bytes)),
                    weights.planned,
                    weights.measured,
                    gradients.planned,
@@ -158,12 +176,13 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
 //! keys and values of whole layers, which chunks would share.
 [[nodiscard]] inline double
 kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
-  return pp::peak_activation_bytes(table, device, [&sizes](pp::pass const& what) {
-    layer_range const& layers = sizes.stages[what.stage];
-    auto const shared = (layers.last - layers.first) * sizes.cut.tokens(what.microbatch) * 2 *
-                        sizes.size.key_width() * static_cast<std::int64_t>(sizeof(float));
-    return static_cast<double>(sizes.kept_bytes(what) + shared);
-  });
+  return pp::peak_slot_bytes(
+    table, device, pp::slot_class::activation, [&sizes](pp::pass const& what) {
+      layer_range const& layers = sizes.stages[what.stage];
+      auto const shared = (layers.last - layers.first) * sizes.cut.tokens(what.microbatch) * 2 *
+                          sizes.size.key_width() * static_cast<std::int64_t>(sizeof(float));
+      return static_cast<double>(sizes.kept_bytes(what) + shared);
+    });
 }
 
 //! Tokens of the sequence of each microbatch: the longest have all, the others as many as their

@@ -23,7 +23,7 @@
 #include "model.hpp"
 #include "pipeline.hpp"
 #include "sharded_piece.hpp"
-#include "slot_use.hpp"
+#include "slot_sizes.hpp"
 #include "stage.hpp"
 #include "text.hpp"
 #include "vocabulary_cut.hpp"

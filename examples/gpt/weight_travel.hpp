@@ -24,7 +24,7 @@
 
 #include "adamw.hpp"
 #include "model.hpp"
-#include "slot_use.hpp"
+#include "slot_sizes.hpp"
 #include "stage.hpp"
 #include "text.hpp"
 

@@ -70,7 +70,6 @@
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/partial_cost.hpp>
 #include <pipe/timetable/report.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 // IWYU pragma: end_exports
 #endif

@@ -13,7 +13,6 @@
 #include <pipe/planner/cut/sequence_groups.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/cost_file.hpp>
-#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/measured.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/read_shape.hpp>

@@ -15,14 +15,11 @@ MAXIMUM_LINES = 600
 WITH_BUFFERS = re.compile(r"std::(stable_sort|stable_partition|inplace_merge)\(")
 
 
-NO_FAMILIES = {"attention_exchange.hpp", "requirements.hpp"}  # which schedules include
-
-
 def lacking(folder):
     """Headers of schedules that the door does not include."""
     door = (folder / "pipe.hpp").read_text(encoding="utf-8")
-    return [line for line in (f"#include <pipe/schedule/{path.name}>\n" for path in sorted((folder / "schedule").glob("*.hpp"))
-                              if path.name not in NO_FAMILIES) if line not in door]
+    return [line for line in (f"#include <pipe/schedule/{path.name}>\n" for path in sorted((folder / "schedule").glob("*.hpp")))
+            if line not in door]
 
 
 def write(folder):

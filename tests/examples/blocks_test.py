@@ -32,7 +32,6 @@ class BlocksTest(unittest.TestCase):
 #include <cstdio>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 int wrong = 0;
 template <class Block> void check(double memory, double least, double bubble, int legs) {{
   auto const table = pipelining::make_timetable(Block{{}}, {{{DEVICES}, {4 * DEVICES}}});

@@ -3,7 +3,7 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
-#include <pipe/view/csv.hpp>
+#include <pipe/view/json.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
 

@@ -36,8 +36,7 @@ inline void report_output_without_reader() {
 
 //! True when this process has had a SIGTERM, and not because the run has failed: launchers send it
 //! to all processes when one has died, a moment before or after the store knows why.
-template <class Store>
-[[nodiscard]] bool asked_to_end(Store& line) {
+[[nodiscard]] bool asked_to_end(auto& line) {
   if (detail::was_asked_to_end == 0)
     return false;
   auto const end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);

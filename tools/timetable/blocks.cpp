@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "blocks.hpp"
-
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/frontier.hpp>
@@ -8,9 +6,9 @@
 #include <pipe/view/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +17,7 @@
 #include "progress_line.hpp"
 #include "tools/support/chart.hpp"
 #include "tools/support/split_words.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 
@@ -31,13 +30,13 @@ struct blocks_command {
   pp::block_options how{.longest_interval = 2};
 };
 
-int read_whole(std::string_view option, std::string_view word, int most) {
-  int value = 0;
-  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > most)
+template <int Most>
+int whole(std::string_view option, std::string_view word) {
+  std::optional<int> const value = number_in<int>(word);
+  if (!value || *value < 1 || *value > Most)
     throw usage_error(std::string(option) + " wants a whole number from 1 to " +
-                      std::to_string(most) + ", not '" + std::string(word) + "'");
-  return value;
+                      std::to_string(Most) + ", not '" + std::string(word) + "'");
+  return *value;
 }
 
 word_list formats(verbs) {
@@ -49,27 +48,20 @@ constexpr option_reader<blocks_command> options[] = {
    "P",
    verbs::blocks,
    "devices of the pipeline; default 8",
-   [](blocks_command& c, std::string_view option, std::string_view word) {
-     c.devices = read_whole(option, word, 256);
-   }},
+   set<whole<256>, &blocks_command::devices>},
   {"--legs",
    "N",
    verbs::blocks,
    "the most walks over the devices that a block has, 1 to 6",
-   [](blocks_command& c, std::string_view option, std::string_view word) {
-     c.how.most_legs = read_whole(option, word, pp::most_block_legs);
-   }},
+   set<whole<pp::most_block_legs>, &blocks_command::how, &pp::block_options::most_legs>},
   {"--chunks",
    "C[,C...]",
    verbs::blocks,
    "chunks of a sequence, a table for each; default 1",
    [](blocks_command& c, std::string_view option, std::string_view word) {
      c.how.chunks.clear();
-     for (std::size_t comma = 0; comma != word.npos;) {
-       comma = word.find(',');
-       c.how.chunks.push_back(read_whole(option, word.substr(0, comma), 64));
-       word.remove_prefix(comma == word.npos ? 0 : comma + 1);
-     }
+     for (std::string_view const part : split_at_commas(word))
+       c.how.chunks.push_back(whole<64>(option, part));
      std::sort(c.how.chunks.begin(), c.how.chunks.end());
    }},
   {"--format",

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief `timetable choose`: every schedule for a model on given GPUs, and the best that fits.
+//! @brief `timetable choose`: its command line, its candidates for pipelines and for sequences of
+//! unequal length, which of them can be run, and its reports.
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
@@ -16,8 +17,10 @@
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/append.hpp>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26,6 +29,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "options.hpp"
@@ -269,5 +273,67 @@ seconds_between(choose_command const& asked, int from, int to, std::int64_t toke
 //! Follows the command line after the word "choose".
 //! @throws std::exception with one line for the user.
 void choose(std::span<char const* const> words);
+
+//! Lengths of sequences: "4096,1024x20" or a file with such words.
+//! @throws usage_error
+[[nodiscard]] std::vector<int> read_lengths(std::string_view option, std::string_view word);
+
+//! Simulates the schedules for the sequences of a step: each padded to the longest; several packed
+//! into one of that length; and cut into chunks of a size, the short ones packed; and groups of
+//! GPUs that share sequences. Says on stderr what it is at.
+[[nodiscard]] candidates evaluate_lengths(choose_command const& asked);
+
+//! The sequences of a microbatch.
+using sequence_numbers = std::vector<int>;
+
+//! Ways to make microbatches of sequences of like length: of all with so many microbatches those
+//! whose largest has the fewest tokens.
+[[nodiscard]] std::vector<std::vector<sequence_numbers>>
+like_microbatches(std::vector<int> const& lengths);
+
+//! How the report calls it.
+[[nodiscard]] std::string groups_label(std::size_t microbatches);
+
+//! FlexSP: for each microbatch the groups of GPUs whose slowest is fastest. Within the memory where
+//! that can be, else as fast as can be.
+//! @throws std::invalid_argument where the model or the GPUs cannot have it.
+[[nodiscard]] candidate evaluate_groups(choose_command const& asked,
+                                        std::vector<sequence_numbers> const& microbatches);
+
+//! Adds a candidate. Where model or user need more than a plain plan, it is lowered, or another one
+//! of its schedule, adapter and stages was, and says why it cannot be run. One that may be the pick
+//! keeps its timetable.
+void add_candidate(choose_command const& asked, evaluated const& made, candidates& found);
+
+//! Moves single layers of candidates whose timetables are kept, the fastest first, as long as that
+//! makes them faster and a bound on simulated passes allows.
+void improve_cuts(choose_command const& asked, candidates& found);
+
+//! The pick, lowered and proven as it is printed; what cannot be lowered says so and is none.
+[[nodiscard]] pipelining::memory_choice choose_lowered(choose_command const& asked,
+                                                       candidates& found);
+
+//! Memory and time of what can be run; without end of the rest.
+[[nodiscard]] std::vector<pipelining::choice_point> points_of(candidates const& found);
+
+//! A constant array of a header.
+void append_list(std::string& out, char const* type, char const* name, auto const& list) {
+  pipelining::append(out, "inline constexpr ", type, " ", name, "[] = {");
+  for (std::size_t i = 0; i < list.size(); ++i)
+    pipelining::append(out, i > 0 ? ", " : "", list[i]);
+  pipelining::append(out, "};\n");
+}
+
+//! The rest of a header for sequences of unequal length, behind its type: what each chunk has, what
+//! its passes take, timetable and plan.
+//! @param value the schedule
+void append_packed(std::string& out,
+                   choose_command const& asked,
+                   candidate const& pick,
+                   std::string const& value);
+
+//! The text of a header with the pick as a type, its costs, timetable and plan.
+//! @throws usage_error for a pick that has no type.
+[[nodiscard]] std::string choose_header(choose_command const& asked, candidate const& pick);
 
 } // namespace examples

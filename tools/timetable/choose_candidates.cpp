@@ -4,7 +4,6 @@
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
@@ -20,7 +19,6 @@
 #include <optional>
 
 #include "choose.hpp"
-#include "choose_lowered.hpp"
 #include "choose_search.hpp"
 #include "progress_line.hpp"
 
@@ -164,17 +162,11 @@ pp::shape extents_inside(schedule_choice choice) {
 
 std::string label_of(schedule_choice const& c) {
   std::string text = c.name;
-  auto const add = [&text](char const* option, auto const& value) {
-    if (value)
-      text += std::string(" ") + option + " " + std::to_string(static_cast<int>(*value));
-  };
-  add("--chunks", c.chunks);
-  add("--stages-per-device", c.stages_per_device);
-  add("--group", c.group);
-  add("--forwards", c.forwards);
-  add("--forward-stages", c.forward_stages);
-  add("--backward-stages", c.backward_stages);
-  add("--memory-limit", c.memory_limit);
+  for (named_option const& each : named_options)
+    if (each.number != nullptr && each.which != option::keep && each.given(c))
+      pp::append(text, " ", each.name, " ", *(c.*each.number));
+  if (c.memory_limit)
+    pp::append(text, " --memory-limit ", static_cast<int>(*c.memory_limit));
   text += c.eager ? " --eager" : "";
   schedule_choice const usual;
   if (c.resident != usual.resident)
@@ -273,8 +265,9 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
     auto const activation = [&](pp::pass const& what) {
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
     };
-    double held = pp::peak_activation_bytes(table, device, activation);
-    double on_host = pp::peak_host_bytes(table, device, activation);
+    double held = pp::peak_slot_bytes(table, device, pp::slot_class::activation, activation);
+    double on_host =
+      pp::peak_slot_bytes(table, device, pp::slot_class::host_activation, activation);
     held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
       // The first stage keeps tokens, others what the stage before has sent.
       return what.stage == 0 ? 0

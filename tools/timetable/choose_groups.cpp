@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "choose_groups.hpp"
-
 #include <pipe/planner/cut/sequence_groups.hpp>
 #include <pipe/planner/model/predict.hpp>
 
@@ -11,6 +9,8 @@
 #include <numeric>
 #include <stdexcept>
 #include <utility>
+
+#include "choose.hpp"
 
 namespace pp = pipelining;
 

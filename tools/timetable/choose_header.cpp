@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "choose_header.hpp"
-
 #include <pipe/view/append.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "choose.hpp"
 #include "options.hpp"
 #include "search.hpp"
 

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "choose_lengths.hpp"
-
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +15,9 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <utility>
 
-#include "choose_groups.hpp"
+#include "choose.hpp"
 #include "choose_search.hpp"
 #include "files.hpp"
 #include "options.hpp"
@@ -310,23 +306,20 @@ std::vector<int> read_lengths(std::string_view option, std::string_view word) {
     at = end + 1;
     if (each.empty())
       continue;
-    int parts[2] = {0, 1};
     std::size_t const by = std::min(each.find('x'), each.size());
-    bool good = true;
-    for (std::size_t i = 0; i < (by < each.size() ? 2u : 1u); ++i) {
-      std::string_view const digits = i == 0 ? each.substr(0, by) : each.substr(by + 1);
-      auto const [last, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), parts[i]);
-      good = good && error == std::errc() && last == digits.data() + digits.size() &&
-             parts[i] >= 1 && parts[i] <= 1 << 24;
-    }
-    if (!good)
+    auto const read = [](std::string_view digits) {
+      int const value = number_in<int>(digits).value_or(0);
+      return value <= 1 << 24 ? value : 0;
+    };
+    int const length = read(each.substr(0, by));
+    int const count = by < each.size() ? read(each.substr(by + 1)) : 1;
+    if (length < 1 || count < 1)
       throw usage_error(std::string(option) +
                         " wants lengths of sequences, LENGTH or LENGTHxCOUNT, not " + quoted(each));
-    if (lengths.size() + static_cast<std::size_t>(parts[1]) > most_sequences)
+    if (lengths.size() + static_cast<std::size_t>(count) > most_sequences)
       throw usage_error(std::string(option) + " has more than " + std::to_string(most_sequences) +
                         " sequences; give those of one step");
-    lengths.insert(lengths.end(), static_cast<std::size_t>(parts[1]), parts[0]);
+    lengths.insert(lengths.end(), static_cast<std::size_t>(count), length);
   }
   if (lengths.empty())
     throw usage_error(std::string(option) + " has no lengths; give some, such as 1024x20,32768");

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "choose_lowered.hpp"
-
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/planner/search/bounds.hpp>
@@ -14,6 +12,8 @@
 #include <exception>
 #include <memory>
 #include <utility>
+
+#include "choose.hpp"
 
 namespace pp = pipelining;
 

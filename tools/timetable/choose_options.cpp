@@ -5,18 +5,15 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "choose.hpp"
-#include "choose_lengths.hpp"
 #include "files.hpp"
-#include "layouts.hpp"
 #include "options.hpp"
 
 namespace pp = pipelining;
@@ -24,23 +21,24 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-double number(std::string_view option, std::string_view word, double least, double most) {
-  double value = 0;
-  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || !(value >= least) || value > most)
-    throw usage_error(std::string(option) + " wants a number between " +
-                      std::to_string(static_cast<long long>(least)) + " and " +
-                      std::to_string(static_cast<long long>(most)) + ", not " + quoted(word));
-  return value;
+//! A number from 0 to `Most`.
+template <int Most>
+double number(std::string_view option, std::string_view word) {
+  std::optional<double> const value = number_in<double>(word);
+  if (!value || !(*value >= 0) || *value > Most)
+    throw usage_error(std::string(option) + " wants a number between 0 and " +
+                      std::to_string(Most) + ", not " + quoted(word));
+  return *value;
 }
 
-int count_of(std::string_view option, std::string_view word, int most = 1 << 20) {
-  int value = 0;
-  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > most)
+//! A whole number from 1 to `Most`.
+template <int Most = (1 << 20)>
+int count_of(std::string_view option, std::string_view word) {
+  std::optional<int> const value = number_in<int>(word);
+  if (!value || *value < 1 || *value > Most)
     throw usage_error(std::string(option) + " wants a whole number between 1 and " +
-                      std::to_string(most) + ", not " + quoted(word));
-  return value;
+                      std::to_string(Most) + ", not " + quoted(word));
+  return *value;
 }
 
 double gigabytes(std::string_view option, std::string_view word) {
@@ -55,13 +53,11 @@ double gigabytes(std::string_view option, std::string_view word) {
       unit = factor;
       break;
     }
-  double value = 0;
-  auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc() || end != digits.data() + digits.size() ||
-      !pp::gpu_range.contains(unit * value))
+  std::optional<double> const value = number_in<double>(digits);
+  if (!value || !pp::gpu_range.contains(unit * *value))
     throw usage_error(std::string(option) + " wants an amount " + pp::gpu_range.words +
                       " GB, such as 80GB, 80GiB, 500MB or 2TB, not " + quoted(word));
-  return unit * value;
+  return unit * *value;
 }
 
 //! A name that is known, or else a file. What is wrong with one is said of its name.
@@ -90,15 +86,11 @@ auto named_or_file(std::string_view option, std::string_view word, Find find, Re
 //! @param wanted what to name, for people
 std::vector<std::string_view>
 names_of(std::string_view option, std::string_view word, std::string_view wanted) {
-  std::vector<std::string_view> names;
-  for (std::size_t begin = 0, comma = 0; comma != word.npos; begin = comma + 1) {
-    comma = word.find(',', begin);
-    names.push_back(word.substr(begin, comma == word.npos ? comma : comma - begin));
-    if (names.back().empty())
-      throw usage_error(std::string(option) +
-                        " has no name at the beginning, at the end or between two commas; name " +
-                        std::string(wanted));
-  }
+  std::vector<std::string_view> const names = split_at_commas(word);
+  if (std::find(names.begin(), names.end(), "") != names.end())
+    throw usage_error(std::string(option) +
+                      " has no name at the beginning, at the end or between two commas; name " +
+                      std::string(wanted));
   return names;
 }
 
@@ -137,85 +129,64 @@ constexpr option_reader<choose_command> options[] = {
    "S",
    modelled,
    "tokens of a sequence",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.setup.sequence = count_of(option, word, 1 << 24);
-   }},
+   set<count_of<(1 << 24)>, &choose_command::setup, &pp::training_setup::sequence>},
   {"--devices",
    "P",
    modelled,
    "devices of the pipeline",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.devices = count_of(option, word, 256);
-   }},
+   set<count_of<256>, &choose_command::devices>},
   {"--microbatches",
    "M",
    modelled,
    "microbatches of one step",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.microbatches = count_of(option, word, 4096);
-   }},
+   set<count_of<4096>, &choose_command::microbatches>},
   {"--lengths",
    "L,LxN,...",
    verbs::choose,
    "in place of --sequence and --microbatches: the lengths of the sequences of one step, N of a "
    "length, or a file with such words",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.lengths = read_lengths(option, word);
-   }},
+   set<read_lengths, &choose_command::lengths>},
   {"--sequences",
    "B",
    modelled,
    "sequences of a microbatch; default 1",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.setup.sequences = count_of(option, word, 1 << 12);
-   }},
+   set<count_of<(1 << 12)>, &choose_command::setup, &pp::training_setup::sequences>},
   {"--tensor",
    "T",
    modelled,
    "GPUs that share every layer; default 1",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.setup.tensor = count_of(option, word, 1024);
-   }},
+   set<count_of<1024>, &choose_command::setup, &pp::training_setup::tensor>},
   {"--data",
    "D",
    modelled,
    "replicas that share the optimizer's state; default 1",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.setup.data = count_of(option, word);
-   }},
+   set<count_of<>, &choose_command::setup, &pp::training_setup::data>},
   {"--expert",
    "E",
    modelled,
    "GPUs over which experts are spread; default 1",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.setup.expert = count_of(option, word, 1024);
-   }},
+   set<count_of<1024>, &choose_command::setup, &pp::training_setup::expert>},
   {"--memory",
    "X",
    modelled,
    "of a GPU: 80GB, 80GiB; default: the GPU's",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.memory_gb = gigabytes(option, word);
-   }},
+   set<gigabytes, &choose_command::memory_gb>},
   {"--efficiency",
    "L,A,V",
    modelled,
    "shares of the peak rate in layers, attention and the output layer; default 0.62,0.62,0.40",
    [](choose_command& c, std::string_view option, std::string_view word) {
-     double* const parts[] = {&c.reached.linear, &c.reached.attention, &c.reached.vocabulary};
-     std::string_view rest = word;
-     for (double* const part : parts) {
-       std::size_t const comma = rest.find(',');
-       *part = number(option, rest.substr(0, comma), 0, 1);
-       if (!pp::share_range.contains(*part))
+     double* const shares[] = {&c.reached.linear, &c.reached.attention, &c.reached.vocabulary};
+     std::vector<std::string_view> const parts = split_at_commas(word);
+     if (parts.size() != std::size(shares))
+       throw usage_error(std::string(option) +
+                         " wants three shares of the peak rate, LAYERS,ATTENTION,OUTPUT, not " +
+                         quoted(word));
+     for (std::size_t i = 0; i < parts.size(); ++i) {
+       *shares[i] = number<1>(option, parts[i]);
+       if (!pp::share_range.contains(*shares[i]))
          throw usage_error(std::string(option) + ": a share must be " + pp::share_range.words +
-                           ", not " + quoted(rest.substr(0, comma)));
-       bool const last = part == parts[2];
-       if ((comma == std::string_view::npos) != last)
-         throw usage_error(std::string(option) +
-                           " wants three shares of the peak rate, LAYERS,ATTENTION,OUTPUT, not " +
-                           quoted(word));
-       rest.remove_prefix(last ? rest.size() : comma + 1);
+                           ", not " + quoted(parts[i]));
      }
    }},
   {"--cost",
@@ -277,9 +248,7 @@ constexpr option_reader<choose_command> options[] = {
    verbs::choose,
    "passes vary by this share of their time (standard deviation); ranks by the 95th percentile of "
    "40 samples",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.jitter = number(option, word, 0, 1);
-   }},
+   set<number<1>, &choose_command::jitter>},
   {"--search",
    "",
    verbs::choose,
@@ -290,23 +259,13 @@ constexpr option_reader<choose_command> options[] = {
    "X",
    verbs::choose,
    "of the search: how long; default 5",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.seconds = number(option, word, 0, 86400);
-   }},
+   set<number<86400>, &choose_command::seconds>},
   {"--rounds",
    "N",
    verbs::choose,
    "of the search: N rounds in place of seconds: the same result on any machine",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.rounds = count_of(option, word);
-   }},
-  {"--seed",
-   "N",
-   verbs::choose,
-   "of the search",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.seed = static_cast<std::uint64_t>(count_of(option, word, 1 << 30));
-   }},
+   set<count_of<>, &choose_command::rounds>},
+  {"--seed", "N", verbs::choose, "of the search", set<count_of<(1 << 30)>, &choose_command::seed>},
   {"--all",
    "",
    verbs::choose,
@@ -317,9 +276,7 @@ constexpr option_reader<choose_command> options[] = {
    modelled,
    "text (default) or json; choose also has svg (memory and time of all) and header (C++: the pick "
    "as a type, its costs, timetable and plan; of schedules whose layers stay on a device)",
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.format = one_of(option, word, formats(c.verb));
-   },
+   set_one_of<formats, &choose_command::format>,
    formats},
   json_option<choose_command>(modelled),
 };

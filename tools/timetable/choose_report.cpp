@@ -13,9 +13,6 @@
 #include <stdexcept>
 
 #include "choose.hpp"
-#include "choose_header.hpp"
-#include "choose_lengths.hpp"
-#include "choose_lowered.hpp"
 #include "options.hpp"
 #include "tools/support/decimals.hpp"
 
@@ -401,23 +398,20 @@ void append_reasons(std::string& out,
          per_cent(least.ranked / pick.ranked - 1) + " slower\n";
 }
 
-void append_json_groups(std::string& out, candidate const& one) {
-  auto const list = [&out](auto const& values, auto const& add) {
-    out += "[";
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      out += i > 0 ? ", " : "";
-      add(values[i]);
-    }
-    out += "]";
-  };
-  out += ", \"groups\": ";
-  list(one.groups, [&](std::vector<gpu_group> const& groups) {
-    list(groups, [&](gpu_group const& group) {
-      pp::append(out, "{\"gpus\": ", group.gpus, ", \"sequences\": ");
-      list(group.sequences, [&](int sequence) { pp::append(out, sequence); });
-      out += "}";
-    });
-  });
+//! A list of JSON behind what stands before it.
+template <class Values, class Add>
+void append_list(std::string& out, std::string_view before, Values const& values, Add const& add) {
+  pp::append(out, before, "[");
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    out += i > 0 ? ", " : "";
+    add(values[i]);
+  }
+  out += "]";
+}
+
+template <class Value>
+void append_list(std::string& out, std::string_view before, std::vector<Value> const& values) {
+  append_list(out, before, values, [&out](Value value) { pp::append(out, value); });
 }
 
 std::string json_of(choose_command const& asked,
@@ -429,10 +423,9 @@ std::string json_of(choose_command const& asked,
     out += c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20 ? '_' : c;
   pp::append(out, "\", \"devices\": ", asked.devices, ", \"microbatches\": ", asked.microbatches);
   pp::append(out, ", \"memory_gb\": ", asked.memory_gb);
-  pp::append(out, ", \"pick\": ", *choice.pick, ",\n \"frontier\": [");
-  for (std::size_t i = 0; i < best.size(); ++i)
-    pp::append(out, i > 0 ? ", " : "", best[i]);
-  out += "],\n \"candidates\": [";
+  pp::append(out, ", \"pick\": ", *choice.pick);
+  append_list(out, ",\n \"frontier\": ", best);
+  out += ",\n \"candidates\": [";
   for (std::size_t i = 0; i < found.all.size(); ++i) {
     candidate const& one = found.all[i];
     pp::append(out, i > 0 ? ",\n  " : "\n  ", "{\"schedule\": \"", one.label, "\"");
@@ -440,12 +433,8 @@ std::string json_of(choose_command const& asked,
     pp::append(out, ", \"bound\": ", one.bound, ", \"bubble_rate\": ", one.bubble);
     if (one.any_bound > 0)
       pp::append(out, ", \"any_bound\": ", one.any_bound);
-    if (!one.places.empty()) {
-      out += ", \"places\": [";
-      for (std::size_t p = 0; p < one.places.size(); ++p)
-        pp::append(out, p > 0 ? ", " : "", one.places[p]);
-      out += "]";
-    }
+    if (!one.places.empty())
+      append_list(out, ", \"places\": ", one.places);
     if (!one.cannot.empty()) {
       out += ", \"cannot\": ";
       pp::append_quoted(out, one.cannot);
@@ -457,19 +446,19 @@ std::string json_of(choose_command const& asked,
                  one.gigabytes * band->least,
                  ", \"memory_most_gb\": ",
                  one.gigabytes * band->most);
-    out += ", \"layers\": [";
-    for (std::size_t s = 0; s < one.layers.size(); ++s)
-      pp::append(out, s > 0 ? ", " : "", one.layers[s]);
+    append_list(out, ", \"layers\": ", one.layers);
     if (std::string const layout = layout_of(one); !layout.empty())
-      pp::append(out, "], \"layout\": \"", layout, "\"");
-    else
-      out += "]";
-    out += ", \"chunk_lengths\": [";
-    for (std::size_t c = 0; c < one.chunk_lengths.size(); ++c)
-      pp::append(out, c > 0 ? ", " : "", one.chunk_lengths[c]);
-    out += "]";
+      pp::append(out, ", \"layout\": \"", layout, "\"");
+    append_list(out, ", \"chunk_lengths\": ", one.chunk_lengths);
     if (!one.groups.empty())
-      append_json_groups(out, one);
+      append_list(out, ", \"groups\": ", one.groups, [&out](std::vector<gpu_group> const& groups) {
+        append_list(out, "", groups, [&out](gpu_group const& group) {
+          append_list(out,
+                      "{\"gpus\": " + std::to_string(group.gpus) + ", \"sequences\": ",
+                      group.sequences);
+          out += "}";
+        });
+      });
     out += "}";
   }
   return out + "]}\n";

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "choose.hpp"
-#include "choose_lowered.hpp"
 #include "progress_line.hpp"
 
 namespace examples {

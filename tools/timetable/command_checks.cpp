@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "command_checks.hpp"
-
 #include <pipe/flow/shape.hpp>
 
 #include <string>
 #include <string_view>
 
+#include "command_line.hpp"
 #include "files.hpp"
-#include "layouts.hpp"
 
 namespace pp = pipelining;
 

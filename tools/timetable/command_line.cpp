@@ -5,14 +5,19 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
-#include "command_checks.hpp"
 #include "files.hpp"
-#include "layouts.hpp"
 
 namespace examples {
 namespace {
@@ -74,14 +79,7 @@ double read_time(std::string_view option, std::string_view word) {
 }
 
 pipelining::uniform_cost read_cost(std::string_view option, std::string_view word) {
-  std::vector<std::string_view> parts;
-  for (std::string_view rest = word; parts.size() < 6;) {
-    std::size_t const comma = rest.find(',');
-    parts.push_back(rest.substr(0, comma));
-    if (comma == std::string_view::npos)
-      break;
-    rest.remove_prefix(comma + 1);
-  }
+  std::vector<std::string_view> const parts = split_at_commas(word);
   if (parts.size() != 3 && parts.size() != 4)
     throw usage_error(std::string(option) + " wants 3 or 4 times, F,I,W or F,I,W,COMM, not " +
                       quoted(word));
@@ -95,15 +93,19 @@ pipelining::uniform_cost read_cost(std::string_view option, std::string_view wor
   return cost;
 }
 
+//! Reads times into places.
+void read_times(std::span<double* const> places,
+                std::string_view option,
+                std::vector<std::string_view> const& parts) {
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    *places[i] = read_time(option, parts[i]);
+}
+
 void read_parts(stage_layout& layout, std::string_view option, std::string_view word) {
-  std::string_view rest = word;
-  for (double* const part : {&layout.embedding, &layout.module, &layout.output}) {
-    std::size_t const comma = rest.find(',');
-    if ((comma == rest.npos) != (part == &layout.output))
-      throw usage_error(std::string(option) + " wants 3 numbers, E,m,L, not " + quoted(word));
-    *part = read_time(option, rest.substr(0, comma));
-    rest.remove_prefix(comma == rest.npos ? rest.size() : comma + 1);
-  }
+  std::vector<std::string_view> const parts = split_at_commas(word);
+  if (parts.size() != 3)
+    throw usage_error(std::string(option) + " wants 3 numbers, E,m,L, not " + quoted(word));
+  read_times(std::array{&layout.embedding, &layout.module, &layout.output}, option, parts);
 }
 
 adapter read_adapter(std::string_view option, std::string_view word) {
@@ -114,47 +116,41 @@ adapter read_adapter(std::string_view option, std::string_view word) {
     ->which;
 }
 
+std::string read_schedule(std::string_view, std::string_view word) {
+  return std::string(find_schedule(word).name);
+}
+
 //! Times of the passes of shards and, as far as given, of a broadcast and a reduce.
 void read_vocabulary_cost(pipelining::uniform_cost& cost,
                           std::string_view option,
                           std::string_view word) {
-  double* const times[] = {&cost.embed,
-                           &cost.logits,
-                           &cost.logits_gradient,
-                           &cost.embed_gradient,
-                           &cost.broadcast,
-                           &cost.reduce};
-  std::string_view rest = word;
-  std::size_t count = 0;
-  for (; count < std::size(times); ++count) {
-    std::size_t const comma = rest.find(',');
-    *times[count] = read_time(option, rest.substr(0, comma));
-    if (comma == std::string_view::npos)
-      break;
-    rest.remove_prefix(comma + 1);
-  }
-  if (count != 3 && count != 5)
+  std::vector<std::string_view> const parts = split_at_commas(word);
+  if (parts.size() != 4 && parts.size() != 6)
     throw usage_error(std::string(option) +
                       " wants 4 or 6 times, E,S,T,G or E,S,T,G,BROADCAST,REDUCE, not " +
                       quoted(word));
+  read_times(std::array{&cost.embed,
+                        &cost.logits,
+                        &cost.logits_gradient,
+                        &cost.embed_gradient,
+                        &cost.broadcast,
+                        &cost.reduce},
+             option,
+             parts);
 }
 
 //! Bytes of a message and, as far as given, of an activation, a weight input, the state of a
 //! sequence and its gradient, the gradient of a tied weight and a row of totals.
 pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view word) {
   std::int64_t values[7]{};
-  std::string_view rest = word;
-  for (std::size_t i = 0;; ++i) {
-    if (i == std::size(values))
-      throw usage_error(std::string(option) + " wants at most 7 numbers, not " + quoted(word));
-    std::size_t const comma = rest.find(',');
-    values[i] = read_number<std::int64_t>(option, rest.substr(0, comma), "numbers of bytes");
+  std::vector<std::string_view> const parts = split_at_commas(word);
+  if (parts.size() > std::size(values))
+    throw usage_error(std::string(option) + " wants at most 7 numbers, not " + quoted(word));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    values[i] = read_number<std::int64_t>(option, parts[i], "numbers of bytes");
     if (!pipelining::byte_range.contains(static_cast<double>(values[i])))
       throw usage_error(std::string(option) + ": a size must be " + pipelining::byte_range.words +
-                        ", not " + quoted(rest.substr(0, comma)));
-    if (comma == std::string_view::npos)
-      break;
-    rest.remove_prefix(comma + 1);
+                        ", not " + quoted(parts[i]));
   }
   return {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
 }
@@ -162,14 +158,29 @@ pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view w
 //! The chunks of microbatches: 1,1,4.
 std::vector<int> read_counts(std::string_view option, std::string_view word) {
   std::vector<int> counts;
-  for (std::string_view rest = word;;) {
-    std::size_t const comma = rest.find(',');
-    counts.push_back(read_extent(option, rest.substr(0, comma)));
-    if (comma == std::string_view::npos)
-      return counts;
-    rest.remove_prefix(comma + 1);
-  }
+  for (std::string_view const part : split_at_commas(word))
+    counts.push_back(read_extent(option, part));
+  return counts;
 }
+
+std::uint64_t read_seed(std::string_view option, std::string_view word) {
+  return read_number<std::uint64_t>(option, word, "a whole number");
+}
+
+//! A number above 0 and at most 10 to the power of `Most`.
+template <int Most>
+double read_amount(std::string_view option, std::string_view word) {
+  double const value = read_number<double>(option, word, "a number");
+  if (!(value > 0) || value > std::pow(10, Most))
+    throw usage_error(std::string(option) + " must be above 0 and at most 1e" +
+                      std::to_string(Most) + ", not " + quoted(word));
+  return value;
+}
+
+template <auto Member>
+constexpr auto extent = set<read_extent, &command::choice, Member>;
+template <auto Member>
+constexpr auto time_of = set<read_time, &command::cost, Member>;
 
 //! Those that are told the size of a pipeline.
 constexpr verbs sized = verbs::timetable | verbs::compare | verbs::search | verbs::gaps;
@@ -182,20 +193,12 @@ constexpr verbs printed = verbs::timetable | verbs::csv | verbs::search;
 
 //! In the order of --help.
 constexpr option_reader<command> options[] = {
-  {"--devices",
-   "P",
-   sized,
-   "devices of the pipeline",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.devices = read_extent(option, word);
-   }},
+  {"--devices", "P", sized, "devices of the pipeline", extent<&schedule_choice::devices>},
   {"--microbatches",
    "M",
    sized,
    "microbatches of one step",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.microbatches = read_extent(option, word);
-   }},
+   extent<&schedule_choice::microbatches>},
   {"--cost",
    "F,I,W[,COMM]|FILE",
    sized | verbs::csv,
@@ -243,9 +246,7 @@ constexpr option_reader<command> options[] = {
    "lie); compare has text, csv and json, gaps text and json; search also has header, the order as "
    "a "
    "C++ type",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.format = one_of(option, word, formats(c.verb));
-   },
+   set_one_of<formats, &command::format>,
    formats},
   json_option<command>(sized | verbs::csv),
   {"--output",
@@ -257,17 +258,13 @@ constexpr option_reader<command> options[] = {
    "NAME",
    verbs::timetable,
    "of html: a second schedule below, with the same work",
-   [](command& c, std::string_view, std::string_view word) {
-     c.against = find_schedule(word).name;
-   },
+   set<read_schedule, &command::against>,
    schedule_names},
   {"--torch",
    "VERSION",
    printed,
    "of pytorch-comms: the version that reads the file, 2.10 to 2.15 (default)",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.torch = one_of(option, word, torch_versions(c.verb));
-   },
+   set_one_of<torch_versions, &command::torch>,
    torch_versions},
   {"--policy",
    "POLICY",
@@ -275,9 +272,7 @@ constexpr option_reader<command> options[] = {
    "of calls and memory: pipeline (one communicator), pair (default, one for each pair of "
    "devices), edge (one for each directed edge), or exchange (one, in which shards of a vocabulary "
    "exchange at once)",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.policy = one_of(option, word, policies(c.verb));
-   },
+   set_one_of<policies, &command::policy>,
    policies},
   {"--bytes",
    "M[,A,W,S,G,T,R]",
@@ -298,54 +293,40 @@ constexpr option_reader<command> options[] = {
    "every visit of a stage), gathered-once, weights-on-host (of the last stage of every device), "
    "or, of slimpipe, attention-exchange (devices take over attention of each other, with --tokens "
    "and --attention-ratio)",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.adapted = read_adapter(option, word);
-   },
+   set<read_adapter, &command::choice, &schedule_choice::adapted>,
    [](verbs) { return names_in(named_adapters); }},
   {"--frozen",
    "N",
    verbs::timetable,
    "the first N stages have nothing to train: they only go forward",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.frozen = read_extent(option, word);
-   }},
+   extent<&schedule_choice::frozen>},
   {"--gather",
    "T",
    adapting,
    "of weights in shards or on the host: time of a gather of a stage's weights, or of a load; "
    "default 0",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.gather = read_time(option, word);
-   }},
+   time_of<&pipelining::uniform_cost::gather>},
   {"--scatter",
    "T",
    adapting,
    "of the same: time of a scatter of a stage's gradients; default 0",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.scatter = read_time(option, word);
-   }},
+   time_of<&pipelining::uniform_cost::scatter>},
   {"--resident",
    "K",
    adapting,
    "of sharded-weights: the weights of a stage stay while it is among the next K of its device; "
    "default 2",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.resident = read_extent(option, word);
-   }},
+   extent<&schedule_choice::resident>},
   {"--prefetch",
    "N",
    adapting,
    "of sharded-weights: stages ahead whose weights are gathered; default 1",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.prefetch = read_extent(option, word);
-   }},
+   extent<&schedule_choice::prefetch>},
   {"--recompute-cost",
    "T",
    adapting,
    "of recompute: time of a recompute; default: as a forward pass",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.recompute = read_time(option, word);
-   }},
+   time_of<&pipelining::uniform_cost::recompute>},
   {"--copy-cost",
    "T",
    adapting,
@@ -357,9 +338,7 @@ constexpr option_reader<command> options[] = {
    "K",
    adapting,
    "of offload: only activations of the first K stages of a device",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.offloaded_stages = read_extent(option, word);
-   }},
+   extent<&schedule_choice::offloaded_stages>},
   {"--vocabulary-cost",
    "E,S,T,G[,BROADCAST,REDUCE]",
    adapting,
@@ -371,13 +350,7 @@ constexpr option_reader<command> options[] = {
    "N",
    named,
    "give a search up after this time",
-   [](command& c, std::string_view option, std::string_view word) {
-     double const seconds = read_number<double>(option, word, "a number");
-     if (!(seconds > 0) || seconds > 1e6)
-       throw usage_error(std::string(option) + " must be above 0 and at most 1e6, not " +
-                         quoted(word));
-     c.limit_seconds = seconds;
-   }},
+   set<read_amount<6>, &command::limit_seconds>},
   {"--width",
    "N",
    printed,
@@ -392,29 +365,17 @@ constexpr option_reader<command> options[] = {
    printed,
    "say how long N iterations take in a row, with a barrier at the optimizer's step and with its "
    "validation in the next iteration",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.iterations = read_extent(option, word);
-   }},
+   set<read_extent, &command::iterations>},
   {"--memory",
    "X",
    verbs::search,
    "what a device may hold, in microbatches of its share of the model",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.search.memory = read_number<double>(option, word, "a number");
-     if (!(c.search.memory > 0) || c.search.memory > 1e6)
-       throw usage_error(std::string(option) + " must be above 0 and at most 1e6, not " +
-                         quoted(word));
-   }},
+   set<read_amount<6>, &command::search, &search_command::memory>},
   {"--seconds",
    "N",
    verbs::search,
    "the time it may take; default 10",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.search.seconds = read_number<double>(option, word, "a number");
-     if (!(c.search.seconds > 0) || c.search.seconds > 1e6)
-       throw usage_error(std::string(option) + " must be above 0 and at most 1e6, not " +
-                         quoted(word));
-   }},
+   set<read_amount<6>, &command::search, &search_command::seconds>},
   {"--moves",
    "N",
    verbs::search,
@@ -428,9 +389,7 @@ constexpr option_reader<command> options[] = {
    "N",
    verbs::search,
    "other numbers give other orders; default 1",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.search.seed = read_number<std::uint64_t>(option, word, "a whole number");
-   }},
+   set<read_seed, &command::search, &search_command::seed>},
   {"--goal",
    "GOAL",
    verbs::search,
@@ -450,25 +409,19 @@ constexpr option_reader<command> options[] = {
    "NAME",
    verbs::search,
    "only on the placement of this schedule",
-   [](command& c, std::string_view, std::string_view word) {
-     c.search.like = find_schedule(word).name;
-   },
+   set<read_schedule, &command::search, &search_command::like>,
    schedule_names},
   {"--chunks",
    "C",
    verbs::timetable | verbs::compare | verbs::search,
    "chunks of a sequence",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.chunks = read_extent(option, word);
-   }},
+   extent<&schedule_choice::chunks>},
   {"--tokens",
    "S",
    named,
    "tokens of a sequence; chunks get equal work, --cost is the mean over them (by default 1 for a "
    "forward pass, and what the work takes for the others), and their lengths are printed",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.tokens = read_extent(option, word);
-   }},
+   set<read_extent, &command::tokens>},
   {"--attention-ratio",
    "A",
    named,
@@ -488,62 +441,38 @@ constexpr option_reader<command> options[] = {
    "V",
    verbs::timetable | verbs::compare | verbs::search,
    "stages of the model on each device",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.stages_per_device = read_extent(option, word);
-   }},
-  {"--group",
-   "N",
-   named,
-   "microbatches that travel together",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.group = read_extent(option, word);
-   }},
+   extent<&schedule_choice::stages_per_device>},
+  {"--group", "N", named, "microbatches that travel together", extent<&schedule_choice::group>},
   {"--forwards",
    "N",
    named,
    "forward passes of a device before its first backward pass, at most",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.forwards = read_extent(option, word);
-   }},
+   extent<&schedule_choice::forwards>},
   {"--forward-stages",
    "N",
    named,
    "stages that go forward, in equal shares all layers but the last",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.forward_stages = read_extent(option, word);
-   }},
+   extent<&schedule_choice::forward_stages>},
   {"--backward-stages",
    "N",
    named,
    "stages that go back, of a layer each, whose time --cost is",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.backward_stages = read_extent(option, word);
-   }},
+   extent<&schedule_choice::backward_stages>},
   {"--chunk-counts",
    "C,C,...",
    named,
    "chunks of the microbatches in turn; after the last, from the first again",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.chunk_counts = read_counts(option, word);
-   }},
+   set<read_counts, &command::choice, &schedule_choice::chunk_counts>},
   {"--keep",
    "K",
    named,
    "chunks of a microbatch whose activations are kept, at most",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.keep = read_extent(option, word);
-   }},
+   extent<&schedule_choice::keep>},
   {"--memory-limit",
    "X",
    named,
    "activations of a device, in microbatches of one stage",
-   [](command& c, std::string_view option, std::string_view word) {
-     double const limit = read_number<double>(option, word, "a number");
-     if (!(limit > 0) || limit > 1e9)
-       throw usage_error(std::string(option) + " must be above 0 and at most 1e9, not " +
-                         quoted(word));
-     c.choice.memory_limit = limit;
-   }},
+   set<read_amount<9>, &command::choice, &schedule_choice::memory_limit>},
   {"--eager",
    "",
    named,
@@ -558,17 +487,13 @@ constexpr option_reader<command> options[] = {
    "T",
    named | verbs::csv,
    "time of an overlapped pair; default: the sum of both passes",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.overlapped_pair = read_time(option, word);
-   }},
+   time_of<&pipelining::uniform_cost::overlapped_pair>},
   {"--all-reduce",
    "T",
    named | verbs::csv,
    "how long a forward pass or backward_input that runs by itself waits for its tensor parallel "
    "group; hidden in a pair and in a whole backward",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.all_reduce = read_time(option, word);
-   }},
+   time_of<&pipelining::uniform_cost::all_reduce>},
 };
 
 } // namespace

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The command line of the timetable tool: what it says, read strictly.
+//! @brief The command line of the timetable tool: what it says, read strictly, and which options go
+//! together.
 
 #include <pipe/plan/sizes.hpp>
 #include <pipe/planner/model/cost_file.hpp>
@@ -78,5 +79,9 @@ struct command {
 
 //! The first line of a report on many schedules: the size of the pipeline and the costs.
 [[nodiscard]] std::string describe_setting(command const& asked);
+
+//! Checks what was read against each other, and completes costs by what else was given.
+//! @throws usage_error
+void check(command& result, read_words const& read);
 
 } // namespace examples

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "compare.hpp"
-
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/json.hpp>
@@ -13,8 +11,10 @@
 #include <vector>
 
 #include "make.hpp"
+#include "markdown_table.hpp"
 #include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 
@@ -89,26 +89,11 @@ std::string text_of(command const& asked, std::vector<compared> const& all) {
   for (compared const& line : all)
     rows.push_back(line.problem.empty() ? cells_of(line)
                                         : std::vector<std::string>{line.name, line.problem});
-  std::vector<std::size_t> widths;
-  for (std::vector<std::string> const& row : rows)
-    for (std::size_t i = 0; i < row.size() && (i == 0 || row.size() == rows[0].size()); ++i) {
-      widths.resize(std::max(widths.size(), i + 1));
-      widths[i] = std::max(widths[i], row[i].size());
-    }
   std::string text = describe_setting(asked);
   pp::append(text,
              "gap: to the makespan that no order of its placement and memory can beat\n"
              "peaks: microbatches on a device's share of the model, at most on any device\n\n");
-  for (std::vector<std::string> const& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      std::string const gap(widths[i] - std::min(widths[i], row[i].size()), ' ');
-      text += i == 0                        ? row[i] + (row.size() > 1 ? gap : "")
-              : row.size() < rows[0].size() ? "  " + row[i]
-                                            : "  " + gap + row[i];
-    }
-    text += "\n";
-  }
-  return text;
+  return text + aligned(rows, 1);
 }
 
 std::string csv_of(std::vector<compared> const& all) {

@@ -9,7 +9,6 @@
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
@@ -282,8 +281,10 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
     one.gigabytes =
       std::max(one.gigabytes,
                (resident[static_cast<std::size_t>(device)] +
-                pp::peak_activation_bytes(
-                  table, device, [&kept](pp::pass const& what) { return kept[what.stage]; })) /
+                pp::peak_slot_bytes(table,
+                                    device,
+                                    pp::slot_class::activation,
+                                    [&kept](pp::pass const& what) { return kept[what.stage]; })) /
                  1e9);
   auto const sent = [=, extents = one.extents](pp::pass const& maker,
                                                pp::product_reader const& reader) {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "gaps.hpp"
-
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>
@@ -22,6 +20,7 @@
 #include "markdown_table.hpp"
 #include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 

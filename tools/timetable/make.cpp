@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "files.hpp"
-#include "layouts.hpp"
 #include "patience.hpp"
 
 namespace pp = pipelining;
@@ -223,22 +222,11 @@ schedule_choice choice_for(schedule_choice const& choice, std::string const& nam
   result.name = name;
   result.devices = choice.devices;
   result.microbatches = choice.microbatches;
-  if (has(takes, option::chunks))
-    result.chunks = choice.chunks;
-  if (has(takes, option::stages_per_device))
-    result.stages_per_device = choice.stages_per_device;
-  if (has(takes, option::group))
-    result.group = choice.group;
+  for (named_option const& each : named_options)
+    if (each.number != nullptr && has(takes, each.which))
+      result.*each.number = choice.*each.number;
   if (has(takes, option::chunk_counts))
     result.chunk_counts = choice.chunk_counts;
-  if (has(takes, option::keep))
-    result.keep = choice.keep;
-  if (has(takes, option::forwards))
-    result.forwards = choice.forwards;
-  if (has(takes, option::forward_stages))
-    result.forward_stages = choice.forward_stages;
-  if (has(takes, option::backward_stages))
-    result.backward_stages = choice.backward_stages;
   if (has(takes, option::memory_limit))
     result.memory_limit = choice.memory_limit;
   result.eager = choice.eager && has(takes, option::eager);

@@ -5,11 +5,10 @@
 #include <pipe/view/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <system_error>
 
+#include "options.hpp"
 #include "tools/support/decimals.hpp"
 
 namespace examples {
@@ -35,9 +34,7 @@ std::vector<std::string_view> cells_of(std::string_view line) {
 
 //! A number as it stands, anything else in quotes.
 void append_cell(std::string& out, std::string_view cell) {
-  double value = 0;
-  auto const [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error == std::errc() && end == cell.data() + cell.size())
+  if (number_in<double>(cell))
     out += cell;
   else
     pipelining::append_quoted(out, cell);
@@ -88,6 +85,24 @@ void compare(table_line& row, double published, double ours, int digits) {
   row.push_back(decimals(published, digits));
   row.push_back(decimals(ours, digits));
   row.push_back(decimals(std::round(ours * scale) / scale - published, digits));
+}
+
+std::string aligned(std::vector<table_line> const& rows, std::size_t left) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (table_line const& row : rows)
+    for (std::size_t i = 0; i < row.size() && (i == 0 || row.size() == widths.size()); ++i)
+      widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (table_line const& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      std::string const gap(widths[i] - std::min(widths[i], row[i].size()), ' ');
+      bool const whole = row.size() == widths.size();
+      text += i > 0 ? "  " : "";
+      text += i < left ? row[i] + (row.size() > 1 ? gap : "") : (whole ? gap : "") + row[i];
+    }
+    text += "\n";
+  }
+  return text;
 }
 
 } // namespace examples

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Tables in Markdown and JSON, of published figures next to ours.
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,5 +23,9 @@ std::string json_of_tables(std::string_view text);
 
 //! Adds three cells: published, ours, and ours less published.
 void compare(table_line& row, double published, double ours, int digits);
+
+//! Columns of text, two blanks apart: so many to the left, the others to the right. A row with
+//! fewer cells than the first one is not padded, and makes no column but the first wider.
+std::string aligned(std::vector<table_line> const& rows, std::size_t left);
 
 } // namespace examples

@@ -75,6 +75,15 @@ std::string one_of(std::string_view option, std::string_view word, word_list con
   throw usage_error(std::string(option) + " wants " + known + ", not " + quoted(word));
 }
 
+std::vector<std::string_view> split_at_commas(std::string_view word) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0, comma = 0; comma != word.npos; begin = comma + 1) {
+    comma = word.find(',', begin);
+    parts.push_back(word.substr(begin, comma == word.npos ? comma : comma - begin));
+  }
+  return parts;
+}
+
 std::string wrapped(std::string_view text) {
   std::string result;
   append_wrapped(result, text, 0);

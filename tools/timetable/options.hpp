@@ -8,10 +8,13 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace examples {
@@ -81,6 +84,24 @@ template <class Command>
   return result;
 }
 
+//! Reads a word by `Read` into a member of a command, or into a member of that, and so on.
+template <auto Read, auto... Members>
+constexpr auto set = [](auto& into, std::string_view option, std::string_view word) {
+  (into.*....*Members) = Read(option, word);
+};
+
+//! The number that a whole word is; nothing where it is none, or out of range.
+template <class Number>
+[[nodiscard]] std::optional<Number> number_in(std::string_view word) {
+  Number value{};
+  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  bool const whole = error == std::errc() && end == word.data() + word.size();
+  return whole ? std::optional(value) : std::nullopt;
+}
+
+//! The parts of a word between commas.
+[[nodiscard]] std::vector<std::string_view> split_at_commas(std::string_view word);
+
 //! `--json`, the short form of `--format json`.
 template <class Command>
 [[nodiscard]] constexpr option_reader<Command> json_option(verbs of) {
@@ -96,9 +117,14 @@ template <class Command>
 [[nodiscard]] std::string
 one_of(std::string_view option, std::string_view word, word_list const& all);
 
+//! Reads one of the words that `Words` gives a verb into a member.
+template <auto Words, auto Member>
+constexpr auto set_one_of = [](auto& into, std::string_view option, std::string_view word) {
+  into.*Member = one_of(option, word, Words(into.verb));
+};
+
 //! The names of the members of a list, such as schedules.
-template <class List>
-[[nodiscard]] word_list names_in(List const& all) {
+[[nodiscard]] word_list names_in(auto const& all) {
   word_list result;
   for (auto const& each : all)
     result.push_back(each.name);

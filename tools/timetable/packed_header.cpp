@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "choose_header.hpp"
+#include "choose.hpp"
 #include "packed_model.hpp"
 
 namespace pp = pipelining;

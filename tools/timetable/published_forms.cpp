@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "published_forms.hpp"
-
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/chimera.hpp>
@@ -22,6 +20,7 @@
 #include <vector>
 
 #include "markdown_table.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "reproduce.hpp"
-
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
@@ -33,9 +30,9 @@
 #include "markdown_table.hpp"
 #include "options.hpp"
 #include "progress_line.hpp"
-#include "published_forms.hpp"
 #include "published_vocabulary.hpp"
 #include "tools/support/decimals.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 
@@ -200,8 +197,7 @@ std::string pareto() {
 }
 
 //! What the device holds that holds the most.
-template <class Schedule>
-double gigabytes(Schedule const& schedule,
+double gigabytes(auto const& schedule,
                  pp::transformer const& model,
                  pp::training_setup const& setup,
                  int devices,
@@ -216,9 +212,10 @@ double gigabytes(Schedule const& schedule,
   std::vector<double> const shares = pp::token_shares(lengths);
   double most = 0;
   for (int device = 0; device < devices; ++device) {
-    double held = pp::peak_activation_bytes(table, device, [&](pp::pass const& what) {
-      return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
-    });
+    double held =
+      pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&](pp::pass const& what) {
+        return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
+      });
     for (int stage = 0; stage < pp::stages(table.over.extents); ++stage)
       if (pp::device_of(table, stage) == device)
         held += static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
@@ -423,16 +420,16 @@ std::string vocabulary() {
     {"vocabulary", "layers", "P, M", "sequence, tokens", "published s", "ours", "difference %"}};
   for (published_run const& run : published_runs) {
     double const milliseconds = pp::makespan(timetable_of(run)) / 1000;
-    rows.push_back({run.barriers == in_one_piece     ? "in one piece"
-                    : run.barriers == pp::interlaced ? "in shards, interlaced"
-                    : run.barriers == 1              ? "in shards, one barrier"
-                                                     : "in shards, two barriers",
-                    run.layers,
-                    std::to_string(run.devices) + ", " + std::to_string(run.microbatches),
-                    std::to_string(run.sequence) + ", " + std::to_string(run.vocabulary),
-                    decimals(run.milliseconds / 1000, 3),
+    rows.push_back({run.of.barriers == in_one_piece     ? "in one piece"
+                    : run.of.barriers == pp::interlaced ? "in shards, interlaced"
+                    : run.of.barriers == 1              ? "in shards, one barrier"
+                                                        : "in shards, two barriers",
+                    run.of.layers,
+                    std::to_string(run.size.devices) + ", " + std::to_string(run.size.microbatches),
+                    std::to_string(run.sequence) + ", " + std::to_string(run.of.vocabulary),
+                    decimals(run.of.milliseconds / 1000, 3),
                     decimals(milliseconds / 1000, 3),
-                    decimals(100 * (milliseconds / run.milliseconds - 1), 1)});
+                    decimals(100 * (milliseconds / run.of.milliseconds - 1), 1)});
   }
   return table_of(rows);
 }

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "files.hpp"
-#include "layouts.hpp"
+#include "markdown_table.hpp"
 #include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
 
@@ -294,18 +294,7 @@ std::string report_of(command const& asked, std::vector<group> const& groups, gr
                     each.best_name.empty() ? "" : shown(each.best_start),
                     shown(each.found.time),
                     shown(each.found.bound)});
-  std::vector<std::size_t> widths(rows[0].size());
-  for (std::vector<std::string> const& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i)
-      widths[i] = std::max(widths[i], row[i].size());
-  for (std::vector<std::string> const& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      std::string const gap(widths[i] - row[i].size(), ' ');
-      line += i < 2 ? row[i] + gap + "  " : gap + row[i] + (i + 1 < row.size() ? "  " : "");
-    }
-    pp::append(out, line, "\n");
-  }
+  out += aligned(rows, 2);
   pp::append(out, "\nfound: ", describe(best.extents()), ", ", shown(best.found.time));
   double least = best.found.bound;
   for (group const& each : groups)

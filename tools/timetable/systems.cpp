@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "systems.hpp"
-
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -31,6 +29,7 @@
 #include "markdown_table.hpp"
 #include "progress_line.hpp"
 #include "tools/support/chart.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 

@@ -36,20 +36,16 @@
 #include <unistd.h>
 #include <vector>
 
-#include "blocks.hpp"
 #include "choose.hpp"
 #include "command_line.hpp"
-#include "compare.hpp"
 #include "completion.hpp"
-#include "gaps.hpp"
 #include "make.hpp"
 #include "options.hpp"
 #include "progress_line.hpp"
-#include "reproduce.hpp"
 #include "search.hpp"
-#include "systems.hpp"
 #include "tools/support/file_doors.hpp"
 #include "tools/support/termination.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 

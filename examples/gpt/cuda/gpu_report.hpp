@@ -16,9 +16,8 @@
 
 #include "../prediction.hpp"
 #include "../report.hpp"
-#include "../run_system.hpp"
-#include "../single_device.hpp"
 #include "../system.hpp"
+#include "../single_device.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
 #include "../vocabulary.hpp"

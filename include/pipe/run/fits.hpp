@@ -7,7 +7,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/run/stage.hpp>
-#include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 namespace pipelining::inline v0_3 {

@@ -156,31 +156,28 @@ namespace detail {
 }
 
 //! The time of a pass of a flow.
-template <cost_model Cost>
-[[nodiscard]] constexpr double time_of(Cost const& cost, flow const& declared, pass const& what) {
+[[nodiscard]] constexpr double
+time_of(cost_model auto const& cost, flow const& declared, pass const& what) {
   if constexpr (requires { cost.duration(declared, what); })
     return cost.duration(declared, what);
   else
     return cost.duration(what);
 }
 //! The same. @throws std::invalid_argument for one that is negative or not finite.
-template <cost_model Cost>
 [[nodiscard]] constexpr double
-checked_duration(Cost const& cost, flow const& declared, pass const& what) {
+checked_duration(cost_model auto const& cost, flow const& declared, pass const& what) {
   double const time = time_of(cost, declared, what);
   if (!is_time(time))
     refuse_time(word(declared, what.kind), what.stage, what.chunk);
   return time;
 }
 //! The same of a pass of training.
-template <cost_model Cost>
-[[nodiscard]] constexpr double checked_duration(Cost const& cost, pass const& what) {
+[[nodiscard]] constexpr double checked_duration(cost_model auto const& cost, pass const& what) {
   return checked_duration(cost, kinds_of_training, what);
 }
 
 //! The latency. @throws std::invalid_argument for one that is negative or not finite.
-template <cost_model Cost>
-[[nodiscard]] constexpr double checked_latency(Cost const& cost) {
+[[nodiscard]] constexpr double checked_latency(cost_model auto const& cost) {
   double const time = cost.latency();
   if (!is_time(time))
     throw std::invalid_argument("cost model: the latency must be a finite number and not negative");

@@ -402,9 +402,8 @@ private:
 };
 
 //! The times of the stages: [3][P][M].
-template <cost_model Cost>
 constexpr void
-read_times(owned<double> const& times, int devices, int microbatches, Cost const& cost) {
+read_times(owned<double> const& times, int devices, int microbatches, cost_model auto const& cost) {
   constexpr pass_kind kinds[] = {
     pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
   for (int i = 0; i < 3 * devices; ++i)
@@ -503,8 +502,8 @@ struct ZeroBubbleAuto {
 
   //! @brief Writes the order of every device.
   //! @param rows [P]
-  template <cost_model Cost>
-  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+  constexpr void
+  generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     generate_recomputed(
       extents, cost, [](pass const&) { return false; }, rows);
   }

@@ -146,9 +146,10 @@ static_assert(cost_model<uniform_cost>);
 
 //! @brief The time of an overlapped pair: what the cost model says of pairs, else the sum of the
 //! two passes.
-template <cost_model Cost>
-[[nodiscard]] constexpr double
-pair_duration(Cost const& cost, flow const& declared, pass const& first, pass const& second) {
+[[nodiscard]] constexpr double pair_duration(cost_model auto const& cost,
+                                             flow const& declared,
+                                             pass const& first,
+                                             pass const& second) {
   if constexpr (requires { cost.pair_duration(declared, first, second); })
     return cost.pair_duration(declared, first, second);
   else if constexpr (requires { cost.pair_duration(first, second); })
@@ -158,16 +159,14 @@ pair_duration(Cost const& cost, flow const& declared, pass const& first, pass co
 }
 
 //! @brief The same of two passes of training.
-template <cost_model Cost>
 [[nodiscard]] constexpr double
-pair_duration(Cost const& cost, pass const& first, pass const& second) {
+pair_duration(cost_model auto const& cost, pass const& first, pass const& second) {
   return pair_duration(cost, detail::kinds_of_training, first, second);
 }
 
 //! @brief The times between a group and other stages: what the cost model says, else those of
 //! messages.
-template <cost_model Cost>
-[[nodiscard]] constexpr group_times groups_of(Cost const& cost) {
+[[nodiscard]] constexpr group_times groups_of(cost_model auto const& cost) {
   if constexpr (requires { cost.groups(); })
     return cost.groups();
   else
@@ -176,8 +175,7 @@ template <cost_model Cost>
 
 //! @brief The times of messages by sender and receiver, [P x P]: what the cost model says, else
 //! none, and all take its latency.
-template <cost_model Cost>
-[[nodiscard]] constexpr std::span<double const> links_of(Cost const& cost) {
+[[nodiscard]] constexpr std::span<double const> links_of(cost_model auto const& cost) {
   if constexpr (requires { cost.links(); })
     return cost.links();
   else
@@ -188,8 +186,8 @@ namespace detail {
 
 //! The same for so many devices. @throws std::invalid_argument for times that are none of these, or
 //! that are negative or not finite.
-template <cost_model Cost>
-[[nodiscard]] constexpr std::span<double const> checked_links(Cost const& cost, int devices) {
+[[nodiscard]] constexpr std::span<double const> checked_links(cost_model auto const& cost,
+                                                              int devices) {
   std::span<double const> const links = links_of(cost);
   auto const count = static_cast<std::size_t>(devices);
   if (!links.empty() && links.size() != count * count)
@@ -207,8 +205,7 @@ template <cost_model Cost>
 //! @throws std::invalid_argument with one sentence that names the first that is negative or not
 //! finite.
 //! @complexity O(S C)
-template <cost_model Cost>
-constexpr void check_cost(pipeline_view const& over, Cost const& cost) {
+constexpr void check_cost(pipeline_view const& over, cost_model auto const& cost) {
   (void)checked_latency(cost);
   (void)checked_links(cost, over.extents.devices);
   group_times const groups = groups_of(cost);

@@ -140,14 +140,6 @@ public:
     return result;
   }
 
-  //! @brief Multiplies the times of one kind by one factor per chunk, on all stages.
-  //! @param factors one factor per chunk; 1 keeps the time.
-  void scale_chunks(pass_kind kind, std::vector<double> const& factors) {
-    for (int stage = 0; stage < stages_; ++stage)
-      for (int chunk = 0; chunk < chunks_; ++chunk)
-        times_.at(index(kind, stage, chunk)) *= factors.at(static_cast<std::size_t>(chunk));
-  }
-
   //! @brief Sets the time of messages from one device to another; the others take
   //! `uniform_cost::communication`.
   //! @throws std::out_of_range when a device does not exist or both are the same,

@@ -165,6 +165,22 @@ namespace detail {
   return last;
 }
 
+//! When the first pass of any device starts.
+[[nodiscard]] constexpr double first_start(timetable_view table) noexcept {
+  double first = first_start(table, 0);
+  for (int device = 1; device < table.over.extents.devices; ++device)
+    first = first_start(table, device) < first ? first_start(table, device) : first;
+  return first;
+}
+
+//! When the last pass of any device ends.
+[[nodiscard]] constexpr double last_end(timetable_view table) noexcept {
+  double last = 0;
+  for (int device = 0; device < table.over.extents.devices; ++device)
+    last = last_end(table, device) > last ? last_end(table, device) : last;
+  return last;
+}
+
 //! The most slots of a pool that a device holds at once, in chunks of one stage. A pass
 //! takes them at its start and gives them back at its end, as its flow says.
 //! @complexity O(n) for the n passes of the device.
@@ -200,26 +216,26 @@ peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
 
 //! @brief The time from the first start on any device to the last end on any device.
 [[nodiscard]] constexpr double makespan(timetable_view table) noexcept {
-  double first = detail::first_start(table, 0);
-  double last = detail::last_end(table, 0);
-  for (int device = 1; device < table.over.extents.devices; ++device) {
-    if (detail::first_start(table, device) < first)
-      first = detail::first_start(table, device);
-    if (detail::last_end(table, device) > last)
-      last = detail::last_end(table, device);
-  }
-  return last - first;
+  return detail::last_end(table) - detail::first_start(table);
 }
+
+namespace detail {
+
+//! The share of a time in which devices are idle, as a mean over them.
+[[nodiscard]] constexpr double idle_share(timetable_view table, double of) noexcept {
+  double sum = 0;
+  for (int device = 0; device < table.over.extents.devices; ++device)
+    sum += busy(table, device);
+  return of > 0 ? 1 - sum / table.over.extents.devices / of : 0;
+}
+
+} // namespace detail
 
 //! @brief The share of the span in which the device with the longest span is idle: 1 - busy / span,
 //! where busy is the
 //!        mean over devices.
 [[nodiscard]] constexpr double bubble_rate(timetable_view table) noexcept {
-  double sum = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    sum += busy(table, device);
-  double const span = span_of(table);
-  return span > 0 ? 1 - sum / table.over.extents.devices / span : 0;
+  return detail::idle_share(table, span_of(table));
 }
 
 //! @brief The most chunks of activations that a device holds at once. In training, a forward pass
@@ -295,10 +311,7 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
 //! @source own derivation
 [[nodiscard]] constexpr double post_validated_period(timetable_view table) noexcept {
   double period = span_of(table);
-  double complete = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    complete =
-      detail::last_end(table, device) > complete ? detail::last_end(table, device) : complete;
+  double const complete = detail::last_end(table);
   for (int device = 0; device < table.over.extents.devices; ++device)
     if (double const wait = complete - detail::first_final_start(table, device); wait > period)
       period = wait;

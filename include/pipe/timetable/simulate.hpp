@@ -295,16 +295,14 @@ constexpr void advance(simulation& state, Cost const& cost) {
 }
 
 //! The times of messages under a cost model. @throws as `checked_links` does.
-template <cost_model Cost>
-[[nodiscard]] constexpr message_times messages_of(Cost const& cost, int devices) {
+[[nodiscard]] constexpr message_times messages_of(cost_model auto const& cost, int devices) {
   std::span<double const> const links = checked_links(cost, devices);
   return {cost.latency(), groups_of(cost), links.empty() ? nullptr : links.data()};
 }
 
 //! An order in the arrays of a timetable with the times of messages of this cost, in which nothing
 //! has run.
-template <cost_model Cost>
-[[nodiscard]] dynamic_timetable untimed(device_orders orders, Cost const& cost) {
+[[nodiscard]] dynamic_timetable untimed(device_orders orders, cost_model auto const& cost) {
   int const devices = orders.over.extents.devices;
   message_times const messages = messages_of(cost, devices);
   std::size_t const size = orders.passes.size();
@@ -327,13 +325,12 @@ template <cost_model Cost>
 
 //! Times a whole timetable.
 //! @param starts, ends [offsets[rows]], to write
-template <cost_model Cost>
 constexpr void run(entered_rows const& rows,
                    int const* offsets,
                    double* starts,
                    double* ends,
                    message_times const& messages,
-                   Cost const& cost) {
+                   cost_model auto const& cost) {
   int const row_total = row_count(rows.map().over);
   for (int entry = 0; entry < offsets[row_total]; ++entry)
     starts[entry] = ends[entry] = never;
@@ -362,8 +359,7 @@ constexpr void run(entered_rows const& rows,
   else
     advance<false>(state, cost);
 }
-template <cost_model Cost>
-void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
+void run(dynamic_timetable& table, entered_rows const& rows, cost_model auto const& cost) {
   run(rows,
       table.offsets.data(),
       table.starts.data(),
@@ -385,8 +381,7 @@ void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
 //! @complexity O(n) time and memory for n passes.
 //! @source own derivation: longest paths of the dependency graph with the order of each device
 //! added.
-template <cost_model Cost>
-[[nodiscard]] dynamic_timetable simulate(device_orders orders, Cost const& cost) {
+[[nodiscard]] dynamic_timetable simulate(device_orders orders, cost_model auto const& cost) {
   dynamic_timetable result = detail::untimed(std::move(orders), cost);
   detail::run(result, detail::enter(result), cost);
   return result;

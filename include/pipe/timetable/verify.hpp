@@ -35,88 +35,46 @@ struct pass_times {
   }
 };
 
-//! True when what an entry waits for on a line is there when the entry starts; not for what nobody
-//! makes, or only a pass that stands after it in its own row.
-//! @param transfer from the end of the pass that it waits for on
-[[nodiscard]] constexpr bool is_ready(place_map const& map,
-                                      pass_times const& passed,
-                                      double transfer,
-                                      int number,
-                                      entry_number entry,
-                                      input_line line,
-                                      int unit,
-                                      double start) noexcept {
-  place_code const at = map.places[line][unit];
-  int const holder = map.holders[line];
-  int const source = holder + static_cast<int>(at >> place_bits) * map.over.extents.devices;
-  entry_number const wanted = (at & entry_mask) - 1;
-  if (at == 0 || (source == number && wanted >= entry))
-    return false;
-  double const ended = passed.end_of(source, wanted);
-  return ended >= 0 && start >= ended + transfer;
-}
-
-//! The line of which a dependency, of several stages or else on another engine, is not there when
-//! an entry starts; `nothing_before` where all are.
-[[nodiscard]] constexpr input_line find_late_beside(place_map const& map,
-                                                    place_row const& row,
-                                                    pass_times const& passed,
-                                                    message_times const& times,
-                                                    int number,
-                                                    entry_number entry,
-                                                    int unit,
-                                                    double start) noexcept {
-  pass const& what = row.passes[entry];
-  graph_inputs const inputs(map.over, what);
-  entry_number const behind = what.overlapped ? entry - 1 : entry;
-  for (int k = 0; k < inputs.count; ++k) {
-    graph_input const from = inputs.at(k, unit);
-    int const devices = map.over.extents.devices;
-    double const message = times.between(devices, map.holders[from.line], number % devices);
-    double const transfer =
-      from.own ? 0 : transfer_time(map.over, times.groups, message, from.stage, what.stage);
-    if (!is_ready(map, passed, transfer, number, behind, from.line, from.unit, start))
-      return from.line;
-  }
-  auto const most_waits = static_cast<entry_number>(map.over.declared->most_waits);
-  for (entry_number k = 0; row.others != nullptr && k < most_waits; ++k) {
-    input_line const line = row.others[entry * most_waits + k];
-    if (line != nothing_before && !is_ready(map, passed, 0, number, entry, line, unit, start))
-      return line;
-  }
-  return nothing_before;
-}
-
-//! The report on an entry that starts before a pass that it waits for has ended and arrived.
-//! @param late the line of that pass, where it is known.
+//! The report on an entry that starts before a pass that it waits for has ended and arrived: of
+//! those passes the first that stands after it in its own row, else the first that is late or that
+//! nobody makes. Good where all are there.
 [[nodiscard]] constexpr report starts_too_early(place_map const& map,
                                                 place_row const& row,
+                                                pass_times const& passed,
+                                                message_times const& times,
                                                 int number,
-                                                entry_number entry,
-                                                input_line late = nothing_before) noexcept {
+                                                entry_number entry) noexcept {
   pipeline_view const& over = map.over;
   pass const what = row.passes[entry];
-  report found{
-    rule::before_dependency, number % over.extents.devices, static_cast<int>(entry), what, {}};
-  // Of what it waits for, the first that stands after it in its own row; else what it was found to
-  // wait for elsewhere.
+  int const devices = over.extents.devices;
+  double const start = passed.starts[passed.offsets[number] + static_cast<int>(entry)];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
-  int const one_way = over.declared->rows * stages(over.extents);
+  int const way = route_of(over.extents, what.microbatch) * over.declared->rows;
   dependency_list const needed = dependencies(over, what);
-  int blamed = 0;
+  int blamed = -1;
+  bool in_row = false;
   for (int k = needed.count - 1; k >= 0; --k) {
-    int const line =
-      needed.index(k) / units(over) + route_of(over.extents, what.microbatch) * one_way;
-    if (line == late)
-      blamed = k;
+    int const line = needed.index(k) / units(over) + way * stages(over.extents);
     place_code const at = map.places[line][needed.index(k) % units(over)];
-    bool const same_row = map.holders[line] == number % over.extents.devices &&
-                          static_cast<int>(at >> place_bits) == number / over.extents.devices;
-    if (same_row && (at & entry_mask) - 1 >= behind)
+    int const source = map.holders[line] + static_cast<int>(at >> place_bits) * devices;
+    entry_number const wanted = (at & entry_mask) - 1;
+    bool const stands_behind = at != 0 && source == number && wanted >= behind;
+    double const ended = at == 0 || stands_behind ? never : passed.end_of(source, wanted);
+    double const message = times.between(devices, map.holders[line], number % devices);
+    int const from = needed.stage(k);
+    double const transfer =
+      from == what.stage ? 0 : transfer_time(over, times.groups, message, from, what.stage);
+    if (stands_behind || (!in_row && !(ended >= 0 && start >= ended + transfer)))
       blamed = k;
+    in_row = in_row || stands_behind;
   }
-  found.other = pass_at(over, needed.index(blamed));
-  return found;
+  if (blamed < 0)
+    return {};
+  return {rule::before_dependency,
+          number % devices,
+          static_cast<int>(entry),
+          what,
+          pass_at(over, needed.index(blamed))};
 }
 
 inline constexpr double longest_time = std::numeric_limits<double>::max();
@@ -149,34 +107,20 @@ constexpr report check_times(place_map const& map,
                         : start < free_from)
       return {rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
     free_from = end;
-    int unit = what.microbatch * chunks + what.chunk;
-    if constexpr (!Plain)
-      unit = unit_of(map.over, what);
-    int const input = inputs[i];
-    if (input != nothing_before) {
-      place_code const at = map.places[input][unit];
-      int const holder = holders[input];
-      int source = holder;
-      entry_number wanted = at - 1;
-      if constexpr (!Plain) {
-        source += static_cast<int>(at >> place_bits) * devices;
-        wanted = (at & entry_mask) - 1;
+    bool there = false;
+    if constexpr (Plain) {
+      int const input = inputs[i];
+      there = input == nothing_before; // the rest stands before it in its own row
+      if (place_code const at =
+            there ? 0 : map.places[input][what.microbatch * chunks + what.chunk];
+          at != 0 && holders[input] != number) {
+        double const ended = passed.end_of(holders[input], at - 1);
+        there = ended >= 0 && start >= ended + times.latency;
       }
-      // Of its own row it waits for only what stands after it; a pipeline that is plain has no
-      // other row on the device.
-      if (at == 0 || (source == number && (Plain || wanted >= i)))
-        return starts_too_early(map, row, number, i);
-      double const ended = passed.end_of(source, wanted);
-      double message = times.latency;
-      if constexpr (!Plain)
-        message = times.between(devices, holder, device);
-      if (!(ended >= 0 && start >= ended + message))
-        return starts_too_early(map, row, number, i);
     }
-    if constexpr (!Plain)
-      if (input_line const late = find_late_beside(map, row, passed, times, number, i, unit, start);
-          late != nothing_before)
-        return starts_too_early(map, row, number, i, late);
+    if (!there)
+      if (report const early = starts_too_early(map, row, passed, times, number, i); !early)
+        return early;
   }
   return {};
 }

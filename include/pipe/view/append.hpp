@@ -23,8 +23,7 @@ concept text_sink = requires(Sink& out, std::string_view text) {
 };
 
 //! @brief Appends a whole number.
-template <text_sink Sink>
-void append_number(Sink& out, std::integral auto value) {
+void append_number(text_sink auto& out, std::integral auto value) {
   char digits[24];
   char* const last = std::to_chars(digits, digits + sizeof digits, value).ptr;
   out.append(std::string_view(digits, static_cast<std::size_t>(last - digits)));
@@ -61,8 +60,7 @@ struct digits_of {
 //! @brief Appends the shortest decimal that reads back as the same double; with an exponent only
 //! where it has more than 16 digits before the point or begins after the fifth digit behind it.
 //! @throws std::invalid_argument for what is not finite, as all that append a double.
-template <text_sink Sink>
-void append_number(Sink& out, double value) {
+void append_number(text_sink auto& out, double value) {
   out.append(detail::digits_of(value,
                                detail::is_plain(value) ? std::chars_format::fixed
                                                        : std::chars_format::scientific)
@@ -72,8 +70,7 @@ void append_number(Sink& out, double value) {
 //! @brief Appends a double with so many digits after the point: figures that stand in a column.
 //! Never "-0".
 //! @pre 0 <= decimals <= 17
-template <text_sink Sink>
-void append_fixed(Sink& out, double value, int decimals) {
+void append_fixed(text_sink auto& out, double value, int decimals) {
   detail::digits_of const digits(value, std::chars_format::fixed, decimals);
   std::string_view text = digits.text();
   if (text.find_first_not_of("-0.") == text.npos && text.front() == '-')
@@ -84,8 +81,7 @@ void append_fixed(Sink& out, double value, int decimals) {
 //! @brief Appends a double rounded to at most `decimals` digits after the point, without trailing
 //! zeros.
 //! @pre 0 <= decimals <= 17
-template <text_sink Sink>
-void append_rounded(Sink& out, double value, int decimals) {
+void append_rounded(text_sink auto& out, double value, int decimals) {
   detail::digits_of const digits(value, std::chars_format::fixed, decimals);
   std::string_view text = digits.text();
   if (text.find('.') != text.npos) {
@@ -99,8 +95,7 @@ void append_rounded(Sink& out, double value, int decimals) {
 //! @brief Appends a double rounded to so many significant digits; with an exponent where it has
 //! more digits before the point, or begins after the fourth digit after it: "2.06e+11".
 //! @pre 1 <= digits <= 17
-template <text_sink Sink>
-void append_general(Sink& out, double value, int digits) {
+void append_general(text_sink auto& out, double value, int digits) {
   out.append(detail::digits_of(value, std::chars_format::general, digits).text());
 }
 
@@ -108,8 +103,7 @@ void append_general(Sink& out, double value, int digits) {
 //! point: what people read of a figure. "0.3333", "12345"; with an exponent as `append_number` has
 //! it.
 //! @pre 1 <= digits <= 12
-template <text_sink Sink>
-void append_significant(Sink& out, double value, int digits) {
+void append_significant(text_sink auto& out, double value, int digits) {
   if (!detail::is_plain(value))
     return append_general(out, value, digits);
   double size = std::abs(value);

@@ -39,8 +39,7 @@ struct timetable_caption {
 namespace detail {
 
 //! Appends a name and a time with as many digits as captions have: ", message 0.3333".
-template <text_sink Sink>
-void append_time(Sink& out, std::string_view name, double time) {
+void append_time(text_sink auto& out, std::string_view name, double time) {
   append(out, name);
   append_significant(out, time, 4);
 }
@@ -111,14 +110,37 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
 
 //! Where devices hold several stages, says what peak activations are in microbatches of all
 //! stages of a device, so that they compare with those of schedules with one stage per device.
-template <text_sink Sink>
-void append_device_share(Sink& out, timetable_view const& table, double peak) {
+void append_device_share(text_sink auto& out, timetable_view const& table, double peak) {
   double const share = device_share(table);
   if (share <= 1)
     return;
   append(out, " (");
   append_rounded(out, peak / share, 4);
   append(out, " of all stages of a device)");
+}
+
+//! The time of the shortest pass that takes any; 0 where none does.
+[[nodiscard]] constexpr double shortest_time(timetable_view table) noexcept {
+  double shortest = 0;
+  for (int i = 0; i < table.size(); ++i)
+    if (double const time = table.ends[i] - table.starts[i];
+        time > 0 && (shortest == 0 || time < shortest))
+      shortest = time;
+  return shortest;
+}
+
+//! ": 4 devices, 1 microbatch, 8 stages, 2 chunks"; chunks where there are several.
+//! @param stages_too even where each device has one
+void append_counts(text_sink auto& out, shape const& extents, bool stages_too) {
+  auto const count = [&](char const* before, int number, char const* one, char const* more) {
+    append(out, before, number, " ", one, number == 1 ? "" : more);
+  };
+  count(": ", extents.devices, "device", "s");
+  count(", ", extents.microbatches, "microbatch", "es");
+  if (stages_too || stages(extents) != extents.devices)
+    count(", ", stages(extents), "stage", "s");
+  if (extents.chunks > 1)
+    count(", ", extents.chunks, "chunk", "s");
 }
 
 //! The kinds that pictures of a timetable show, in the order of their numbers: not those
@@ -142,11 +164,7 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
 //! with a barrier behind it loses; on the span it is `bubble_rate`.
 //! @complexity O(n) for n passes.
 [[nodiscard]] constexpr double makespan_bubble_rate(timetable_view table) noexcept {
-  double sum = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    sum += busy(table, device);
-  double const whole = makespan(table);
-  return whole > 0 ? 1 - sum / table.over.extents.devices / whole : 0;
+  return detail::idle_share(table, makespan(table));
 }
 
 //! @brief The most that a device keeps at once from `backward_input` for `backward_weight`, in
@@ -218,8 +236,7 @@ namespace detail {
 }
 
 //! "bubble 10.1 % of the span, 20.2 % of the makespan".
-template <text_sink Sink>
-void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
+void append_bubbles(text_sink auto& out, timetable_figures const& found, int decimals) {
   append(out, "bubble ");
   append_rounded(out, 100 * found.bubble_rate, decimals);
   append(out, " % of the span, ");
@@ -229,8 +246,7 @@ void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
 
 //! "peak activations 8 (4 of all stages of a device), weight inputs 3 (...), in microbatches
 //! of one stage".
-template <text_sink Sink>
-void append_peaks(Sink& out,
+void append_peaks(text_sink auto& out,
                   timetable_view const& table,
                   timetable_figures const& found,
                   int decimals) {

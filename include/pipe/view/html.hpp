@@ -58,8 +58,7 @@ namespace detail {
 //! @throws std::invalid_argument where there is no schedule, the sizes are not one for each class,
 //! or measured passes are not those of the timetable.
 //! @complexity O(n) for n passes; a browser draws some ten thousand passes at once with ease.
-template <text_sink Sink>
-void write_html(Sink& out,
+void write_html(text_sink auto& out,
                 std::span<html_timeline const> timelines,
                 html_options const& options = {}) {
   if (timelines.empty())

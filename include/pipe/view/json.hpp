@@ -20,8 +20,7 @@ namespace pipelining::inline v0_3 {
 
 //! @brief Appends a text in double quotes, with what JSON forbids inside escaped, and a
 //! question mark for each byte that is not UTF-8.
-template <text_sink Sink>
-void append_quoted(Sink& out, std::string_view text) {
+void append_quoted(text_sink auto& out, std::string_view text) {
   constexpr char hexadecimal[] = "0123456789abcdef";
   append(out, "\"");
   while (!text.empty()) {
@@ -41,8 +40,7 @@ void append_quoted(Sink& out, std::string_view text) {
 
 namespace detail {
 
-template <text_sink Sink>
-void write_json_row(Sink& out, timetable_view table, int row) {
+void write_json_row(text_sink auto& out, timetable_view table, int row) {
   append(out, "[");
   for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
     pass const& what = table.passes[i];
@@ -56,8 +54,7 @@ void write_json_row(Sink& out, timetable_view table, int row) {
 }
 
 //! The rows of one engine of all devices, [P].
-template <text_sink Sink>
-void write_json_rows(Sink& out, timetable_view table, int first) {
+void write_json_rows(text_sink auto& out, timetable_view table, int first) {
   for (int device = 0; device < table.over.extents.devices; ++device) {
     append(out, device == 0 ? "\n" : ",\n");
     write_json_row(out, table, first + device);
@@ -72,8 +69,7 @@ void write_json_rows(Sink& out, timetable_view table, int first) {
 //! stage, and `passes` per device. What engines beside the compute engine do stands behind them in
 //! the same form, where they do anything: `copy_out`, `copy_in` and `network`.
 //! @complexity O(n) for n passes.
-template <text_sink Sink>
-void write_json(Sink& out, timetable_view table, timetable_caption const& about) {
+void write_json(text_sink auto& out, timetable_view table, timetable_caption const& about) {
   shape const& extents = table.over.extents;
   append(out, "{\"schedule\":");
   append_quoted(out, about.schedule);

@@ -31,8 +31,7 @@ struct svg_options {
 
 //! @brief Appends text with what XML reserves escaped, without what it does not know: control
 //! characters, U+FFFE and U+FFFF. Bytes that are not UTF-8 become question marks.
-template <text_sink Sink>
-void append_xml(Sink& out, std::string_view text) {
+void append_xml(text_sink auto& out, std::string_view text) {
   while (!text.empty()) {
     std::string_view const letter = detail::take_letter(text);
     if (letter == "&")
@@ -124,12 +123,7 @@ inline constexpr double smallest_font = 7.5;
 //! by less than half, legible numbers go first.
 [[nodiscard]] inline double
 pixels_per_time(timetable_view table, double digits, svg_options const& options) {
-  double shortest = 0;
-  for (int i = 0; i < table.size(); ++i) {
-    double const time = table.ends[i] - table.starts[i];
-    if (time > 0 && (shortest == 0 || time < shortest))
-      shortest = time;
-  }
+  double const shortest = shortest_time(table);
   double const all = makespan(table);
   if (all < 1e-290) // below that, pixels per time overflow
     return 1;
@@ -155,9 +149,7 @@ pixels_per_time(timetable_view table, double digits, svg_options const& options)
   for (int last = table.over.extents.microbatches - 1; last >= 10; last /= 10)
     ++layout.digits;
   layout.left = 84;
-  layout.first = first_start(table, 0);
-  for (int device = 1; device < table.over.extents.devices; ++device)
-    layout.first = std::min(layout.first, first_start(table, device));
+  layout.first = first_start(table);
   layout.scale = pixels_per_time(table, layout.digits, options);
   layout.plot_width = makespan(table) * layout.scale;
   layout.width = std::max(720.0, layout.bar_left() + bar_width + 100);
@@ -167,15 +159,13 @@ pixels_per_time(timetable_view table, double digits, svg_options const& options)
 }
 
 //! ` x="..." y="..."`, rounded to a hundredth of a pixel.
-template <text_sink Sink>
-void append_attribute(Sink& out, std::string_view name, double value) {
+void append_attribute(text_sink auto& out, std::string_view name, double value) {
   append(out, " ", name, "=\"");
   append_rounded(out, value, 2);
   append(out, "\"");
 }
 
-template <text_sink Sink>
-void append_rectangle(Sink& out, double x, double y, double width, double height) {
+void append_rectangle(text_sink auto& out, double x, double y, double width, double height) {
   append(out, "<rect");
   append_attribute(out, "x", x);
   append_attribute(out, "y", y);
@@ -184,8 +174,7 @@ void append_rectangle(Sink& out, double x, double y, double width, double height
 }
 
 //! Opens a text at a place; the caller appends the words and the end.
-template <text_sink Sink>
-void begin_text(Sink& out, double x, double y, double size, std::string_view more = "") {
+void begin_text(text_sink auto& out, double x, double y, double size, std::string_view more = "") {
   append(out, "<text");
   append_attribute(out, "x", x);
   append_attribute(out, "y", y);
@@ -201,8 +190,7 @@ void begin_text(Sink& out, double x, double y, double size, std::string_view mor
     (*over.declared)[what.kind], local, layout.local_count, what.chunk, over.extents.chunks);
 }
 
-template <text_sink Sink>
-void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int entry) {
+void write_cell(text_sink auto& out, svg_layout const& layout, svg_row const& row, int entry) {
   timetable_view const& table = layout.table;
   pass const& what = table.passes[entry];
   bool const second = what.overlapped;
@@ -240,9 +228,11 @@ void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int ent
 }
 
 //! A grey row with its cells, and a name before it.
-template <text_sink Sink>
-void write_row(
-  Sink& out, svg_layout const& layout, svg_row const& row, std::string const& name, double font) {
+void write_row(text_sink auto& out,
+               svg_layout const& layout,
+               svg_row const& row,
+               std::string const& name,
+               double font) {
   append_rectangle(out, layout.left, row.y, layout.plot_width, row.height);
   append(out, " fill=\"#ececec\"/>\n");
   if (!name.empty()) {
@@ -256,8 +246,7 @@ void write_row(
   append(out, "\n</g>\n");
 }
 
-template <text_sink Sink>
-void write_rows(Sink& out, svg_layout const& layout) {
+void write_rows(text_sink auto& out, svg_layout const& layout) {
   timetable_view const& table = layout.table;
   int const devices = table.over.extents.devices;
   double const font = std::clamp(layout.row * 0.8, 8.0, 13.0);
@@ -292,8 +281,7 @@ void write_rows(Sink& out, svg_layout const& layout) {
   return 10 * power;
 }
 
-template <text_sink Sink>
-void write_axis(Sink& out, svg_layout const& layout) {
+void write_axis(text_sink auto& out, svg_layout const& layout) {
   double const y = layout.bottom() + 4;
   double const step = axis_step(layout.scale);
   double const length = layout.plot_width / layout.scale;
@@ -313,8 +301,7 @@ void write_axis(Sink& out, svg_layout const& layout) {
 
 //! A bar and a number behind every row: the peak activations of the device, and where backward
 //! passes are split, lighter behind them, its peak weight inputs.
-template <text_sink Sink>
-void write_peaks(Sink& out, svg_layout const& layout, timetable_caption const& about) {
+void write_peaks(text_sink auto& out, svg_layout const& layout, timetable_caption const& about) {
   int const devices = layout.table.over.extents.devices;
   double most = 0;
   bool split = false;
@@ -353,29 +340,10 @@ void write_peaks(Sink& out, svg_layout const& layout, timetable_caption const& a
   }
 }
 
-//! "3 devices", "1 device".
-template <text_sink Sink>
-void append_count(Sink& out, int number, std::string_view one, std::string_view many) {
-  append(out, number, " ", number == 1 ? one : many);
-}
-
-template <text_sink Sink>
-void write_heading(Sink& out, svg_layout const& layout, timetable_caption const& about) {
-  shape const& extents = layout.table.over.extents;
+void write_heading(text_sink auto& out, svg_layout const& layout, timetable_caption const& about) {
   begin_text(out, 20, 28, 18, " font-weight=\"bold\"");
   append_xml(out, about.schedule);
-  append(out, ": ");
-  append_count(out, extents.devices, "device", "devices");
-  append(out, ", ");
-  append_count(out, extents.microbatches, "microbatch", "microbatches");
-  if (stages(extents) != extents.devices) {
-    append(out, ", ");
-    append_count(out, stages(extents), "stage", "stages");
-  }
-  if (extents.chunks > 1) {
-    append(out, ", ");
-    append_count(out, extents.chunks, "chunk", "chunks");
-  }
+  append_counts(out, layout.table.over.extents, false);
   append(out, "</text>\n");
   timetable_figures const found = figures_of(layout.table, about);
   begin_text(out, 20, 50, 13.5, " fill=\"#333\"");
@@ -388,8 +356,7 @@ void write_heading(Sink& out, svg_layout const& layout, timetable_caption const&
 }
 
 //! For every kind in use a strip of its shades and its name; then what the shades mean.
-template <text_sink Sink>
-void write_legend(Sink& out, svg_layout const& layout, timetable_caption const& about) {
+void write_legend(text_sink auto& out, svg_layout const& layout, timetable_caption const& about) {
   shape const& extents = layout.table.over.extents;
   double const y = layout.bottom() + 40;
   double x = 20;
@@ -440,8 +407,7 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_caption const& 
 //!
 //! Well-formed SVG 1.1 without scripts or style sheets, so that slides and converters take it.
 //! @complexity O(n) for n passes.
-template <text_sink Sink>
-void write_svg(Sink& out,
+void write_svg(text_sink auto& out,
                timetable_view table,
                timetable_caption const& about,
                svg_options const& options = {}) {

@@ -92,8 +92,7 @@ cell_name(text_grid const& grid, pass const& what, bool with_chunk, bool in_full
 }
 
 //! One cell: name, dashes up to its end, and a space before the next cell where there is room.
-template <text_sink Sink>
-void write_cell(Sink& out, text_grid const& grid, int entry, int columns) {
+void write_cell(text_sink auto& out, text_grid const& grid, int entry, int columns) {
   auto const width = static_cast<std::size_t>(columns);
   std::string text = cell_text(grid, entry, width);
   bool const gap = text.size() < width;
@@ -120,8 +119,7 @@ void write_cell(Sink& out, text_grid const& grid, int entry, int columns) {
   return std::clamp(static_cast<int>(column), 0, grid.columns);
 }
 
-template <text_sink Sink>
-void write_text_row(Sink& out, text_grid const& grid, int row) {
+void write_text_row(text_sink auto& out, text_grid const& grid, int row) {
   timetable_view const& table = grid.table;
   int column = 0;
   for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
@@ -149,12 +147,7 @@ void write_text_row(Sink& out, text_grid const& grid, int row) {
 //! Columns per unit of time: every name readable where that fits, else a whole number of columns
 //! for the shortest pass, else whatever fills the width.
 [[nodiscard]] inline double columns_per_time(timetable_view table, double room) {
-  double shortest = 0;
-  for (int i = 0; i < table.size(); ++i) {
-    double const time = table.ends[i] - table.starts[i];
-    if (time > 0 && (shortest == 0 || time < shortest))
-      shortest = time;
-  }
+  double const shortest = shortest_time(table);
   double const all = makespan(table);
   if (shortest == 0 || all < 1e-290) // below that, columns per time overflow
     return 1;
@@ -170,15 +163,12 @@ void write_text_row(Sink& out, text_grid const& grid, int row) {
   grid.label = last.size();
   double const room = std::max(options.width, 40) - static_cast<double>(last.size()) - 12;
   grid.scale = columns_per_time(table, room);
-  grid.first = first_start(table, 0);
-  for (int device = 1; device < table.over.extents.devices; ++device)
-    grid.first = std::min(grid.first, first_start(table, device));
+  grid.first = first_start(table);
   grid.columns = static_cast<int>(std::ceil(makespan(table) * grid.scale - 1e-6));
   return grid;
 }
 
-template <text_sink Sink>
-void write_text_heading(Sink& out, timetable_view table, timetable_caption const& about) {
+void write_text_heading(text_sink auto& out, timetable_view table, timetable_caption const& about) {
   shape const& extents = table.over.extents;
   append(out, about.schedule, ": devices ", extents.devices, ", stages ", stages(extents));
   append(out, ", microbatches ", extents.microbatches, ", chunks ", extents.chunks, "\n");
@@ -216,8 +206,7 @@ void write_text_heading(Sink& out, timetable_view table, timetable_caption const
   append(out, "\n");
 }
 
-template <text_sink Sink>
-void write_text_legend(Sink& out, text_grid const& grid) {
+void write_text_legend(text_sink auto& out, text_grid const& grid) {
   for (pass_kind const kind : kinds_in_use(grid.table)) {
     flow const& declared = *grid.table.over.declared;
     char const name[] = {letter(declared, kind), '\0'};
@@ -241,8 +230,7 @@ void write_text_legend(Sink& out, text_grid const& grid) {
 //! scaled to the width, peak activations at the end of each row and, where backward passes are
 //! split, behind them peak weight inputs. Below it a row for each engine that copies.
 //! @complexity O(n + P width) for n passes.
-template <text_sink Sink>
-void write_text(Sink& out,
+void write_text(text_sink auto& out,
                 timetable_view table,
                 timetable_caption const& about,
                 text_options options = {}) {

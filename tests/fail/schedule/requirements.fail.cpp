@@ -14,7 +14,6 @@
 // clang-format on
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 namespace pp = pipelining;
 

@@ -14,7 +14,7 @@
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 
 namespace pp = pipelining;
 

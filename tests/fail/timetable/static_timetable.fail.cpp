@@ -24,7 +24,7 @@
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
-#include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 
 namespace pp = pipelining;
 

@@ -2,8 +2,8 @@
 // V shapes that the compiler makes, reorders and checks within its default limits.
 #include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 namespace pp = pipelining;
 

@@ -4,8 +4,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 namespace pp = pipelining;
 

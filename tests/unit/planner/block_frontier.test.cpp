@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/planner/search/frontier.hpp>
-#include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The memory that `timetable choose` predicts, against the bytes that stages are handed in runs.
 #include <pipe/plan/lower.hpp>
-#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/run/threads.hpp>
@@ -152,9 +151,10 @@ void check_arena(Schedule const& schedule, pp::pipeline_size const& size) {
   for (int device = 0; device < size.devices; ++device) {
     CAPTURE(device);
     device_record const& had = devices[static_cast<std::size_t>(device)];
-    double const predicted = pp::peak_activation_bytes(view, device, [&](pp::pass const& what) {
-      return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
-    });
+    double const predicted =
+      pp::peak_slot_bytes(view, device, pp::slot_class::activation, [&](pp::pass const& what) {
+        return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
+      });
     CHECK(had.activations.bytes() == static_cast<std::int64_t>(predicted));
     CHECK(had.all.bytes() == work.view().arena_bytes[device]);
     double const kept = pp::peak_kept_input_bytes(view, device, [&](pp::pass const& what) {
@@ -199,9 +199,10 @@ TEST_CASE("unequal stages and chunks hold as many bytes at once as predicted") {
     predicted_sizes const sizes(layers, lengths);
     std::vector<device_record> const devices = run(pp::lower(view, sizes), sizes);
     for (int device = 0; device < size.devices; ++device) {
-      double const predicted = pp::peak_activation_bytes(view, device, [&](pp::pass const& what) {
-        return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
-      });
+      double const predicted =
+        pp::peak_slot_bytes(view, device, pp::slot_class::activation, [&](pp::pass const& what) {
+          return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
+        });
       CHECK(devices[static_cast<std::size_t>(device)].peak == static_cast<std::int64_t>(predicted));
       CHECK(devices[static_cast<std::size_t>(device)].held == 0);
     }

@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <tests/support/golden_lines.hpp>
 #include <tests/support/uneven_layers.hpp>
@@ -19,6 +27,73 @@
 namespace pp = pipelining;
 
 namespace {
+
+//! The times of stages that hold these layers.
+//! @param cut [S] layers of each stage. @param latency time of a message between two devices.
+//! @throws std::invalid_argument when the cut does not hold every layer once.
+pp::cost_table layer_costs(pp::shape const& extents,
+                           std::span<pp::layer_cost const> layers,
+                           std::span<int const> cut,
+                           double latency = 0) {
+  std::int64_t sum = 0;
+  for (int const each : cut)
+    sum += each;
+  if (cut.size() != static_cast<std::size_t>(pp::stages(extents)) || extents.chunks != 1 ||
+      sum != static_cast<std::int64_t>(layers.size()))
+    throw std::invalid_argument(
+      "layer_costs: give one number of layers per stage that sum up to all layers, and one chunk");
+  pp::cost_table table(extents, {.communication = latency});
+  std::size_t layer = 0;
+  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+    pp::layer_cost all{0, 0, 0};
+    for (int i = 0; i < cut[static_cast<std::size_t>(stage)]; ++i, ++layer)
+      all += layers[layer];
+    table.set(pp::role::forward, stage, 0, all.forward);
+    table.set(pp::role::input, stage, 0, all.backward_input);
+    table.set(pp::role::weights, stage, 0, all.backward_weight);
+  }
+  return table;
+}
+
+//! A cut of layers into stages, and what a schedule takes with it.
+struct layer_cut {
+  std::vector<int> layers_per_stage;                         //!< [S], 0 allowed
+  double makespan = std::numeric_limits<double>::infinity(); //!< of the schedule with this cut
+  bool exact = false;                                        //!< all cuts were tried
+};
+
+//! The cut with which a schedule has the least makespan.
+//!
+//! Tries all cuts where there are at most `most_cuts`; else starts from the balanced one and moves
+//! single layers between neighbouring stages as long as that helps. Every cut that it looks at is
+//! simulated.
+//!
+//! @throws std::invalid_argument for a bad time, or for a schedule with chunks.
+//! @complexity O(n) per cut for n passes.
+layer_cut best_layers(pp::schedule auto const& plan,
+                      pp::pipeline_size size,
+                      std::span<pp::layer_cost const> layers,
+                      double latency = 0,
+                      std::int64_t most_cuts = 20000) {
+  pp::shape const extents = plan.arrange(size.devices, size.microbatches);
+  pp::check_extents(extents);
+  int const all = pp::stages(extents);
+  pp::detail::check_layers(layers);
+  layer_cut best;
+  auto const look_at = [&](std::vector<int> const& cut) {
+    double const time =
+      pp::makespan(pp::make_timetable(plan, size, layer_costs(extents, layers, cut, latency)));
+    if (!(time < best.makespan))
+      return false;
+    best.makespan = time;
+    best.layers_per_stage = cut;
+    return true;
+  };
+  best.exact = pp::detail::try_cuts(static_cast<int>(layers.size()), all, most_cuts, look_at, [&] {
+    return pp::balanced_layers(layers, all);
+  });
+  return best;
+}
 
 double slowest(std::vector<pp::layer_cost> const& layers, std::vector<int> const& cut) {
   double most = 0;
@@ -73,15 +148,15 @@ TEST_CASE("uneven layers are cut as well as the best of all cuts") {
     CAPTURE(line);
     auto const [size, layers, makespan, cut] = support::read_uneven_layers(line);
     REQUIRE(static_cast<int>(cut.size()) == size.devices);
-    pp::detail::layer_cut const best = pp::detail::best_layers(pp::OneFOneB{}, size, layers);
+    layer_cut const best = best_layers(pp::OneFOneB{}, size, layers);
     CHECK(best.exact);
     CHECK(best.makespan == makespan);
     pp::shape const extents{.devices = size.devices, .microbatches = size.microbatches};
-    CHECK(pp::makespan(pp::make_timetable<pp::OneFOneB>(
-            size, pp::detail::layer_costs(extents, layers, cut))) == makespan);
+    CHECK(pp::makespan(pp::make_timetable<pp::OneFOneB>(size, layer_costs(extents, layers, cut))) ==
+          makespan);
     // The moves from the balanced cut find a cut within a few per cent, and say that it is no
     // proof.
-    pp::detail::layer_cut const moved = pp::detail::best_layers(pp::OneFOneB{}, size, layers, 0, 1);
+    layer_cut const moved = best_layers(pp::OneFOneB{}, size, layers, 0, 1);
     CHECK(!moved.exact);
     CHECK(moved.makespan >= makespan);
     CHECK(moved.makespan <= 1.05 * makespan);
@@ -103,14 +178,13 @@ TEST_CASE("no cut has a faster slowest stage than the balanced one") {
       CHECK(std::find(cuts.begin(), cuts.end(), balanced) != cuts.end());
       for (std::vector<int> const& cut : cuts)
         CHECK(slowest(layers, balanced) <= slowest(layers, cut));
-      pp::detail::layer_cut const best =
-        pp::detail::best_layers(pp::OneFOneB{}, {stages, 4}, layers, 0.5);
+      layer_cut const best = best_layers(pp::OneFOneB{}, {stages, 4}, layers, 0.5);
       double least = 1e300;
       pp::shape const extents{.devices = stages, .microbatches = 4};
       for (std::vector<int> const& cut : cuts)
         least = std::min(least,
                          pp::makespan(pp::make_timetable<pp::OneFOneB>(
-                           {stages, 4}, pp::detail::layer_costs(extents, layers, cut, 0.5))));
+                           {stages, 4}, layer_costs(extents, layers, cut, 0.5))));
       CHECK(best.makespan == least);
     }
   std::vector<pp::layer_cost> const equal(32);
@@ -161,8 +235,7 @@ TEST_CASE("a stage may have the output layer only, or nothing") {
   CHECK(cut.front() == 1); // the one that is not 2 has the embedding
   CHECK(pp::balanced_layers(std::vector<pp::layer_cost>(2), 4).size() == 4);
   CHECK(pp::balanced_layers({}, 2) == std::vector<int>{0, 0});
-  pp::detail::layer_cut const best =
-    pp::detail::best_layers(pp::OneFOneB{}, {3, 4}, std::vector<pp::layer_cost>(2));
+  layer_cut const best = best_layers(pp::OneFOneB{}, {3, 4}, std::vector<pp::layer_cost>(2));
   CHECK(best.exact);
   CHECK(best.makespan == 4 * 3 + 3); // as on two devices
 }
@@ -218,8 +291,7 @@ TEST_CASE("of 61 layers and an output layer no device has more than four") {
 TEST_CASE("layers that cannot be cut are refused") {
   std::vector<pp::layer_cost> layers(3);
   CHECK_THROWS_WITH(pp::balanced_layers(layers, 0), doctest::Contains("at least one stage"));
-  CHECK_THROWS_WITH(pp::detail::best_layers(pp::Seq1F1B<2>{}, {2, 2}, layers),
-                    doctest::Contains("one chunk"));
+  CHECK_THROWS_WITH(best_layers(pp::Seq1F1B<2>{}, {2, 2}, layers), doctest::Contains("one chunk"));
   layers[1].forward = -1;
   CHECK_THROWS_WITH(pp::balanced_layers(layers, 2), doctest::Contains("negative"));
 }

@@ -15,9 +15,32 @@ namespace pp = pipelining;
 
 namespace {
 
+//! FlexSP's terms: attention and the rest of the work are shared by the group, which
+//! exchanges what heads and tokens need (four all-to-alls of a layer forward, four backward).
+//! @source Wang et al., FlexSP (arXiv:2412.01523); Jacobs et al., DeepSpeed Ulysses
+//! (arXiv:2309.14509).
+struct group_work {
+  double quadratic = 0; //!< time of a pair of tokens, on one device
+  double linear = 1;    //!< time of a token, on one device
+  double exchange = 0;  //!< time to send all that a token exchanges from one device to another
+  double memory = 0;    //!< bytes of a token
+
+  //! The time that a group of so many devices takes for a sequence.
+  [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
+    double const s = tokens;
+    // Each device has its share of the tokens and sends all but its own part of it.
+    return (quadratic * s * s + linear * s) / size + exchange * s / size * (size - 1) / size;
+  }
+  //! What each of them holds of it.
+  [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
+    return memory * tokens / size;
+  }
+};
+static_assert(pp::group_cost<group_work>);
+
 //! Time and bytes of a sequence by the paper's formula.
 struct paper {
-  pp::detail::group_work work;
+  group_work work;
 
   [[nodiscard]] double time(int tokens, int size) const {
     double const s = tokens;
@@ -131,10 +154,10 @@ TEST_CASE("groups are the best of all sizes and distributions") {
     std::vector<int> lengths;
     for (int i = 0; i < 1 + static_cast<int>(random() % 5); ++i)
       lengths.push_back(1 + static_cast<int>(random() % 40) * (random() % 4 == 0 ? 5 : 1));
-    pp::detail::group_work const work{.quadratic = 0.01 * static_cast<double>(random() % 3),
-                                      .linear = 1,
-                                      .exchange = 0.5 * static_cast<double>(random() % 4),
-                                      .memory = random() % 3 == 0 ? 0.0 : 1.0};
+    group_work const work{.quadratic = 0.01 * static_cast<double>(random() % 3),
+                          .linear = 1,
+                          .exchange = 0.5 * static_cast<double>(random() % 4),
+                          .memory = random() % 3 == 0 ? 0.0 : 1.0};
     double const memory = random() % 2 == 0 ? 1e9 : 20 + static_cast<double>(random() % 60);
     refused += compare(lengths, devices, work, paper{work}, memory) ? 0 : 1;
   }
@@ -150,7 +173,7 @@ TEST_CASE("groups are the best where many are nearly as good") {
     for (int i = 0; i < 5 + round % 2; ++i)
       lengths.push_back(3'000'000 + static_cast<int>(random() % 20));
     // The exchange makes a device for itself the best group.
-    pp::detail::group_work const work{.linear = 1, .exchange = 4, .memory = 1};
+    group_work const work{.linear = 1, .exchange = 4, .memory = 1};
     compare(lengths, 2 + round % 2, work, paper{work}, 1e9);
     lengths.resize(6, 3'000'007); // three on each device, near the bound
     compare(lengths, 2, work, paper{work}, 1e9);
@@ -165,20 +188,19 @@ TEST_CASE("groups are the best where many are nearly as good") {
 }
 
 TEST_CASE("a bound that is met is enough, and memory may be filled to the last byte") {
-  pp::detail::group_work const work{.linear = 1, .exchange = 4, .memory = 1};
+  group_work const work{.linear = 1, .exchange = 4, .memory = 1};
   std::vector<int> const pair{60, 60};
   pp::sequence_groups const full = pp::best_sequence_groups(pair, 2, work, 60, 2);
   CHECK(full.optimal);
   CHECK(full.time == 60);
   CHECK(full.bound == 60);
   // Not all sums of powers were looked at, and need not be.
-  CHECK(pp::best_sequence_groups(pair, 4, pp::detail::group_work{}, 60, 1).optimal);
+  CHECK(pp::best_sequence_groups(pair, 4, group_work{}, 60, 1).optimal);
   // But where the bound is not met, sums and distributions that were not looked at may be better.
   std::vector<int> const one_long{100, 1, 1, 1};
-  CHECK(!pp::best_sequence_groups(one_long, 2, pp::detail::group_work{.exchange = 0.1}, 1e9, 2)
-           .optimal);
+  CHECK(!pp::best_sequence_groups(one_long, 2, group_work{.exchange = 0.1}, 1e9, 2).optimal);
   std::vector<int> const two{100, 1};
-  CHECK(!pp::best_sequence_groups(two, 4, pp::detail::group_work{.exchange = 0.1}, 1e9, 1).optimal);
+  CHECK(!pp::best_sequence_groups(two, 4, group_work{.exchange = 0.1}, 1e9, 1).optimal);
   std::vector<int> const one{100};
   // On one device alone nothing of it fits: the bound is of groups of two.
   CHECK(pp::best_sequence_groups(one, 4, work, 50, 2).bound <= 150);
@@ -188,7 +210,7 @@ TEST_CASE("a large group beside many small ones is found where sums are too many
   // Of 256 there are 692,004 sums, and those with small groups come last.
   std::vector<int> lengths(448, 1000);
   lengths.push_back(64000);
-  pp::detail::group_work const work{.linear = 1, .exchange = 0.5, .memory = 1};
+  group_work const work{.linear = 1, .exchange = 0.5, .memory = 1};
   pp::sequence_groups const found = pp::best_sequence_groups(lengths, 256, work, 2000, 1000);
   // The long one takes 2000 and 968.75 on 32 devices, and less memory than that has no group.
   CHECK(found.sizes.front() == 32);
@@ -200,7 +222,7 @@ TEST_CASE("many sequences on many devices come near the bound") {
   std::vector<int> lengths;
   for (int i = 0; i < 200; ++i)
     lengths.push_back(i % 40 == 0 ? 65536 : 512 + static_cast<int>(random() % 8192));
-  pp::detail::group_work const work{.quadratic = 1e-4, .linear = 1, .exchange = 0.3, .memory = 1};
+  group_work const work{.quadratic = 1e-4, .linear = 1, .exchange = 0.3, .memory = 1};
   pp::sequence_groups const found = pp::best_sequence_groups(lengths, 32, work, 60000, 100000);
   CHECK(found.time <= 1.1 * found.bound);
   CHECK(slowest(lengths, found.sizes, found.group_of, work, 60000) ==
@@ -218,8 +240,8 @@ TEST_CASE("many sequences on many devices come near the bound") {
 TEST_CASE("groups of nothing are refused") {
   std::vector<int> const none;
   std::vector<int> const bad{3, 0};
-  CHECK_THROWS_WITH(pp::best_sequence_groups(none, 4, pp::detail::group_work{}),
+  CHECK_THROWS_WITH(pp::best_sequence_groups(none, 4, group_work{}),
                     doctest::Contains("at least one sequence"));
-  CHECK_THROWS_WITH(pp::best_sequence_groups(bad, 4, pp::detail::group_work{}),
+  CHECK_THROWS_WITH(pp::best_sequence_groups(bad, 4, group_work{}),
                     doctest::Contains("sequence 1 must"));
 }

@@ -12,7 +12,6 @@
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 #include <pipe/view/csv.hpp>
 #include <pipe/view/html.hpp>

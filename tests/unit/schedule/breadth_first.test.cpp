@@ -2,7 +2,6 @@
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 

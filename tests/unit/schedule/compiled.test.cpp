@@ -3,7 +3,7 @@
 // the same timetable as the program. The types come from written_types.cpp.
 #include <pipe/planner/registry/published.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <doctest/doctest.h>

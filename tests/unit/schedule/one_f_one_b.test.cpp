@@ -2,7 +2,6 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 

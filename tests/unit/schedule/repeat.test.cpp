@@ -7,7 +7,6 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 

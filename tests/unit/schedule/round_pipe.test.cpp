@@ -15,7 +15,6 @@
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
 

@@ -4,7 +4,6 @@
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 

@@ -3,7 +3,6 @@
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,6 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>

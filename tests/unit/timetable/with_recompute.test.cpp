@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/lower.hpp>
-#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/model/predict.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -10,7 +10,6 @@
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/partial_cost.hpp>
-#include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>

@@ -242,11 +242,11 @@ TEST_CASE("published times of passes give the published times of iterations") {
   REQUIRE(examples::published_runs.size() == 20);
   double largest = 0;
   for (examples::published_run const& run : examples::published_runs) {
-    CAPTURE(run.barriers);
-    CAPTURE(run.layers);
-    CAPTURE(run.milliseconds);
+    CAPTURE(run.of.barriers);
+    CAPTURE(run.of.layers);
+    CAPTURE(run.of.milliseconds);
     auto const table = examples::timetable_of(run);
-    double const distance = std::abs(pp::makespan(table) / 1000 / run.milliseconds - 1);
+    double const distance = std::abs(pp::makespan(table) / 1000 / run.of.milliseconds - 1);
     CHECK(distance < 0.025);
     largest = std::max(largest, distance);
     CHECK(pp::makespan(table) > sum_of_work(table)); // no time is lost that the work takes

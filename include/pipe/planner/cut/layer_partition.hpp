@@ -5,13 +5,8 @@
 //! @brief Layers of unequal times in stages, and on devices. Header for pipelining::balanced_layers
 //! and balanced_devices.
 
-#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/make_timetable.hpp>
-#include <pipe/timetable/metrics.hpp>
 
 #include <algorithm>
 #include <array>
@@ -137,40 +132,6 @@ inline void check_cut(std::span<layer_cost const> layers,
 
 namespace detail {
 
-//! The times of stages that hold these layers.
-//! @param cut [S] layers of each stage. @param latency time of a message between two devices.
-//! @throws std::invalid_argument when the cut does not hold every layer once.
-[[nodiscard]] inline cost_table layer_costs(shape const& extents,
-                                            std::span<layer_cost const> layers,
-                                            std::span<int const> cut,
-                                            double latency = 0) {
-  std::int64_t sum = 0;
-  for (int const each : cut)
-    sum += each;
-  if (cut.size() != static_cast<std::size_t>(stages(extents)) || extents.chunks != 1 ||
-      sum != static_cast<std::int64_t>(layers.size()))
-    throw std::invalid_argument(
-      "layer_costs: give one number of layers per stage that sum up to all layers, and one chunk");
-  cost_table table(extents, {.communication = latency});
-  std::size_t layer = 0;
-  for (int stage = 0; stage < stages(extents); ++stage) {
-    layer_cost all{0, 0, 0};
-    for (int i = 0; i < cut[static_cast<std::size_t>(stage)]; ++i, ++layer)
-      all += layers[layer];
-    table.set(role::forward, stage, 0, all.forward);
-    table.set(role::input, stage, 0, all.backward_input);
-    table.set(role::weights, stage, 0, all.backward_weight);
-  }
-  return table;
-}
-
-//! A cut of layers into stages, and what a schedule takes with it.
-struct layer_cut {
-  std::vector<int> layers_per_stage;                         //!< [S], 0 allowed
-  double makespan = std::numeric_limits<double>::infinity(); //!< of the schedule with this cut
-  bool exact = false;                                        //!< all cuts were tried
-};
-
 //! The number of ways to cut `layers` into `stages`, some of them empty, at most `most`.
 [[nodiscard]] constexpr std::int64_t
 cuts(std::int64_t layers, std::int64_t stages, std::int64_t most) noexcept {
@@ -232,40 +193,6 @@ bool try_cuts(
       }
   }
   return false;
-}
-
-//! The cut with which a schedule has the least makespan.
-//!
-//! Tries all cuts where there are at most `most_cuts`; else starts from the balanced one and moves
-//! single layers between neighbouring stages as long as that helps. Every cut that it looks at is
-//! simulated.
-//!
-//! @throws std::invalid_argument for a bad time, or for a schedule with chunks.
-//! @complexity O(n) per cut for n passes.
-template <schedule Schedule>
-[[nodiscard]] layer_cut best_layers(Schedule const& plan,
-                                    pipeline_size size,
-                                    std::span<layer_cost const> layers,
-                                    double latency = 0,
-                                    std::int64_t most_cuts = 20000) {
-  shape const extents = plan.arrange(size.devices, size.microbatches);
-  check_extents(extents);
-  int const all = stages(extents);
-  check_layers(layers);
-  layer_cut best;
-  auto const look_at = [&](std::vector<int> const& cut) {
-    double const time =
-      makespan(make_timetable(plan, size, layer_costs(extents, layers, cut, latency)));
-    if (!(time < best.makespan))
-      return false;
-    best.makespan = time;
-    best.layers_per_stage = cut;
-    return true;
-  };
-  best.exact = try_cuts(static_cast<int>(layers.size()), all, most_cuts, look_at, [&] {
-    return balanced_layers(layers, all);
-  });
-  return best;
 }
 
 } // namespace detail

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Groups of devices that share sequences of unequal length. Header for
-//! pipelining::group_cost, group_work, sequence_groups and best_sequence_groups.
+//! pipelining::group_cost, sequence_groups and best_sequence_groups.
 
 #include <pipe/flow/sort_stably.hpp>
 
@@ -28,34 +28,6 @@ concept group_cost = requires(Cost const cost, int tokens, int size) {
   { cost.time(tokens, size) } -> std::convertible_to<double>;
   { cost.bytes(tokens, size) } -> std::convertible_to<double>;
 };
-
-namespace detail {
-
-//! FlexSP's terms: attention and the rest of the work are shared by the group, which
-//! exchanges what heads and tokens need (four all-to-alls of a layer forward, four backward).
-//! @source Wang et al., FlexSP (arXiv:2412.01523); Jacobs et al., DeepSpeed Ulysses
-//! (arXiv:2309.14509).
-struct group_work {
-  double quadratic = 0; //!< time of a pair of tokens, on one device
-  double linear = 1;    //!< time of a token, on one device
-  double exchange = 0;  //!< time to send all that a token exchanges from one device to another
-  double memory = 0;    //!< bytes of a token
-
-  //! The time that a group of so many devices takes for a sequence.
-  [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
-    double const s = tokens;
-    // Each device has its share of the tokens and sends all but its own part of it.
-    return (quadratic * s * s + linear * s) / size + exchange * s / size * (size - 1) / size;
-  }
-  //! What each of them holds of it.
-  [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
-    return memory * tokens / size;
-  }
-};
-
-} // namespace detail
-
-static_assert(group_cost<detail::group_work>);
 
 //! @brief Groups of devices, and the sequences that each has.
 struct sequence_groups {
@@ -191,8 +163,7 @@ private:
 
 //! Calls `with` for groups of one size, then for some groups of one size beside others of a smaller
 //! one: what `each_sum_of_powers` comes to last where there are many. At most `most` of them.
-template <class With>
-void each_plain_sum(int devices, std::int64_t most, With const& with) {
+void each_plain_sum(int devices, std::int64_t most, auto const& with) {
   auto const give = [&](int count, int larger, int smaller) {
     int const rest = devices - count * larger;
     if (rest % smaller != 0 || most-- <= 0)
@@ -211,8 +182,7 @@ void each_plain_sum(int devices, std::int64_t most, With const& with) {
 
 //! Calls `with` for the ways to write a number as a sum of powers of 2, largest first, at most
 //! `most` of them. @return whether these were all
-template <class With>
-bool each_sum_of_powers(int devices, std::int64_t most, With const& with) {
+bool each_sum_of_powers(int devices, std::int64_t most, auto const& with) {
   std::vector<int> sizes;
   auto const go = [&](auto const& self, int left, int largest) -> bool {
     if (left == 0) {

@@ -103,8 +103,7 @@ constexpr void check_partition(int tokens, int chunks, int alignment) {
 
 //! Cuts at the multiples of `alignment` nearest to `boundary(j)`, j = 1 ... C - 1, such that no
 //! chunk is empty.
-template <class Boundary>
-constexpr void cut_at(std::span<int> lengths, int tokens, int alignment, Boundary const& boundary) {
+constexpr void cut_at(std::span<int> lengths, int tokens, int alignment, auto const& boundary) {
   int const chunks = static_cast<int>(lengths.size());
   check_partition(tokens, chunks, alignment);
   int const steps = (tokens - 1) / alignment + 1;
@@ -193,9 +192,8 @@ balanced_partition(int tokens, int chunks, sequence_work const& work, int alignm
 //! negative.
 //! @complexity O(C n^2) time, O(C n) memory.
 //! @source own derivation: dynamic programming over the end of each chunk.
-template <chunk_time Time>
 [[nodiscard]] std::vector<int>
-fastest_partition(int tokens, int chunks, Time const& time, int alignment = 1) {
+fastest_partition(int tokens, int chunks, chunk_time auto const& time, int alignment = 1) {
   detail::check_partition(tokens, chunks, alignment);
   int const steps = (tokens - 1) / alignment + 1;
   auto const token = [=](int step) { return step == steps ? tokens : step * alignment; };
@@ -240,10 +238,9 @@ fastest_partition(int tokens, int chunks, Time const& time, int alignment = 1) {
 //! @param latency time of a message between two devices.
 //! @throws std::invalid_argument when there is not one positive length per chunk, or a time is not
 //! a number or negative.
-template <chunk_time Time>
 [[nodiscard]] cost_table chunk_costs(shape const& extents,
                                      std::span<int const> lengths,
-                                     Time const& time,
+                                     chunk_time auto const& time,
                                      double latency = 0) {
   if (lengths.size() != static_cast<std::size_t>(extents.chunks))
     throw std::invalid_argument("chunk_costs: give one length per chunk");

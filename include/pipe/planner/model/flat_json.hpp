@@ -127,8 +127,7 @@ private:
     return true;
   }
   //! Reads a list, each of its elements by `read`.
-  template <class Read>
-  void each(Read const& read) {
+  void each(auto const& read) {
     expect('[');
     if (peek() != ']')
       for (;;) {

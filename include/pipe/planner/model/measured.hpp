@@ -69,9 +69,8 @@ struct message_sample {
 //! @param measured as `trace` of a runner gives them; of any extents, also different ones.
 //! @param bytes_of `bytes_of(pass)`: the bytes of the message that a pass makes.
 //! @complexity O(n) for n passes
-template <class BytesOf>
 [[nodiscard]] std::vector<message_sample> message_samples(std::span<timetable_view const> measured,
-                                                          BytesOf const& bytes_of) {
+                                                          auto const& bytes_of) {
   std::vector<message_sample> samples;
   for (timetable_view const& table : measured) {
     std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over)), -1);
@@ -280,8 +279,8 @@ namespace detail {
 
 //! The same order under other costs.
 //! @complexity O(n) for n passes
-template <cost_model Cost>
-[[nodiscard]] dynamic_timetable retime(dynamic_timetable const& table, Cost const& cost) {
+[[nodiscard]] dynamic_timetable retime(dynamic_timetable const& table,
+                                       cost_model auto const& cost) {
   return simulate({table.over, table.passes, table.offsets}, cost);
 }
 

@@ -2,9 +2,9 @@
 #pragma once
 
 //! @file
-//! @brief Predicted times and memory of training a transformer on GPUs: in stages, with a
-//! vocabulary in shards, and in groups of GPUs. Header for pipelining::predict_costs,
-//! predict_bytes, predict_shards and grouped_gpus.
+//! @brief Times and memory of training a transformer on GPUs: predicted for stages, for a
+//! vocabulary in shards and for groups of GPUs, and what a timetable holds at most. Header for
+//! pipelining::predict_costs, predict_bytes, predict_shards, grouped_gpus and peak_slot_bytes.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -14,6 +14,8 @@
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,6 +27,69 @@
 #include <vector>
 
 namespace pipelining::inline v0_3 {
+
+//! @brief The most bytes that a device holds at once in a pool of slots, as the flow says which
+//! pass takes and which gives back: of `slot_class::activation` in training from the start of a
+//! forward pass to the end of `backward` or `backward_weight`; of `slot_class::host_activation`
+//! from the start of a copy out to the end of the copy in; of `slot_class::weights` the whole
+//! weights that are gathered at once, of `slot_class::full_gradients` the gradients that are not
+//! scattered yet.
+//! @param bytes_of `bytes_of(pass)`: what lies in the slot of this pass.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] double
+peak_slot_bytes(timetable_view table, int device, slot_class of, auto const& bytes_of) {
+  return detail::peak_of<double>(table, device, of, bytes_of);
+}
+
+//! @brief The most bytes of inputs that a device keeps at once for passes that are recomputed: from
+//! the start of a checkpointed forward pass to the end of its recomputation. 0 without such passes.
+//! @param bytes_of `bytes_of(pass)`: the input of the unit and stage of this pass.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] double peak_kept_input_bytes(timetable_view table, int device, auto const& bytes_of) {
+  double held = 0;
+  double peak = 0;
+  for (pass const& what : table.row(device)) {
+    if (detail::is_checkpointed(*table.over.declared, what.kind))
+      held += static_cast<double>(bytes_of(what));
+    peak = held > peak ? held : peak;
+    if ((*table.over.declared)[what.kind].calls == stage_call::recompute)
+      held -= static_cast<double>(bytes_of(what));
+  }
+  return peak;
+}
+
+//! @brief What one unit on one stage takes on a device, in bytes.
+struct unit_bytes {
+  double activation = 0; //!< all that backward reads
+  double kept = 0;  //!< of it what a checkpointed forward pass keeps, the stage's input included
+  double moved = 0; //!< of it what copies take to the host
+};
+
+//! @brief The most bytes of activations that a device holds at once where some are recomputed or
+//! moved in part: a checkpointed forward pass has the whole activation while it runs and `kept` of
+//! it then, `recompute` brings the rest back, and a copy takes `moved` of it to the host and back.
+//! @param bytes_of `bytes_of(pass)` gives the unit_bytes of the unit and stage of this pass.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] double peak_device_bytes(timetable_view table, int device, auto const& bytes_of) {
+  return detail::peak_by<double>(table, device, [&](pass const& what, bool ends) -> double {
+    unit_bytes const of = bytes_of(what);
+    kind_of_pass const& kind = (*table.over.declared)[what.kind];
+    if (kind.in_groups || detail::stands_between(kind))
+      return 0;
+    switch (kind.is) {
+    case role::forward:
+      return !ends                                                      ? of.activation
+             : detail::is_checkpointed(*table.over.declared, what.kind) ? of.kept - of.activation
+                                                                        : 0;
+    case role::again: return ends || kind.on != engine::compute ? 0 : of.activation - of.kept;
+    case role::copy:
+      return kind.on == engine::copy_out ? (ends ? -of.moved : 0) : (ends ? 0 : of.moved);
+    case role::backward:
+    case role::weights: return ends ? -of.activation : 0;
+    default: return 0;
+    }
+  });
+}
 
 //! @brief How a model is trained, beside its pipeline.
 struct training_setup {
@@ -211,6 +276,30 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   return bytes / setup.tensor;
 }
 
+namespace detail {
+
+//! Calls `part(stage, chunk, tokens)` for all of them, chunk after chunk.
+//! @param chunk_lengths [C] tokens of each chunk.
+void for_each_part(shape const& extents, std::span<int const> chunk_lengths, auto const& part) {
+  token_range tokens{0, 0};
+  for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+    tokens.prefix += tokens.length;
+    tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
+    for (int stage = 0; stage < stages(extents); ++stage)
+      part(stage, chunk, tokens);
+  }
+}
+
+//! The longest chunk; 0 of none.
+[[nodiscard]] constexpr int longest_of(std::span<int const> chunk_lengths) noexcept {
+  int longest = 0;
+  for (int const length : chunk_lengths)
+    longest = length > longest ? length : longest;
+  return longest;
+}
+
+} // namespace detail
+
 //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
 //! as long as its forward pass. The latency is that of the slowest link and the longest message.
 //! Exchanges of a tensor parallel group are hidden by fused backward passes and by composite ones,
@@ -229,9 +318,7 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
       chunk_lengths.size() != static_cast<std::size_t>(extents.chunks))
     throw std::invalid_argument(
       "predict_costs: give one content per stage and one length per chunk");
-  std::int64_t longest = 0;
-  for (int const length : chunk_lengths)
-    longest = length > longest ? length : longest;
+  std::int64_t longest = detail::longest_of(chunk_lengths);
   training_setup one_gpu = setup;
   one_gpu.tensor = 1;
   std::int64_t widest = 0; // a token of parts of layers is as many tokens of whole ones
@@ -247,27 +334,22 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
             from == to ? table.latency() : message_seconds(model, setup, on, from, to, longest);
           time != table.latency())
         table.set_link(from, to, time);
-  token_range tokens{0, 0};
-  for (int chunk = 0; chunk < extents.chunks; ++chunk) {
-    tokens.prefix += tokens.length;
-    tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
-    for (int stage = 0; stage < stages(extents); ++stage) {
-      stage_content const& held = content[static_cast<std::size_t>(stage)];
-      auto const seconds = [&](role is) {
-        return pass_seconds(model, setup, on, reached, held, kind_with(training, is), tokens);
-      };
-      for (role const is : {role::forward, role::input, role::weights})
-        table.set(is, stage, chunk, seconds(is));
-      table.set(role::again, stage, chunk, seconds(role::forward));
-      for (role const is : {role::forward, role::again, role::input})
-        table.set_exchanges(
-          is,
-          stage,
-          chunk,
-          exchange_seconds(model, setup, on, held, kind_with(training, is), tokens.length));
-      table.set(role::copy, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
-    }
-  }
+  detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
+    stage_content const& held = content[static_cast<std::size_t>(stage)];
+    auto const seconds = [&](role is) {
+      return pass_seconds(model, setup, on, reached, held, kind_with(training, is), tokens);
+    };
+    for (role const is : {role::forward, role::input, role::weights})
+      table.set(is, stage, chunk, seconds(is));
+    table.set(role::again, stage, chunk, seconds(role::forward));
+    for (role const is : {role::forward, role::again, role::input})
+      table.set_exchanges(
+        is,
+        stage,
+        chunk,
+        exchange_seconds(model, setup, on, held, kind_with(training, is), tokens.length));
+    table.set(role::copy, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
+  });
   return table;
 }
 
@@ -278,9 +360,7 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
                                                   training_setup const& setup,
                                                   stage_content const& stage,
                                                   std::span<int const> chunk_lengths) noexcept {
-  std::int64_t longest = 0;
-  for (int const length : chunk_lengths)
-    longest = length > longest ? length : longest;
+  std::int64_t const longest = detail::longest_of(chunk_lengths);
   std::int64_t const dense =
     detail::layer_parameters(model) -
     (model.experts > 0
@@ -326,10 +406,6 @@ namespace detail {
                                ? stage.gradients
                                : stage.weights);
 }
-
-//! The speed of runs with four chunks over what equal efficiencies predict, from one
-//! published table of Seq1F1B on a 7B model: smaller products run at a lower rate.
-inline constexpr band chunk_tax_band{0.88, 0.93};
 
 } // namespace detail
 
@@ -470,30 +546,19 @@ private:
   cost_table table = predict_costs(model, setup, on, reached, extents, content, chunk_lengths);
   table.set_groups(
     {(extents.devices - 1) * table.latency(), (extents.devices - 1) * table.latency()});
-  token_range tokens{0, 0};
-  for (int chunk = 0; chunk < extents.chunks; ++chunk) {
-    tokens.prefix += tokens.length;
-    tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
-    for (int stage = 0; stage < stages(extents); ++stage) {
-      stage_content const& held = content[static_cast<std::size_t>(stage)];
-      double const product =
-        held.output ? pass_seconds(
-                        model, setup, on, reached, held, kind_with(training, role::weights), tokens)
-                    : 0;
-      for (timed_kind const& kind : table.kinds())
-        if (kind.in_groups)
-          table.set(kind.kind, stage, chunk, 0);
-      flow const& all = detail::kinds_of_training;
-      table.set(detail::kind_in_groups(all, of_stage::before),
-                stage,
-                chunk,
-                product * (barriers == 1 ? 2 : 1));
-      table.set(detail::kind_in_groups(all, of_stage::group),
-                stage,
-                chunk,
-                product * (barriers == 1 ? 1 : 2));
-    }
-  }
+  pass_kind const products = kind_with(training, role::weights);
+  pass_kind const logits = detail::kind_in_groups(detail::kinds_of_training, of_stage::before);
+  pass_kind const gradient = detail::kind_in_groups(detail::kinds_of_training, of_stage::group);
+  detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
+    stage_content const& held = content[static_cast<std::size_t>(stage)];
+    double const product =
+      held.output ? pass_seconds(model, setup, on, reached, held, products, tokens) : 0;
+    for (timed_kind const& kind : table.kinds())
+      if (kind.in_groups)
+        table.set(kind.kind, stage, chunk, 0);
+    table.set(logits, stage, chunk, product * (barriers == 1 ? 2 : 1));
+    table.set(gradient, stage, chunk, product * (barriers == 1 ? 1 : 2));
+  });
   return table;
 }
 

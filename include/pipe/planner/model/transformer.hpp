@@ -275,18 +275,6 @@ attended_message_bytes(transformer const& model, std::int64_t tokens, int sequen
 
 namespace detail {
 
-//! Floating-point operations of one layer. @param sequences [count] of a microbatch.
-//! @source Narayanan et al., SC 2021, and Qi et al., ICLR 2024, halved for causal attention; the
-//! counts of grouped attention, gated layers, experts and chunks are an own derivation.
-[[nodiscard]] constexpr double layer_flops(transformer const& model,
-                                           pass_kind kind,
-                                           token_range tokens,
-                                           int sequences = 1) noexcept {
-  double const linear = linear_flops(model, tokens, sequences);
-  return (training_kind(kind).is == role::backward ? 2 * linear : linear) +
-         attention_flops(model, kind, tokens, sequences);
-}
-
 //! Bytes of what attention reads, with the residual: query, keys and values of all tokens.
 [[nodiscard]] constexpr std::int64_t
 projected_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {

@@ -147,8 +147,7 @@ struct given_schedule {
   std::vector<int> frozen{};   //!< stages with nothing to train
 
   [[nodiscard]] shape arrange(int, int) const { return extents; }
-  template <cost_model Cost>
-  void generate(shape const&, Cost const& cost, row_writer* rows) const {
+  void generate(shape const&, cost_model auto const& cost, row_writer* rows) const {
     device_orders const made = orders(cost);
     for (int device = 0; device < extents.devices; ++device)
       for (int i = made.offsets[static_cast<std::size_t>(device)];
@@ -210,8 +209,7 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
 
 //! Calls `use` with a schedule in the adapter of a choice.
 //! @pre it is not attention_exchange
-template <class Use>
-auto with_adapter(placed_schedule const& given, schedule_choice const& choice, Use use) {
+auto with_adapter(placed_schedule const& given, schedule_choice const& choice, auto use) {
   given_schedule const& unplaced = given;
   if (!has_shards(choice.adapted))
     return given.holder ? with_less_memory(given, choice, use)

@@ -225,39 +225,38 @@ struct schedule_choice {
   friend bool operator==(schedule_choice const&, schedule_choice const&) = default;
 };
 
-//! An option by the name that it has on command lines.
+//! @brief An option with its word.
 struct named_option {
-  option which;     //!< the option
-  char const* name; //!< its word
-  //! True if a choice has it.
-  bool (*given)(schedule_choice const&);
+  option which;                                          //!< the option
+  char const* name;                                      //!< its word
+  std::optional<int> schedule_choice::*number = nullptr; //!< of those that are a number
+
+  //! Whether a choice has it. `pair_cost` is of a cost, so a choice never has it.
+  [[nodiscard]] bool given(schedule_choice const& choice) const {
+    switch (which) {
+    case option::chunk_counts: return !choice.chunk_counts.empty();
+    case option::memory_limit: return choice.memory_limit.has_value();
+    case option::eager: return choice.eager;
+    case option::unfused: return choice.unfused;
+    default: return number != nullptr && (choice.*number).has_value();
+    }
+  }
 };
 
-//! All options with a name.
+//! All of them, in the order of the options' names in messages.
 inline constexpr named_option named_options[] = {
-  {option::chunks, "--chunks", [](schedule_choice const& c) { return c.chunks.has_value(); }},
-  {option::stages_per_device,
-   "--stages-per-device",
-   [](schedule_choice const& c) { return c.stages_per_device.has_value(); }},
-  {option::group, "--group", [](schedule_choice const& c) { return c.group.has_value(); }},
-  {option::forwards, "--forwards", [](schedule_choice const& c) { return c.forwards.has_value(); }},
-  {option::chunk_counts,
-   "--chunk-counts",
-   [](schedule_choice const& c) { return !c.chunk_counts.empty(); }},
-  {option::keep, "--keep", [](schedule_choice const& c) { return c.keep.has_value(); }},
-  {option::forward_stages,
-   "--forward-stages",
-   [](schedule_choice const& c) { return c.forward_stages.has_value(); }},
-  {option::backward_stages,
-   "--backward-stages",
-   [](schedule_choice const& c) { return c.backward_stages.has_value(); }},
-  {option::memory_limit,
-   "--memory-limit",
-   [](schedule_choice const& c) { return c.memory_limit.has_value(); }},
-  {option::eager, "--eager", [](schedule_choice const& c) { return c.eager; }},
-  {option::unfused, "--unfused", [](schedule_choice const& c) { return c.unfused; }},
-  // A part of the cost, not of the choice; the command line knows whether it was given.
-  {option::pair_cost, "--pair-cost", [](schedule_choice const&) { return false; }},
+  {option::chunks, "--chunks", &schedule_choice::chunks},
+  {option::stages_per_device, "--stages-per-device", &schedule_choice::stages_per_device},
+  {option::group, "--group", &schedule_choice::group},
+  {option::forwards, "--forwards", &schedule_choice::forwards},
+  {option::chunk_counts, "--chunk-counts"},
+  {option::keep, "--keep", &schedule_choice::keep},
+  {option::forward_stages, "--forward-stages", &schedule_choice::forward_stages},
+  {option::backward_stages, "--backward-stages", &schedule_choice::backward_stages},
+  {option::memory_limit, "--memory-limit"},
+  {option::eager, "--eager"},
+  {option::unfused, "--unfused"},
+  {option::pair_cost, "--pair-cost"},
 };
 
 //! The options of a set as one writes them: "--chunks, --eager".

@@ -78,6 +78,21 @@ inline constexpr adapter usual_adapters =
   adapter::offload_chunks | adapter::vocabulary_1 | adapter::vocabulary_2 |
   adapter::vocabulary_interlaced | adapter::sharded_weights | adapter::gathered_once;
 
+//! Makes a schedule without options.
+template <class Schedule>
+constexpr auto plain = [](schedule_choice const&) { return Schedule{}; };
+
+//! Makes a schedule over so many chunks where a choice does not say.
+template <class Schedule, int Usual>
+constexpr auto over_chunks =
+  [](schedule_choice const& c) { return Schedule{.chunks = c.chunks.value_or(Usual)}; };
+
+//! Makes a schedule on so many stages of a device where a choice does not say.
+template <class Schedule, int Usual>
+constexpr auto on_stages = [](schedule_choice const& c) {
+  return Schedule{.stages_per_device = c.stages_per_device.value_or(Usual)};
+};
+
 //! One of two types, for schedules that have an option in their type.
 template <class Yes, class No>
 std::variant<Yes, No> either(bool condition) {
@@ -118,19 +133,17 @@ struct published_schedules {
     named("gpipe",
           "GPipe: all forward passes, then all backward passes; over chunks TeraPipe",
           option::chunks,
-          [](schedule_choice const& c) {
-            return GPipeChunked<dynamic>{.chunks = c.chunks.value_or(1)};
-          },
+          detail::over_chunks<GPipeChunked<dynamic>, 1>,
           {.type = "GPipe", .type_asked = "GPipeChunked<{chunks}>"}),
     named("1f1b",
           "one forward, one backward in turn (PipeDream-Flush)",
           option::none,
-          [](schedule_choice const&) { return OneFOneB{}; },
+          detail::plain<OneFOneB>,
           {.type = "OneFOneB", .shown_with = detail::usual_adapters}),
     named("eager-1f1b",
           "1F1B with twice the warm-up, which hides messages",
           option::none,
-          [](schedule_choice const&) { return EagerOneFOneB{}; },
+          detail::plain<EagerOneFOneB>,
           {.type = "EagerOneFOneB"}),
     named("kfkb",
           "kFkB of Ada-Grouper: K forward, K backward in turn; groups of 2",
@@ -149,9 +162,7 @@ struct published_schedules {
     named("chronos",
           "ChronosPipe: two looped stages per device, three quarters of the activations of 1F1B",
           option::chunks,
-          [](schedule_choice const& c) {
-            return ChronosPipeChunked<dynamic>{.chunks = c.chunks.value_or(1)};
-          },
+          detail::over_chunks<ChronosPipeChunked<dynamic>, 1>,
           {.type = "ChronosPipeChunked<{chunks}>",
            .shown_with = adapter::recompute_first | adapter::weights_on_host}),
     named("hanayo",
@@ -169,9 +180,7 @@ struct published_schedules {
     named("breadth-first",
           "all microbatches stage by stage, then back in reverse; 2 stages per device",
           option::stages_per_device,
-          [](schedule_choice const& c) {
-            return BreadthFirst<dynamic>{.stages_per_device = c.stages_per_device.value_or(2)};
-          },
+          detail::on_stages<BreadthFirst<dynamic>, 2>,
           {.type = "BreadthFirst<{stages}>",
            .sums_in_order = false,
            .shown_with = adapter::sharded_weights | adapter::gathered_once}),
@@ -191,11 +200,11 @@ struct published_schedules {
           "WeiPipe: microbatches stay on their device, weights and their gradients travel; M a "
           "multiple of P",
           option::none,
-          [](schedule_choice const&) { return WeiPipe{}; }),
+          detail::plain<WeiPipe>),
     named("round-pipe",
           "RoundPipe: devices take stages in turn, weights lie on the host; P forward, 3 P back",
           option::forward_stages | option::backward_stages,
-          [](schedule_choice const& c) { return detail::round_pipe_of(c); }),
+          detail::round_pipe_of),
     named("seq1f1b",
           "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
           option::chunks | option::eager,
@@ -229,16 +238,12 @@ struct published_schedules {
     named("seq1f1b-zb-h1",
           "Seq1F1B with the split backward of ZB-H1, the activations of Seq1F1B; 4 chunks",
           option::chunks,
-          [](schedule_choice const& c) {
-            return Seq1F1BZeroBubbleH1<>{.chunks = c.chunks.value_or(4)};
-          },
+          detail::over_chunks<Seq1F1BZeroBubbleH1<>, 4>,
           {.type = "Seq1F1BZeroBubbleH1<{chunks}>"}),
     named("seq1f1b-zb-h2",
           "Seq1F1B with the split backward of ZB-H2, no bubble on the span; 4 chunks",
           option::chunks,
-          [](schedule_choice const& c) {
-            return Seq1F1BZeroBubbleH2<>{.chunks = c.chunks.value_or(4)};
-          },
+          detail::over_chunks<Seq1F1BZeroBubbleH2<>, 4>,
           {.type = "Seq1F1BZeroBubbleH2<{chunks}>"}),
     named("svpp",
           "SVPP of MEPipe: chunks and split backward; 4 chunks, 2 stages per device",
@@ -262,7 +267,7 @@ struct published_schedules {
     named("slimpipe",
           "SlimPipe: little more than one microbatch on a device; P chunks, 2 stages per device",
           option::chunks | option::stages_per_device,
-          [](schedule_choice const& c) { return detail::slim_pipe_of(c); },
+          detail::slim_pipe_of,
           {.type = "SlimPipe<{chunks}, {stages}>", .exchanges_attention = true}),
     named("chunkflow",
           "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
@@ -280,20 +285,17 @@ struct published_schedules {
     named("zb-h1",
           "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
           option::none,
-          [](schedule_choice const&) { return ZeroBubbleH1{}; },
+          detail::plain<ZeroBubbleH1>,
           {.type = "ZeroBubbleH1", .shown_with = adapter::vocabulary_1 | adapter::vocabulary_2}),
     named("zb-h2",
           "ZB-H2: split backward, about twice of both, no bubble on the span",
           option::none,
-          [](schedule_choice const&) { return ZeroBubbleH2{}; },
+          detail::plain<ZeroBubbleH2>,
           {.type = "ZeroBubbleH2"}),
     named("zb-interleaved",
           "ZB-H1 over interleaved stages; 2 stages per device",
           option::stages_per_device,
-          [](schedule_choice const& c) {
-            return ZeroBubbleInterleaved<dynamic>{.stages_per_device =
-                                                    c.stages_per_device.value_or(2)};
-          },
+          detail::on_stages<ZeroBubbleInterleaved<dynamic>, 2>,
           {.type = "ZeroBubbleInterleaved<{stages}>"}),
     named("zb-auto",
           "split backward, ordered for the costs under a memory limit; P microbatches (ZB-1P)",
@@ -303,33 +305,26 @@ struct published_schedules {
                                              static_cast<int>(c.memory_limit.value_or(c.devices))};
           },
           {.type = "ZeroBubbleAuto<>"}),
-    named(
-      "v-min",
-      "two stages per device in a V, a third of the activations of 1F1B",
-      option::chunks,
-      [](schedule_choice const& c) { return VMinChunked<dynamic>{.chunks = c.chunks.value_or(1)}; },
-      {.type = "VMinChunked<{chunks}>"}),
+    named("v-min",
+          "two stages per device in a V, a third of the activations of 1F1B",
+          option::chunks,
+          detail::over_chunks<VMinChunked<dynamic>, 1>,
+          {.type = "VMinChunked<{chunks}>"}),
     named("v-half",
           "two stages per device in a V, half the activations of 1F1B",
           option::chunks,
-          [](schedule_choice const& c) {
-            return VShape<v_half_offsets, dynamic>{.chunks = c.chunks.value_or(1)};
-          },
+          detail::over_chunks<VShape<v_half_offsets, dynamic>, 1>,
           {.type = "VShape<pipelining::v_half_offsets, {chunks}>",
            .shown_with = detail::usual_adapters}),
     named("v-zb",
           "two stages per device in a V, the activations of 1F1B, no bubble on the span",
           option::chunks,
-          [](schedule_choice const& c) {
-            return VShape<v_zero_bubble_offsets, dynamic>{.chunks = c.chunks.value_or(1)};
-          },
+          detail::over_chunks<VShape<v_zero_bubble_offsets, dynamic>, 1>,
           {.type = "VShape<pipelining::v_zero_bubble_offsets, {chunks}>"}),
     named("v-1f1b",
           "1F1B on a V, backward in one piece, two thirds of the activations of 1F1B",
           option::chunks,
-          [](schedule_choice const& c) {
-            return OneFOneBVChunked<dynamic>{.chunks = c.chunks.value_or(1)};
-          },
+          detail::over_chunks<OneFOneBVChunked<dynamic>, 1>,
           {.type = "OneFOneBVChunked<{chunks}>"}),
     named(
       "v-auto",
@@ -354,22 +349,18 @@ struct published_schedules {
     named("zb-v",
           "ZB-V: the hand-made zero-bubble order on a V, improved for the costs",
           option::chunks,
-          [](schedule_choice const& c) {
-            return ZeroBubbleVChunked<dynamic>{.chunks = c.chunks.value_or(1)};
-          },
+          detail::over_chunks<ZeroBubbleVChunked<dynamic>, 1>,
           {.type = "ZeroBubbleVChunked<{chunks}>"}),
     named(
       "chimera",
       "Chimera: microbatches from both ends, each way in the other's bubble; 1 stage per device",
       option::stages_per_device,
-      [](schedule_choice const& c) {
-        return ChimeraWaves<>{.stages_per_device = c.stages_per_device.value_or(1)};
-      },
+      detail::on_stages<ChimeraWaves<>, 1>,
       {.type = "ChimeraWaves<{stages}>", .sums_in_order = false}),
     named("bitpipe",
           "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
           option::none,
-          [](schedule_choice const&) { return BitPipe{}; },
+          detail::plain<BitPipe>,
           {.type = "BitPipe", .sums_in_order = false}),
     named("dualpipe",
           "DualPipe: microbatches from both ends, forward beside backward",

@@ -79,8 +79,7 @@ auto with_schedule(schedule_choice const& choice, Use use) {
 
 //! The smallest number of microbatches that a choice can have, up to four times its devices.
 //! @param arrange throws std::invalid_argument for sizes that it refuses
-template <class Arrange>
-std::optional<int> least_of(schedule_choice& choice, Arrange arrange) {
+std::optional<int> least_of(schedule_choice& choice, auto arrange) {
   for (choice.microbatches = 1; choice.microbatches <= 4 * choice.devices; ++choice.microbatches)
     try {
       (void)arrange();

@@ -382,9 +382,9 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 //! C) in a chain.
 //! @source own derivation: longest paths, Jackson's preemptive schedule per device, Little's law,
 //! and windows before the first backward and behind the last forward pass.
-template <cost_model Cost>
-[[nodiscard]] time_bounds
-least_times(pipeline_view const& over, Cost const& cost, bound_options const& options = {}) {
+[[nodiscard]] time_bounds least_times(pipeline_view const& over,
+                                      cost_model auto const& cost,
+                                      bound_options const& options = {}) {
   shape const& extents = over.extents;
   check_extents(extents);
   bool one_way = stages_go_one_way(*over.declared);
@@ -444,9 +444,8 @@ least_times(pipeline_view const& over, Cost const& cost, bound_options const& op
 }
 
 //! @brief The same for a placement with a name.
-template <cost_model Cost>
 [[nodiscard]] time_bounds
-least_times(shape const& extents, Cost const& cost, bound_options const& options = {}) {
+least_times(shape const& extents, cost_model auto const& cost, bound_options const& options = {}) {
   return least_times(pipeline_view{extents}, cost, options);
 }
 

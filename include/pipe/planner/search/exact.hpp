@@ -89,8 +89,7 @@ struct tick_scale {
   return {1000};
 }
 
-template <cost_model Cost>
-[[nodiscard]] double time_of(Cost const& cost, pass_kind kind, int stage) {
+[[nodiscard]] double time_of(cost_model auto const& cost, pass_kind kind, int stage) {
   return cost.duration(row_writer::make(kind, stage, 0));
 }
 
@@ -120,9 +119,10 @@ inline void check_exact(shape const& extents, exact_options const& options) {
   }
 }
 
-template <cost_model Cost>
-[[nodiscard]] exact_world
-world_of(shape const& extents, Cost const& cost, exact_options const& options, tick_scale& scale) {
+[[nodiscard]] exact_world world_of(shape const& extents,
+                                   cost_model auto const& cost,
+                                   exact_options const& options,
+                                   tick_scale& scale) {
   exact_world world;
   world.devices = extents.devices;
   world.stages = stages(extents);
@@ -205,9 +205,9 @@ struct exact_order {
 //! @source own derivation (docs/explanation/exact_search.md): branch and bound over events with all
 //! ways of the copies side by side and memory of what states have proven (iterative deepening on
 //! the makespan), active schedules, chains, work and rooms as bounds.
-template <cost_model Cost>
-[[nodiscard]] exact_order
-shortest_order(shape const& extents, Cost const& cost, exact_options const& options = {}) {
+[[nodiscard]] exact_order shortest_order(shape const& extents,
+                                         cost_model auto const& cost,
+                                         exact_options const& options = {}) {
   detail::check_exact(extents, options);
   detail::tick_scale scale;
   detail::exact_world world = detail::world_of(extents, cost, options, scale);
@@ -264,23 +264,16 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
     for (detail::exact_step const& step : order.steps) {
       if (step.device != device)
         continue;
-      switch (step.kind) {
-      case detail::exact_kind::forward:
-        result.passes.push_back(
-          row_writer::make(kind_with(training, role::forward), step.stage, step.microbatch));
-        break;
-      case detail::exact_kind::backward_input:
-        result.passes.push_back(
-          row_writer::make(kind_with(training, role::input), step.stage, step.microbatch));
-        break;
-      case detail::exact_kind::backward_weight:
-        result.passes.push_back(
-          row_writer::make(kind_with(training, role::weights), step.stage, step.microbatch));
-        break;
-      default:
+      if (step.kind != detail::exact_kind::forward &&
+          step.kind != detail::exact_kind::backward_input &&
+          step.kind != detail::exact_kind::backward_weight)
         throw std::invalid_argument(
           "passes_of: an order with copies or recomputation has steps that are no passes");
-      }
+      role const is = step.kind == detail::exact_kind::forward          ? role::forward
+                      : step.kind == detail::exact_kind::backward_input ? role::input
+                                                                        : role::weights;
+      result.passes.push_back(
+        row_writer::make(kind_with(training, is), step.stage, step.microbatch));
     }
     result.offsets.push_back(static_cast<int>(result.passes.size()));
   }

@@ -218,8 +218,7 @@ void for_each_block_up_to(int devices, block_options const& how, Visit& visit) {
 //! `visit(block_choice)` with each that can be laid out.
 //! @throws std::invalid_argument for options that are out of range; what `visit` throws.
 //! @complexity one timetable per block, some 25 ns per pass and sweep.
-template <class Visit>
-void for_each_block(int devices, block_options const& how, Visit visit) {
+void for_each_block(int devices, block_options const& how, auto visit) {
   if (devices < 1 || how.most_legs < 1 || how.most_legs > most_block_legs ||
       how.longest_stride < 1 || !(how.longest_interval >= 1 && how.longest_interval <= 16) ||
       std::any_of(how.chunks.begin(), how.chunks.end(), [](int chunks) { return chunks < 1; }))

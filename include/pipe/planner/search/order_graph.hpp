@@ -153,9 +153,8 @@ inline void count_spans(order_graph& graph) {
 
 //! The graph of the passes of these rows.
 //! @param rows every pass of the pipeline once, on one engine per device
-template <cost_model Cost>
 [[nodiscard]] order_graph make_graph(pipeline_view const& over,
-                                     Cost const& cost,
+                                     cost_model auto const& cost,
                                      std::vector<std::vector<pass>> const& rows,
                                      int memory_limit) {
   order_graph graph;

@@ -101,8 +101,7 @@ public:
   }
   //! Adds orders of the list scheduler: own ones, and ones that follow the best so far. `watch`
   //! false ends it as soon as there is an order.
-  template <class Watch>
-  void add_lists(int microbatches, Watch const& watch) {
+  void add_lists(int microbatches, auto const& watch) {
     auto const enough = [&] {
       going_ = !any_ || (!done() && watch(best_, moves_));
       return !going_;
@@ -129,8 +128,7 @@ public:
 
   //! Rounds of annealing, the worse half of the pool left behind after each, then ever longer
   //! rounds from the best. `watch(best, moves)` false ends it.
-  template <class Watch>
-  void improve(std::int64_t most_moves, Watch const& watch) {
+  void improve(std::int64_t most_moves, auto const& watch) {
     most_ = most_moves;
     std::int64_t const size = graph_.size();
     std::int64_t length = 20 * size;
@@ -168,8 +166,7 @@ private:
     return leaders;
   }
 
-  template <class Watch>
-  void anneal(pooled_order& order, std::int64_t length, Watch const& watch) {
+  void anneal(pooled_order& order, std::int64_t length, auto const& watch) {
     constexpr std::int64_t between_looks = 2048;
     (void)walk_.start(order.rows);
     // A round that begins cold keeps what is there, one that begins warm leaves it.
@@ -212,11 +209,10 @@ private:
 }
 
 //! The order of a graph as a timetable, verified.
-template <cost_model Cost>
 [[nodiscard]] dynamic_timetable table_of(device_orders const& like,
                                          order_graph const& graph,
                                          node_rows const& rows,
-                                         Cost const& cost,
+                                         cost_model auto const& cost,
                                          int memory_limit) {
   device_orders orders{like.over, {}, {0}};
   for (std::vector<graph_node> const& row : rows) {
@@ -315,9 +311,8 @@ template <cost_model Cost, class Watch>
 }
 
 //! @brief The same, without anybody who watches.
-template <cost_model Cost>
 [[nodiscard]] found_order search_order(std::span<device_orders const> starts,
-                                       Cost const& cost,
+                                       cost_model auto const& cost,
                                        order_search_options const& options = {}) {
   return search_order(starts, cost, options, [](order_search_progress const&) { return true; });
 }

@@ -133,8 +133,7 @@ public:
 
 private:
   //! The work of the busiest device, where every microbatch takes the same way.
-  template <class Costs>
-  [[nodiscard]] static double least_work(pipeline_view const& over, Costs const& costs) {
+  [[nodiscard]] static double least_work(pipeline_view const& over, auto const& costs) {
     shape const& extents = over.extents;
     if (routes(extents) > 1 || over.first_units != nullptr)
       return 0;
@@ -415,8 +414,7 @@ template <layered_model Model, class Watch>
 }
 
 //! @brief The same, without anybody who watches.
-template <layered_model Model>
-[[nodiscard]] found_pipeline search_pipeline(Model const& model,
+[[nodiscard]] found_pipeline search_pipeline(layered_model auto const& model,
                                              std::span<device_orders const> starts,
                                              pipeline_search_options const& options = {}) {
   return search_pipeline(

@@ -49,8 +49,8 @@ struct VAuto {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return waves::arrange(devices, microbatches, chunks, 2);
   }
-  template <cost_model Cost>
-  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+  constexpr void
+  generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 
@@ -133,8 +133,7 @@ struct VContinuous {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return waves::arrange(devices, microbatches, chunks, 2);
   }
-  template <cost_model Cost>
-  void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+  void generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 

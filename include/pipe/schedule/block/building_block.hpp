@@ -82,8 +82,7 @@ namespace detail {
 }
 
 //! Calls `use` with every stage of a device, in forward order.
-template <class Use>
-constexpr void for_each_stage(building_block const& block, int device, Use const& use) {
+constexpr void for_each_stage(building_block const& block, int device, auto const& use) {
   shape const& extents = block.extents;
   if (block.holders == nullptr) {
     for (int local = 0; local < extents.stages_per_device; ++local)
@@ -162,8 +161,7 @@ constexpr void clear(building_block& block, int line) noexcept {
 //! Lays one leg out: P neighbouring stages, forwards or, from leg V on, backwards. `next(position,
 //! before)` gives the slot of each pass from that of the pass before it. Returns false when a pass
 //! meets another one of its device.
-template <class Next>
-[[nodiscard]] constexpr bool lay_leg(building_block& block, int leg, int before, Next const& next) {
+[[nodiscard]] constexpr bool lay_leg(building_block& block, int leg, int before, auto const& next) {
   shape const& extents = block.extents;
   int const all = stages(extents);
   int const first = leg * extents.devices;

@@ -52,8 +52,7 @@ namespace detail {
 }
 
 //! The chunks of all microbatches together.
-template <chunk_counts Counts>
-[[nodiscard]] constexpr int count_chunks(Counts const& counts, int microbatches) {
+[[nodiscard]] constexpr int count_chunks(chunk_counts auto const& counts, int microbatches) {
   int sum = 0;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch)
     sum += counts(microbatch);
@@ -61,8 +60,7 @@ template <chunk_counts Counts>
 }
 
 //! The chunks of the microbatch that has the most.
-template <chunk_counts Counts>
-[[nodiscard]] constexpr int most_chunks(Counts const& counts, int microbatches) {
+[[nodiscard]] constexpr int most_chunks(chunk_counts auto const& counts, int microbatches) {
   int most = 0;
   for (int microbatch = 0; microbatch < microbatches; ++microbatch)
     most = counts(microbatch) > most ? counts(microbatch) : most;

@@ -62,9 +62,8 @@ namespace detail {
 }
 
 //! Whether some microbatch takes other times than the first.
-template <cost_model Cost>
 [[nodiscard]] constexpr bool
-has_unlike_microbatches(shape const& extents, bool fused, Cost const& cost) {
+has_unlike_microbatches(shape const& extents, bool fused, cost_model auto const& cost) {
   constexpr pass_kind kinds[] = {
     pass_kind::forward, pass_kind::backward, pass_kind::backward_input, pass_kind::backward_weight};
   for (int at = 0; at < 4; ++at)
@@ -81,8 +80,7 @@ has_unlike_microbatches(shape const& extents, bool fused, Cost const& cost) {
 //! Enters the costs, in ticks so fine that integers and short binary fractions stay exact.
 //! @param as_first all microbatches take the times of the first
 //! @throws std::invalid_argument for a time that is not finite or negative.
-template <cost_model Cost>
-constexpr void enter(timeline& line, Cost const& cost, bool as_first = false) {
+constexpr void enter(timeline& line, cost_model auto const& cost, bool as_first = false) {
   double const latency = checked_latency(cost);
   double total = latency * 2 * line.stages;
   for (int at = 0; at < line.lines; ++at)
@@ -257,8 +255,8 @@ struct Repeat {
   device_of(shape const& extents, int stage, int route) const requires places_stages<Placement> {
     return where.device_of(extents, stage, route);
   }
-  template <cost_model Cost>
-  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+  constexpr void
+  generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 

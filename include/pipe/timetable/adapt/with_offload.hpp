@@ -292,8 +292,7 @@ struct with_offload {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return of.arrange(devices, microbatches);
   }
-  template <cost_model Cost>
-  void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+  void generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     dynamic_timetable const plain =
       make_timetable(of, {extents.devices, extents.microbatches}, cost);
     timetable_view const table = plain;

@@ -152,8 +152,8 @@ struct order_for_recomputation {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return of.arrange(devices, microbatches);
   }
-  template <cost_model Cost>
-  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+  constexpr void
+  generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     auto const recomputed = [&](pass const& forward) -> bool { return rule(extents, forward); };
     if constexpr (orders_for_recomputation<Schedule>)
       of.generate_recomputed(extents, cost, recomputed, rows);

@@ -70,8 +70,7 @@ private:
 //! The published order around 1F1B, row by row.
 class vocabulary_1f1b {
 public:
-  template <cost_model Cost>
-  vocabulary_1f1b(shape const& extents, Cost const& cost, int barriers)
+  vocabulary_1f1b(shape const& extents, cost_model auto const& cost, int barriers)
       : devices_(extents.devices), microbatches_(extents.microbatches), further_(barriers - 1),
         behind_forward_(static_cast<std::size_t>(devices_)),
         steps_ahead_(static_cast<std::size_t>(devices_)) {
@@ -232,8 +231,10 @@ private:
   int first_steps_; // of the first device before its first backward pass
 };
 
-template <cost_model Cost>
-void write_vocabulary_1f1b(shape const& extents, Cost const& cost, int barriers, row_writer* rows) {
+void write_vocabulary_1f1b(shape const& extents,
+                           cost_model auto const& cost,
+                           int barriers,
+                           row_writer* rows) {
   vocabulary_1f1b const published(extents, cost, barriers);
   interlaced_1f1b const interlaced(extents);
   for (int device = 0; device < extents.devices; ++device) {
@@ -472,8 +473,7 @@ requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
     return {{0, extents.devices}, {extents.devices + stages(inside(extents)), extents.devices}};
   }
   //! The orders of all devices.
-  template <cost_model Cost>
-  void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+  void generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     if constexpr (std::is_same_v<Schedule, OneFOneB>)
       detail::write_vocabulary_1f1b(extents, cost, Barriers, rows);
     else

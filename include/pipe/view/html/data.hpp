@@ -218,8 +218,7 @@ private:
 };
 
 //! A text of the data: what would end the script is escaped.
-template <text_sink Sink>
-void append_html_text(Sink& out, std::string_view text) {
+void append_html_text(text_sink auto& out, std::string_view text) {
   std::string quoted;
   append_quoted(quoted, text);
   for (char const& letter : quoted) {
@@ -243,8 +242,7 @@ void append_list(Sink& out, std::string_view name, List const& values) {
 
 //! What each entry waits for, and from which entry to which memory is held: a class, the entry, or
 //! ~entry for what arrives at its end, and how many entries later those stand that end it.
-template <text_sink Sink>
-void append_links(Sink& out, timetable_view const& table) {
+void append_links(text_sink auto& out, timetable_view const& table) {
   table_links const links(table);
   append(out, ",\n\"needs\":[");
   bool first = true;
@@ -276,8 +274,7 @@ void append_links(Sink& out, timetable_view const& table) {
 }
 
 //! The kinds of a flow: their words, and how they are drawn.
-template <text_sink Sink>
-void append_kinds(Sink& out, flow const& declared) {
+void append_kinds(text_sink auto& out, flow const& declared) {
   append(out, "\"kinds\":[");
   int const count = std::max(declared.kind_count, kinds_of_training.kind_count);
   for (int number = 0; number < count; ++number) {
@@ -299,8 +296,7 @@ void append_kinds(Sink& out, flow const& declared) {
 }
 
 //! The measured times by entry of the table, from 0 on.
-template <text_sink Sink>
-void append_measured(Sink& out, html_timeline const& line) {
+void append_measured(text_sink auto& out, html_timeline const& line) {
   timetable_view const& table = line.table;
   auto const indices = static_cast<std::size_t>(pass_indices(table.over));
   std::vector<measured_pass const*> found(indices);
@@ -328,25 +324,15 @@ void append_measured(Sink& out, html_timeline const& line) {
 
 //! "V-Half: 4 devices, 8 microbatches, 8 stages, 2 chunks".
 [[nodiscard]] inline std::string html_heading(html_timeline const& line) {
-  shape const& extents = line.shown.over.extents;
   std::string text(line.about.schedule);
-  auto const count = [&text](int number, std::string_view one, std::string_view many) {
-    append(text, text.back() == ':' ? " " : ", ", number, " ", number == 1 ? one : many);
-  };
-  append(text, ":");
-  count(extents.devices, "device", "devices");
-  count(extents.microbatches, "microbatch", "microbatches");
-  count(stages(extents), "stage", "stages");
-  if (extents.chunks > 1)
-    count(extents.chunks, "chunk", "chunks");
+  append_counts(text, line.shown.over.extents, true);
   for (std::size_t chunk = 0; chunk < line.about.chunk_lengths.size(); ++chunk)
     append(text, chunk == 0 ? " of tokens " : ", ", line.about.chunk_lengths[chunk]);
   return text;
 }
 
 //! The extents, and what colours and figures follow from beside the passes.
-template <text_sink Sink>
-void append_extents(Sink& out, html_timeline const& line) {
+void append_extents(text_sink auto& out, html_timeline const& line) {
   timetable_view const& shown = line.shown;
   shape const& extents = shown.over.extents;
   std::vector<int> const locals = local_stages(shown);
@@ -373,8 +359,7 @@ void append_extents(Sink& out, html_timeline const& line) {
 
 //! Every entry: its kind, or ~kind where it completes a pair; stage, microbatch and chunk; the
 //! number of its time.
-template <text_sink Sink>
-void append_rows(Sink& out, html_timeline const& line) {
+void append_rows(text_sink auto& out, html_timeline const& line) {
   append(out, ",\n\"rows\":[");
   for (int row = 0; row < line.shown.rows(); ++row) {
     append(out, row == 0 ? "\n[" : ",\n[");
@@ -390,8 +375,7 @@ void append_rows(Sink& out, html_timeline const& line) {
   append(out, "]");
 }
 
-template <text_sink Sink>
-void append_timeline(Sink& out, html_timeline const& line, uniform_cost const& page) {
+void append_timeline(text_sink auto& out, html_timeline const& line, uniform_cost const& page) {
   timetable_view const& table = line.table;
   uniform_cost const& cost = line.about.cost;
   append(out, "{\"name\":");

@@ -240,8 +240,7 @@ slider_ratio(page_slider const& slider, uniform_cost const& page, uniform_cost c
 }
 
 //! The parts of a time that are not zero.
-template <text_sink Sink>
-void append_parts(Sink& out,
+void append_parts(text_sink auto& out,
                   std::string_view name,
                   std::array<double, pass_slider_count> const& parts,
                   html_timeline const& line,
@@ -258,8 +257,7 @@ void append_parts(Sink& out,
     append(out, ",\"", name, "\":{", list, "}");
 }
 
-template <text_sink Sink>
-void append_times(Sink& out, html_timeline const& line, uniform_cost const& page) {
+void append_times(text_sink auto& out, html_timeline const& line, uniform_cost const& page) {
   append(out, ",\n\"times\":[");
   for (std::size_t i = 0; i < line.times.size(); ++i) {
     pass_time const& time = line.times[i];
@@ -285,8 +283,9 @@ void append_times(Sink& out, html_timeline const& line, uniform_cost const& page
 }
 
 //! The sliders that move something, and where they stand.
-template <text_sink Sink>
-void append_sliders(Sink& out, std::span<html_timeline const> timelines, uniform_cost const& cost) {
+void append_sliders(text_sink auto& out,
+                    std::span<html_timeline const> timelines,
+                    uniform_cost const& cost) {
   append(out, "\"sliders\":[");
   bool first = true;
   auto const append_one = [&](page_slider const& each) {

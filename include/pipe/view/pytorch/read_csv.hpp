@@ -2,10 +2,23 @@
 #pragma once
 
 //! @file
-//! @brief Reads the schedule files of torch.distributed.pipelining. Header for
-//! pipelining::read_pytorch_csv. The format is described in <pipe/view/pytorch/actions.hpp>.
+//! @brief Reads schedule files of torch.distributed.pipelining: actions, and messages, which are
+//! checked. Header for pipelining::read_pytorch_csv and pytorch_schedule.
+//!
+//! One line per device ("rank"), cells separated by commas, in the order in which the device acts:
+//! `2F5` is the forward pass of stage 2 for microbatch 5; B, I and W are as in pipelining::letter;
+//! `(0F1;3B0)OVERLAP_F_B` is an overlapped pair; an empty cell is an idle slot of the grid of
+//! PyTorch, which has no effect. Files with messages have `2SEND_F5`, `3RECV_F5`, `3SEND_B5` and
+//! `2RECV_B5` as well; of torch 2.15 on also `2WAIT_SEND_F5` and `2WAIT_SEND_B5`, at which the
+//! buffer of what was sent is free again. `2UNSHARD`, `2RESHARD`, `2REDUCE_GRAD` and
+//! `2WAIT_REDUCE_GRAD` are about the parameters of a stage; they are counted and skipped, since
+//! timetables know passes and messages alone.
+//! @source the texts that torch.distributed.pipelining prints for its actions, versions 2.10
+//! to 2.15.
 
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
@@ -14,19 +27,390 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 #include <pipe/view/append.hpp>
-#include <pipe/view/pytorch/actions.hpp>
-#include <pipe/view/pytorch/messages.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
+
+namespace detail {
+
+//! What an action does. The first four are passes, in the order of `pass_kind`.
+enum class pytorch_verb : std::uint8_t {
+  forward,
+  backward,
+  backward_input,
+  backward_weight,
+  send_forward,
+  receive_forward,
+  send_backward,
+  receive_backward,
+  wait_send_forward,
+  wait_send_backward,
+  skipped
+};
+
+//! One action and where it stands.
+struct pytorch_action {
+  pytorch_verb verb = pytorch_verb::skipped;
+  bool overlapped = false;
+  std::uint16_t stage = 0;
+  std::uint16_t microbatch = 0;
+  int line = 0; //!< counted from 1, the device and one
+  int cell = 0; //!< counted from 1
+};
+
+[[nodiscard]] constexpr bool is_pass(pytorch_action const& action) noexcept {
+  return action.verb <= pytorch_verb::backward_weight;
+}
+[[nodiscard]] constexpr bool is_message(pytorch_action const& action) noexcept {
+  return action.verb >= pytorch_verb::send_forward && action.verb <= pytorch_verb::receive_backward;
+}
+
+//! "line 3, cell 12".
+[[nodiscard]] inline std::string place_of(int line, int cell) {
+  std::string text;
+  append(text, "line ", line, ", cell ", cell);
+  return text;
+}
+
+[[noreturn]] inline void reject(int line, int cell, std::string const& reason) {
+  throw std::invalid_argument("PyTorch CSV, " + place_of(line, cell) + ": " + reason);
+}
+
+[[nodiscard]] inline std::string_view trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t'))
+    text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r'))
+    text.remove_suffix(1);
+  return text;
+}
+
+//! Takes the text before the first separator off `rest`.
+[[nodiscard]] inline std::string_view take_until(std::string_view& rest, char separator) {
+  std::size_t const end = std::min(rest.find(separator), rest.size());
+  std::string_view const part = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return part;
+}
+
+//! Takes a number of 16 bits off the front of `rest`.
+[[nodiscard]] inline bool take_number(std::string_view& rest, std::uint16_t& number) {
+  auto const [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+  return error == std::errc();
+}
+
+struct pytorch_verb_name {
+  std::string_view name;
+  pytorch_verb verb;
+};
+
+inline constexpr pytorch_verb_name pytorch_verb_names[] = {
+  {"F", pytorch_verb::forward},
+  {"B", pytorch_verb::backward},
+  {"I", pytorch_verb::backward_input},
+  {"W", pytorch_verb::backward_weight},
+  {"SEND_F", pytorch_verb::send_forward},
+  {"RECV_F", pytorch_verb::receive_forward},
+  {"SEND_B", pytorch_verb::send_backward},
+  {"RECV_B", pytorch_verb::receive_backward},
+  {"WAIT_SEND_F", pytorch_verb::wait_send_forward},
+  {"WAIT_SEND_B", pytorch_verb::wait_send_backward},
+  {"UNSHARD", pytorch_verb::skipped},
+  {"RESHARD", pytorch_verb::skipped},
+  {"REDUCE_GRAD", pytorch_verb::skipped},
+  {"WAIT_REDUCE_GRAD", pytorch_verb::skipped},
+};
+
+//! One action without parentheses: a stage, a verb and (but for the skipped ones) a microbatch.
+[[nodiscard]] inline pytorch_action parse_action(std::string_view text, int line, int cell) {
+  constexpr char const* wanted =
+    "; an action is a stage, F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B, "
+    "UNSHARD, RESHARD, REDUCE_GRAD or WAIT_REDUCE_GRAD, and a microbatch, both numbers from 0 to "
+    "65534";
+  pytorch_action action;
+  action.line = line;
+  action.cell = cell;
+  std::string_view rest = text;
+  bool good = take_number(rest, action.stage) && action.stage < 65535;
+  std::size_t const letters =
+    std::min(rest.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_"), rest.size());
+  pytorch_verb_name const* const found = std::find_if(
+    std::begin(pytorch_verb_names),
+    std::end(pytorch_verb_names),
+    [&](pytorch_verb_name const& each) { return each.name == rest.substr(0, letters); });
+  rest.remove_prefix(letters);
+  if (!good || found == std::end(pytorch_verb_names))
+    reject(line, cell, quote(text) + " is not an action" + wanted);
+  action.verb = found->verb;
+  bool const numbered = take_number(rest, action.microbatch) && action.microbatch < 65535;
+  good = rest.empty() && (numbered || (action.verb == pytorch_verb::skipped && text.back() >= 'A'));
+  if (!good)
+    reject(line, cell, quote(text) + " is not an action" + wanted);
+  return action;
+}
+
+//! A pair: two passes between parentheses, a forward and a backward one; the forward pass becomes
+//! the first of them.
+inline void
+parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action>& actions) {
+  std::string_view rest = text.substr(1);
+  std::string_view inside = take_until(rest, ')');
+  if (rest != "OVERLAP_F_B" || std::count(inside.begin(), inside.end(), ';') != 1)
+    reject(line, cell, quote(text) + " is not a pair; a pair looks like (0F1;3B0)OVERLAP_F_B");
+  pytorch_action first = parse_action(trim(take_until(inside, ';')), line, cell);
+  pytorch_action second = parse_action(trim(inside), line, cell);
+  auto const gives_gradient = [](pytorch_action const& action) {
+    return action.verb == pytorch_verb::backward || action.verb == pytorch_verb::backward_input;
+  };
+  bool const forward_first = first.verb == pytorch_verb::forward && gives_gradient(second);
+  bool const forward_second = second.verb == pytorch_verb::forward && gives_gradient(first);
+  if (!forward_first && !forward_second)
+    reject(line, cell, quote(text) + " must pair one forward pass with one B or I");
+  if (forward_second)
+    std::swap(first, second);
+  second.overlapped = true;
+  actions.push_back(first);
+  actions.push_back(second);
+}
+
+//! All actions of a file, line after line; `line_count` becomes the number of devices.
+[[nodiscard]] inline std::vector<pytorch_action> parse_pytorch_lines(std::string_view text,
+                                                                     int& line_count) {
+  if (text.substr(0, 3) == "\xef\xbb\xbf") // the mark that spreadsheets put in front of UTF-8
+    text.remove_prefix(3);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' '))
+    text.remove_suffix(1);
+  if (text.empty())
+    throw std::invalid_argument("PyTorch CSV: the file is empty; it needs one line per device");
+  std::vector<pytorch_action> actions;
+  line_count = 0;
+  while (!text.empty()) {
+    std::string_view row = take_until(text, '\n');
+    ++line_count;
+    auto const before = static_cast<std::ptrdiff_t>(actions.size());
+    int cell = 0;
+    while (!row.empty()) {
+      std::string_view const content = trim(take_until(row, ','));
+      ++cell;
+      if (!content.empty() && content.front() == '(')
+        parse_pair(content, line_count, cell, actions);
+      else if (!content.empty())
+        actions.push_back(parse_action(content, line_count, cell));
+    }
+    if (std::none_of(actions.begin() + before, actions.end(), is_pass))
+      reject(
+        line_count, 1, "the line has no pass; every line is one device with one stage or more");
+  }
+  return actions;
+}
+
+//! Checks the messages of a file against its passes: each that crosses devices is sent once, behind
+//! the pass that makes it, and received once, before the pass that needs it; where the file waits
+//! for sends, it does so once for each, behind it; and all messages can be exchanged in the order
+//! of the file.
+class pytorch_messages {
+public:
+  pytorch_messages(pipeline_view const& over, std::vector<pytorch_action> const& actions)
+      : over_(over), actions_(actions),
+        places_(
+          static_cast<std::size_t>(kinds * stages(over.extents) * over.extents.microbatches)) {}
+
+  void check() {
+    for (pytorch_action const& action : actions_)
+      enter(action);
+    for (pytorch_action const& action : actions_) {
+      switch (action.verb) {
+      case pytorch_verb::forward: check_crossing(action, 1, pytorch_verb::send_forward); break;
+      case pytorch_verb::backward:
+      case pytorch_verb::backward_input:
+        check_crossing(action, -1, pytorch_verb::send_backward);
+        break;
+      case pytorch_verb::send_forward:
+        check_waited_for(action, pytorch_verb::wait_send_forward);
+        check_end(action, pytorch_verb::forward, true);
+        break;
+      case pytorch_verb::send_backward:
+        check_waited_for(action, pytorch_verb::wait_send_backward);
+        check_end(action, pytorch_verb::backward, true);
+        break;
+      case pytorch_verb::receive_forward: check_end(action, pytorch_verb::forward, false); break;
+      case pytorch_verb::receive_backward: check_end(action, pytorch_verb::backward, false); break;
+      case pytorch_verb::wait_send_forward: check_wait(action, pytorch_verb::send_forward); break;
+      case pytorch_verb::wait_send_backward: check_wait(action, pytorch_verb::send_backward); break;
+      default: break;
+      }
+    }
+    prove_order();
+  }
+
+private:
+  static constexpr int kinds = 8; // forward, gradient, the four ends of messages, and two waits
+
+  //! The same with another verb, and so many stages further on.
+  [[nodiscard]] static pytorch_action
+  with(pytorch_action action, pytorch_verb verb, int step = 0) noexcept {
+    action.verb = verb;
+    action.stage = static_cast<std::uint16_t>(action.stage + step);
+    return action;
+  }
+  //! From the stage of an end of a message to the stage of its other end.
+  [[nodiscard]] static int step_of(pytorch_action const& action) noexcept {
+    return action.verb == pytorch_verb::send_forward ||
+               action.verb == pytorch_verb::receive_backward
+             ? 1
+             : -1;
+  }
+  //! The other end of a message, whether it stands in the file or not.
+  [[nodiscard]] static pytorch_action other_end(pytorch_action const& action) noexcept {
+    bool const sends =
+      action.verb == pytorch_verb::send_forward || action.verb == pytorch_verb::send_backward;
+    int const verb = static_cast<int>(action.verb) + (sends ? 1 : -1);
+    return with(action, static_cast<pytorch_verb>(verb), step_of(action));
+  }
+
+  //! Where the action of this verb, stage and microbatch stands; null where none does.
+  [[nodiscard]] pytorch_action const*& find(pytorch_action const& action) {
+    int const kind = action.verb == pytorch_verb::forward       ? 0
+                     : action.verb < pytorch_verb::send_forward ? 1
+                                                                : static_cast<int>(action.verb) - 2;
+    int const line = kind * stages(over_.extents) + action.stage;
+    return places_[static_cast<std::size_t>(line * over_.extents.microbatches + action.microbatch)];
+  }
+  [[nodiscard]] std::size_t row_of(pytorch_action const& action) const {
+    return static_cast<std::size_t>(action.line - 1);
+  }
+
+  //! As the file writes it.
+  [[nodiscard]] static std::string name_of(pytorch_action const& action) {
+    std::string text;
+    append(text,
+           action.stage,
+           pytorch_verb_names[static_cast<std::size_t>(action.verb)].name,
+           action.microbatch);
+    return text;
+  }
+  [[noreturn]] static void refuse(pytorch_action const& action, std::string const& reason) {
+    reject(action.line, action.cell, name_of(action) + reason);
+  }
+
+  void enter(pytorch_action const& action) {
+    if (action.verb == pytorch_verb::skipped || action.verb == pytorch_verb::backward_weight)
+      return;
+    if (action.stage >= stages(over_.extents) || action.microbatch >= over_.extents.microbatches)
+      refuse(action, " belongs to no pass of this file");
+    any_wait_ = any_wait_ || action.verb >= pytorch_verb::wait_send_forward;
+    pytorch_action const*& here = find(action);
+    if (here != nullptr && !is_pass(action))
+      refuse(action, " stands twice, first in " + place_of(here->line, here->cell));
+    here = &action;
+  }
+
+  //! One end of a message stands on the device of its stage, is needed, and is on the right side
+  //! of the pass that it serves.
+  void check_end(pytorch_action const& action, pytorch_verb served_by, bool pass_first) {
+    int const device = action.line - 1;
+    if (device_of(over_, action.stage) != device)
+      refuse(action, " stands on a device that does not hold its stage");
+    int const there = action.stage + step_of(action);
+    if (there < 0 || there >= stages(over_.extents))
+      refuse(action, " is not needed: there is no such neighbour");
+    if (device_of(over_, there) == device)
+      refuse(action, " is not needed: both stages are on this device");
+    pytorch_action const* const served = find(with(action, served_by));
+    if (served == nullptr || (served < find(action)) != pass_first)
+      refuse(action,
+             pass_first ? " stands before the pass that makes what it sends"
+                        : " stands behind the pass that needs what it receives");
+  }
+  void check_wait(pytorch_action const& action, pytorch_verb send) {
+    pytorch_action const* const sent = find(with(action, send));
+    if (sent == nullptr || sent > find(action) || sent->line != action.line)
+      refuse(action,
+             " does not stand behind " + name_of(with(action, send)) + " on the same device");
+  }
+  void check_waited_for(pytorch_action const& action, pytorch_verb wait) {
+    if (any_wait_ && find(with(action, wait)) == nullptr)
+      refuse(action,
+             " has no " + name_of(with(action, wait)) +
+               ", but other messages of the file have; torch 2.15 wants one for each");
+  }
+
+  //! Where the consumer of a pass is on another device, the file has both ends of the message.
+  void check_crossing(pytorch_action const& action, int step, pytorch_verb send) {
+    int const consumer = action.stage + step;
+    if (consumer < 0 || consumer >= stages(over_.extents) ||
+        device_of(over_, consumer) == action.line - 1)
+      return;
+    pytorch_action const sent = with(action, send);
+    for (pytorch_action const& end : {sent, other_end(sent)})
+      if (find(end) == nullptr)
+        reject(action.line,
+               action.cell,
+               "the output of " + name_of(action) + " goes to another device, but " + name_of(end) +
+                 " is missing");
+  }
+
+  //! Every device goes through its messages in the order of its line, and each message needs both
+  //! of its ends at once: if all come to their end so, no executor with buffers, streams or
+  //! communicators of any number can come to a stop.
+  void prove_order() {
+    std::vector<std::vector<pytorch_action const*>> rows(
+      static_cast<std::size_t>(over_.extents.devices));
+    for (pytorch_action const& action : actions_)
+      if (is_message(action)) {
+        if (find(other_end(action)) == nullptr) // even where the pass that makes it does not stand
+          refuse(action, " waits for ever, since " + name_of(other_end(action)) + " is missing");
+        rows[row_of(action)].push_back(&action);
+      }
+    std::vector<std::size_t> next(rows.size());
+    std::vector<std::size_t> ready(rows.size());
+    std::iota(ready.begin(), ready.end(), std::size_t{0});
+    while (!ready.empty()) {
+      std::size_t const row = ready.back();
+      ready.pop_back();
+      while (next[row] < rows[row].size()) {
+        pytorch_action const* const other = find(other_end(*rows[row][next[row]]));
+        std::size_t const peer = row_of(*other);
+        if (next[peer] == rows[peer].size() || rows[peer][next[peer]] != other)
+          break;
+        ++next[row];
+        ++next[peer];
+        ready.push_back(peer);
+      }
+    }
+    auto const name = [](pytorch_action const& action) {
+      return name_of(action) + " (" + place_of(action.line, action.cell) + ")";
+    };
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      if (next[row] < rows[row].size()) {
+        pytorch_action const& other = *find(other_end(*rows[row][next[row]]));
+        refuse(*rows[row][next[row]],
+               " waits for ever for " + name(other) + ", before which " +
+                 name(*rows[row_of(other)][next[row_of(other)]]) +
+                 " waits as well; the devices must be able to exchange their messages one by one, "
+                 "in the order of the file");
+      }
+  }
+
+  pipeline_view over_;
+  std::vector<pytorch_action> const& actions_;
+  std::vector<pytorch_action const*> places_; // [kinds S M]
+  bool any_wait_ = false;
+};
+
+} // namespace detail
 
 //! @brief What a file says.
 struct pytorch_schedule {

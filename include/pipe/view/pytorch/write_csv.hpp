@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Writes the schedule files of torch.distributed.pipelining. Header for
-//! pipelining::write_pytorch_csv. The format is described in <pipe/view/pytorch/actions.hpp>.
+//! pipelining::write_pytorch_csv. The format is described in <pipe/view/pytorch/read_csv.hpp>.
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
@@ -258,8 +258,7 @@ private:
 //! passes, passes of a user's own kinds, microbatches from both ends or on other ways than others,
 //! stages that are no chain or hand on other things than in training, devices without a stage.
 //! @complexity O(n) for n passes; with messages O(n P) in the worst case.
-template <text_sink Sink>
-void write_pytorch_csv(Sink& out,
+void write_pytorch_csv(text_sink auto& out,
                        timetable_view order,
                        pytorch_content content = pytorch_content::passes,
                        pytorch_release release = pytorch_release::v2_15) {
@@ -297,8 +296,7 @@ void write_pytorch_csv(Sink& out,
 }
 
 //! @brief The same, for an order without times.
-template <text_sink Sink>
-void write_pytorch_csv(Sink& out,
+void write_pytorch_csv(text_sink auto& out,
                        device_orders const& orders,
                        pytorch_content content = pytorch_content::passes,
                        pytorch_release release = pytorch_release::v2_15) {
