@@ -200,10 +200,10 @@ its time to ours. The repository of sail-sg's zero-bubble schedules (commit 39f2
     text += """## What a pass costs next to its work
 
 1F1B with stages that do nothing and 128 microbatches: microseconds per pass of a device, the least and the median of 2001 steps
-(`runner_overhead`), and the ratio of the least to the thread runner's. The runners and PyTorch (processes over gloo, 21 steps with its
-autograd) move messages between devices, each a thread or process that contends for the cores. oneTBB and Taskflow run the same passes
-and dependencies as a graph, without messages, and may run all of them on one thread. Results are checked before or after each is
-timed.
+(`runner_overhead`), and the ratio of the least to the thread runner's. The runners and PyTorch move messages between devices, each a
+thread or process that contends for the cores. PyTorch has processes over gloo, its autograd, and 21 steps. oneTBB and Taskflow run the
+same passes and dependencies as a graph, without messages, and may run all of them on one thread. Results are checked before or after
+each is timed.
 
 """
     devices = sorted({row["devices"] for row in found["overhead"]})

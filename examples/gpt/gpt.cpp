@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <random>
@@ -122,7 +121,7 @@ int run(options o) {
                 result.losses.size(),
                 static_cast<long long>(o.steps));
     check_output();
-    return 128 + SIGINT;
+    return 128 + stop_wanted;
   }
   bool const good = report_sizes(o, text, sizes, result) && report_schedules(o, text, result);
   write_files(o, text, result, table, about, own_cores, cost);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -42,6 +43,9 @@ std::string_view take_backend(words_given& words) {
 }
 
 int run_on(std::string_view where, words_given const& words) {
+  if (where == "threads" || where == "cuda") {
+    example::report_output_without_reader();
+  }
   if (where == "threads") {
     return gpt::run_on_threads(words);
   }
@@ -78,6 +82,9 @@ int main(int count, char** words) {
   } catch (std::invalid_argument const& error) {
     std::fprintf(stderr, "gpt: %s\n", error.what());
     return 2;
+  } catch (std::bad_alloc const&) {
+    std::fprintf(stderr, "gpt: not enough memory; choose a smaller model or fewer microbatches\n");
+    return 1;
   } catch (std::exception const& error) {
     std::fprintf(stderr, "gpt: %s\n", error.what());
     return 1;

@@ -9,7 +9,6 @@
 #include <pipe/view/figures.hpp>
 #include <pipe/view/text.hpp>
 
-#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
@@ -96,7 +95,7 @@ int run_system(options const& o,
   if (!good) {
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
   }
-  return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
+  return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
 }
 
 } // namespace gpt

@@ -44,7 +44,7 @@ struct clipping_report {
 //! What training leaves for the report.
 struct training {
   std::vector<double> losses;
-  bool interrupted = false; //!< by Ctrl-C
+  bool interrupted = false; //!< by Ctrl-C or SIGTERM
   double step_seconds = 0;  //!< mean without the first steps, optimizer not counted
   std::vector<double> idle; //!< share of the step, by device, mean likewise
   std::vector<pp::dynamic_timetable> traces; //!< of the last steps, at least one
@@ -63,27 +63,37 @@ inline double idle_share(pp::timetable_view table, int device) {
   return 1 - pp::busy(table, device) / pp::makespan(table);
 }
 
-//! Set by Ctrl-C: the step that runs is the last. A second Ctrl-C ends the program at once.
-inline std::atomic<bool> stop_wanted{false};
+//! The signal, Ctrl-C or SIGTERM, after which the step that runs is the last; 0: none has come. A
+//! second one ends the program at once.
+inline std::atomic<int> stop_wanted{0};
 
-//! While it lives, Ctrl-C sets `stop_wanted`.
+//! While it lives, these signals set `stop_wanted`; but SIGTERM not where the program has another
+//! use for it.
 class interruption {
 public:
   interruption() {
     struct sigaction action {};
-    action.sa_handler = [](int) { stop_wanted = true; };
+    action.sa_handler = [](int signal) { stop_wanted = signal; };
     action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &before_);
+    sigaction(SIGINT, &action, &interrupt_);
+    sigaction(SIGTERM, nullptr, &terminate_);
+    if (terminate_.sa_handler == SIG_DFL) {
+      sigaction(SIGTERM, &action, nullptr);
+    }
   }
-  ~interruption() { sigaction(SIGINT, &before_, nullptr); }
+  ~interruption() {
+    sigaction(SIGINT, &interrupt_, nullptr);
+    sigaction(SIGTERM, &terminate_, nullptr);
+  }
   interruption(interruption const&) = delete;
   interruption& operator=(interruption const&) = delete;
 
 private:
-  struct sigaction before_ {};
+  struct sigaction interrupt_ {};
+  struct sigaction terminate_ {};
 };
 
-static_assert(std::atomic<bool>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free);
 
 //! What has been printed so far has arrived.
 //! @throws std::runtime_error where it has not, on a full disk for example
@@ -163,7 +173,7 @@ training train_steps(options const& o,
     std::chrono::duration<double> const took = clock::now() - start;
     update(step);
     std::chrono::duration<double> const whole = clock::now() - start;
-    result.interrupted = stop_wanted && step + 1 < o.steps;
+    result.interrupted = stop_wanted != 0 && step + 1 < o.steps;
     if (counts && (step >= warm_up || result.interrupted)) {
       auto const trace = model.trace();
       result.step_seconds += took.count();

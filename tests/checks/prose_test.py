@@ -40,6 +40,12 @@ class Prose(unittest.TestCase):
         finally:
             check_prose.MOST_WORDS = kept
 
+    def test_rows_without_a_table_are_found(self):
+        table = "Three short words.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+        self.assertEqual(self.problems(table + "\n" + table), [])
+        (row,) = self.problems(table + "\n| 3 | 4 |\n")
+        self.assertIn("docs/page.md: a row after a blank line is in no table: | 3 | 4 |", row)
+
     def test_hard_words_are_counted(self):
         check_prose.MOST_HARD, kept = 0, check_prose.MOST_HARD
         try:

@@ -377,23 +377,47 @@ def check_every_schedule(text):
 
 
 def check_interrupted(text):
-    """Ctrl-C after some steps: the files are written, and one line says how far it came."""
-    with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen([PROGRAM, *SMALL, "--schedule", "1f1b", "--steps", "1000000", "--text", text,
-                                    "--output", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for line in process.stdout:
-            if line.startswith("step 11/"):
-                break
-        process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
-        assert process.returncode == 128 + signal.SIGINT and errors == "", (process.returncode, errors)
-        done = int(re.search(r"^interrupted after (\d+) of 1000000 steps; schedules were not compared$", rest,
-                             re.MULTILINE)[1])
-        assert 11 <= done < 1000, done
-        assert set(os.listdir(folder)) == {"timetable.svg", "loss.svg", "trace.json", "timeline.html"}
-        root = xml.etree.ElementTree.parse(pathlib.Path(folder, "loss.svg")).getroot()
-        curve = next(each for each in root.iter() if each.tag.endswith("polyline"))
-        assert len(curve.attrib["points"].split()) == done
+    """Ctrl-C or SIGTERM after some steps: the files are written, and one line says how far it came."""
+    for sent in (signal.SIGINT, signal.SIGTERM):
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([PROGRAM, *SMALL, "--schedule", "1f1b", "--steps", "1000000", "--text", text,
+                                        "--output", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for line in process.stdout:
+                if line.startswith("step 11/"):
+                    break
+            process.send_signal(sent)
+            rest, errors = process.communicate(timeout=60)
+            assert process.returncode == 128 + sent and errors == "", (process.returncode, errors)
+            done = int(re.search(r"^interrupted after (\d+) of 1000000 steps; schedules were not compared$", rest,
+                                 re.MULTILINE)[1])
+            assert 11 <= done < 1000, done
+            assert set(os.listdir(folder)) == {"timetable.svg", "loss.svg", "trace.json", "timeline.html"}
+            root = xml.etree.ElementTree.parse(pathlib.Path(folder, "loss.svg")).getroot()
+            curve = next(each for each in root.iter() if each.tag.endswith("polyline"))
+            assert len(curve.attrib["points"].split()) == done
+
+
+def check_limits(text):
+    """Nobody who reads, no memory, no threads: a sentence each, and no signal."""
+    def limited(sentence, limit, *words, close=False):
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([PROGRAM, *SMALL, "--schedule", "1f1b", "--text", text, "--output", folder, *words],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+            if close:
+                process.stdout.close()
+            errors = process.stderr.read()
+            assert process.wait(60) == 1 and re.fullmatch(f"gpt: {sentence}\n", errors), (process.returncode, errors)
+    limited("cannot write the output: Broken pipe", None, "--steps", "1000000", close=True)
+    def memory(most, stack=None):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            if stack:
+                resource.setrlimit(resource.RLIMIT_STACK, (stack, stack))
+        return limit
+    limited("not enough memory; choose a smaller model or fewer microbatches", memory(1 << 28), "--steps", "1",
+            "--layers", "28", "--width", "512")
+    limited(r"run: this machine gives no thread to device \d: Resource temporarily unavailable; allow the process more threads "
+            r"or memory \(ulimit -u, ulimit -v\)", memory(1 << 31, 1 << 30), "--steps", "1")
 
 
 def check_full_disk(text):
@@ -473,6 +497,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_clipped_copies(str(text))
     check_sizes(str(text))
     check_interrupted(str(text))
+    check_limits(str(text))
     check_full_disk(str(text))
 check_versions()
 check_refusal(1, "cannot read any text from /no/such/file: No such file or directory", "--text", "/no/such/file")

@@ -31,6 +31,8 @@ void read_tensor_files(std::string_view text);
 void read_frames(std::string_view text);
 //! The file of a store, for the job "job".
 void read_address(std::string_view text);
+//! Variables of launchers, NAME=VALUE in a line each.
+void read_launch_variables(std::string_view text);
 //! What a store says to a rank, as lines of read_frames without the connection.
 void read_answers(std::string_view text);
 

@@ -29,6 +29,7 @@ std::span<reader const> readers() {
                                    {"frames", &read_frames},
                                    {"answers", &read_answers},
                                    {"address", &read_address},
+                                   {"launch", &read_launch_variables},
                                    {"flow", &read_flow},
                                    {"planted", &read_with_mistake}};
   return all;

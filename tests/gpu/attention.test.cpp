@@ -3,6 +3,10 @@
 // nothing, of every head dim and element type. bin/attention checks long sequences before it times
 // them.
 #include <pipe/attention/kernel_choice.hpp>
+#include <pipe/attention/merge.hpp>
+#include <pipe/attention/packed_mask.hpp>
+#include <pipe/attention/reference.hpp>
+#include <pipe/attention/sinks.hpp>
 
 #include <doctest/doctest.h>
 
@@ -166,4 +170,91 @@ TEST_CASE("every head dim and element type, with masks and scores") {
   check_kernels<64, __half>(p, on_device, on_host, at::soft_cap{5});
   check_kernels<128, __half>(p, on_device, on_host, at::soft_cap{5});
   check_kernels<256, __half>(p, on_device, on_host, at::soft_cap{5});
+}
+
+TEST_CASE("sequences packed by their lengths, with sinks") {
+  machine::begin();
+  bool const tiny = machine::on_model();
+  int const unit = tiny ? 5 : 40;
+  // The second has no queries, the fourth no keys; the third has more keys than queries.
+  std::vector<int> const query_ends{0, 7, 7, 12, 14, 21};
+  std::vector<int> const key_ends{0, 5, 8, 17, 17, 24};
+  device_array<std::int32_t> queries(6);
+  device_array<std::int32_t> keys(6);
+  for (std::size_t s = 0; s < 6; ++s) {
+    queries.host[s] = unit * query_ends[s];
+    keys.host[s] = unit * key_ends[s];
+  }
+  queries.send();
+  keys.send();
+  at::packed const on_device{queries.data(), keys.data(), 5, true};
+  at::packed const on_host{queries.host.data(), keys.host.data(), 5, true};
+  at::parameters p{.batch = 2,
+                   .query_length = 21 * unit,
+                   .key_length = 24 * unit,
+                   .heads = 4,
+                   .key_heads = 2,
+                   .head_dim = 64};
+  device_array<float> sinks(4);
+  device_array<float> gradient(4);
+  sinks.host = {0.5F, -3, 2, 1};
+  gradient.host = {0, 1, 0, 0}; // is added to
+  sinks.send();
+  gradient.send();
+  attention_call c(p);
+
+  // What the double reference makes of the keys, merged with the state of the sinks alone.
+  std::vector<double> const exact(sinks.host.begin(), sinks.host.end());
+  attention_answers expected(c, on_host);
+  auto sink_output = expected.output;
+  auto sink_lse = expected.lse;
+  at::start_at_sinks(c.of_queries(sink_output.data()), c.rows(sink_lse.data()), exact.data());
+  at::merge<double, double>(c.of_queries(expected.output.data()),
+                            c.rows(expected.lse.data()),
+                            c.of_queries<double const>(sink_output.data()),
+                            c.rows<double const>(sink_lse.data()));
+  auto q = c.query.numbers();
+  auto k = c.key.numbers();
+  auto v = c.value.numbers();
+  auto g = c.output_gradient.numbers();
+  for (auto* each : {&expected.query_gradient, &expected.key_gradient, &expected.value_gradient})
+    std::fill(each->begin(), each->end(), 0.0);
+  at::backward_tensors<double> const t{c.of_queries(q.data()),
+                                       c.of_keys(k.data()),
+                                       c.of_keys(v.data()),
+                                       c.of_queries(expected.output.data()),
+                                       c.rows(expected.lse.data()),
+                                       c.of_queries(g.data()),
+                                       c.of_queries(expected.query_gradient.data()),
+                                       c.of_keys(expected.key_gradient.data()),
+                                       c.of_keys(expected.value_gradient.data())};
+  at::reference_backward(p, t, on_host, at::plain{});
+  std::vector<double> of_sinks{0, 1, 0, 0};
+  at::add_sink_gradient(p, t, exact.data(), of_sinks.data());
+
+  using kernels = gpu_tests::attention_kernels<64, __nv_bfloat16, at::packed, at::plain>;
+  auto goes_on = p;
+  goes_on.from = at::carry::in;
+  check_call(
+    c,
+    expected,
+    kernels::forward_scratch(p),
+    [&](float* scratch, std::int64_t floats) {
+      gpu_tests::start_at_sinks(c.of_queries(c.output.data()), c.rows(c.lse.data()), sinks.data());
+      return kernels::forward(goes_on, c.forward(), scratch, floats, on_device, at::plain{});
+    },
+    [&](float* scratch, std::int64_t floats) {
+      auto const choice =
+        kernels::backward(p, c.backward(), scratch, floats, on_device, at::plain{});
+      gpu_tests::add_sink_gradient(c.rows<float const>(c.lse.data()),
+                                   c.rows<float const>(scratch),
+                                   sinks.data(),
+                                   gradient.data());
+      return choice;
+    });
+  gradient.fetch();
+  for (std::size_t h = 0; h < 4; ++h) {
+    CHECK(gradient.host[h] == doctest::Approx(of_sinks[h]).epsilon(0.02));
+    CHECK(std::abs(of_sinks[h] - (h == 1 ? 1 : 0)) > 0.01);
+  }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The front door for every head dim and element type.
 #include <pipe/attention/on_gpu.cuh>
+#include <pipe/attention/sinks.cuh>
 
 #include "every_attention.hpp"
 
@@ -45,8 +46,21 @@ attention_kernels<Dim, Element, Mask, Score>::backward(at::parameters const& p,
 template struct attention_kernels<64, __nv_bfloat16, at::causal, at::plain>;
 template struct attention_kernels<128, __nv_bfloat16, at::causal, at::plain>;
 template struct attention_kernels<256, __nv_bfloat16, at::causal, at::plain>;
+template struct attention_kernels<64, __nv_bfloat16, at::packed, at::plain>;
 template struct attention_kernels<64, __half, window_of_document, at::soft_cap>;
 template struct attention_kernels<128, __half, window_of_document, at::soft_cap>;
 template struct attention_kernels<256, __half, window_of_document, at::soft_cap>;
+
+void start_at_sinks(at::tensor_view<__nv_bfloat16> output,
+                    at::row_view<float> lse,
+                    float const* sinks) {
+  at::start_at_sinks_on_device<__nv_bfloat16, built>(output, lse, sinks, nullptr);
+}
+void add_sink_gradient(at::row_view<float const> lse,
+                       at::row_view<float const> mean,
+                       float const* sinks,
+                       float* gradient) {
+  at::add_sink_gradient_on_device<built>(lse, mean, sinks, gradient, nullptr);
+}
 
 } // namespace gpu_tests

@@ -7,6 +7,7 @@
 
 #include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/mask.hpp>
+#include <pipe/attention/packed_mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
 
@@ -38,5 +39,14 @@ struct attention_kernels {
                                     Mask const& m,
                                     Score const& f);
 };
+
+//! Of attention/sinks.cuh.
+void start_at_sinks(at::tensor_view<__nv_bfloat16> output,
+                    at::row_view<float> lse,
+                    float const* sinks);
+void add_sink_gradient(at::row_view<float const> lse,
+                       at::row_view<float const> mean,
+                       float const* sinks,
+                       float* gradient);
 
 } // namespace gpu_tests

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief SIGTERM as a wish that a program looks at, instead of its end, and SIGXFSZ as an error.
+//! @brief SIGTERM as a wish that a program looks at, instead of its end, and SIGXFSZ and SIGPIPE as
+//! errors.
 
 #include <chrono>
 #include <csignal>
@@ -25,6 +26,12 @@ inline void keep_termination_for_later() {
 //! call, which is reported, and no signal that ends the process without a word.
 inline void report_files_beyond_limits() {
   (void)std::signal(SIGXFSZ, SIG_IGN);
+}
+
+//! The same of output that nobody reads any more: a training does not end without a word because
+//! its reader has. Not for processes of a launcher, which ends them by their pipes.
+inline void report_output_without_reader() {
+  (void)std::signal(SIGPIPE, SIG_IGN);
 }
 
 //! True when this process has had a SIGTERM, and not because the run has failed: launchers send it

@@ -8,7 +8,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -110,7 +109,7 @@ int report_run(gpu_options const& chosen,
   if (!good) {
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
   }
-  return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
+  return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
 }
 
 //! Whether clipping is part of the plan, which has totals where every stage has one copy and no

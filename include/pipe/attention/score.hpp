@@ -60,7 +60,7 @@ struct alibi {
 
   template <class Real>
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Real value(Real s, pair_position at) const {
-    auto const ahead = std::int64_t{at.query} - at.key;
+    auto const ahead = at.query - at.key; // positions are never negative, so 32 bits do
     return s - static_cast<Real>(slopes[at.head]) * static_cast<Real>(ahead < 0 ? -ahead : ahead);
   }
   template <class Real>

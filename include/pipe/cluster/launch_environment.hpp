@@ -5,6 +5,8 @@
 //! @brief Which rank this process is, as its launcher says. Header for
 //! pipelining::launch_environment.
 
+#include <pipe/flow/quote.hpp>
+
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -39,7 +41,7 @@ namespace detail {
   auto const [end, code] = std::from_chars(view.data(), view.data() + view.size(), value);
   if (code != std::errc{} || end != view.data() + view.size() || value < 0)
     throw std::invalid_argument(std::string("launch: the environment variable ") + name +
-                                " must be a number, but is '" + text + "'");
+                                " must be a number, but is " + quote(view));
   return value;
 }
 

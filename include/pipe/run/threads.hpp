@@ -24,6 +24,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -82,15 +83,23 @@ public:
   //! @param work the plan that `step()` runs; copied. @param stages must outlive the runner.
   //! @throws std::invalid_argument when the number of stages is not the plan's, when the plan
   //! splits the backward pass of a stage that cannot, or when a stage has hooks that the plan never
-  //! calls; run_error when `threads::on_start` throws (its exception is nested) or does not return
-  //! before the deadline.
+  //! calls; run_error when the machine gives no thread, and when `threads::on_start` throws (its
+  //! exception is nested) or does not return before the deadline.
   thread_runner(plan work, Stages& stages, threads options = {})
       : stages_(&stages), crew_(make_board(work, stages, std::move(options))),
         board_(crew_.board.get()) {
     board_->put(std::move(work), 0);
-    for (int device = 0; device < board_->devices; ++device)
-      crew_.workers.emplace_back(
-        [board = crew_.board, &stages, device] { serve(*board, stages, device); });
+    try {
+      for (int device = 0; device < board_->devices; ++device)
+        crew_.workers.emplace_back(
+          [board = crew_.board, &stages, device] { serve(*board, stages, device); });
+    } catch (std::system_error const& error) {
+      auto const device = static_cast<int>(crew_.workers.size());
+      throw run_error("run: this machine gives no thread to device " + std::to_string(device) +
+                        ": " + error.code().message() +
+                        "; allow the process more threads or memory (ulimit -u, ulimit -v)",
+                      device);
+    }
     complete(detail::errand::start);
     complete(detail::errand::touch);
   }

@@ -73,7 +73,7 @@ using Chimera = ChimeraWaves<1>;
 //! device 0, the others at device P - 1. The weights are held twice, and the two holders of a stage
 //! add up their gradients.
 //!
-//! More than P microbatches are blocks one behind the other: the backward passes at the end of one
+//! More than P microbatches are blocks one after the other: the backward passes at the end of one
 //! take turns with the forward passes at the beginning of the next, a backward pass first. That is
 //! the published way, and devices wait for each other in it: every further block adds
 //! 2 floor((P/2 - 1)(P/2 + 3) / 4)(F + B) to the bubble. Take M = P, or `ChimeraWaves<2>`, which
@@ -93,12 +93,12 @@ struct BitPipe {
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
     detail::slot_block const block(extents, device);
-    // Before slot `head` of a block there are forward passes alone, and by symmetry as many
-    // backward passes alone at its end.
+    // Before slot `head` of a block there are only forward passes, and by symmetry as many
+    // backward passes only at its end.
     int const outer = device < extents.devices - 1 - device ? extents.devices - 1 - device : device;
     int const head = 2 * stages(extents) - 1 - (extents.devices + outer);
     int const tail = block.slots() - head;
-    // Writes the next pass of a block at or after a slot; returns the slot behind it.
+    // Writes the next pass of a block at or after a slot; returns the slot after it.
     auto const write = [&](int number, int slot, int end) {
       while (slot < end && !block.push(number, slot++, out)) {
       }

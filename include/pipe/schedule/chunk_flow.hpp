@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3 {
 //! keeps the activations of its last K; those before keep their input, keys and values, and are
 //! recomputed.
 //!
-//! The last device runs the forward passes in order, and behind each the next backward pass if its
+//! The last device runs the forward passes in order, and after each the next backward pass if its
 //! forward pass has run; backward passes take the chunks of a microbatch last to first. Device d
 //! runs P - 1 - d forward passes more before each of its backward passes. A recompute stands right
 //! before the backward pass of its chunk, so these are recomputed in descending order, too: that is

@@ -28,7 +28,7 @@ namespace pipelining::inline v0_3 {
 //! N_0 takes t_pre, N_L t_post, and those between both; backward passes take b times as long as
 //! forward passes. With M a multiple of P and no latency, one fold has the bubble
 //! (P - 1)(1 + b)(t_pre + t_post) on every device, whatever attention takes and whatever L and M
-//! are. A message time c that is short beside the passes adds 4c(M L / P - 1), for P = 2 M L c. Of
+//! are. A message time c that is short next to the passes adds 4c(M L / P - 1), for P = 2 M L c. Of
 //! F folds, M a multiple of PF and attention at least t_pre + t_post, the bubble is F(P - 3) + 2 to
 //! F(P - 2) + 1 times (1 + b)(t_pre + t_post), but messages add no more than 10c. Other M leave out
 //! the microbatches that the last loop lacks: valid, with a larger bubble.
@@ -109,7 +109,7 @@ struct HelixPipe {
   }
 };
 
-//! @brief For with_recompute: every stage of HelixPipe but attention keeps its input alone.
+//! @brief For with_recompute: every stage of HelixPipe but attention keeps only its input.
 struct recompute_around_attention {
   [[nodiscard]] constexpr bool operator()(shape const&, pass const& forward) const noexcept {
     return forward.stage % 2 == 0;

@@ -25,10 +25,10 @@ inline constexpr effect reads_stage_before{does::reads, handed_on, of_stage::bef
 
 } // namespace detail
 
-//! @brief Training as one chain of stages: some that go forward, behind them those that go back.
+//! @brief Training as one chain of stages: some that go forward, after them those that go back.
 //!
 //! Every pass reads what the stage before has made for the microbatch, an output or a gradient, and
-//! makes the same for the stage behind. A backward pass computes the forward pass of its layers
+//! makes the same for the stage after. A backward pass computes the forward pass of its layers
 //! again from an input that a forward stage has put on the host, in memory of the user, and has
 //! `context::activation` to work in. The first backward stage has that input from the stage before
 //! it.
@@ -63,7 +63,7 @@ inline constexpr flow round_training =
 //! With stages that all take t and free messages the makespan of S stages is
 //! (k max(M, P) + r + M) t with S - 1 = k P + r, r < P: for M >= P a bubble of (P - 1) t where P
 //! divides S, and up to M t more where it does not; for M = P it is (S + P - 1) t whatever S is. A
-//! device keeps the activation of one microbatch of one stage, and that while it runs alone.
+//! device keeps the activation of one microbatch of one stage, and that only while it runs.
 //!
 //! `with_sharded_weights<RoundPipe<...>>` loads the weights of a stage while the one before it
 //! runs, and takes gradients back, on the engine `network`: `gather_weights` of a stage copies from

@@ -131,7 +131,7 @@ concept closed_form_schedule = detail::arranges<Schedule> &&
   schedule.order(extents, device, out);
 };
 
-//! @brief What a generated schedule may ask of a cost model.
+//! @brief The questions that a generated schedule may ask of a cost model.
 //!
 //! `duration(pass)` is the time of a pass, where the model has it `duration(flow, pass)` that of a
 //! pass of this flow, `latency()` the time that a message takes between two

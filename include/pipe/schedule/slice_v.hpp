@@ -20,7 +20,7 @@ namespace pipelining::inline v0_3 {
 //!
 //! With C* the chunks of the longest microbatch, device d first runs 2 (P - 1 - d) forward passes
 //! down the V, then C* + d of each side in turn. From there on every gradient of inputs makes room
-//! for a forward pass, the side towards the loss first. Gradients of weights run right behind those
+//! for a forward pass, the side towards the loss first. Gradients of weights run right after those
 //! of inputs until forward passes run out; then they wait, so that the gradients of inputs of the
 //! rest leave early, and fill the end.
 //!
@@ -62,7 +62,7 @@ struct RaggedSliceV {
     return counts(microbatch);
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    int const after = extents.devices - 1 - device; // devices behind this one
+    int const after = extents.devices - 1 - device; // devices after this one
     int const both = extents.chunks + device;       // forward passes of each side in turn
     int const rest = detail::count_chunks(counts, extents.microbatches) - extents.chunks -
                      2 * (extents.devices - 1) + device;
@@ -116,8 +116,8 @@ private:
           input(of.counts, extents.microbatches, stage, detail::direction::backward),
           weight(of.counts, extents.microbatches, stage, detail::direction::backward) {}
   };
-  //! Gradients of weights in the order of those of inputs: first of the upper stage alone, then of
-  //! both in turn, then of the lower stage alone.
+  //! Gradients of weights in the order of those of inputs: first only of the upper stage, then of
+  //! both in turn, then only of the lower stage.
   struct queue {
     int alone;
     int pairs;

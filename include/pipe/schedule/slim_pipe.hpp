@@ -99,8 +99,8 @@ struct exchanged_keys {
 struct attention_exchange {
   int most = 0; //!< key chunks that a pass takes over or gives away; 0 stands for no limit
 
-  //! @brief What a pass exchanges wherever devices that run at the same time can: also in units
-  //! whose peer has no pass at that time, at both ends of a step.
+  //! @brief Keys that a pass exchanges wherever devices that run at the same time can: also in
+  //! units whose peer has no pass at that time, at both ends of a step.
   //! @pre extents are those of SlimPipe. @complexity O(P^2)
   [[nodiscard]] constexpr detail::exchanged_keys steady(shape const& extents,
                                                         pass const& what) const {
@@ -125,8 +125,8 @@ struct attention_exchange {
     throw std::invalid_argument("attention_exchange: the extents are not those of SlimPipe");
   }
 
-  //! @brief What a forward pass or a backward pass exchanges: nothing in units during which some
-  //! device has no pass of that kind to run.
+  //! @brief Keys that a forward or backward pass exchanges: none in units during which some device
+  //! has no pass of that kind to run.
   //! @pre extents are those of SlimPipe. @complexity O(P^2)
   [[nodiscard]] constexpr detail::exchanged_keys of(shape const& extents, pass const& what) const {
     int const at = turn_of(extents, what);
@@ -137,7 +137,7 @@ struct attention_exchange {
   }
 
   //! @brief The pass that a device runs as its `number`-th of a kind: forward passes are numbered
-  //! from the first on, and so are backward passes. Numbers of no pass, below 0 and behind the
+  //! from the first on, and so are backward passes. Numbers of no pass, below 0 and after the
   //! last, give stage and chunk of one, and microbatch 0: `steady` does not look at it.
   //! @pre extents are those of SlimPipe. @complexity O(C)
   [[nodiscard]] static constexpr pass
@@ -174,7 +174,7 @@ private:
     int const local = what.stage / extents.devices;
     return (what.chunk / size * extents.stages_per_device + local) * size + what.chunk % size;
   }
-  //! Its chunk; units of the microbatches before and after have the same.
+  //! Chunk of a unit; units of the microbatches before and after have the same.
   [[nodiscard]] static constexpr int chunk_of(shape const& extents, int unit) noexcept {
     int const size = SlimPipe<>::chunk_group(extents);
     int const all = extents.stages_per_device * extents.chunks;
@@ -240,7 +240,7 @@ struct SlimPipeExchange {
             .stages_per_device = parts * within.chunks * within.stages_per_device,
             .where = placement::custom};
   }
-  //! What a stage is.
+  //! The part of the exchange that a stage is.
   [[nodiscard]] constexpr exchange_stage stage_at(shape const& extents, int stage) const {
     int const chunks = inner.chunks;
     exchange_stage result{
@@ -263,7 +263,8 @@ struct SlimPipeExchange {
     detail::exchanged_keys const planned = exchange.steady(inside(extents), forward);
     return what.taken > 0 ? planned.peer : what.layer % extents.devices;
   }
-  //! Who reads what; of taken attention, its own projection first, then those of the oldest chunks.
+  //! Edges from makers to readers; of taken attention the stage's own projection first, then those
+  //! of the oldest chunks.
   [[nodiscard]] std::vector<stage_edge> edges_of(shape const& extents) const {
     std::vector<stage_edge> edges;
     using enum layer_part;
@@ -290,7 +291,7 @@ struct SlimPipeExchange {
     shape const within = inside(extents);
     part_writer writer{this, &within, device, &out};
     // Devices take turns at the same time, from the first of the first device to the last of the
-    // last: at its turns before and behind its own passes, a device only takes over attention.
+    // last: at its turns before and after its own passes, a device only takes over attention.
     int const after = extents.devices - 1 - device;
     int const all = within.stages_per_device * units(within);
     int const ahead = within.stages_per_device * within.chunks + 2 * after - 1;

@@ -16,14 +16,14 @@ namespace pipelining::inline v0_3 {
 
 //! @brief Synergistic tensor and pipeline parallelism: two stages per device in a V, and nearly all
 //! passes in composite pairs (braids) whose layers alternate, so that the all-reduce of one runs
-//! beside the compute of the other. Pairs are of two forward passes, of a forward pass and a
+//! next to the compute of the other. Pairs are of two forward passes, of a forward pass and a
 //! backward pass of any kind.
 //!
 //! With `uniform_cost::all_reduce` of R, device d waits for 2P + (d + 1) mod 2 all-reduces of
-//! forward passes and of gradients of inputs that run alone, whatever M. Without latency and R the
-//! bubble is (P - 1)(F + I - W) for F = I = W, (P - 1)(2F + 2I - 3W) for W <= F <= I. Device 0
-//! holds 3P + 1 activations of one stage, the last device 4P - 1, others max(3P + 1, 3P + d). Any
-//! P.
+//! forward passes and of gradients of inputs that run by themselves, whatever M. Without latency
+//! and R the bubble is (P - 1)(F + I - W) for F = I = W, (P - 1)(2F + 2I - 3W) for W <= F <= I.
+//! Device 0 holds 3P + 1 activations of one stage, the last device 4P - 1, others max(3P + 1, 3P +
+//! d). Any P.
 //!
 //! @tparam How pairs as composite passes or in turn.
 //! @pre M >= 3P - 1.
@@ -47,7 +47,7 @@ struct STP {
             .where = placement::wave};
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    int const after = extents.devices - 1 - device; // devices behind this one
+    int const after = extents.devices - 1 - device; // devices after this one
     int const alternating = 2 * (extents.microbatches - 3 * extents.devices + 1) + 1 + 2 * device;
     int const fused = alternating - device;
     braid_writer row{{stage_of(extents, device, 0), stage_of(extents, device, 1)}, &out};
@@ -104,7 +104,7 @@ private:
     row_writer* out;
     int forwards[2] = {0, 0};
     int backwards[2] = {0, 0};
-    int weights = 0; //!< of side 1, right behind the gradients of their inputs
+    int weights = 0; //!< of side 1, right after the gradients of their inputs
 
     constexpr void alone(pass_kind kind, int side, bool with_last = false) {
       int& count = kind == pass_kind::forward           ? forwards[side]

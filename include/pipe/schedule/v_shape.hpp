@@ -152,7 +152,7 @@ struct zero_bubble_v_block {
   static constexpr void lay_out(building_block& block) {
     v_strides(v_zero_bubble_offsets).lay_out(block);
   }
-  //! Its order by hand, where there are no chunks.
+  //! Writes the hand-made order, where there are no chunks.
   static constexpr void write(timeline& line) {
     line.problem.limit = line.stages + 2 * (line.chunks - 1);
     for (int device = 0; line.chunks == 1 && device < line.problem.devices(); ++device)

@@ -48,9 +48,9 @@ travelling_datum_in(flow_word const& word, slot_class made, slot_class arrives) 
 //! microbatch, and what is a chunk there is a group of layers.
 //!
 //! A forward pass reads the weights of its group from the microbatch before, keeps an activation,
-//! and makes the weights for the microbatch behind. A backward pass reads weights and gradients of
+//! and makes the weights for the microbatch after. A backward pass reads weights and gradients of
 //! its group from the microbatch before (in training it would be the stage after), and makes the
-//! same for the one behind. The output of a group lies in `context::state` for the next group, its
+//! same for the one after. The output of a group lies in `context::state` for the next group, its
 //! gradient in `context::state_gradient`. Pools are those of training: weights on their way
 //! forward are an `output`, those on their way backward with their gradients an `input_gradient`.
 inline constexpr flow travelling_weights = declare(

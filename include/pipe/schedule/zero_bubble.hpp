@@ -38,7 +38,7 @@ using ZeroBubbleH1 = detail::Walk<detail::walk{.lag = 1}>;
 using ZeroBubbleH2 = detail::Walk<detail::walk{.reach = 2, .lag = 2}>;
 
 //! @brief ZB-H1 over interleaved stages: every device owns V stages, microbatches pass through them
-//! in groups, and the gradients of the weights lag behind by one pass per device.
+//! in groups, and the gradients of the weights lag by one pass per device.
 //!
 //! There are max(1, M / P) groups, as even as possible, the larger ones first; N is the size of the
 //! first, P where P divides M. A device runs (V - 1) N + P - 1 - d forward passes first, half of

@@ -15,7 +15,7 @@
 namespace pipelining::inline v0_3 {
 namespace detail {
 
-//! What the search for a zero-bubble order knows: one stage per device, times by stage and
+//! The input of the search for a zero-bubble order: one stage per device, times by stage and
 //! microbatch.
 struct zero_bubble_problem {
   int devices;
@@ -151,7 +151,7 @@ public:
 
   //! @param longest a span that is no better; a run that cannot stay below it ends early, without
   //! figures.
-  //! @param rows where to write the passes, or null for the figures alone.
+  //! @param rows where to write the passes, or null for figures only.
   constexpr zero_bubble_figures
   operator()(zero_bubble_policy const& policy, double longest, row_writer* rows) {
     begin(policy);
@@ -485,7 +485,7 @@ struct ZeroBubbleAuto {
   static_assert(TimesDevices == dynamic || TimesDevices >= 1,
                 "ZeroBubbleAuto: the memory limit is at least one times the number of devices");
 
-  //! Microbatches whose activations a device may hold; stored for `dynamic` alone.
+  //! Microbatches whose activations a device may hold; stored for `dynamic` only.
   parameter<TimesDevices, 0> memory_limit{};
   //! Share of an activation that is still held after backward_input, until backward_weight.
   double kept_for_weight = 1;
@@ -509,7 +509,7 @@ struct ZeroBubbleAuto {
       extents, cost, [](pass const&) { return false; }, rows);
   }
   //! @brief The same where some activations are recomputed right before backward_input, and held
-  //! from there on alone; `with_recompute` adds the recomputations.
+  //! only from there on; `with_recompute` adds the recomputations.
   //! @param recomputed `recomputed(forward)`; on the last device none is, whose backward_input
   //! follows at once
   template <cost_model Cost, class Recomputed>

@@ -21,7 +21,7 @@ namespace pipelining::inline v0_3 {
 //! of the attention to all chunks before it and to half of its own, and to what the pass takes over
 //! from another device or without what it gives away.
 //!
-//! What is exchanged travels beside the passes, and takes no time of its own: a lower bound, and
+//! What is exchanged travels next to the passes, and takes no time of its own: a lower bound, and
 //! that of the paper.
 //! @pre with an exchange: extents and passes are those of SlimPipe.
 struct attention_cost {

@@ -40,8 +40,8 @@ braid_time(double computes, double exchanges, double other, double other_exchang
 //! (of one chunk where there are chunks), in any one unit.
 struct uniform_cost {
   double forward = 1;         //!< of a stage, or of a chunk of it
-  double backward_input = 1;  //!< the gradient of the input alone
-  double backward_weight = 1; //!< the gradient of the weights alone
+  double backward_input = 1;  //!< only the gradient of the input
+  double backward_weight = 1; //!< only the gradient of the weights
   double communication = 0;   //!< from the end of a pass to its reader
   //! Time of an overlapped pair of two passes; negative: the sum of the two.
   double overlapped_pair = -1;

@@ -108,7 +108,7 @@ public:
         set(one.kind, stage, chunk, time);
   }
 
-  //! @brief Sets how much of the time of a pass that runs alone are exchanges of a tensor parallel
+  //! @brief Sets how much of the time of a pass by itself are exchanges of a tensor parallel
   //! group: `uniform_cost::all_reduce` of one kind, stage and chunk.
   //! @throws std::out_of_range as `set` does, std::invalid_argument for a time that is negative or
   //! longer than the pass.
@@ -125,7 +125,7 @@ public:
       if (one.is == is && !one.in_groups)
         set_exchanges(one.kind, stage, chunk, time);
   }
-  //! @brief How much of the time of a pass that runs alone are such exchanges; of a fused
+  //! @brief How much of the time of a pass by itself are such exchanges; of a fused
   //! `backward`, what it does not hide itself is none that others could.
   [[nodiscard]] double exchanges(pass const& what) const {
     return number_of(what.kind) < 0 ? 0 : exchanges_[index(what.kind, what.stage, what.chunk)];

@@ -44,7 +44,7 @@ struct place_map {
 };
 
 //! A line whose maker a pass waits for in another row, in its own unit, or `nothing_before`. A pass
-//! that waits for one that stands behind it in its own row waits for ever.
+//! that waits for one that stands after it in its own row waits for ever.
 using input_line = std::int32_t;
 
 //! One row of a timetable without times.
@@ -221,7 +221,7 @@ constexpr row_findings enter_row(place_map const& map,
   place_code const* const* const made_at = map.places;
   pass const* const passes = row.passes;
   entry_number const all = row.count;
-  // Entries of this row have codes from `here` on, those of rows behind it greater ones.
+  // Entries of this row have codes from `here` on, those of rows after it greater ones.
   place_code const here =
     Plain ? 1 : (static_cast<place_code>(number / extents.devices) << place_bits) + 1;
   int entered = 0;

@@ -46,7 +46,7 @@ struct pool_effect {
 struct row_walk {
   timetable_view const& table;
   int first; // of the passes that start together
-  int last;  // behind them
+  int last;  // after them
   int end;
   bool running = false;
 

@@ -14,13 +14,13 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What can be wrong with a timetable, in the order in which `verify` looks for it.
+//! @brief The rules of a timetable, in the order in which `verify` checks them.
 enum class rule : std::uint8_t {
   none,              //!< nothing is wrong
   unknown_pass,      //!< a stage, microbatch or chunk that the pipeline does not have
   wrong_device,      //!< a pass on a device that does not hold its stage
   lone_half,         //!< an overlapped pass that is not the second half of a pair
-  repeated_pass,     //!< a pass that stands twice, or a fused backward beside one of its halves
+  repeated_pass,     //!< a pass that stands twice, or a fused backward next to one of its halves
   missing_pass,      //!< a unit without its forward, or without its whole backward, on some stage
   wrong_kinds,       //!< a unit whose kinds of passes do not go together: a copy of what was not to
                      //!< leave, a datum that nobody gives back

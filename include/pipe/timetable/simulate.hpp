@@ -294,7 +294,7 @@ constexpr void advance(simulation& state, Cost const& cost) {
     }
 }
 
-//! What a cost model says of messages. @throws as `checked_links` does.
+//! The times of messages under a cost model. @throws as `checked_links` does.
 template <cost_model Cost>
 [[nodiscard]] constexpr message_times messages_of(Cost const& cost, int devices) {
   std::span<double const> const links = checked_links(cost, devices);

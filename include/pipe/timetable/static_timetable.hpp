@@ -215,14 +215,14 @@ concept takes_size = !schedule<Schedule> || requires {
     integral_constant<int, (static_cast<void>(arranged<Schedule>(Devices, Microbatches)), 0)>;
 };
 
-//! A timetable without passes, behind which no other error follows.
+//! A timetable without passes, after which no other error follows.
 struct no_timetable {
   static constexpr timetable_view view{};
   constexpr operator timetable_view() const noexcept { return view; }
 };
 
-//! What stands for the timetable of a size that its schedule refuses: what is wrong and where it is
-//! said why, and no error behind it.
+//! Replaces the timetable of a size that its schedule refuses: reports that one error and
+//! suppresses the rest.
 template <class Schedule, int Devices, int Microbatches>
 struct refused_size : no_timetable {
   static_assert(
@@ -246,7 +246,7 @@ struct static_timetable
                         Schedule,
                         Devices,
                         Microbatches> {
-  //! What the compiler made.
+  //! The timetable that the compiler made.
   static constexpr timetable_view view = timed<Schedule, Devices, Microbatches, Cost>::view;
   constexpr operator timetable_view() const noexcept {
     return view;

@@ -18,8 +18,7 @@ namespace pipelining::inline v0_3 {
 //! @brief The start of a pass that waits for ever.
 inline constexpr double never = -1;
 
-//! @brief What every function that looks at a timetable takes: pointers to flat arrays, row after
-//! row.
+//! @brief A timetable as functions take it: pointers to flat arrays, row after row.
 //!
 //! A device has a row for each engine of the flow. Rows 0 ... P - 1 are those of the compute
 //! engines, in the order of the devices; further engines follow. Does not own anything; the arrays

@@ -36,7 +36,7 @@ struct pass_times {
 };
 
 //! True when what an entry waits for on a line is there when the entry starts; not for what nobody
-//! makes, or only a pass that stands behind it in its own row.
+//! makes, or only a pass that stands after it in its own row.
 //! @param transfer from the end of the pass that it waits for on
 [[nodiscard]] constexpr bool is_ready(place_map const& map,
                                       pass_times const& passed,
@@ -98,7 +98,7 @@ struct pass_times {
   pass const what = row.passes[entry];
   report found{
     rule::before_dependency, number % over.extents.devices, static_cast<int>(entry), what, {}};
-  // Of what it waits for, the first that stands behind it in its own row; else what it was found to
+  // Of what it waits for, the first that stands after it in its own row; else what it was found to
   // wait for elsewhere.
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   int const one_way = over.declared->rows * stages(over.extents);
@@ -162,7 +162,7 @@ constexpr report check_times(place_map const& map,
         source += static_cast<int>(at >> place_bits) * devices;
         wanted = (at & entry_mask) - 1;
       }
-      // Of its own row it waits for what stands behind it alone; a pipeline that is plain has no
+      // Of its own row it waits for only what stands after it; a pipeline that is plain has no
       // other row on the device.
       if (at == 0 || (source == number && (Plain || wanted >= i)))
         return starts_too_early(map, row, number, i);
@@ -264,7 +264,7 @@ constexpr report check_needs(place_map const& map, place_row const* rows) {
   return {};
 }
 
-//! What is wrong with the order of all rows, whatever the times are.
+//! The first error in the order of all rows, whatever the times are.
 //! @param found with the rows by themselves
 [[nodiscard]] constexpr report
 check_order(place_map const& map, place_row const* rows, row_findings const& found) {

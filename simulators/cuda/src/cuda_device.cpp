@@ -14,7 +14,6 @@ using namespace standin::detail;
 namespace {
 
 constexpr int shared_default = 48 << 10;
-constexpr int shared_opt_in = 227 << 10;
 
 bool valid(model& m, int device) {
   return device >= 0 && device < m.config.devices;
@@ -26,8 +25,8 @@ int attribute(model& m, cudaDeviceAttr which) {
   case cudaDevAttrComputeCapabilityMinor: return m.config.compute_minor;
   case cudaDevAttrMultiProcessorCount: return m.config.processors;
   case cudaDevAttrMaxSharedMemoryPerBlock: return shared_default;
-  case cudaDevAttrMaxSharedMemoryPerBlockOptin: return shared_opt_in;
-  case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return 228 << 10;
+  case cudaDevAttrMaxSharedMemoryPerBlockOptin: return m.shared_opt_in();
+  case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return m.shared_opt_in() + (1 << 10);
   case cudaDevAttrReservedSharedMemoryPerBlock: return 1 << 10;
   case cudaDevAttrMaxThreadsPerBlock: return 1024;
   case cudaDevAttrMaxThreadsPerMultiProcessor: return 2048;
@@ -71,8 +70,8 @@ void fill_properties(model& m, int device, cudaDeviceProp& out) {
   out.minor = m.config.compute_minor;
   out.multiProcessorCount = m.config.processors;
   out.sharedMemPerBlock = shared_default;
-  out.sharedMemPerBlockOptin = shared_opt_in;
-  out.sharedMemPerMultiprocessor = 228 << 10;
+  out.sharedMemPerBlockOptin = static_cast<std::size_t>(m.shared_opt_in());
+  out.sharedMemPerMultiprocessor = static_cast<std::size_t>(m.shared_opt_in()) + (1 << 10);
   out.maxThreadsPerBlock = 1024;
   out.maxThreadsPerMultiProcessor = 2048;
   out.warpSize = 32;

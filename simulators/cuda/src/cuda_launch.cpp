@@ -305,7 +305,7 @@ cudaError_t cudaFuncSetAttribute(void const* function, cudaFuncAttribute which, 
       return cudaErrorInvalidDeviceFunction;
     if (which != cudaFuncAttributeMaxDynamicSharedMemorySize)
       return cudaSuccess;
-    if (value < 0 || value > (227 << 10))
+    if (value < 0 || value > m.shared_opt_in())
       return cudaErrorInvalidValue;
     m.shared_limits[function] = value;
     return cudaSuccess;
@@ -343,15 +343,14 @@ cudaError_t cudaFuncGetName(char const** out, void const* function) {
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   int* out, void const* function, int block, size_t shared, unsigned) {
-  return cuda_call("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", [&](model&) {
+  return cuda_call("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", [&](model& m) {
     auto const known = kernel_names().find(function);
     if (known == kernel_names().end())
       return cudaErrorInvalidDeviceFunction;
     auto const facts = kernels::find(known->second.mangled);
     std::size_t const used = shared + (facts ? facts->static_shared_bytes : 0) + 1024;
-    *out = std::max(
-      0,
-      std::min({32, 2048 / std::max(1, block), static_cast<int>((std::size_t{228} << 10) / used)}));
+    int const fit = static_cast<int>((static_cast<std::size_t>(m.shared_opt_in()) + 1024) / used);
+    *out = std::max(0, std::min({32, 2048 / std::max(1, block), fit}));
     return cudaSuccess;
   });
 }

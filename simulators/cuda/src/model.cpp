@@ -75,6 +75,21 @@ void model::configure(configuration chosen) {
 
 // Memory comes from the host with a margin around it; freed memory is kept until the next
 // configure(), so that a use after free reads garbage and not the next allocation.
+// The table of technical specifications in the CUDA programming guide.
+int model::shared_opt_in() const {
+  int const capability = 10 * config.compute_major + config.compute_minor;
+  switch (capability) {
+  case 75: return 64 << 10;
+  case 80:
+  case 87: return 163 << 10;
+  case 86:
+  case 89:
+  case 120:
+  case 121: return 99 << 10;
+  default: return (capability < 80 ? 96 : 227) << 10;
+  }
+}
+
 void* model::allocate(std::size_t bytes, int device, memory_kind kind) {
   constexpr std::size_t alignment = 512;
   auto storage = std::make_unique<char[]>(bytes + 3 * alignment);

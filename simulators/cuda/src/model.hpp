@@ -389,6 +389,8 @@ public:
   std::vector<std::unique_ptr<stream>> retired_streams{};
   std::vector<std::unique_ptr<event>> retired_events{};
   std::map<void const*, int> shared_limits{}; //!< opted-in dynamic shared memory of kernels
+  //! Bytes of shared memory that a block may have, by compute capability.
+  int shared_opt_in() const;
   std::map<std::string, std::shared_ptr<clique>> cliques{};
   std::set<std::pair<int, int>> peers{};
   std::vector<std::shared_ptr<capture>> captures{};

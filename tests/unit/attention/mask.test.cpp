@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 #include <pipe/attention/mask.hpp>
+#include <pipe/attention/packed_mask.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <random>
 #include <vector>
 
@@ -153,6 +157,39 @@ TEST_CASE("document and combined masks never answer wrongly") {
   check_ranges(at::both<at::causal, at::document>{{}, documents}, true, 40, 10);
   check_ranges(at::both<at::document, at::sliding_window>{documents, {5, 3}}, true, 40, 11);
   static_assert(!at::band_mask<at::both<at::causal, attention_tests::speckled>>);
+}
+
+TEST_CASE("packed sequences keep what their lengths say, and never answer wrongly") {
+  std::mt19937 random(12);
+  for (int round = 0; round < 30; ++round) {
+    // Both tables end at 40, after sequences of any lengths, also none.
+    auto const table = [&](int count) {
+      std::vector<std::int32_t> starts{0, 40};
+      for (int n = 1; n < count; ++n) {
+        starts.push_back(std::uniform_int_distribution<int>(0, 40)(random));
+      }
+      std::sort(starts.begin(), starts.end());
+      return starts;
+    };
+    int const count = 1 + round % 7;
+    auto const queries = table(count);
+    auto const keys = table(count);
+    for (bool const causal : {false, true}) {
+      at::packed const mask{queries.data(), keys.data(), count, causal};
+      for (std::size_t s = 0; s < static_cast<std::size_t>(count); ++s) {
+        for (auto q = queries[s]; q < queries[s + 1]; ++q) {
+          auto const after = queries[s + 1] - 1 - q; // queries of the sequence
+          for (std::int32_t k = 0; k < 40; ++k) {
+            bool const kept =
+              k >= keys[s] && k < keys[s + 1] && (!causal || keys[s + 1] - 1 - k >= after);
+            REQUIRE(mask.keep({0, 0, q, k}) == kept);
+          }
+        }
+      }
+      check_tiles(mask, false, 40, 13);
+      check_ranges(mask, false, 40, 14);
+    }
+  }
 }
 
 TEST_CASE("a mask without an answer for tiles is asked pair by pair") {

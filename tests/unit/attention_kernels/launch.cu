@@ -19,7 +19,18 @@ void launch_backward(at::parameters const& p,
                      at::row_view<float> mean,
                      at::query_sums const& sums,
                      cudaStream_t stream) {
-  at::backward_on_device<64>(p, t, mean, sums, at::causal{}, at::plain{}, stream);
+  if (p.head_dim == 256) {
+    at::backward_on_device<256>(p, t, mean, sums, at::causal{}, at::plain{}, stream);
+  } else {
+    at::backward_on_device<64>(p, t, mean, sums, at::causal{}, at::plain{}, stream);
+  }
 }
+
+template <int Dim, class Score>
+constexpr bool fits_every_gpu = at::forward_shape<Dim, Score>::shared_bytes <= 99 * 1024 &&
+                                at::backward_shape<Dim, Score>::shared_bytes <= 99 * 1024;
+static_assert(fits_every_gpu<64, at::plain> && fits_every_gpu<64, at::alibi>);
+static_assert(fits_every_gpu<128, at::plain> && fits_every_gpu<128, at::alibi>);
+static_assert(fits_every_gpu<256, at::plain> && fits_every_gpu<256, at::alibi>);
 
 } // namespace kernel_tests

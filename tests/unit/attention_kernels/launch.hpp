@@ -20,6 +20,7 @@ void launch_forward(at::parameters const& p,
                     cudaStream_t stream,
                     at::key_splits const& splits = {});
 
+//! Of head dim 64 or 256.
 void launch_backward(at::parameters const& p,
                      at::backward_tensors<__nv_bfloat16> const& t,
                      at::row_view<float> mean,

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <string>
 
 #include "simulators/cuda/standin.hpp"
@@ -103,6 +104,34 @@ TEST_CASE("launch: backward runs three kernels on the stream and checks its call
   CHECK(apart(c.query_gradient.numbers(), expected.query_gradient) < 0.03);
   CHECK(apart(c.key_gradient.numbers(), expected.key_gradient) < 0.06);
   CHECK(apart(c.value_gradient.numbers(), expected.value_gradient) < 0.06);
+}
+
+TEST_CASE("launch: backward of the widest heads fits GPUs with 99 KiB of shared memory") {
+  for (int const minor : {0, 6, 9}) {
+    standin::configure({.compute_major = 8, .compute_minor = minor});
+    auto p = some_parameters;
+    p.head_dim = 256;
+    attention_call c(p);
+    attention_answers const expected(c);
+    for (std::size_t n = 0; n < expected.output.size(); ++n) {
+      c.output.host[n] = __float2bfloat16(static_cast<float>(expected.output[n]));
+    }
+    for (std::size_t n = 0; n < expected.lse.size(); ++n) {
+      c.lse.host[n] = static_cast<float>(expected.lse[n]);
+    }
+    c.output.send();
+    c.lse.send();
+    auto const sums = at::query_sums::in(c.sums.data(), c.p, at::kernel_family::portable);
+    launch_backward(c.p, c.backward(), c.rows(c.mean.data()), sums, nullptr);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(standin::summary() == "");
+    c.query_gradient.fetch();
+    c.key_gradient.fetch();
+    c.value_gradient.fetch();
+    CHECK(apart(c.query_gradient.numbers(), expected.query_gradient) < 0.03);
+    CHECK(apart(c.key_gradient.numbers(), expected.key_gradient) < 0.06);
+    CHECK(apart(c.value_gradient.numbers(), expected.value_gradient) < 0.06);
+  }
 }
 
 TEST_CASE("launch: merge runs on the stream and checks its call first") {

@@ -179,7 +179,8 @@ struct gradient_sums {
     }
   }
 
-  __forceinline__ __device__ void run() {
+  //! Takes work and brings its keys, values and first step; false where no query sees the keys.
+  __forceinline__ __device__ bool start() {
     if (threadIdx.x == 0) {
       block.take_work();
     }
@@ -189,11 +190,13 @@ struct gradient_sums {
     }
     __syncthreads();
     if (block.told(1) == no_more_tiles) {
-      return; // the running gradients stay as they are
+      return false;
     }
     block.copy_own(block.memory.keys(), block.c.t.key);
     block.copy_own(block.memory.values(), block.c.t.value);
-    block.copy_queries(1);
+    if constexpr (!shape::values_lie_on_queries) {
+      block.copy_queries(1);
+    }
     block.copy_outputs(1);
     end_copies();
     if (block.warp() == 0) {
@@ -203,6 +206,18 @@ struct gradient_sums {
       wait_for_copies<0>();
       __syncthreads();
       hold_rows<Dim>(values, block.memory.values(), block.warp_row(), block.lane());
+    }
+    if constexpr (shape::values_lie_on_queries) {
+      __syncthreads(); // everybody has its values
+      block.copy_queries(1);
+      end_copies();
+    }
+    return true;
+  }
+
+  __forceinline__ __device__ void run() {
+    if (!start()) {
+      return; // the running gradients stay as they are
     }
 #pragma unroll
     for (int i = 0; i < tiles * shape::width / 2; ++i) {

@@ -36,7 +36,7 @@ struct equal_chunks {
   [[nodiscard]] constexpr int operator()(int) const noexcept { return chunks; }
 };
 
-//! @brief Counts that the extents alone say: a schedule of them has no `chunks_of`, so that all
+//! @brief Counts that only the extents say: a schedule of them has no `chunks_of`, so that all
 //! that wants equal counts takes it.
 template <class Counts>
 concept equal_chunk_counts = chunk_counts<Counts> && requires {

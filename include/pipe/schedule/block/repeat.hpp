@@ -90,7 +90,7 @@ constexpr void enter(timeline& line, Cost const& cost, bool as_first = false) {
       total += checked_duration(cost, pass_of(line, at, i));
   total *= line.units;
   check_total(total);
-  // In two factors, since one alone is infinite where all times are tiny.
+  // In two factors, since a single one is infinite where all times are tiny.
   double fine = 1;
   double finer = 1;
   while (total > 0 && total * fine < 1e15 && fine < 1e300)
@@ -124,9 +124,9 @@ constexpr void write(timeline const& line, int device, row_writer& out) {
     out.push(pass_of(line, line.line_of(line.codes[i]), line.number_of(line.codes[i])));
 }
 
-//! What a schedule of repeated blocks brings: whether its backward is in one piece, whether its
-//! order is searched for, at unit costs too, and `start`, which sets the limit and writes rows that
-//! keep it.
+//! A schedule of repeated blocks. Its members say whether its backward is in one piece and whether
+//! its order is searched for, at unit costs too; `start` sets the limit and writes rows that keep
+//! it.
 template <class Schedule>
 concept repeated_schedule = requires(Schedule const schedule, timeline line, building_block block) {
   { schedule.fused() } -> std::same_as<bool>;

@@ -14,7 +14,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What a timeline is about.
+//! The problem that a timeline solves.
 struct timeline_problem {
   shape extents;
   bool fused = false;       //!< no lines for gradients of weights
@@ -34,7 +34,7 @@ struct timeline_problem {
 //! The timetable of a repeated block in the making.
 //!
 //! A sweep takes the passes of every device in the order of the rows and puts each at its earliest
-//! start: behind the passes placed so far, or into a gap before some of them when it fits there
+//! start: after the passes placed so far, or into a gap before some of them when it fits there
 //! without moving anything and without holding more activations than allowed. A sweep backwards
 //! does the same with time running from the end to the start, so that every pass comes as late as
 //! it can; a sweep forwards after it gathers the idle time that this freed. No sweep makes the
@@ -314,7 +314,7 @@ constexpr void sweep(timeline& line) {
   }
 }
 
-//! What a sweep backwards keeps: every device ends no later than its deadline.
+//! The end of each device that a sweep backwards keeps.
 enum class deadline : std::uint8_t {
   both, //!< neither span nor makespan grows
   span  //!< the span does not grow; each device may take all of it from its first pass on

@@ -156,7 +156,7 @@ struct stride_block {
   return good >= 0 && fits(good);
 }
 
-//! What a search minimises: a weighted sum of span and makespan.
+//! Weights of span and makespan in the sum that a search minimises.
 struct v_weights {
   std::int64_t span = 1;
   std::int64_t makespan = 2;

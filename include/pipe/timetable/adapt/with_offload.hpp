@@ -51,7 +51,7 @@ concept offload_rule = std::copyable<Rule> &&
 //! starts a slot later and their copies never meet.
 //!
 //! An activation moves when it idles for more than six copies, a backward before its own not
-//! counted. It leaves in the first free slot behind its forward, and comes back in the last free
+//! counted. It leaves in the first free slot after its forward, and comes back in the last free
 //! one that ends a backward before it is needed. Where slots run out, it stays: copies that are too
 //! slow move what fits.
 //! @source Wan et al., "PipeOffload", ICML 2025, section 4 and its repository; refusing one
@@ -163,8 +163,8 @@ struct offload_chunks {
   }
 };
 
-//! @brief What of a chunk's activation moves under SPPO, so that its copy hides behind the forward
-//! pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
+//! @brief The share of a chunk's activation that moves under SPPO, so that its copy is no longer
+//! than the forward pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
 //!
 //! Slots of activations then hold what moves; what stays is up to the stage. Keys and values, which
 //! later chunks read, never move: they have slots of their own.
@@ -247,7 +247,7 @@ inline void write_offloaded(timetable_view const& table,
   std::size_t asked = 0;
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
     pass what = table.passes[i];
-    // A request stands behind the pass that is under way when the copy is due. The slot ends a
+    // A request stands after the pass that is under way when the copy is due. The slot ends a
     // backward before it must, so the copy is still in time.
     while (asked < in.size() && table.starts[i] >= in[asked].at && !what.overlapped)
       push(rows[device], in[asked++].forward, pass_kind::copy_request);
@@ -269,7 +269,7 @@ inline void write_offloaded(timetable_view const& table,
 } // namespace detail
 
 //! @brief A schedule whose activations wait on the host while nobody needs them: a copy engine
-//! takes them there behind their forward, another one brings them back before their backward.
+//! takes them there after their forward, another one brings them back before their backward.
 //!
 //! Orders the passes as the schedule does, times them by the cost model, and asks the rule. Moves
 //! whole activations of plain forward passes; what the schedule recomputes stays as it is.

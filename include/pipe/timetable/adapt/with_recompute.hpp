@@ -14,7 +14,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Says which forward passes keep their input alone: `rule(extents, pass)`.
+//! @brief Says which forward passes keep only their input: `rule(extents, pass)`.
 template <class Rule>
 concept recompute_rule = std::copyable<Rule> &&
   requires(Rule const rule, shape const extents, pass const forward) {
@@ -52,7 +52,7 @@ struct recompute_first_stages {
 };
 
 //! @brief Says how much of an activation is dropped and brought back, in shares of the forward's
-//! time from 0 to 1: `share(pass)`, which looks at stage, microbatch and chunk alone. Selective
+//! time from 0 to 1: `share(pass)`, which looks only at stage, microbatch and chunk. Selective
 //! recomputation has one number (norms and activation functions, say); InfiniPipe recomputes k of
 //! the n layers of a stage, k by stage and unit: k / n.
 template <class Share>
@@ -162,7 +162,7 @@ struct order_for_recomputation {
   }
 };
 
-//! @brief A schedule whose forward passes keep their input alone; `recompute`, right before the
+//! @brief A schedule whose forward passes keep only their input; `recompute`, right before the
 //! backward, brings the activation back. It waits for nothing but its turn, so it runs while the
 //! gradient is on its way.
 //!

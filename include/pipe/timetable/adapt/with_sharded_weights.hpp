@@ -74,11 +74,11 @@ inline constexpr reshard gathered_once{
   .after_forward = false, .after_backward = false, .scatter_once = true};
 
 //! @brief The weights of the last stages of every device, with their gradients and their optimizer,
-//! belong to the host (Chronos-Offload): they are loaded once, beside the passes of the stages
-//! before, and their gradients go back behind the stage's last pass, where the host steps its
+//! belong to the host (Chronos-Offload): they are loaded once, next to the passes of the stages
+//! before, and their gradients go back after the stage's last pass, where the host steps its
 //! optimizer.
 //!
-//! On a looped placement of V stages per device the last of them begins (V - 1) P passes behind the
+//! On a looped placement of V stages per device the last of them begins (V - 1) P passes after the
 //! first at the earliest, and ends as many before the end. So with `count` 1 a load costs nothing
 //! up to (V - 1) P (F + c), nor does the way back up to (V - 1) P (B + c), with messages of c, and
 //! a schedule ends later by no more than what both take longer than that.
@@ -89,7 +89,7 @@ struct weights_on_host {
   int prefetch = 1; //!< as `reshard`
 
   static constexpr int resident = 1; //!< all stay anyway
-  //! They stay from the first use to the last.
+  //! Keeps weights from the first use to the last.
   [[nodiscard]] constexpr bool keeps_weights(pass const&, pass const&) const noexcept {
     return true;
   }
@@ -104,7 +104,7 @@ struct weights_on_host {
 };
 
 //! @brief A schedule whose weights lie in shards on the devices of a data-parallel group (FSDP,
-//! ZeRO): those of a stage are gathered for each visit of the stage, beside passes, and its
+//! ZeRO): those of a stage are gathered for each visit of the stage, next to passes, and its
 //! gradients are scattered.
 //!
 //! Orders the passes as the schedule does. A visit is a run of passes of one stage on its device,

@@ -23,7 +23,7 @@ namespace pipelining::inline v0_3 {
 //!
 //! The order of passes is that of the schedule. An order that suits a chain suits every graph whose
 //! edges lead from lower to higher stages: in the chain, a stage already waits for all stages below
-//! it. Passes start as soon as the edges allow, so branches run beside each other.
+//! it. Passes start as soon as the edges allow, so branches run next to each other.
 //!
 //! A stage with several inputs finds them in `context.inputs`, one for each stage before it, in the
 //! order of the edges; in its backward, `context.outputs` are their gradients, and `context.inputs`
@@ -73,7 +73,7 @@ struct with_stage_graph {
 //! ```
 //!
 //! A frozen stage that no trained stage is before, in the order of the chain or of the graph, has
-//! forward passes alone: no backward passes, no gradients, no message that would carry one, and no
+//! only forward passes: no backward passes, no gradients, no message that would carry one, and no
 //! activation beyond the pass. The timetable is the schedule's without what such stages do not
 //! need; a schedule of one's own may leave that out itself. A frozen stage after a trained one has
 //! its backward passes; its functor says `frozen`, too, so that its weights get no gradients.

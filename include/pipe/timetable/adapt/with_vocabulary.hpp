@@ -32,7 +32,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! A row of such an order. Passes of each kind go by microbatch; those behind the last are left
+//! A row of such an order. Passes of each kind go by microbatch; those after the last are left
 //! out.
 class vocabulary_row {
 public:
@@ -124,12 +124,12 @@ public:
   }
 
 private:
-  //! Where `logits` stand on every device: behind the backward passes, or behind the forward
+  //! Where `logits` stand on every device: after the backward passes, or after the forward
   //! passes; such that those of one microbatch are as near to each other as the passes between
   //! allow.
   void place_logits(double forward, double backward) {
     double offset = 0;
-    bool next_behind_backward = true; // the device above one behind forward passes
+    bool next_behind_backward = true; // the device above one after forward passes
     for (int device = devices_ - 2; device >= 0; --device) {
       auto const at = static_cast<std::size_t>(device);
       if (behind_forward_[at + 1] != 0) {
@@ -166,7 +166,7 @@ private:
 
   int devices_;
   int microbatches_;
-  int further_;                      // barriers behind the first
+  int further_;                      // barriers after the first
   std::vector<char> behind_forward_; // by device
   std::vector<int> steps_ahead_;     // by device: of logits before the first backward
 };
@@ -217,7 +217,7 @@ public:
 
 private:
   //! With the passes of the embedding that are due: when the first device has its forward passes of
-  //! the warm-up behind it, and its first backward passes.
+  //! the warm-up after it, and its first backward passes.
   void step(vocabulary_row& row) const {
     row.logits();
     row.logits_gradient();
@@ -261,7 +261,7 @@ struct cost_inside {
   [[nodiscard]] std::span<double const> links() const { return links_of(of); }
 };
 
-//! A schedule alone, both halves of its composite passes apart.
+//! A schedule by itself, both halves of its composite passes apart.
 template <class Schedule, cost_model Cost>
 [[nodiscard]] dynamic_timetable
 timed_alone(Schedule const& inner, shape const& extents, cost_inside<Cost> cost) {
@@ -327,10 +327,10 @@ private:
 };
 
 //! The order around any other schedule. Every pass gets a turn: those of the schedule when they
-//! would run alone, but those that are not forward `barriers` intervals later, which is behind the
-//! gradients of the logits that they wait for; `embed` an interval before the first forward pass
-//! reads it, `embed_gradient` an interval after the last backward pass. What waits for another has
-//! a later turn, so rows in the order of turns never wait in a circle.
+//! would run by itself, but those that are not forward `barriers` intervals later, which is after
+//! the gradients of the logits that they wait for; `embed` an interval before the first forward
+//! pass reads it, `embed_gradient` an interval after the last backward pass. What waits for another
+//! has a later turn, so rows in the order of turns never wait in a circle.
 //! @source own derivation
 template <class Schedule, cost_model Cost>
 void write_vocabulary_rows(
@@ -341,7 +341,7 @@ void write_vocabulary_rows(
   double const interval = interval_of(table);
   std::vector<double> const starts = by_pass(table, table.starts);
   std::vector<double> const ends = by_pass(table, table.ends);
-  // The passes of a stage stand one unit behind the other.
+  // The passes of a stage stand one unit after the other.
   auto const of_stage = [&](std::vector<double> const& times, pass_kind kind, int stage) {
     auto const first = times.begin() + pass_index(table.over, row_writer::make(kind, stage, 0));
     return std::vector<double>(first, first + units(within));
@@ -392,7 +392,7 @@ inline constexpr int interlaced = 0;
 //! one of each on every device, so that no device has the whole vocabulary.
 //!
 //! With P devices and V stages of the schedule on each, stages 0 ... P - 1 are the shards of the
-//! embedding (stage d on device d), P ... P + P V - 1 those of the schedule, and the P behind them
+//! embedding (stage d on device d), P ... P + P V - 1 those of the schedule, and the P after them
 //! the shards of the output layer. The first stage of the schedule reads all shards of the
 //! embedding, and its gradient goes to all of them; all shards of the output layer read the last
 //! stage's output, and it reads the gradients of them all. Between `logits` and `logits_gradient`
