@@ -16,9 +16,9 @@ template <class Number>
 struct parameter {
   std::vector<Number> value;
   std::vector<Number> gradient;
-  std::vector<Number> mean;   //!< AdamW's average gradient
-  std::vector<Number> square; //!< AdamW's average squared gradient
-  bool decays = false;        //!< matrices decay, gains and embeddings do not
+  std::vector<Number> mean;             //!< AdamW's average gradient
+  std::vector<Number> square;           //!< AdamW's average squared gradient
+  bool decays = false;                  //!< matrices decay, gains and embeddings do not
   Number* value_elsewhere = nullptr;    //!< where the value lies, if it is not here
   Number* gradient_elsewhere = nullptr; //!< likewise
 
