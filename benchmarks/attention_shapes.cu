@@ -91,6 +91,7 @@ struct tensors {
   buffer<element> query, key, value, output, output_gradient, query_gradient;
   buffer<float> log_sum_exp, key_gradient, value_gradient, scratch;
   buffer<std::uint32_t> taken;
+  at::launch_memory* memory = nullptr;
 
   explicit tensors(shape const& of)
       : s(of), p(parameters_of(of)), query(queries()), key(keys()), value(keys()),
@@ -128,7 +129,7 @@ struct tensors {
     return at::dense_rows(log_sum_exp.data(), s.batch, s.heads, s.queries);
   }
   [[nodiscard]] at::gpu_scratch room(bool stay) const {
-    return {scratch.data(), scratch.count(), stay ? taken.data() : nullptr};
+    return {scratch.data(), scratch.count(), stay ? taken.data() : nullptr, memory};
   }
 
   template <class Mask>
@@ -200,7 +201,7 @@ void measure_both(program& to, shape const& s, Mask const& m, Keys const& keys) 
 //! Time of the host for one call, of many that are enqueued at once.
 template <int Dim>
 void measure_calls(program& to, shape const& s) {
-  tensors<Dim> const t(s);
+  tensors<Dim> t(s);
   auto const each = [&](char const* what, auto const& call) {
     constexpr int calls = 100;
     call();
@@ -213,8 +214,14 @@ void measure_calls(program& to, shape const& s) {
     cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     to.say(s, Dim, what, time.count() / calls, 0);
   };
-  each("host, forward", [&] { t.forward(at::causal{}); });
-  each("host, backward", [&] { t.template backward<at::query_order::kept>(at::causal{}); });
+  auto const both = [&](char const* forward, char const* backward) {
+    each(forward, [&] { t.forward(at::causal{}); });
+    each(backward, [&] { t.template backward<at::query_order::kept>(at::causal{}); });
+  };
+  both("host, forward", "host, backward");
+  at::launch_memory memory;
+  t.memory = &memory;
+  both("host, forward known", "host, backward known");
 }
 
 //! Forward while a kernel holds multiprocessors, of another stream.

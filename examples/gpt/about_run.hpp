@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "matrix.hpp"
 #include "options.hpp"
 #include "parameter.hpp"
 #include "text.hpp"
@@ -123,6 +124,8 @@ about_parts(std::string_view program, options const& o, text_to_learn const& tex
                path_of_text, // the bytes count, wherever they lie
                output,       // what comes out changes no numbers
                costs,
+               checkpoint,
+               every,
                help,
                tells,
                lengths] = o; // follow from the schedule
@@ -130,9 +133,7 @@ about_parts(std::string_view program, options const& o, text_to_learn const& tex
   learning.add("program", program);
   detail::add_lines(learning, size);
   learning.add("seed", seed);
-  adamw optimizer;
-  optimizer.steps = steps;
-  detail::add_lines(learning, optimizer);
+  detail::add_lines(learning, adamw{.steps = steps});
   learning.add("clip", clip);
   learning.add("chunk-counts", chunk_counts); // with them, sequences have lengths of their own
   for (auto const& counts : further_counts) {
@@ -155,6 +156,19 @@ about_parts(std::string_view program, options const& o, text_to_learn const& tex
   cut.add("unfused", std::int64_t{unfused});
   cut.add("post-validation", std::int64_t{post_validation});
   return {learning.text(), cut.text()};
+}
+
+//! What a checkpoint of named tensors is of. Stages, devices and shards may be others in the run
+//! that goes on, and so may threads and processes.
+//! @param replicas of the pipeline, which share a step
+[[nodiscard]] inline std::string
+about_state(options const& o, int replicas, text_to_learn const& text) {
+  run_lines lines;
+  lines.add("sequences-of-step", replicas * o.microbatches);
+  // Versions of the loops round differently; who reads the difference sees what would make them the
+  // same.
+  lines.add("PIPELINING_VECTORS", vectors().name());
+  return about_parts("gpt", o, text).learning + lines.text();
 }
 
 //! Both.

@@ -15,9 +15,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <random>
+#include <stdexcept>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -32,6 +34,7 @@
 #include "system.hpp"
 #include "tensor_report.hpp"
 #include "text.hpp"
+#include "thread_training.hpp"
 #include "training.hpp"
 #include "vocabulary_report.hpp"
 #include "weight_travel_report.hpp"
@@ -62,7 +65,21 @@ int run_system(options o, text_to_learn const& text) {
     shown);
 }
 
+//! @throws std::invalid_argument where checkpoints are wanted of stages that have no parts of their
+//! own in the whole model
+void check_checkpoints(options const& o) {
+  auto const& traits = registry::find_schedule(o.schedule).traits;
+  if (!o.checkpoint.empty() &&
+      (has_shards_of_stages(o) || registry::has_shards(o.adapted) || traits.weights_travel ||
+       traits.stages_go_one_way || o.adapted == registry::adapter::attention_exchange)) {
+    throw std::invalid_argument("--checkpoint on threads wants stages that stay whole on their "
+                                "devices, which those of " +
+                                name_of(o) + " do not");
+  }
+}
+
 int run(options o) {
+  check_checkpoints(o);
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
   if (has_shards_of_stages(o)) {
     return run_system<tensor_system>(std::move(o), text);
@@ -93,6 +110,9 @@ int run(options o) {
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   auto const sample = random_batch(text.bytes, 4, o.size.sequence, random);
   make_folder(o.output);
+  if (!o.checkpoint.empty()) {
+    make_folder(o.checkpoint);
+  }
   print_model(o, text);
   print_plan(table, about);
 
@@ -103,13 +123,19 @@ int run(options o) {
 
   auto const sizes = tables_of_sizes(o, table);
   auto const result = train(o, text, sizes);
+  if (result.losses.empty()) {
+    std::printf("nothing is left to train\n");
+    check_output();
+    return 0;
+  }
+  auto const steps = static_cast<std::size_t>(result.first) + result.losses.size();
   double const unigram = unigram_entropy(text.bytes);
   std::printf("loss %.3f nats per byte, %.3f %s the unigram entropy\n",
               result.losses.back(),
               std::abs(unigram - result.losses.back()),
               result.losses.back() < unigram ? "below" : "above");
   if (result.clipped) {
-    report_clipping(o, *result.clipped, result.losses.size());
+    report_clipping(o, *result.clipped, steps);
   }
   report_time(o, result, own_cores, shared, {.count = cores});
   report_slots(o, result.slots);
@@ -117,7 +143,7 @@ int run(options o) {
   if (result.interrupted) {
     write_files(o, text, result, table, about, own_cores, cost);
     std::printf("interrupted after %zu of %lld steps; schedules were not compared\n",
-                result.losses.size(),
+                steps,
                 static_cast<long long>(o.steps));
     check_output();
     return 128 + stop_wanted;

@@ -53,7 +53,9 @@ struct options {
   std::int64_t seed = 1;
   std::string text; //!< empty: the first of default_texts that exists
   std::string output = "gpt-demo";
-  std::string costs; //!< where the measured costs go; empty: nowhere
+  std::string costs;       //!< where the measured costs go; empty: nowhere
+  std::string checkpoint;  //!< a folder; empty: none
+  std::int64_t every = 10; //!< steps between two checkpoints
   bool help = false;
   bool tells = true; //!< of its progress; of the ranks of a run, one does
   //! Tokens of the sequence of each microbatch, which follow from the schedule.
@@ -114,7 +116,7 @@ inline constexpr char const* usage =
   "  --post-validation  with --clip: stages step before they know the norm, and the next "
   "iteration\n"
   "                     rolls steps back that were wrong; weights are the same, bit for bit\n"
-  "  --steps N          steps of training (80); Ctrl-C ends it early\n"
+  "  --steps N          steps of training (80); Ctrl-C or SIGTERM ends it early\n"
   "  --layers L         layers of the model (16)\n"
   "  --width D          width of the model (64)\n"
   "  --heads H          heads of attention (4)\n"
@@ -125,6 +127,9 @@ inline constexpr char const* usage =
   "  --output FOLDER    where timeline.html, timetable.svg, loss.svg and trace.json go (gpt-demo)\n"
   "  --costs FILE       writes the measured times of passes and messages there, for\n"
   "                     `timetable ... --cost FILE`; give every device a core of its own\n"
+  "  --checkpoint FOLDER, --every K\n"
+  "                     writes a checkpoint every K steps (10), and goes on from the newest;\n"
+  "                     threads and mpi read those of each other, of any number of devices\n"
   "  --help             this text\n\n"
   "PIPELINING_VECTORS=plain, x86-64-v3 or x86-64-v4 in the environment chooses the vector loops\n";
 
@@ -254,6 +259,7 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
   };
   options chosen;
   number_option const numbers[] = {{"--devices", &chosen.devices, 64},
+                                   {"--every", &chosen.every, 1000000},
                                    {"--microbatches", &chosen.microbatches, 4096},
                                    {"--chunks", &chosen.chunks, 1024},
                                    {"--stages-per-device", &chosen.stages_per_device, 64},
@@ -278,7 +284,8 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
   text_option const texts[] = {{"--schedule", &chosen.schedule},
                                {"--text", &chosen.text},
                                {"--output", &chosen.output},
-                               {"--costs", &chosen.costs}};
+                               {"--costs", &chosen.costs},
+                               {"--checkpoint", &chosen.checkpoint}};
   bool key_heads_given = false;
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto const name = words[i];

@@ -148,6 +148,12 @@ public:
 
   //! The same of all copies.
   [[nodiscard]] step_counts const& counts() const { return steps_.front().counts(); }
+  //! @pre no step is still to be validated
+  void set_counts(step_counts const& counts) {
+    for (auto& each : steps_) {
+      each.set_counts(counts);
+    }
+  }
   [[nodiscard]] std::int64_t rolled_back() const { return steps_.front().rolled_back(); }
 
 private:
@@ -225,6 +231,8 @@ public:
   }
 
   [[nodiscard]] std::vector<pipeline_stage>& stages() { return stages_; }
+  //! The same of the microbatches that enter at the last device, if any do.
+  [[nodiscard]] std::vector<pipeline_stage>& copies() { return copies_; }
 
   //! When each pass of the last step ran, in seconds.
   [[nodiscard]] pp::dynamic_timetable trace() const { return plans_.runner().trace(); }

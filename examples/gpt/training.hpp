@@ -43,10 +43,11 @@ struct clipping_report {
 
 //! What training leaves for the report.
 struct training {
-  std::vector<double> losses;
-  bool interrupted = false; //!< by Ctrl-C or SIGTERM
-  double step_seconds = 0;  //!< mean without the first steps, optimizer not counted
-  std::vector<double> idle; //!< share of the step, by device, mean likewise
+  std::int64_t first = 0;     //!< steps before those here, of a checkpoint
+  std::vector<double> losses; //!< by step
+  bool interrupted = false;   //!< by Ctrl-C or SIGTERM
+  double step_seconds = 0;    //!< mean without the first steps, optimizer not counted
+  std::vector<double> idle;   //!< share of the step, by device, mean likewise
   std::vector<pp::dynamic_timetable> traces; //!< of the last steps, at least one
   std::vector<std::size_t> peaks;            //!< bytes, by device
   std::vector<slot_bytes> slots;             //!< by device
@@ -158,6 +159,7 @@ training train_steps(options const& o,
   using clock = std::chrono::steady_clock;
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   training result;
+  result.first = first;
   result.idle.assign(static_cast<std::size_t>(o.devices), 0.0);
   std::int64_t const warm_up = std::min<std::int64_t>(first + 3, o.steps - 1);
   std::int64_t measured = 0;
@@ -241,38 +243,6 @@ training train_sizes(options const& o,
   }
   result.plans_made = model.plans().made();
   result.plans_reused = model.plans().reused();
-  return result;
-}
-
-//! Trains with an optimizer that steps between iterations, or in them, on clipped gradients.
-inline training
-train(options const& o, text_to_learn const& text, std::vector<sized_table> const& sizes) {
-  pp::timetable_view const table = sizes.front().table;
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  adamw optimizer;
-  optimizer.steps = o.steps;
-  if (o.clip == 0) {
-    pipelined_model model(o.size, table, o.lengths, seed);
-    return train_sizes(
-      o, text, sizes, model, [&](std::int64_t step) { model.update(optimizer, step); });
-  }
-  clipping const how{optimizer, o.clip, o.post_validation};
-  clipped_model model(o.size, table, o.lengths, seed, o.post_validation);
-  for (auto& stage : model.called()) {
-    stage.set_clipping(how);
-  }
-  auto result = train_sizes(o, text, sizes, model, [](std::int64_t) {});
-  model.finish();
-  auto const& counts = model.called().front().counts();
-  result.clipped = {counts.clipped,
-                    counts.left_out,
-                    0,
-                    model.early_steps().corrected(),
-                    model.early_steps().repeated(),
-                    hash_of(weights_of(model.stages()))};
-  for (auto const& stage : model.called()) {
-    result.clipped->rolled_back += stage.rolled_back();
-  }
   return result;
 }
 

@@ -14,7 +14,10 @@ namespace ptx {
 
 namespace {
 
-constexpr u64 idle_rounds_allowed = 50; // turns of a full quantum in which nobody writes
+// Rounds of turns of a full quantum in which nobody writes: some 50,000 instructions of each warp.
+u64 idle_rounds_allowed(run_state const& run) {
+  return run.how.warps == order::shuffled ? 50 : 5;
+}
 
 u64 quantum_of(run_state& run) {
   return run.how.warps == order::shuffled ? 1 + run.random() % 2000 : 20000;
@@ -175,7 +178,7 @@ public:
       if (busy && next_ < blocks_ && active_.size() < run_.how.resident_blocks) {
         admit(); // whoever takes that long may be waiting for a block that has not started
       }
-      if (idle == 0 || (busy && idle < idle_rounds_allowed)) {
+      if (idle == 0 || (busy && idle < idle_rounds_allowed(run_))) {
         continue;
       }
       if (!help()) {

@@ -3,7 +3,7 @@
 """Runs the example gpt_mpi with checkpoints: killed again and again, or with a stage that throws, it ends with the bits of
 a run that nobody has disturbed. And with pipelines side by side, which share the batch.
 
-usage: gpt_mpi_restart_test.py replicas|kill|again|layouts|files|pages PROGRAM MPIRUN...
+usage: gpt_mpi_restart_test.py replicas|kill|again|layouts|threads|files|pages PROGRAM MPIRUN...
 """
 import os
 import pathlib
@@ -191,6 +191,24 @@ def check_clipping_again():
     assert went_on_after(result.stdout) == 8 and ends[0][0] == ends[1][0] and int(ends[0][1]) > 10, ends  # so steps were early at checkpoints, too
 
 
+def check_threads():
+    """Threads and processes go on from each other's checkpoints, to the bits of one process; both copies of a stage as well."""
+    threads = [str(pathlib.Path(PROGRAM).with_name("gpt")), *SMALL, "--steps", "8", "--every", "4"]
+    for schedule in ("1f1b", "chimera"):
+        with tempfile.TemporaryDirectory() as folder:
+            common = ["--schedule", schedule, "--checkpoint", f"{folder}/saved"]
+            alone = subprocess.run([*threads, "--devices", "4", *common, "--output", folder], capture_output=True, text=True, timeout=100)
+            assert alone.returncode == 0, alone
+            for path in pathlib.Path(folder, "saved").glob("*.step-8.*"):
+                path.unlink()
+            result = run("--steps", "8", "--every", "4", *common, "--check", ranks=2)
+            assert result.returncode == 0, result
+            check_trained(result.stdout, 8)
+            assert went_on_after(result.stdout) == 4, result
+            again = subprocess.run([*threads, "--devices", "2", *common, "--output", folder], capture_output=True, text=True, timeout=100)
+            assert again.returncode == 0 and again.stdout.endswith("goes on after step 8\nnothing is left to train\n"), again
+
+
 def check_layouts():
     """Saved by four devices with a stage each, a run goes on with any number of devices, stages on each, and shards, and ends
     with the bits of one process; so does one that four shards have saved."""
@@ -299,4 +317,4 @@ def check_pages():
 
 
 if __name__ == "__main__":
-    {"replicas": check_replicas, "kill": check_kills, "again": check_again, "layouts": check_layouts, "files": check_files, "pages": check_pages}[KIND]()
+    {"replicas": check_replicas, "kill": check_kills, "again": check_again, "layouts": check_layouts, "threads": check_threads, "files": check_files, "pages": check_pages}[KIND]()

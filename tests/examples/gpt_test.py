@@ -397,6 +397,38 @@ def check_interrupted(text):
             assert len(curve.attrib["points"].split()) == done
 
 
+def check_checkpoints(text):
+    """A run that SIGTERM has ended goes on with other devices, and ends with the bits of one that nobody has disturbed."""
+    for clip in ([], ["--clip", "0.5", "--post-validation"]):
+        with tempfile.TemporaryDirectory() as folder:
+            saved = pathlib.Path(folder, "saved")
+            common = [*SMALL, "--steps", "12", "--text", text, "--schedule", "1f1b", "--output", f"{folder}/output", *clip]
+            end = r"^step 12/12   loss (\S+) |weights ([0-9a-f]{16})$"
+            alone = run(*common)
+            expected = re.findall(end, alone.stdout, re.MULTILINE)
+            assert alone.returncode == 0 and len(expected) == (2 if clip else 1), alone
+            process = subprocess.Popen([PROGRAM, *common, "--checkpoint", str(saved), "--every", "1"], stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True)
+            for line in process.stdout:
+                if line.startswith("step 1/12"):
+                    break
+            process.send_signal(signal.SIGTERM)
+            rest, errors = process.communicate(timeout=60)
+            assert process.returncode == 128 + signal.SIGTERM and errors == "", (process.returncode, errors)
+            done = re.search(r"^interrupted after (\d+) of 12 steps", rest, re.MULTILINE)[1]
+            again = run(*common, "--devices", "2", "--checkpoint", str(saved))
+            assert again.returncode == 0 and f"goes on after step {done}\n" in again.stdout, again
+            assert re.findall(end, again.stdout, re.MULTILINE) == expected, (again.stdout, expected)
+            ended = run(*common, "--checkpoint", str(saved))
+            assert ended.returncode == 0 and ended.stdout.endswith("goes on after step 12\nnothing is left to train\n"), ended
+            before = {path.name: path.read_bytes() for path in saved.iterdir()}
+            other = run(*common, "--checkpoint", str(saved), "--seed", "2")
+            assert other.returncode == 1 and "the file has seed=1, this run has seed=2" in other.stderr, other
+            assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+    check_refusal(2, "--checkpoint on threads wants stages that stay whole on their devices, which those of wei-pipe do not",
+                  *SMALL, "--text", text, "--schedule", "wei-pipe", "--checkpoint", "folder")
+
+
 def check_limits(text):
     """Nobody who reads, no memory, no threads: a sentence each, and no signal."""
     def limited(sentence, limit, *words, close=False):
@@ -498,6 +530,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_sizes(str(text))
     check_interrupted(str(text))
     check_limits(str(text))
+    check_checkpoints(str(text))
     check_full_disk(str(text))
 check_versions()
 check_refusal(1, "cannot read any text from /no/such/file: No such file or directory", "--text", "/no/such/file")

@@ -3,6 +3,7 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
+#include <pipe/view/csv.hpp>
 #include <pipe/view/json.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/pytorch/write_csv.hpp>
@@ -43,7 +44,9 @@ void read_csv(std::string_view text) {
 
 void read_timetable(std::string_view text) {
   pp::dynamic_timetable table;
-  if (!takes<std::invalid_argument>([&] { table = pp::read_csv(text); }))
+  bool const json = text.starts_with('{');
+  if (!takes<std::invalid_argument>(
+        [&] { table = json ? pp::read_json(text) : pp::read_csv(text); }))
     return;
   std::string out;
   pp::write_csv(out, table);

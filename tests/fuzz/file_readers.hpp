@@ -10,7 +10,7 @@ namespace fuzz {
 
 //! A schedule file of PyTorch.
 void read_csv(std::string_view text);
-//! A timetable as CSV.
+//! A timetable as CSV or, after a brace, as JSON.
 void read_timetable(std::string_view text);
 //! A file of costs.
 void read_cost_file(std::string_view text);

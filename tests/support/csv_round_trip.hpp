@@ -2,11 +2,13 @@
 #pragma once
 
 //! @file
-//! @brief Is a timetable that was written as CSV read back?
+//! @brief Is a timetable that was written as CSV or JSON read back?
 
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/csv.hpp>
+#include <pipe/view/json.hpp>
 
 #include <doctest/doctest.h>
 
@@ -39,6 +41,17 @@ inline pipelining::dynamic_timetable check_csv(pipelining::dynamic_timetable con
   std::string again;
   pp::write_csv(again, read);
   CHECK(again == text);
+  if (pp::makespan(table) > 0) { // else JSON has no share of idle time
+    std::string json;
+    pp::write_json(json, table, {.schedule = "passes\":[\n{\"kind\""});
+    pp::dynamic_timetable const same = pp::read_json(json, table.over.declared);
+    CHECK(same.passes == read.passes);
+    CHECK(same.starts == read.starts);
+    CHECK(same.ends == read.ends);
+    CHECK(same.offsets == read.offsets);
+    CHECK(same.over.extents == read.over.extents);
+    CHECK(same.over.holders == read.over.holders);
+  }
   return read;
 }
 

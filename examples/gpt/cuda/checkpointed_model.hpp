@@ -30,18 +30,18 @@ namespace gpt {
                                                          pp::rank_layout const& layout,
                                                          text_to_learn const& text) {
   auto const program = "gpt " + over + (o.numbers == operands::bf16 ? " in bf16" : "");
-  return {o.checkpoint, owner, about_run(program, o.common, text), layout};
+  return {o.common.checkpoint, owner, about_run(program, o.common, text), layout};
 }
 
 //! All that must be the same on all ranks.
 [[nodiscard]] inline std::string about_ranks(gpu_options const& o,
                                              pp::checkpoint_place const& files) {
   // All members: one that is new does not compile before it has its place here.
-  auto const& [common, numbers, graph, deadline, checkpoint, every] = o; // patience is a rank's own
+  auto const& [common, numbers, graph, deadline] = o; // patience is a rank's own
   run_lines lines;
   lines.add("graph", graph ? "yes" : "no");
-  lines.add("checkpoints", checkpoint.empty() ? "no" : "yes");
-  lines.add("every", every);
+  lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
+  lines.add("every", common.every);
   return files.about + pp::lines_of(files.layout) + lines.text();
 }
 

@@ -33,17 +33,15 @@ inline constexpr char const* gpu_usage =
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
   "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
-  "  --checkpoint FOLDER, --every K\n"
-  "                     writes a checkpoint every K steps (10), and goes on from the newest; over\n"
-  "                     NCCL that which all ranks have\n\n";
+  "  --checkpoint       as below; over NCCL ranks go on from the newest that all have, in the "
+  "same\n"
+  "                     layout\n\n";
 
 struct gpu_options {
   options common;
   operands numbers = operands::float32;
   bool graph = false;
   std::chrono::seconds deadline{60};
-  std::string checkpoint{}; //!< a folder; empty: none
-  std::int64_t every = 10;  //!< steps between two checkpoints
 
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
 };
@@ -63,11 +61,6 @@ struct gpu_options {
       chosen.deadline =
         std::chrono::seconds(detail::whole_number(given[i], given[i + 1], 1, 1000000));
       ++i;
-    } else if (given[i] == "--every" && i + 1 < given.size()) {
-      chosen.every = detail::whole_number(given[i], given[i + 1], 1, 1000000);
-      ++i;
-    } else if (given[i] == "--checkpoint" && i + 1 < given.size()) {
-      chosen.checkpoint = given[++i];
     } else {
       words.push_back(given[i]);
     }

@@ -222,8 +222,8 @@ int train_on_virtual_devices(gpu_options const& o,
                                                   .exchange = exchange_in(c)});
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
-    model, checkpoints_in(o, "on virtual devices", "devices", alone, text), o.every, c.steps};
-  if (!o.checkpoint.empty()) {
+    model, checkpoints_in(o, "on virtual devices", "devices", alone, text), c.every, c.steps};
+  if (!c.checkpoint.empty()) {
     training.restore_newest();
   }
   if (!training.has_steps(true)) {

@@ -158,11 +158,11 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   introduce(rank, ranks, run.pipeline_name());
   std::mt19937_64 random(run.seed());
   // [snippet restore]
-  pp::checkpoint_place const files{chosen.checkpoint,
+  pp::checkpoint_place const files{o.checkpoint,
                                    "rank-" + std::to_string(rank),
-                                   about_state(chosen, run.text),
+                                   about_state(o, chosen.layout.replicas, run.text),
                                    chosen.layout};
-  if (!chosen.checkpoint.empty()) {
+  if (!o.checkpoint.empty()) {
     training_state state(model, random);
     auto const name = "attempt " + std::to_string(run.now.attempt);
     auto const newest = pp::agree_on_checkpoint(
@@ -212,7 +212,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
       }
     }
-    if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
+    if (!o.checkpoint.empty() && ((step + 1) % o.every == 0 || last)) {
       training_state const state(model, random);
       try {
         pp::save_tensors(files, step + 1, state.tensors);

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "../about_run.hpp"
-#include "../matrix.hpp"
 #include "../options.hpp"
 #include "../text.hpp"
 
@@ -45,8 +44,6 @@ inline constexpr char const* usage_of_ranks =
 struct rank_options {
   options training{}; //!< of one pipeline
   pp::rank_layout layout{};
-  std::string checkpoint{}; //!< a folder; empty: none
-  std::int64_t every = 10;
   std::int64_t restarts = 0;
   std::int64_t fail_at = 0; //!< counted from 1; 0: never
   bool check = false;
@@ -65,7 +62,6 @@ struct rank_options {
     std::int64_t* value;
   };
   number_option const numbers[] = {{"--devices", &devices},
-                                   {"--every", &chosen.every},
                                    {"--restarts", &chosen.restarts},
                                    {"--fail-at", &chosen.fail_at},
                                    {"--deadline", &deadline}};
@@ -73,8 +69,7 @@ struct rank_options {
     std::string_view name;
     std::string* value;
   };
-  text_option const texts[] = {{"--reports", &chosen.reports},
-                               {"--checkpoint", &chosen.checkpoint}};
+  text_option const texts[] = {{"--reports", &chosen.reports}};
   std::vector<std::string_view> rest;
   for (std::size_t i = 0; i < given.size(); ++i) {
     std::string_view const word = given[i];
@@ -102,11 +97,11 @@ struct rank_options {
       rest.push_back(word);
     }
   }
-  if (chosen.restarts > 0 && chosen.checkpoint.empty()) {
-    throw std::invalid_argument("--restarts wants a --checkpoint to go on from");
-  }
   chosen.deadline = std::chrono::seconds(deadline);
   chosen.training = read_options(rest);
+  if (chosen.restarts > 0 && chosen.training.checkpoint.empty()) {
+    throw std::invalid_argument("--restarts wants a --checkpoint to go on from");
+  }
   auto const shards = has_shards_of_stages(chosen.training) ? shards_of_stages(chosen.training) : 1;
   chosen.training.devices = devices != 0 ? devices : std::max<std::int64_t>(ranks / shards, 1);
   chosen.layout =
@@ -114,30 +109,19 @@ struct rank_options {
   return chosen;
 }
 
-//! What a checkpoint is of. Stages, devices and shards may be others in the run that goes on.
-[[nodiscard]] inline std::string about_state(rank_options const& chosen,
-                                             text_to_learn const& text) {
-  run_lines lines;
-  lines.add("sequences-of-step", chosen.layout.replicas * chosen.training.microbatches);
-  // Versions of the loops round differently; who reads the difference sees what would make them the
-  // same.
-  lines.add("PIPELINING_VECTORS", vectors().name());
-  return about_parts("gpt_mpi", chosen.training, text).learning + lines.text();
-}
-
 //! All that must be the same on all ranks.
 [[nodiscard]] inline std::string about_ranks(rank_options const& chosen,
                                              text_to_learn const& text) {
   // All members: one that is new does not compile before it has its place here.
-  auto const& [training, layout, checkpoint, every, restarts, fail_at, check, deadline, reports] =
+  auto const& [training, layout, restarts, fail_at, check, deadline, reports] =
     chosen; // folders, patience and a failure may be a rank's own
   run_lines lines;
-  lines.add("checkpoints", checkpoint.empty() ? "no" : "yes");
-  lines.add("every", every);
+  lines.add("checkpoints", training.checkpoint.empty() ? "no" : "yes");
+  lines.add("every", training.every);
   lines.add("restarts", restarts);
   lines.add("check", check ? "yes" : "no");
-  return "options=read\n" + about_state(chosen, text) + about_parts("gpt_mpi", training, text).cut +
-         pp::lines_of(layout) + lines.text();
+  return "options=read\n" + about_state(training, layout.replicas, text) +
+         about_parts("gpt", training, text).cut + pp::lines_of(layout) + lines.text();
 }
 
 } // namespace gpt

@@ -6,6 +6,7 @@
 
 #include <pipe/attention/backward_launch.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/portable/backward_mma.cuh>
 #include <pipe/attention/query_sums.hpp>
 #include <pipe/config.hpp>
@@ -24,6 +25,32 @@ PIPELINING_KERNEL void __launch_bounds__(backward_shape<Dim, Score>::threads)
                       query_sums const __grid_constant__ sums) {
   extern __shared__ __align__(1024) unsigned char attention_memory[];
   run_backward_block<Dim, Order>(call, sums, attention_memory);
+}
+
+//! Backward with the portable kernels, of a call that is checked.
+template <int Dim, class Built, query_order Order, class Element, mask Mask, score Score>
+void start_on_device(parameters const& p,
+                     backward_tensors<Element, float, float> const& t,
+                     row_view<float> mean,
+                     query_sums const& sums,
+                     Mask const& m,
+                     Score const& f,
+                     cudaStream_t stream,
+                     launch_memory& memory) {
+  using shape = backward_shape<Dim, Score>;
+  backward_call<Element, Mask, Score> const call{
+    p, t, mean, m, f, static_cast<float>(p.effective_scale())};
+  launch_backward<Built, kernel_family::portable, Dim>(
+    memory, call, sums, shape::keys, stream, [&](unsigned blocks) {
+      launch(memory,
+             backward_mma_kernel<Built, Dim, Order, Element, Mask, Score>,
+             call,
+             {blocks},
+             shape::threads,
+             shape::shared_bytes,
+             stream,
+             sums);
+    });
 }
 
 } // namespace detail
@@ -68,20 +95,9 @@ void backward_on_device(parameters const& p,
   static_assert(detail::is_kernel_element<Element>,
                 "attention::backward_on_device: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::backward for float");
-  using shape = backward_shape<Dim, Score>;
   detail::check_for_kernels<Dim>(p, t, mean);
-  backward_call<Element, Mask, Score> const call{
-    p, t, mean, m, f, static_cast<float>(p.effective_scale())};
-  detail::launch_backward<Built, kernel_family::portable, Dim>(
-    call, sums, shape::keys, stream, [&](unsigned blocks) {
-      detail::launch(detail::backward_mma_kernel<Built, Dim, Order, Element, Mask, Score>,
-                     call,
-                     {blocks},
-                     shape::threads,
-                     shape::shared_bytes,
-                     stream,
-                     sums);
-    });
+  launch_memory once;
+  detail::start_on_device<Dim, Built, Order>(p, t, mean, sums, m, f, stream, once);
 }
 
 } // namespace pipelining::inline v0_3::attention

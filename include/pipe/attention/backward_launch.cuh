@@ -37,7 +37,8 @@ template <class Built,
           mask Mask,
           score Score,
           class Start>
-void launch_backward(backward_call<Element, Mask, Score> const& call,
+void launch_backward(launch_memory& memory,
+                     backward_call<Element, Mask, Score> const& call,
                      query_sums const& sums,
                      int keys,
                      cudaStream_t stream,
@@ -49,7 +50,8 @@ void launch_backward(backward_call<Element, Mask, Score> const& call,
   if (steps == 0) {
     return;
   }
-  launch(start_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
+  launch(memory,
+         start_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
          call,
          {steps},
          start_sums_threads,
@@ -59,7 +61,8 @@ void launch_backward(backward_call<Element, Mask, Score> const& call,
   if (tiles != 0) {
     start(tiles * query_sums::halves(Family, Dim) * static_cast<unsigned>(sums.parts));
   }
-  launch(finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
+  launch(memory,
+         finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
          call,
          {finishing_blocks<Family, Dim> * steps},
          finish_sums_threads,

@@ -9,6 +9,7 @@
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/hopper/launch.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/work_order.hpp>
 #include <pipe/config.hpp>
 
@@ -37,9 +38,10 @@ PIPELINING_KERNEL void __launch_bounds__(threads_on_hopper<hopper_backward_shape
 }
 
 template <int Dim, class Element, mask Mask, score Score, class Built, query_order Order>
-hopper_code backward_code() {
+hopper_code backward_code(launch_memory& memory) {
   return code_of_kernel<hopper_backward_shape<Dim>>(
-    reinterpret_cast<void const*>(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>));
+    reinterpret_cast<void const*>(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>),
+    memory);
 }
 
 //! Says whether the program has code for sm_90a of the backward kernel and runs it on the
@@ -52,7 +54,8 @@ template <int Dim,
           class Built = built_here,
           query_order Order = query_order::kept>
 [[nodiscard]] bool has_backward_on_hopper() {
-  return detail::backward_code<Dim, Element, Mask, Score, Built, Order>() ==
+  launch_memory once;
+  return detail::backward_code<Dim, Element, Mask, Score, Built, Order>(once) ==
          detail::hopper_code::there;
 }
 
@@ -64,26 +67,28 @@ void start_on_hopper(parameters const& p,
                      query_sums sums,
                      Mask const& m,
                      Score const& f,
-                     cudaStream_t stream) {
+                     cudaStream_t stream,
+                     launch_memory& memory) {
   using shape = hopper_backward_shape<Dim>;
   backward_call<Element, Mask, Score> const call{
     p, t, mean, m, f, static_cast<float>(p.effective_scale())};
   if (p.batch * p.heads * p.query_length == 0) {
     return;
   }
-  auto const multiprocessors = attribute_of_device(cudaDevAttrMultiProcessorCount);
+  auto const multiprocessors = memory.gpu().multiprocessors;
   sums.parts = parts_of_groups(p, shape::keys, multiprocessors);
-  sums.section =
-    key_heads_together(p, Order, multiprocessors, attribute_of_device(cudaDevAttrL2CacheSize));
+  sums.section = key_heads_together(p, Order, multiprocessors, memory.gpu().l2_bytes);
   void const* const some = t.query.data;
   // Before any launch, since they may refuse.
-  hopper_backward_maps const maps{map_of("key", t.key, shape::rows, some),
-                                  map_of("value", t.value, shape::rows, some),
-                                  map_of("query", t.query, shape::step, some),
-                                  map_of("output gradient", t.output_gradient, shape::step, some)};
+  hopper_backward_maps const maps{
+    map_of(memory, "key", t.key, shape::rows, some),
+    map_of(memory, "value", t.value, shape::rows, some),
+    map_of(memory, "query", t.query, shape::step, some),
+    map_of(memory, "output gradient", t.output_gradient, shape::step, some)};
   launch_backward<Built, kernel_family::hopper, Dim>(
-    call, sums, shape::keys, stream, [&](unsigned blocks) {
-      launch(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>,
+    memory, call, sums, shape::keys, stream, [&](unsigned blocks) {
+      launch(memory,
+             backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>,
              maps,
              {blocks},
              shape::threads,
@@ -139,9 +144,10 @@ void backward_on_hopper(parameters const& p,
                 "attention::backward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::backward for float");
   detail::check_for_kernels<Dim>(p, t, mean);
-  detail::check_hopper(detail::backward_code<Dim, Element, Mask, Score, Built, Order>,
-                       "backward_on_device");
-  detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums, m, f, stream);
+  launch_memory once;
+  detail::check_hopper(
+    once, detail::backward_code<Dim, Element, Mask, Score, Built, Order>, "backward_on_device");
+  detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums, m, f, stream, once);
 }
 
 } // namespace pipelining::inline v0_3::attention

@@ -7,6 +7,7 @@
 #include <pipe/attention/kernel/merge_splits.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/portable/forward_mma.cuh>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
@@ -37,15 +38,10 @@ PIPELINING_KERNEL void __launch_bounds__(forward_shape<Dim, Score>::threads,
   run_forward_block<Dim>(call, splits, attention_memory);
 }
 
-//! Lets a kernel use as much shared memory as it needs.
-inline void allow_shared_memory(void const* kernel, int bytes) {
-  cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-              "cudaFuncSetAttribute");
-}
-
-//! Does that, and launches the kernel.
+//! Launches a kernel that may use as much shared memory as it needs.
 template <class Call, class... More>
-void launch(void (*kernel)(Call, More...),
+void launch(launch_memory& memory,
+            void (*kernel)(Call, More...),
             Call call,
             dim3 blocks,
             int threads,
@@ -53,7 +49,7 @@ void launch(void (*kernel)(Call, More...),
             cudaStream_t stream,
             More... more) {
   auto const* const function = reinterpret_cast<void const*>(kernel);
-  allow_shared_memory(function, shared_bytes);
+  memory.allow_shared_memory(function, shared_bytes);
   void* arguments[] = {&call, &more...};
   cuda::check(cudaLaunchKernel(function,
                                blocks,
@@ -64,6 +60,61 @@ void launch(void (*kernel)(Call, More...),
               "cudaLaunchKernel");
 }
 
+//! As key_splits_on_device.
+template <int Dim, class Element, mask Mask, score Score, class Built>
+std::int32_t key_splits_on_device(parameters const& p, launch_memory& memory) {
+  using shape = forward_shape<Dim, Score>;
+  auto const* const kernel =
+    reinterpret_cast<void const*>(forward_mma_kernel<Built, Dim, Element, Mask, Score, key_splits>);
+  memory.allow_shared_memory(kernel, shape::shared_bytes);
+  auto const blocks = memory.fact_of(kernel, [&] { // of one multiprocessor, at a time
+    int count = 0;
+    cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                  &count, kernel, shape::threads, shape::shared_bytes),
+                "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    return count;
+  });
+  return choose_key_splits((p.query_length + shape::queries - 1) / shape::queries * p.heads *
+                             p.batch,
+                           (p.key_length + shape::keys - 1) / shape::keys,
+                           std::int64_t{memory.gpu().multiprocessors} * std::max(1, blocks));
+}
+
+//! Forward with the portable kernels, of a call that is checked.
+template <int Dim, class Built, class Element, mask Mask, score Score>
+void start_on_device(parameters const& p,
+                     forward_tensors<Element, float> const& t,
+                     Mask const& m,
+                     Score const& f,
+                     cudaStream_t stream,
+                     key_splits const& splits,
+                     launch_memory& memory) {
+  using shape = forward_shape<Dim, Score>;
+  auto const blocks = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
+  check_key_splits(splits, blocks);
+  if (blocks == 0) {
+    return;
+  }
+  forward_call<Element, Mask, Score> const call{
+    p, t, m, f, static_cast<float>(p.effective_scale())};
+  auto const start = [&]<class Splits>(Splits const& of) {
+    launch(memory,
+           forward_mma_kernel<Built, Dim, Element, Mask, Score, Splits>,
+           call,
+           {static_cast<unsigned>(blocks * of.count)},
+           shape::threads,
+           shape::shared_bytes,
+           stream,
+           of);
+  };
+  if (splits.count == 1) {
+    start(no_key_splits{});
+  } else {
+    start(splits);
+    launch_merge<Dim, Built>(p, t, splits, stream);
+  }
+}
+
 } // namespace detail
 
 //! @brief Into how many parts a call of forward_on_device on the current GPU is best cut, see
@@ -71,23 +122,8 @@ void launch(void (*kernel)(Call, More...),
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] std::int32_t key_splits_on_device(parameters const& p) {
-  using shape = forward_shape<Dim, Score>;
-  auto const* const kernel = reinterpret_cast<void const*>(
-    detail::forward_mma_kernel<Built, Dim, Element, Mask, Score, key_splits>);
-  int device = 0;
-  int multiprocessors = 0;
-  int blocks = 0; // of one multiprocessor, at a time
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-              "cudaDeviceGetAttribute");
-  detail::allow_shared_memory(kernel, shape::shared_bytes);
-  cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                &blocks, kernel, shape::threads, shape::shared_bytes),
-              "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  return detail::choose_key_splits((p.query_length + shape::queries - 1) / shape::queries *
-                                     p.heads * p.batch,
-                                   (p.key_length + shape::keys - 1) / shape::keys,
-                                   std::int64_t{multiprocessors} * std::max(1, blocks));
+  launch_memory once;
+  return detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, once);
 }
 
 //! @brief Attention of one chunk of queries over the keys cached so far, on the GPU of the stream.
@@ -120,30 +156,9 @@ void forward_on_device(parameters const& p,
   static_assert(detail::is_kernel_element<Element>,
                 "attention::forward_on_device: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
-  using shape = forward_shape<Dim, Score>;
   detail::check_for_kernels<Dim>(p, t);
-  auto const blocks = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
-  detail::check_key_splits(splits, blocks);
-  if (blocks == 0) {
-    return;
-  }
-  forward_call<Element, Mask, Score> const call{
-    p, t, m, f, static_cast<float>(p.effective_scale())};
-  auto const start = [&]<class Splits>(Splits const& of) {
-    detail::launch(detail::forward_mma_kernel<Built, Dim, Element, Mask, Score, Splits>,
-                   call,
-                   {static_cast<unsigned>(blocks * of.count)},
-                   shape::threads,
-                   shape::shared_bytes,
-                   stream,
-                   of);
-  };
-  if (splits.count == 1) {
-    start(no_key_splits{});
-  } else {
-    start(splits);
-    detail::launch_merge<Dim, Built>(p, t, splits, stream);
-  }
+  launch_memory once;
+  detail::start_on_device<Dim, Built>(p, t, m, f, stream, splits, once);
 }
 
 } // namespace pipelining::inline v0_3::attention

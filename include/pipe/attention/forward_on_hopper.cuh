@@ -10,6 +10,7 @@
 #include <pipe/attention/hopper/launch.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/work_order.hpp>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
@@ -42,9 +43,11 @@ __launch_bounds__(threads_on_hopper<hopper_forward_shape<Dim, Score>::threads>, 
 }
 
 template <int Dim, class Element, mask Mask, score Score, class Built>
-hopper_code forward_code() {
-  return code_of_kernel<hopper_forward_shape<Dim, Score>>(reinterpret_cast<void const*>(
-    forward_hopper_kernel<Built, Dim, Element, Mask, Score, no_key_splits>));
+hopper_code forward_code(launch_memory& memory) {
+  return code_of_kernel<hopper_forward_shape<Dim, Score>>(
+    reinterpret_cast<void const*>(
+      forward_hopper_kernel<Built, Dim, Element, Mask, Score, no_key_splits>),
+    memory);
 }
 
 //! Says whether the program has code for sm_90a of the forward kernels and runs it on the
@@ -52,32 +55,34 @@ hopper_code forward_code() {
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] bool has_forward_on_hopper() {
-  return detail::forward_code<Dim, Element, Mask, Score, Built>() == detail::hopper_code::there;
+  launch_memory once;
+  return detail::forward_code<Dim, Element, Mask, Score, Built>(once) == detail::hopper_code::there;
 }
 
 //! Into how many parts a call on the current GPU is best cut, see choose_key_splits.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, score Score = plain>
-[[nodiscard]] std::int32_t key_splits_on_hopper(parameters const& p) {
+[[nodiscard]] std::int32_t key_splits_on_hopper(launch_memory& memory, parameters const& p) {
   using shape = hopper_forward_shape<Dim, Score>;
   return choose_key_splits((p.query_length + shape::queries - 1) / shape::queries * p.heads *
                              p.batch,
                            (p.key_length + shape::keys - 1) / shape::keys,
-                           detail::attribute_of_device(cudaDevAttrMultiProcessorCount));
+                           memory.gpu().multiprocessors);
 }
 
 //! Encodes the tensors of a call for the copy engine.
 template <class Shape, class Element>
-hopper_forward_maps maps_of(forward_tensors<Element, float> const& t) {
+hopper_forward_maps maps_of(launch_memory& memory, forward_tensors<Element, float> const& t) {
   void const* const some = t.query.data;
-  return {map_of("query", t.query, Shape::rows, some),
-          map_of("key", t.key, Shape::keys, some),
-          map_of("value", t.value, Shape::keys, some),
-          map_of("output", t.output, Shape::rows, some)};
+  return {map_of(memory, "query", t.query, Shape::rows, some),
+          map_of(memory, "key", t.key, Shape::keys, some),
+          map_of(memory, "value", t.value, Shape::keys, some),
+          map_of(memory, "output", t.output, Shape::rows, some)};
 }
 
 template <int Dim, class Built, class Element, mask Mask, score Score, class Splits>
-void launch_hopper(hopper_forward_maps maps,
+void launch_hopper(launch_memory& memory,
+                   hopper_forward_maps maps,
                    forward_call<Element, Mask, Score> call,
                    Splits splits,
                    piece_order order,
@@ -85,6 +90,7 @@ void launch_hopper(hopper_forward_maps maps,
                    cudaStream_t stream) {
   void* arguments[] = {&maps, &call, &splits, &order};
   launch_pieces<hopper_forward_shape<Dim, Score>>(
+    memory,
     reinterpret_cast<void const*>(forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>),
     work * splits.count,
     order.taken != nullptr,
@@ -100,24 +106,23 @@ void start_on_hopper(parameters const& p,
                      Score const& f,
                      cudaStream_t stream,
                      key_splits const& splits,
-                     std::uint32_t* taken) {
+                     std::uint32_t* taken,
+                     launch_memory& memory) {
   using shape = hopper_forward_shape<Dim, Score>;
   auto const work = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
   check_key_splits(splits, work);
   if (work == 0) {
     return;
   }
-  auto const maps = maps_of<shape>(t);
+  auto const maps = maps_of<shape>(memory, t);
   forward_call<Element, Mask, Score> const call{
     p, t, m, f, static_cast<float>(p.effective_scale())};
   piece_order const order{taken,
-                          heads_together(p,
-                                         attribute_of_device(cudaDevAttrMultiProcessorCount),
-                                         attribute_of_device(cudaDevAttrL2CacheSize))};
+                          heads_together(p, memory.gpu().multiprocessors, memory.gpu().l2_bytes)};
   if (splits.count == 1) {
-    launch_hopper<Dim, Built>(maps, call, no_key_splits{}, order, work, stream);
+    launch_hopper<Dim, Built>(memory, maps, call, no_key_splits{}, order, work, stream);
   } else {
-    launch_hopper<Dim, Built>(maps, call, splits, order, work, stream);
+    launch_hopper<Dim, Built>(memory, maps, call, splits, order, work, stream);
     launch_merge<Dim, Built>(p, t, splits, stream);
   }
 }
@@ -159,8 +164,10 @@ void forward_on_hopper(parameters const& p,
                 "attention::forward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
   detail::check_for_kernels<Dim>(p, t);
-  detail::check_hopper(detail::forward_code<Dim, Element, Mask, Score, Built>, "forward_on_device");
-  detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, taken);
+  launch_memory once;
+  detail::check_hopper(
+    once, detail::forward_code<Dim, Element, Mask, Score, Built>, "forward_on_device");
+  detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, taken, once);
 }
 
 } // namespace pipelining::inline v0_3::attention

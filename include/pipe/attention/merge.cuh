@@ -114,7 +114,9 @@ void merge_on_device(tensor_view<Element> output,
   auto const rows = p.batch * p.heads * p.query_length;
   constexpr int rows_of_block = detail::merge_state_threads / (Dim / 8);
   if (rows != 0) {
-    detail::launch(detail::merge_kernel<Built, Dim, Element>,
+    launch_memory once;
+    detail::launch(once,
+                   detail::merge_kernel<Built, Dim, Element>,
                    merge_call<Element>{output, lse, other_output, other_lse},
                    {static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block)},
                    detail::merge_state_threads,

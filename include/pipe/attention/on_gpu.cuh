@@ -17,6 +17,7 @@
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/launch_memory.cuh>
 
 #include <cuda_runtime_api.h>
 
@@ -35,17 +36,18 @@ struct gpu_scratch {
   //! forward stay and take work piece by piece, which is faster where sequences are short. Null:
   //! each block does one piece.
   std::uint32_t* taken = nullptr;
+  //! Memory of the host in which calls remember what they know of the GPU: half of what a call
+  //! costs the host. Null: each call asks anew.
+  launch_memory* memory = nullptr;
 };
 
 namespace detail {
 
 //! Refuses GPUs that no kernel runs on.
-inline void check_gpu() {
-  auto const major = attribute_of_device(cudaDevAttrComputeCapabilityMajor);
-  if (major < 8) {
+inline void check_gpu(gpu_facts const& gpu) {
+  if (gpu.major < 8) {
     refuse("the kernels run on compute capability 8.0 and up, but the current GPU has " +
-           std::to_string(major) + "." +
-           std::to_string(attribute_of_device(cudaDevAttrComputeCapabilityMinor)) +
+           std::to_string(gpu.major) + "." + std::to_string(gpu.minor) +
            "; use attention::forward and attention::backward on the host");
   }
 }
@@ -63,12 +65,12 @@ inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
 //! The kernels for dense tensors on the current GPU.
 //! @param code gives what the program has of those for Hopper; asked where the GPU is one
 template <class Code>
-kernel_choice choose(Code const& code) {
-  check_gpu();
-  if (!is_hopper()) {
+kernel_choice choose(launch_memory& memory, Code const& code) {
+  check_gpu(memory.gpu());
+  if (!memory.gpu().is_hopper()) {
     return {kernel_family::portable, choice_reason::other_gpu};
   }
-  switch (code()) {
+  switch (code(memory)) {
   case hopper_code::there: return {kernel_family::hopper, choice_reason::all_there};
   case hopper_code::few_registers: return {kernel_family::portable, choice_reason::few_registers};
   case hopper_code::unclear: return {kernel_family::portable, choice_reason::unclear};
@@ -97,7 +99,8 @@ inline key_splits splits_in(gpu_scratch const& scratch, parameters const& p, std
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] kernel_choice chosen_forward() {
-  return detail::choose(detail::forward_code<Dim, Element, Mask, Score, Built>);
+  launch_memory once;
+  return detail::choose(once, detail::forward_code<Dim, Element, Mask, Score, Built>);
 }
 
 //! @brief The kernels that backward_on_gpu takes for dense tensors on the current GPU.
@@ -110,7 +113,8 @@ template <int Dim,
           class Built = built_here,
           query_order Order = query_order::kept>
 [[nodiscard]] kernel_choice chosen_backward() {
-  return detail::choose(detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
+  launch_memory once;
+  return detail::choose(once, detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
 }
 
 //! @brief Floats of scratch with which forward_on_gpu is fastest on the current GPU: 0 where the
@@ -118,10 +122,11 @@ template <int Dim,
 //! @throws as chosen_forward
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] std::int64_t forward_scratch(parameters const& p) {
-  auto const choice = chosen_forward<Dim, Element, Mask, Score, Built>();
+  launch_memory once;
+  auto const choice = detail::choose(once, detail::forward_code<Dim, Element, Mask, Score, Built>);
   auto const count = choice.family == kernel_family::portable
-                       ? key_splits_on_device<Dim, Element, Mask, Score, Built>(p)
-                       : detail::key_splits_on_hopper<Dim, Score>(p);
+                       ? detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, once)
+                       : detail::key_splits_on_hopper<Dim, Score>(once, p);
   return count == 1 ? 0 : key_splits::scratch(p, count);
 }
 
@@ -161,21 +166,24 @@ kernel_choice forward_on_gpu(parameters const& p,
                              cudaStream_t stream) {
   detail::check_for_kernels<Dim>(p, t);
   detail::check_scratch(scratch, 0);
-  auto choice = chosen_forward<Dim, Element, Mask, Score, Built>();
+  launch_memory once;
+  auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
+  auto choice = detail::choose(memory, detail::forward_code<Dim, Element, Mask, Score, Built>);
   if (choice.family == kernel_family::hopper &&
       !detail::are_strides_of_copies(t.query, t.key, t.value, t.output)) {
     choice = {kernel_family::portable, choice_reason::strides};
   }
   if (choice.family == kernel_family::hopper) {
-    auto const splits = detail::splits_in(scratch, p, detail::key_splits_on_hopper<Dim, Score>(p));
-    detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, scratch.taken);
+    auto const splits =
+      detail::splits_in(scratch, p, detail::key_splits_on_hopper<Dim, Score>(memory, p));
+    detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, scratch.taken, memory);
     return choice;
   }
   auto const best = scratch.count < key_splits::scratch(p, 2)
                       ? 1
-                      : key_splits_on_device<Dim, Element, Mask, Score, Built>(p);
-  forward_on_device<Dim, Element, Mask, Score, Built>(
-    p, t, m, f, stream, detail::splits_in(scratch, p, best));
+                      : detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, memory);
+  detail::start_on_device<Dim, Built>(
+    p, t, m, f, stream, detail::splits_in(scratch, p, best), memory);
   return choice;
 }
 
@@ -209,7 +217,10 @@ kernel_choice backward_on_gpu(parameters const& p,
                               Score const& f,
                               cudaStream_t stream) {
   check(p, t);
-  auto choice = chosen_backward<Dim, Element, Mask, Score, Built, Order>();
+  launch_memory once;
+  auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
+  auto choice =
+    detail::choose(memory, detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
   detail::check_scratch(scratch, backward_scratch(p));
   auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
   auto const sums = [&](kernel_family family) {
@@ -221,11 +232,11 @@ kernel_choice backward_on_gpu(parameters const& p,
     choice = {kernel_family::portable, choice_reason::strides};
   }
   if (choice.family == kernel_family::hopper) {
-    detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums(choice.family), m, f, stream);
+    detail::start_on_hopper<Dim, Built, Order>(
+      p, t, mean, sums(choice.family), m, f, stream, memory);
     return choice;
   }
-  backward_on_device<Dim, Element, Mask, Score, Built, Order>(
-    p, t, mean, sums(choice.family), m, f, stream);
+  detail::start_on_device<Dim, Built, Order>(p, t, mean, sums(choice.family), m, f, stream, memory);
   return choice;
 }
 

@@ -123,7 +123,9 @@ void start_at_sinks_on_device(tensor_view<Element> output,
   detail::check_kernel_sizes(p, output.dim / 8 * 8);
   auto const pieces = p.batch * p.query_length * p.heads * (output.dim / 8);
   if (pieces != 0) {
-    detail::launch(detail::start_at_sinks_kernel<Built, Element>,
+    launch_memory once;
+    detail::launch(once,
+                   detail::start_at_sinks_kernel<Built, Element>,
                    detail::sink_start<Element>{output, lse, sinks},
                    {static_cast<unsigned>((pieces + detail::sink_start_threads - 1) /
                                           detail::sink_start_threads)},
@@ -152,7 +154,9 @@ void add_sink_gradient_on_device(row_view<float const> lse,
                                  cudaStream_t stream) {
   parameters const p{.batch = lse.batch, .query_length = lse.length, .heads = lse.heads};
   detail::check_rows("scratch with dO . O", mean, p);
-  detail::launch(detail::add_sink_gradient_kernel<Built>,
+  launch_memory once;
+  detail::launch(once,
+                 detail::add_sink_gradient_kernel<Built>,
                  detail::sink_sums{lse, mean, sinks, gradient},
                  {static_cast<unsigned>(p.heads)},
                  detail::sink_sum_threads,

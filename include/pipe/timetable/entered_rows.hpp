@@ -70,40 +70,35 @@ struct graph_input {
 class graph_inputs {
 public:
   constexpr graph_inputs(pipeline_view const& over, pass const& what) noexcept
-      : over_(over), what_(what), first_(route_of(over.extents, what.microbatch) *
-                                         over.declared->rows * stages(over.extents)) {
-    kind_links const& links = links_of(over, what);
-    made_ = links.made[0];
-    input_ = links.input;
-    step_ = links.input_step;
-    if (over.edges != nullptr && input_ != kind_links::none)
-      read_ = neighbours(over, what, step_);
-    int const chunk = what.chunk + links.chunk_step;
-    bool const follows = over.declared->engines > 1 && links.chunk_step != 0 && chunk >= 0 &&
-                         chunk < chunks_of(over, what.microbatch);
-    chunk_step_ = links.chunk_step;
-    count = read_ + (follows ? 1 : 0);
+      : over_(over), what_(what), links_(links_of(over, what)) {
+    if (over.edges != nullptr && links_.input != kind_links::none)
+      read_ = neighbours(over, what, links_.input_step);
+    count = read_;
+    if (int const chunk = what.chunk + links_.chunk_step; over.declared->engines > 1)
+      count += links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch);
   }
   //! One of them, with the unit that is read. @param unit that of the pass
   [[nodiscard]] constexpr graph_input at(int number, int unit) const noexcept {
+    int const first = route_of(over_.extents, what_.microbatch) * over_.declared->rows;
     int const stage_count = stages(over_.extents);
     if (number == read_)
-      return {first_ + made_ * stage_count + what_.stage, what_.stage, unit + chunk_step_, true};
-    stage_neighbour const from = neighbour(over_, what_, step_, number);
-    return {
-      first_ + input_ * stage_count + from.stage, from.stage, unit + from.chunk - what_.chunk};
+      return {(first + links_.made[0]) * stage_count + what_.stage,
+              what_.stage,
+              unit + links_.chunk_step,
+              true};
+    stage_neighbour const from = neighbour(over_, what_, links_.input_step, number);
+    return {(first + links_.input) * stage_count + from.stage,
+            from.stage,
+            unit + from.chunk - what_.chunk};
   }
+
   int count = 0;
 
 private:
   pipeline_view const& over_;
-  pass what_;
-  int first_;
+  pass const& what_;
+  kind_links const& links_;
   int read_ = 0; // of other stages
-  int made_ = 0;
-  int input_ = 0;
-  int step_ = 0;
-  int chunk_step_ = 0;
 };
 
 //! The errors of rows by themselves.

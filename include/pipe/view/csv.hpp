@@ -30,6 +30,8 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
+inline constexpr std::string_view csv_heading = "device,kind,stage,microbatch,chunk,start,end\n";
+
 //! A text as a field: in quotes where it has commas, quotes or ends of lines.
 //! @source RFC 4180
 template <text_sink Sink>
@@ -53,7 +55,7 @@ void append_csv_text(Sink& out, std::string_view text) {
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
 void write_csv(Sink& out, timetable_view table) {
-  out.append(std::string_view("device,kind,stage,microbatch,chunk,start,end\n"));
+  out.append(detail::csv_heading);
   for (int row = 0; row < table.rows(); ++row) {
     for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
       pass const& what = table.passes[i];
@@ -78,10 +80,11 @@ struct csv_pass {
 //! Takes fields off the text of a file.
 struct csv_fields {
   std::string_view rest;
-  int line = 1;
+  char const* place; //!< in sentences, before the number of a line
+  int line;          //!< before the next
 
   [[noreturn]] void fail(std::string const& what) const {
-    throw std::invalid_argument("CSV: line " + std::to_string(line) + " " + what);
+    throw std::invalid_argument(place + std::to_string(line) + " " + what);
   }
   //! The text up to a comma or, of the last field, to the end of the line.
   [[nodiscard]] std::string field(char end) {
@@ -136,8 +139,9 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
   for (csv_pass const& one : all)
     devices[place(one)] = one.device;
   if (std::find(devices.begin(), devices.end(), -1) != devices.end())
-    throw std::invalid_argument("CSV: a microbatch has no pass on one of the stages 0 to " +
-                                std::to_string(count - 1));
+    throw std::invalid_argument(
+      "timetable file: a microbatch has no pass on one of the stages 0 to " +
+      std::to_string(count - 1));
   auto const fits = [&] {
     return std::all_of(all.begin(), all.end(), [&](csv_pass const& one) {
       return device_of(over.view(), one.what) == one.device;
@@ -155,7 +159,8 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
     if (fits())
       return;
   }
-  throw std::invalid_argument("CSV: a stage has passes of one microbatch on two devices");
+  throw std::invalid_argument(
+    "timetable file: a stage has passes of one microbatch on two devices");
 }
 
 //! The pipeline that passes are of.
@@ -164,7 +169,7 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
   pipeline over{.extents = {}, .declared = declared};
   shape& extents = over.extents;
   if (all.empty())
-    throw std::invalid_argument("CSV: there is no pass");
+    throw std::invalid_argument("timetable file: there is no pass");
   int stage_count = 0;
   std::vector<int> chunks;
   for (csv_pass const& one : all) {
@@ -176,7 +181,8 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
     extents.chunks = std::max(extents.chunks, count);
   }
   if (chunks.size() > all.size() / static_cast<std::size_t>(stage_count))
-    throw std::invalid_argument("CSV: there are fewer passes than stages times microbatches");
+    throw std::invalid_argument(
+      "timetable file: there are fewer passes than stages times microbatches");
   extents.microbatches = static_cast<int>(chunks.size());
   extents.where = placement::custom;
   extents.stages_per_device = std::max(1, stage_count / extents.devices);
@@ -189,6 +195,40 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
   }
   place_passes(over, all);
   return over;
+}
+
+//! The timetable of lines after the heading.
+[[nodiscard]] inline dynamic_timetable
+read_rows(std::string_view text, flow const& declared, char const* place, int line) {
+  std::vector<csv_pass> all;
+  for (csv_fields fields{text.substr(csv_heading.size()), place, line}; !fields.rest.empty();) {
+    ++fields.line;
+    csv_pass& one = all.emplace_back();
+    one.device = fields.number();
+    one.what.kind = fields.kind(declared);
+    one.what.stage = fields.number();
+    one.what.microbatch = fields.number();
+    one.what.chunk = fields.number();
+    one.start = fields.time(',');
+    one.end = fields.time('\n');
+  }
+  dynamic_timetable result{.over = pipeline_of_passes(all, declared)};
+  result.offsets.assign(static_cast<std::size_t>(row_count(result.over)) + 1, 0);
+  auto const row = [&](csv_pass const& one) { return row_of(result.over, one.what); };
+  sort_stably(all, [&](auto const& a, auto const& b) { return row(a) < row(b); });
+  for (csv_pass const* before = nullptr; csv_pass & one : all) {
+    one.what.overlapped = before != nullptr && row(*before) == row(one) &&
+                          row(one) < result.over.extents.devices && one.start < one.end &&
+                          before->start == one.start && before->end == one.end &&
+                          !before->what.overlapped;
+    before = &one;
+    result.passes.push_back(one.what);
+    result.starts.push_back(one.start);
+    result.ends.push_back(one.end);
+    ++result.offsets[static_cast<std::size_t>(row(one)) + 1];
+  }
+  std::partial_sum(result.offsets.begin(), result.offsets.end(), result.offsets.begin());
+  return result;
 }
 
 } // namespace detail
@@ -205,38 +245,9 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
 //! @complexity O(n K + n R) for n passes, K kinds and R ways of microbatches.
 [[nodiscard]] inline dynamic_timetable read_csv(std::string_view text,
                                                 flow const& declared = training) {
-  constexpr std::string_view heading = "device,kind,stage,microbatch,chunk,start,end\n";
-  if (!text.starts_with(heading))
+  if (!text.starts_with(detail::csv_heading))
     throw std::invalid_argument("CSV: line 1 is not the heading that write_csv writes");
-  std::vector<detail::csv_pass> all;
-  for (detail::csv_fields fields{text.substr(heading.size())}; !fields.rest.empty();) {
-    ++fields.line;
-    detail::csv_pass& one = all.emplace_back();
-    one.device = fields.number();
-    one.what.kind = fields.kind(declared);
-    one.what.stage = fields.number();
-    one.what.microbatch = fields.number();
-    one.what.chunk = fields.number();
-    one.start = fields.time(',');
-    one.end = fields.time('\n');
-  }
-  dynamic_timetable result{.over = detail::pipeline_of_passes(all, declared)};
-  result.offsets.assign(static_cast<std::size_t>(row_count(result.over)) + 1, 0);
-  auto const row = [&](detail::csv_pass const& one) { return row_of(result.over, one.what); };
-  detail::sort_stably(all, [&](auto const& a, auto const& b) { return row(a) < row(b); });
-  for (detail::csv_pass const* before = nullptr; detail::csv_pass & one : all) {
-    one.what.overlapped = before != nullptr && row(*before) == row(one) &&
-                          row(one) < result.over.extents.devices && one.start < one.end &&
-                          before->start == one.start && before->end == one.end &&
-                          !before->what.overlapped;
-    before = &one;
-    result.passes.push_back(one.what);
-    result.starts.push_back(one.start);
-    result.ends.push_back(one.end);
-    ++result.offsets[static_cast<std::size_t>(row(one)) + 1];
-  }
-  std::partial_sum(result.offsets.begin(), result.offsets.end(), result.offsets.begin());
-  return result;
+  return detail::read_rows(text, declared, "CSV: line ", 1);
 }
 
 } // namespace pipelining::inline v0_3

@@ -2,17 +2,22 @@
 #pragma once
 
 //! @file
-//! @brief A timetable as JSON. Header for pipelining::write_json and append_quoted.
+//! @brief A timetable as JSON. Header for pipelining::write_json,
+//! read_json and append_quoted.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/quote.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
+#include <pipe/view/csv.hpp>
 #include <pipe/view/figures.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -108,6 +113,55 @@ void write_json(text_sink auto& out, timetable_view table, timetable_caption con
     detail::write_json_rows(out, table, row);
   }
   append(out, "]}\n");
+}
+
+namespace detail {
+
+//! Appends the fields of a pass that stands on a line of its own as a line of CSV.
+inline void append_json_pass(std::string& rows, std::string_view line, flow const& declared) {
+  constexpr std::string_view names[] = {"{\"kind\":",
+                                        ",\"stage\":",
+                                        ",\"microbatch\":",
+                                        ",\"chunk\":",
+                                        ",\"start\":",
+                                        ",\"end\":",
+                                        "}"};
+  for (int field = 0; field < 6; ++field) {
+    std::size_t const end = line.find(names[field + 1]); // a kind has no quotes, but escaped ones
+    if (!line.starts_with(names[field]) || end == line.npos)
+      throw std::invalid_argument("JSON: " + quote(line) + " is no pass as write_json writes it");
+    std::string_view const value = line.substr(names[field].size(), end - names[field].size());
+    line.remove_prefix(end);
+    std::string known;
+    for (int kind = 0; field == 0 && kind < declared.kind_count && known != value; ++kind) {
+      known.clear();
+      append_quoted(known, sign(declared, static_cast<pass_kind>(kind)).c_str());
+      if (known == value)
+        append_csv_text(rows, sign(declared, static_cast<pass_kind>(kind)).c_str());
+    }
+    append(
+      rows, field == 0 && known == value ? std::string_view() : value, field == 5 ? "\n" : ",");
+  }
+}
+
+} // namespace detail
+
+//! @brief Reads the passes of what `write_json` has written, as `read_csv` does.
+//! @throws std::invalid_argument as read_csv, with the text or the number of a pass.
+//! @complexity that of read_csv.
+[[nodiscard]] inline dynamic_timetable read_json(std::string_view text,
+                                                 flow const& declared = training) {
+  std::string rows(detail::csv_heading);
+  for (int device = -1; !text.empty();) {
+    std::string_view const line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    device = line.ends_with(":[") ? -1 : device + (line.starts_with('[') ? 1 : 0);
+    if (!line.starts_with("{\"kind\""))
+      continue;
+    append(rows, device, ",");
+    detail::append_json_pass(rows, line, declared);
+  }
+  return detail::read_rows(rows, declared, "JSON: pass ", 0);
 }
 
 } // namespace pipelining::inline v0_3

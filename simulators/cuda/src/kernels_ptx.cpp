@@ -7,6 +7,7 @@
 #include <simulators/ptx/memory.hpp>
 #include <simulators/ptx/tensor_map.hpp>
 
+#include "call.hpp"
 #include "kernels.hpp"
 #include "model.hpp"
 
@@ -214,6 +215,7 @@ CUresult encode(CUtensorMap* out,
                 CUtensorMapSwizzle swizzle,
                 CUtensorMapL2promotion,
                 CUtensorMapFloatOOBfill fill) {
+  call const counted("cuTensorMapEncodeTiled");
   element const each = element_of(type);
   if (each.bytes == 0 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE)
     return CUDA_ERROR_INVALID_VALUE;

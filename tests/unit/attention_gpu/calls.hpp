@@ -5,6 +5,7 @@
 //! @brief What calls.cu offers to on_gpu.test.cpp; the one is compiled by nvcc, the other not.
 
 #include <pipe/attention/kernel_choice.hpp>
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/parameters.hpp>
 
 #include <cuda_bf16.h>
@@ -33,6 +34,13 @@ struct program {
                                 float* scratch,
                                 std::int64_t floats,
                                 cudaStream_t);
+  //! Forward, then backward, with a memory.
+  void (*remembering)(at::parameters const&,
+                      at::forward_tensors<__nv_bfloat16> const&,
+                      at::backward_tensors<__nv_bfloat16> const&,
+                      float* scratch,
+                      std::int64_t floats,
+                      at::launch_memory&);
   void (*forward_on_hopper)(at::parameters const&, at::forward_tensors<__nv_bfloat16> const&);
 };
 

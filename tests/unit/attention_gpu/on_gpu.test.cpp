@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -95,6 +96,49 @@ TEST_CASE("on gpu: the numbers are those of the double reference, whatever is ch
   SUBCASE("a GPU after Hopper, through PTX of sm_80") {
     plug_in(12, 0);
     check_answers(for_80_and_90a, "portable");
+  }
+}
+
+TEST_CASE("on gpu: a call whose tensors are known asks for launches only") {
+  for (int const major : {8, 9}) {
+    plug_in(major, 0);
+    attention_call c;
+    attention_answers const expected(c);
+    device_array<float> scratch(c.scratch_count());
+    at::launch_memory memory;
+    auto const run = [&] {
+      auto const before = standin::calls();
+      for_80_and_90a.remembering(
+        c.p, c.forward(), c.backward(), scratch.data(), scratch.count(), memory);
+      std::map<std::string, std::uint64_t> made;
+      for (auto const& [name, count] : standin::calls()) {
+        auto const had = before.find(name);
+        if (auto const more = count - (had == before.end() ? 0 : had->second); more != 0) {
+          made[name] = more;
+        }
+      }
+      return made;
+    };
+    auto const first = run();
+    CHECK(first.at("cudaGetDevice") == 1);
+    CHECK(first.at("cudaDeviceGetAttribute") == 4);
+    CHECK(first.count("cuTensorMapEncodeTiled") == (major == 9 ? 1 : 0));
+    auto const launches = first.at("cudaLaunchKernel");
+    CHECK(run() == std::map<std::string, std::uint64_t>{{"cudaLaunchKernel", launches}});
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(standin::summary() == "");
+    c.output.fetch();
+    c.query_gradient.fetch();
+    CHECK(apart(c.output.numbers(), expected.output) < 0.03);
+    CHECK(apart(c.query_gradient.numbers(), expected.query_gradient) < 0.03);
+    // Another tensor is not taken for one that is known.
+    attention_call other(c.p, 2);
+    attention_answers const others(other);
+    for_80_and_90a.remembering(
+      other.p, other.forward(), other.backward(), scratch.data(), scratch.count(), memory);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    other.output.fetch();
+    CHECK(apart(other.output.numbers(), others.output) < 0.03);
   }
 }
 

@@ -173,6 +173,27 @@ TEST_CASE("edges say which chunk of a stage another one reads") {
   }
 }
 
+TEST_CASE("a frozen stage has its gradients where an edge leads back to it from a trained one") {
+  using enum pp::of_unit;
+  auto const goes_forward_only = [](support::edge_list const& edges,
+                                    std::vector<int> const& frozen) {
+    std::vector<int> const table = pp::detail::edge_table(edges, 3, {}, frozen, 2);
+    pp::pipeline_view const over{
+      .extents = {.devices = 3, .chunks = 2}, .holders = nullptr, .edges = table.data()};
+    std::vector<int> result;
+    for (int stage = 0; stage < 3; ++stage)
+      if (pp::detail::goes_forward_only(over, stage))
+        result.push_back(stage);
+    return result;
+  };
+  CHECK(goes_forward_only({{0, 1, same}, {1, 2, same}}, {0, 1}) == std::vector{0, 1});
+  CHECK(goes_forward_only({{0, 1, same}, {1, 2, same}, {1, 0, previous}}, {0, 1}) ==
+        std::vector{0, 1});
+  CHECK(goes_forward_only({{0, 1, same}, {1, 2, same}, {2, 0, previous}}, {0, 1}).empty());
+  CHECK(goes_forward_only({{1, 0, previous}, {2, 1, previous}}, {0, 1}).empty());
+  CHECK(goes_forward_only({{0, 1, all}, {1, 2, next}}, {0}) == std::vector{0});
+}
+
 TEST_CASE("edges that cannot mean what their stages need are refused with a sentence") {
   using enum pp::of_unit;
   CHECK(refusal({{0, 1}}).empty());

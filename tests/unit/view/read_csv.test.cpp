@@ -73,11 +73,29 @@ TEST_CASE("what is no such file is refused with its line") {
   for (char const* const number : {"-1", "65536", "0.5", "nan"})
     CHECK(refusal(heading + "0,F," + number + ",0,0,0,1\n").find("line 2 has") !=
           std::string::npos);
-  CHECK(refusal(heading) == "CSV: there is no pass");
+  CHECK(refusal(heading) == "timetable file: there is no pass");
   CHECK(refusal(heading + "0,F,65535,65535,0,0,1\n") ==
-        "CSV: there are fewer passes than stages times microbatches");
+        "timetable file: there are fewer passes than stages times microbatches");
   CHECK(refusal(heading + "0,F,0,0,0,0,1\n0,B,0,0,0,0,1\n0,F,1,1,0,0,1\n0,B,1,1,0,0,1\n") ==
-        "CSV: a microbatch has no pass on one of the stages 0 to 1");
+        "timetable file: a microbatch has no pass on one of the stages 0 to 1");
   CHECK(refusal(heading + "0,F,0,0,0,0,1\n1,B,0,0,0,0,1\n") ==
-        "CSV: a stage has passes of one microbatch on two devices");
+        "timetable file: a stage has passes of one microbatch on two devices");
+}
+
+TEST_CASE("passes of JSON that are none are refused") {
+  auto const refused = [](std::string const& text) -> std::string {
+    try {
+      (void)pp::read_json(text);
+    } catch (std::invalid_argument const& error) {
+      return error.what();
+    }
+    return {};
+  };
+  std::string const pass =
+    "{\"kind\":\"F\",\"stage\":0,\"microbatch\":0,\"chunk\":0,\"start\":0,\"end\":1}";
+  CHECK(refused("\"passes\":[\n[\n" + pass + "]]}\n").empty());
+  CHECK(refused("") == "timetable file: there is no pass");
+  CHECK(refused("[\n{\"kind\":\"F\"}") ==
+        "JSON: '{\"kind\":\"F\"}' is no pass as write_json writes it");
+  CHECK(refused(pass) == "JSON: pass 1 has a number that is none from 0 to 65535");
 }

@@ -13,6 +13,7 @@
 //! loaded, and it refuses a launch beyond them, so the kernel without a body cannot be started by
 //! mistake.
 
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
 
@@ -30,15 +31,6 @@ inline constexpr int threads_on_hopper =
 #else
   Threads;
 #endif
-
-//! A property of the current GPU.
-inline int attribute_of_device(cudaDeviceAttr which) {
-  int device = 0;
-  int value = 0;
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
-}
 
 //! What the program has of a kernel for sm_90a.
 enum class hopper_code : std::uint8_t {
@@ -59,7 +51,7 @@ inline constexpr int registers_at_launch = (Shape::consumers * Shape::consumer_r
 //! @param kernel whose launch bounds are threads_on_hopper<Shape::threads>
 //! @throws cuda::error where the runtime cannot say
 template <class Shape>
-hopper_code code_of_kernel(void const* kernel) {
+hopper_code find_code(void const* kernel) {
   static_assert(Shape::threads != 32);
   cudaFuncAttributes about{};
   auto const code = cudaFuncGetAttributes(&about, kernel);
@@ -75,19 +67,11 @@ hopper_code code_of_kernel(void const* kernel) {
                                                     : hopper_code::there;
 }
 
-} // namespace pipelining::inline v0_3::attention::detail
-
-namespace pipelining::inline v0_3::attention {
-
-namespace detail {
-
-//! Says whether the current GPU runs the kernels for Hopper: compute capability 9.0.
-//! @throws cuda::error where the runtime cannot say
-[[nodiscard]] inline bool is_hopper() {
-  return detail::attribute_of_device(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         detail::attribute_of_device(cudaDevAttrComputeCapabilityMinor) == 0;
+//! The same, asked once.
+template <class Shape>
+hopper_code code_of_kernel(void const* kernel, launch_memory& memory) {
+  return static_cast<hopper_code>(
+    memory.fact_of(kernel, [&] { return static_cast<int>(find_code<Shape>(kernel)); }));
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3::attention
+} // namespace pipelining::inline v0_3::attention::detail

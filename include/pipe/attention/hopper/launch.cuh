@@ -6,6 +6,7 @@
 
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/hopper/tensor_map.cuh>
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/cuda/error.cuh>
 
@@ -21,13 +22,13 @@ namespace pipelining::inline v0_3::attention::detail {
 //! @param code  gives what the program has for sm_90a; asked only where the GPU is a Hopper
 //! @param other the function to call instead
 template <class Code>
-void check_hopper(Code const& code, char const* other) {
-  if (!is_hopper()) {
+void check_hopper(launch_memory& memory, Code const& code, char const* other) {
+  if (!memory.gpu().is_hopper()) {
     refuse(std::string("the kernels for Hopper run on compute capability 9.0, which the current "
                        "GPU does not have; use ") +
            other);
   }
-  switch (code()) {
+  switch (code(memory)) {
   case hopper_code::there: return;
   case hopper_code::none:
     refuse(std::string("this program has no sm_90a code of the kernels for Hopper; compile with "
@@ -47,12 +48,15 @@ void check_hopper(Code const& code, char const* other) {
 //! Encodes a tensor for tiles of so many rows. Without keys no tile of them is taken, but the
 //! engine wants some address.
 template <class Element>
-CUtensorMap
-map_of(char const* name, tensor_view<Element> view, int rows, void const* some_address) {
+CUtensorMap map_of(launch_memory& memory,
+                   char const* name,
+                   tensor_view<Element> view,
+                   int rows,
+                   void const* some_address) {
   if (view.length == 0) {
     view.data = static_cast<Element*>(const_cast<void*>(some_address));
   }
-  return encode_tensor<Element>(name,
+  return memory.encode<Element>(name,
                                 describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
 }
 
@@ -61,13 +65,14 @@ map_of(char const* name, tensor_view<Element> view, int rows, void const* some_a
 //! @param stay whether blocks take pieces until none is left, so that there are at most as many as
 //!             the GPU runs at a time; else each takes one
 template <class Shape>
-void launch_pieces(
-  void const* kernel, std::int64_t work, bool stay, void** arguments, cudaStream_t stream) {
-  auto const blocks =
-    stay ? std::min<std::int64_t>(work, attribute_of_device(cudaDevAttrMultiProcessorCount)) : work;
-  cuda::check(
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
-    "cudaFuncSetAttribute");
+void launch_pieces(launch_memory& memory,
+                   void const* kernel,
+                   std::int64_t work,
+                   bool stay,
+                   void** arguments,
+                   cudaStream_t stream) {
+  auto const blocks = stay ? std::min<std::int64_t>(work, memory.gpu().multiprocessors) : work;
+  memory.allow_shared_memory(kernel, Shape::shared_bytes);
   cuda::check(cudaLaunchKernel(kernel,
                                dim3(static_cast<unsigned>(blocks)),
                                dim3(Shape::threads),

@@ -30,6 +30,7 @@ struct tiled_tensor {
   std::uint64_t size[rank] = {};       //!< of each dimension, in elements
   std::uint64_t stride[rank - 1] = {}; //!< bytes, from dimension 1 on
   std::uint32_t box[rank] = {};        //!< of each dimension, in elements
+  [[nodiscard]] friend bool operator==(tiled_tensor const&, tiled_tensor const&) = default;
 };
 
 //! Whether the copy engine takes the stride of a dimension. The driver's manual does not say that

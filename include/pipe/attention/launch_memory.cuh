@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What calls of attention remember of a GPU, so that the next ones need not ask the driver.
+
+#include <pipe/attention/hopper/tensor_map.cuh>
+#include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <unordered_map>
+#include <vector>
+
+namespace pipelining::inline v0_3::attention {
+
+namespace detail {
+
+//! A property of a GPU.
+inline int attribute_of_device(cudaDeviceAttr which, int device) {
+  int value = 0;
+  cuda::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+//! What launches want to know of a GPU.
+struct gpu_facts {
+  int major = 0; //!< of its compute capability
+  int minor = 0;
+  int multiprocessors = 0;
+  int l2_bytes = 0;
+
+  //! Compute capability 9.0, on which the kernels for Hopper run.
+  [[nodiscard]] bool is_hopper() const { return major == 9 && minor == 0; }
+
+  //! Of the current GPU. @throws cuda::error where the runtime cannot say
+  [[nodiscard]] static gpu_facts of_current() {
+    int device = 0;
+    cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+    return {attribute_of_device(cudaDevAttrComputeCapabilityMajor, device),
+            attribute_of_device(cudaDevAttrComputeCapabilityMinor, device),
+            attribute_of_device(cudaDevAttrMultiProcessorCount, device),
+            attribute_of_device(cudaDevAttrL2CacheSize, device)};
+  }
+};
+
+//! A tensor as the copy engine knows it, and whether its elements are bf16: what a map depends on.
+struct encoded_as {
+  tiled_tensor tensor;
+  bool is_bf16;
+  [[nodiscard]] friend bool operator==(encoded_as const&, encoded_as const&) = default;
+
+  //! FNV-1a over the words that differ from call to call.
+  struct hash {
+    [[nodiscard]] std::size_t operator()(encoded_as const& of) const {
+      auto const& t = of.tensor;
+      std::uint64_t sum = 14695981039346656037U;
+      for (std::uint64_t const word : {std::uint64_t{reinterpret_cast<std::uintptr_t>(t.base)},
+                                       t.size[1],
+                                       t.stride[0],
+                                       t.stride[2],
+                                       std::uint64_t{t.box[1]}}) {
+        sum = (sum ^ word) * 1099511628211U;
+      }
+      return sum ^ sum >> 32;
+    }
+  };
+};
+
+} // namespace detail
+
+//! @brief What calls remember of one GPU: its properties, its kernels, and how tensors were
+//! described to the copy engine. A call whose tensors it knows asks the driver for launches only.
+//!
+//! For the calls of one thread on one GPU, through gpu_scratch::memory. What it holds does not
+//! depend on what lies in memory, so it stays right when tensors are freed and made anew.
+class launch_memory {
+public:
+  static constexpr std::size_t most_maps = 4096; //!< Tensors that it knows at a time: 1 MiB.
+
+  //! Properties of the GPU. @throws cuda::error where the runtime cannot say
+  [[nodiscard]] detail::gpu_facts const& gpu() {
+    if (!gpu_) {
+      gpu_ = detail::gpu_facts::of_current();
+    }
+    return *gpu_;
+  }
+
+  //! What `find` says of a kernel, asked once.
+  template <class Find>
+  [[nodiscard]] int fact_of(void const* kernel, Find const& find) {
+    auto const known =
+      std::find_if(facts_.begin(), facts_.end(), [&](fact const& f) { return f.of == kernel; });
+    return known != facts_.end() ? known->value : facts_.emplace_back(fact{kernel, find()}).value;
+  }
+
+  //! Lets a kernel use as much shared memory as it needs.
+  //! @throws cuda::error where the GPU has less
+  void allow_shared_memory(void const* kernel, int bytes) {
+    if (std::find(allowed_.begin(), allowed_.end(), kernel) == allowed_.end()) {
+      cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                  "cudaFuncSetAttribute");
+      allowed_.push_back(kernel);
+    }
+  }
+
+  //! Encodes a tensor for the copy engine, or finds how it was encoded.
+  //! @throws as encode_tensor
+  template <class Element>
+  [[nodiscard]] CUtensorMap encode(char const* name, detail::tiled_tensor const& tensor) {
+    constexpr bool is_bf16 = std::is_same_v<std::remove_const_t<Element>, __nv_bfloat16>;
+    detail::encoded_as const key{tensor, is_bf16};
+    if (auto const known = maps_.find(key); known != maps_.end()) {
+      return known->second;
+    }
+    auto const map = detail::encode_tensor<Element>(name, tensor);
+    if (maps_.size() == most_maps) {
+      maps_.clear();
+    }
+    maps_.emplace(key, map);
+    return map;
+  }
+
+private:
+  struct fact {
+    void const* of;
+    int value;
+  };
+  std::optional<detail::gpu_facts> gpu_{};
+  std::vector<fact> facts_{};          // of kernels
+  std::vector<void const*> allowed_{}; // kernels that have their shared memory
+  std::unordered_map<detail::encoded_as, CUtensorMap, detail::encoded_as::hash> maps_{};
+};
+
+} // namespace pipelining::inline v0_3::attention
