@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "adamw.hpp"
 #include "parameter.hpp"
 
 namespace gpt {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "about_run.hpp"
-#include "adamw.hpp"
 #include "clipped_stage.hpp"
 #include "options.hpp"
+#include "parameter.hpp"
 #include "pipeline.hpp"
 #include "saved_state.hpp"
 #include "text.hpp"

@@ -283,23 +283,6 @@ void choose(std::span<char const* const> words);
 //! GPUs that share sequences. Says on stderr what it is at.
 [[nodiscard]] candidates evaluate_lengths(choose_command const& asked);
 
-//! The sequences of a microbatch.
-using sequence_numbers = std::vector<int>;
-
-//! Ways to make microbatches of sequences of like length: of all with so many microbatches those
-//! whose largest has the fewest tokens.
-[[nodiscard]] std::vector<std::vector<sequence_numbers>>
-like_microbatches(std::vector<int> const& lengths);
-
-//! How the report calls it.
-[[nodiscard]] std::string groups_label(std::size_t microbatches);
-
-//! FlexSP: for each microbatch the groups of GPUs whose slowest is fastest. Within the memory where
-//! that can be, else as fast as can be.
-//! @throws std::invalid_argument where the model or the GPUs cannot have it.
-[[nodiscard]] candidate evaluate_groups(choose_command const& asked,
-                                        std::vector<sequence_numbers> const& microbatches);
-
 //! Adds a candidate. Where model or user need more than a plain plan, it is lowered, or another one
 //! of its schedule, adapter and stages was, and says why it cannot be run. One that may be the pick
 //! keeps its timetable.
@@ -315,22 +298,6 @@ void improve_cuts(choose_command const& asked, candidates& found);
 
 //! Memory and time of what can be run; without end of the rest.
 [[nodiscard]] std::vector<pipelining::choice_point> points_of(candidates const& found);
-
-//! A constant array of a header.
-void append_list(std::string& out, char const* type, char const* name, auto const& list) {
-  pipelining::append(out, "inline constexpr ", type, " ", name, "[] = {");
-  for (std::size_t i = 0; i < list.size(); ++i)
-    pipelining::append(out, i > 0 ? ", " : "", list[i]);
-  pipelining::append(out, "};\n");
-}
-
-//! The rest of a header for sequences of unequal length, behind its type: what each chunk has, what
-//! its passes take, timetable and plan.
-//! @param value the schedule
-void append_packed(std::string& out,
-                   choose_command const& asked,
-                   candidate const& pick,
-                   std::string const& value);
 
 //! The text of a header with the pick as a type, its costs, timetable and plan.
 //! @throws usage_error for a pick that has no type.

@@ -4,15 +4,26 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "choose.hpp"
 #include "options.hpp"
+#include "packed_model.hpp"
 #include "search.hpp"
 
 namespace pp = pipelining;
 
 namespace examples {
 namespace {
+
+//! A constant array of a header.
+void append_list(std::string& out, char const* type, char const* name, auto const& list) {
+  pipelining::append(out, "inline constexpr ", type, " ", name, "[] = {");
+  for (std::size_t i = 0; i < list.size(); ++i)
+    pipelining::append(out, i > 0 ? ", " : "", list[i]);
+  pipelining::append(out, "};\n");
+}
 
 //! With the chunks of each microbatch where the type does not say them.
 std::string packed_value(candidate const& pick, std::string const& otherwise) {
@@ -28,10 +39,142 @@ std::string packed_value(candidate const& pick, std::string const& otherwise) {
   return value + "}";
 }
 
-} // namespace
+//! The most that a chunk takes of any stage: a plan with one size per class has room for all.
+pp::stage_bytes most_of_chunk(choose_command const& asked, candidate const& pick, int longest) {
+  pp::training_setup chunk = asked.setup;
+  chunk.sequence = longest;
+  pp::stage_bytes most;
+  for (pp::stage_content const& content : content_of(pick)) {
+    pp::stage_bytes const bytes =
+      pp::predict_bytes(asked.model, chunk, content, pick.chunk_lengths);
+    most.activation = std::max(most.activation, bytes.activation);
+    most.message = std::max(most.message, bytes.message);
+    most.logits = std::max(most.logits, bytes.logits);
+  }
+  return most;
+}
 
-std::string choose_header(choose_command const& asked, candidate const& pick) {
-  std::string const& type = pick.type;
+//! What each chunk of each microbatch has.
+void append_pieces(std::string& out, std::vector<pp::packed_microbatch> const& microbatches) {
+  std::vector<int> first_chunks;
+  std::string pieces; // {sequence, offset, tokens}
+  std::string first_pieces = "0";
+  int chunks = 0;
+  int count = 0;
+  for (pp::packed_microbatch const& microbatch : microbatches) {
+    first_chunks.push_back(chunks);
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch) {
+      ++chunks;
+      for (pp::sequence_piece const& piece : chunk) {
+        pp::append(pieces, count++ > 0 ? ", {" : "{", piece.sequence, ", ", piece.offset);
+        pp::append(pieces, ", ", piece.tokens, "}");
+      }
+      pp::append(first_pieces, ", ", count);
+    }
+  }
+  out += "//! Number of the first chunk of each microbatch, among those of all.\n";
+  append_list(out, "int", "first_chunks", first_chunks);
+  out += "//! Pieces of sequences: sequence, tokens of it before, tokens. Chunk i has those from\n"
+         "//! first_pieces[i] to first_pieces[i + 1].\n";
+  pp::append(out, "inline constexpr pipelining::sequence_piece pieces[] = {", pieces, "};\n");
+  pp::append(out, "inline constexpr int first_pieces[] = {", first_pieces, "};\n");
+}
+
+//! The times of the passes of every chunk on every stage.
+void append_seconds(std::string& out, candidate const& pick) {
+  packed_model const& cost = pick.packed->cost;
+  int const stages = pp::stages(pick.extents);
+  pp::append(out, "inline constexpr int stages = ", stages, ";\n//! [chunks][stages]\n");
+  for (pp::pass_kind const kind : {pp::pass_kind::forward,
+                                   pp::pass_kind::backward,
+                                   pp::pass_kind::backward_input,
+                                   pp::pass_kind::backward_weight}) {
+    std::vector<double> seconds;
+    std::vector<double> exchanges;
+    for (std::size_t m = 0; m < pick.packed->microbatches.size(); ++m)
+      for (std::size_t chunk = 0; chunk < pick.packed->microbatches[m].size(); ++chunk)
+        for (int stage = 0; stage < stages; ++stage) {
+          pp::pass const what =
+            pp::row_writer::make(kind, stage, static_cast<int>(m), static_cast<int>(chunk));
+          seconds.push_back(cost.duration(what));
+          exchanges.push_back(kind == pp::pass_kind::backward ? 0 : cost.exchanges(what));
+        }
+    std::string const name = pp::word(pp::training, kind);
+    append_list(out, "double", (name + "_seconds").c_str(), seconds);
+    append_list(out, "double", (name + "_exchange_seconds").c_str(), exchanges);
+  }
+}
+
+//! Up to the time of a message.
+constexpr char packed_times[] =
+  "//! The predicted times, in seconds, of every chunk of every microbatch.\n"
+  "struct times {\n"
+  "  [[nodiscard]] double duration(pipelining::pass const& what) const {\n"
+  "    switch (what.kind) {\n"
+  "    case pipelining::pass_kind::forward:\n"
+  "    case pipelining::pass_kind::checkpointed_forward:\n"
+  "    case pipelining::pass_kind::recompute: return forward_seconds[index(what)];\n"
+  "    case pipelining::pass_kind::backward: return backward_seconds[index(what)];\n"
+  "    case pipelining::pass_kind::backward_input: return backward_input_seconds[index(what)];\n"
+  "    case pipelining::pass_kind::backward_weight: return "
+  "backward_weight_seconds[index(what)];\n"
+  "    default: return 0;\n"
+  "    }\n"
+  "  }\n"
+  "  //! Of two passes whose exchanges hide behind each other.\n"
+  "  [[nodiscard]] double pair_duration(pipelining::pass const& first,\n"
+  "                                     pipelining::pass const& second) const {\n"
+  "    return pipelining::detail::braid_time(duration(first) - exchanges(first), "
+  "exchanges(first),\n"
+  "                                          duration(second) - exchanges(second), "
+  "exchanges(second));\n"
+  "  }\n"
+  "  [[nodiscard]] double latency() const { return ";
+//! Up to the schedule.
+constexpr char behind_packed_times[] =
+  "; }\n"
+  "  [[nodiscard]] std::span<double const> links() const { return link_seconds; }\n\n"
+  "private:\n"
+  "  [[nodiscard]] static int index(pipelining::pass const& what) {\n"
+  "    return (first_chunks[what.microbatch] + what.chunk) * stages + what.stage;\n"
+  "  }\n"
+  "  [[nodiscard]] static double exchanges(pipelining::pass const& what) {\n"
+  "    switch (what.kind) {\n"
+  "    case pipelining::pass_kind::forward: return forward_exchange_seconds[index(what)];\n"
+  "    case pipelining::pass_kind::backward_input:\n"
+  "      return backward_input_exchange_seconds[index(what)];\n"
+  "    default: return 0;\n"
+  "    }\n"
+  "  }\n"
+  "};\n\n"
+  "//! The verified timetable, in seconds.\n"
+  "inline pipelining::dynamic_timetable timetable() {\n"
+  "  return pipelining::make_timetable(";
+
+//! The rest of a header for sequences of unequal length, behind its type: what each chunk has, what
+//! its passes take, timetable and plan.
+//! @param value the schedule
+void append_packed(std::string& out,
+                   choose_command const& asked,
+                   candidate const& pick,
+                   std::string const& value) {
+  append_pieces(out, pick.packed->microbatches);
+  append_seconds(out, pick);
+  append_list(out, "double", "link_seconds", pick.packed->cost.links());
+  pp::stage_bytes const most = most_of_chunk(asked, pick, pick.chunk_lengths.front());
+  pp::append(out, "//! Of the stage and chunk that need the most.\n");
+  pp::append(out, "inline constexpr pipelining::uniform_sizes sizes{.message = ", most.message);
+  pp::append(out, ", .activation = ", most.activation, "};\n\n");
+  pp::append(out, packed_times, pick.packed->cost.latency(), behind_packed_times, value);
+  out += ", {devices, microbatches}, times{});\n"
+         "}\n\n"
+         "//! The plan, proven free of deadlock.\n"
+         "inline pipelining::plan plan() { return pipelining::lower(timetable(), sizes); }\n\n"
+         "} // namespace chosen\n";
+}
+
+//! The schedule as a value.
+std::string value_of(candidate const& pick) {
   bool const adapted = pick.choice.adapted != adapter::none;
   std::string value = "schedule{}";
   if (!pick.choice.name.empty() && find_schedule(pick.choice.name).traits.limit_in_value) {
@@ -45,35 +188,14 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
     pp::append(value, ", {.prefetch = ", pick.choice.prefetch);
     pp::append(value, ", .resident = ", pick.choice.resident, "}}");
   }
+  return value;
+}
+
+//! The times of passes by stage and chunk.
+//! @return the text that sets them in a table of costs
+std::string append_times(std::string& out, candidate const& pick, pp::cost_table const& cost) {
+  bool const adapted = pick.choice.adapted != adapter::none;
   bool const shards = has_shards(pick.choice.adapted);
-  if (type.empty() && !pick.own_order)
-    throw usage_error("choose: " + pick.label + " has no C++ type to write down");
-  if (!pick.places.empty())
-    throw usage_error("choose: the format header knows no devices in another order than --gpu has "
-                      "them; give them as the text report says");
-  int const stages = pp::stages(pick.extents);
-  std::string out = "// The schedule that `timetable choose` picked: " + pick.label + ".\n";
-  out += "#pragma once\n\n#include <pipe/pipe.hpp>\n#include <pipe/planner.hpp>\n\n";
-  out +=
-    pick.own_order ? "#include <stdexcept>\n\nnamespace chosen {\n\n" : "namespace chosen {\n\n";
-  if (pick.own_order) {
-    append_order_type(out, *pick.own_order, "choose");
-  } else {
-    pp::append(out, "using schedule = ", type, ";\n");
-    pp::append(out, "inline constexpr int devices = ", asked.devices, ";\n");
-    pp::append(out, "inline constexpr int microbatches = ", pick.choice.microbatches, ";\n");
-  }
-  append_list(out, "int", "layers_per_stage", pick.layers);
-  if (std::string const layout = layout_of(pick); !layout.empty()) {
-    pp::append(out, "// Of each stage: E the embedding, t a layer, L the output layer.\n");
-    pp::append(out, "inline constexpr char layout[] = \"", layout, "\";\n");
-  }
-  if (pick.packed) {
-    append_packed(out, asked, pick, pick.own_order ? "schedule{}" : packed_value(pick, value));
-    return out;
-  }
-  append_list(out, "int", "chunk_lengths", pick.chunk_lengths);
-  pp::cost_table const cost = costs_of(asked, pick);
   std::string set; // of the kinds that the schedule has
   for (pp::pass_kind const kind : {pp::pass_kind::forward,
                                    pp::pass_kind::backward_input,
@@ -99,7 +221,7 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
         (gathers && !gathers_weights(pick.choice.adapted)))
       continue;
     std::vector<double> times; // [stage, chunk]
-    for (int stage = 0; stage < stages; ++stage)
+    for (int stage = 0; stage < pp::stages(pick.extents); ++stage)
       for (int chunk = 0; chunk < pick.extents.chunks; ++chunk)
         times.push_back(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)));
     auto const add = [&](std::string const& list, char const* member) {
@@ -114,24 +236,14 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
     if (*std::max_element(times.begin(), times.end()) > 0)
       add("_exchange_seconds", "set_exchanges");
   }
-  pp::append(out, "inline constexpr double message_seconds = ", cost.latency(), ";\n");
-  std::vector<double> const links(cost.links().begin(), cost.links().end());
-  if (!links.empty())
-    append_list(out, "double", "link_seconds", links);
-  // The largest of each: a plan with one size per class has room for all.
-  std::int64_t activation = 0;
-  std::int64_t message = 0;
-  std::int64_t logits = 0;
+  return set;
+}
+
+//! Sizes of slots: of the stage and chunk that need the most.
+void append_sizes(std::string& out, choose_command const& asked, candidate const& pick) {
+  bool const shards = has_shards(pick.choice.adapted);
   int const longest = *std::max_element(pick.chunk_lengths.begin(), pick.chunk_lengths.end());
-  for (pp::stage_content const& content : content_of(pick)) {
-    pp::training_setup chunk = asked.setup;
-    chunk.sequence = longest;
-    pp::stage_bytes const bytes =
-      pp::predict_bytes(asked.model, chunk, content, pick.chunk_lengths);
-    activation = std::max(activation, bytes.activation);
-    message = std::max(message, bytes.message);
-    logits = std::max(logits, bytes.logits);
-  }
+  pp::stage_bytes const most = most_of_chunk(asked, pick, longest);
   pp::append(out, "//! Of the stage and chunk that need the most.\n");
   if (shards) {
     // Three numbers of single precision for each token.
@@ -142,7 +254,7 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
                "                                             pipelining::pass const& what) const "
                "noexcept {\n"
                "    return of == pipelining::slot_class::logits       ? ",
-               logits,
+               most.logits,
                "\n           : of == pipelining::slot_class::statistics ? ",
                statistics,
                "\n                                                      : uniform_sizes::bytes(of, "
@@ -152,16 +264,24 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
              "inline constexpr ",
              shards ? "shard_sizes sizes{{.message = "
                     : "pipelining::uniform_sizes sizes{.message = ",
-             message);
-  pp::append(out, ", .activation = ", activation, shards ? "}};\n\n" : "};\n\n");
+             most.message);
+  pp::append(out, ", .activation = ", most.activation, shards ? "}};\n\n" : "};\n\n");
+}
+
+//! Costs, timetable and plan.
+//! @param value the schedule @param set what sets times in a table of costs
+void append_functions(std::string& out,
+                      std::string const& value,
+                      std::string const& set,
+                      pp::cost_table const& cost) {
   std::string const set_links =
-    links.empty() ? ""
-                  : "  for (int from = 0; from < devices; ++from)\n"
-                    "    for (int to = 0; to < devices; ++to)\n"
-                    "      if (from != to)\n"
-                    "        table.set_link(from, to, link_seconds[from * devices + to]);\n";
+    cost.links().empty() ? ""
+                         : "  for (int from = 0; from < devices; ++from)\n"
+                           "    for (int to = 0; to < devices; ++to)\n"
+                           "      if (from != to)\n"
+                           "        table.set_link(from, to, link_seconds[from * devices + to]);\n";
   std::string set_groups;
-  if (shards)
+  if (cost.groups().broadcast >= 0)
     pp::append(set_groups,
                "  table.set_groups({",
                cost.groups().broadcast,
@@ -191,6 +311,46 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
          "//! The plan, proven free of deadlock.\n"
          "inline pipelining::plan plan() { return pipelining::lower(timetable(), sizes); }\n\n"
          "} // namespace chosen\n";
+}
+
+} // namespace
+
+std::string choose_header(choose_command const& asked, candidate const& pick) {
+  std::string const& type = pick.type;
+  std::string const value = value_of(pick);
+  if (type.empty() && !pick.own_order)
+    throw usage_error("choose: " + pick.label + " has no C++ type to write down");
+  if (!pick.places.empty())
+    throw usage_error("choose: the format header knows no devices in another order than --gpu has "
+                      "them; give them as the text report says");
+  std::string out = "// The schedule that `timetable choose` picked: " + pick.label + ".\n";
+  out += "#pragma once\n\n#include <pipe/pipe.hpp>\n#include <pipe/planner.hpp>\n\n";
+  out +=
+    pick.own_order ? "#include <stdexcept>\n\nnamespace chosen {\n\n" : "namespace chosen {\n\n";
+  if (pick.own_order) {
+    append_order_type(out, *pick.own_order, "choose");
+  } else {
+    pp::append(out, "using schedule = ", type, ";\n");
+    pp::append(out, "inline constexpr int devices = ", asked.devices, ";\n");
+    pp::append(out, "inline constexpr int microbatches = ", pick.choice.microbatches, ";\n");
+  }
+  append_list(out, "int", "layers_per_stage", pick.layers);
+  if (std::string const layout = layout_of(pick); !layout.empty()) {
+    pp::append(out, "// Of each stage: E the embedding, t a layer, L the output layer.\n");
+    pp::append(out, "inline constexpr char layout[] = \"", layout, "\";\n");
+  }
+  if (pick.packed) {
+    append_packed(out, asked, pick, pick.own_order ? "schedule{}" : packed_value(pick, value));
+    return out;
+  }
+  append_list(out, "int", "chunk_lengths", pick.chunk_lengths);
+  pp::cost_table const cost = costs_of(asked, pick);
+  std::string const set = append_times(out, pick, cost);
+  pp::append(out, "inline constexpr double message_seconds = ", cost.latency(), ";\n");
+  if (!cost.links().empty())
+    append_list(out, "double", "link_seconds", cost.links());
+  append_sizes(out, asked, pick);
+  append_functions(out, value, set, cost);
   return out;
 }
 

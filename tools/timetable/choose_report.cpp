@@ -400,7 +400,10 @@ void append_reasons(std::string& out,
 
 //! A list of JSON behind what stands before it.
 template <class Values, class Add>
-void append_list(std::string& out, std::string_view before, Values const& values, Add const& add) {
+void append_json_list(std::string& out,
+                      std::string_view before,
+                      Values const& values,
+                      Add const& add) {
   pp::append(out, before, "[");
   for (std::size_t i = 0; i < values.size(); ++i) {
     out += i > 0 ? ", " : "";
@@ -410,8 +413,8 @@ void append_list(std::string& out, std::string_view before, Values const& values
 }
 
 template <class Value>
-void append_list(std::string& out, std::string_view before, std::vector<Value> const& values) {
-  append_list(out, before, values, [&out](Value value) { pp::append(out, value); });
+void append_json_list(std::string& out, std::string_view before, std::vector<Value> const& values) {
+  append_json_list(out, before, values, [&out](Value value) { pp::append(out, value); });
 }
 
 std::string json_of(choose_command const& asked,
@@ -424,7 +427,7 @@ std::string json_of(choose_command const& asked,
   pp::append(out, "\", \"devices\": ", asked.devices, ", \"microbatches\": ", asked.microbatches);
   pp::append(out, ", \"memory_gb\": ", asked.memory_gb);
   pp::append(out, ", \"pick\": ", *choice.pick);
-  append_list(out, ",\n \"frontier\": ", best);
+  append_json_list(out, ",\n \"frontier\": ", best);
   out += ",\n \"candidates\": [";
   for (std::size_t i = 0; i < found.all.size(); ++i) {
     candidate const& one = found.all[i];
@@ -434,7 +437,7 @@ std::string json_of(choose_command const& asked,
     if (one.any_bound > 0)
       pp::append(out, ", \"any_bound\": ", one.any_bound);
     if (!one.places.empty())
-      append_list(out, ", \"places\": ", one.places);
+      append_json_list(out, ", \"places\": ", one.places);
     if (!one.cannot.empty()) {
       out += ", \"cannot\": ";
       pp::append_quoted(out, one.cannot);
@@ -446,19 +449,20 @@ std::string json_of(choose_command const& asked,
                  one.gigabytes * band->least,
                  ", \"memory_most_gb\": ",
                  one.gigabytes * band->most);
-    append_list(out, ", \"layers\": ", one.layers);
+    append_json_list(out, ", \"layers\": ", one.layers);
     if (std::string const layout = layout_of(one); !layout.empty())
       pp::append(out, ", \"layout\": \"", layout, "\"");
-    append_list(out, ", \"chunk_lengths\": ", one.chunk_lengths);
+    append_json_list(out, ", \"chunk_lengths\": ", one.chunk_lengths);
     if (!one.groups.empty())
-      append_list(out, ", \"groups\": ", one.groups, [&out](std::vector<gpu_group> const& groups) {
-        append_list(out, "", groups, [&out](gpu_group const& group) {
-          append_list(out,
-                      "{\"gpus\": " + std::to_string(group.gpus) + ", \"sequences\": ",
-                      group.sequences);
-          out += "}";
+      append_json_list(
+        out, ", \"groups\": ", one.groups, [&out](std::vector<gpu_group> const& groups) {
+          append_json_list(out, "", groups, [&out](gpu_group const& group) {
+            append_json_list(out,
+                             "{\"gpus\": " + std::to_string(group.gpus) + ", \"sequences\": ",
+                             group.sequences);
+            out += "}";
+          });
         });
-      });
     out += "}";
   }
   return out + "]}\n";

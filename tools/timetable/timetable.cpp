@@ -57,12 +57,17 @@ struct standard_output {
   std::string file = ""; //!< empty: standard output
 
   void append(std::string_view text) {
+    if (!file.empty())
+      open();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  }
+  //! Before the first text alone: a look at a name is a call of the system.
+  void open() {
     std::string const why = example::why_not_opened(file);
-    if (!why.empty() || (!file.empty() && std::freopen(file.c_str(), "w", stdout) == nullptr))
+    if (!why.empty() || std::freopen(file.c_str(), "w", stdout) == nullptr)
       throw examples::usage_error("--output: cannot write " + pp::registry::quoted(file) + ": " +
                                   (why.empty() ? std::strerror(errno) : why));
     file.clear();
-    std::fwrite(text.data(), 1, text.size(), stdout);
   }
 };
 

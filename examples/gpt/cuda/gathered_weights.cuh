@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "../adamw.hpp"
 #include "../parameter.hpp"
 #include "../slot_sizes.hpp"
 #include "device_work.cuh"

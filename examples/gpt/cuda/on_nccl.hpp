@@ -24,6 +24,7 @@
 #include <cstdio>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -38,7 +39,6 @@
 #include "gathered_report.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
-#include "gpu_rank.hpp"
 #include "gpu_report.hpp"
 #include "on_cuda.hpp"
 #include "rank_sums.hpp"
@@ -46,6 +46,30 @@
 #include "tools/support/termination.hpp"
 
 namespace gpt {
+
+//! The stages of a timetable that are of device `rank`. Collective, as all that it does is.
+//! @tparam Called of gpu_model: with its optimizer where `how` has clipping
+//! @param line of this rank to the store of its run
+//! @param over how NCCL runs the plan; its GPU must be current
+//! @throws std::invalid_argument as make_gpu_stages does; run_error as nccl_runner does
+template <class Called, class Clock>
+[[nodiscard]] gpu_model<Called,
+                        pp::cuda::nccl_runner<std::vector<Called>, pp::basic_store<Clock>, Clock>>
+on_rank(model_size const& size,
+        pp::timetable_view table,
+        step_cut const& cut,
+        std::uint64_t seed,
+        gpu_run const& how,
+        pp::basic_store<Clock>& line,
+        int rank,
+        pp::cuda::nccl_ranks over) {
+  over.graph = how.graph;
+  over.warm_up = 1;
+  over.guarded = how.guarded;
+  over.timed = how.timed;
+  over.elements = how.numbers == operands::bf16 ? "f32, products of bf16" : "f32";
+  return {size, table, cut, seed, how, std::optional<int>(rank), line, rank, over};
+}
 
 //! One step of a replica, with the sum of gradients over all. Collective.
 //! @param pieces of all replicas

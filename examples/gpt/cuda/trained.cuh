@@ -15,7 +15,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "../adamw.hpp"
 #include "../parameter.hpp"
 #include "numbers.cuh"
 

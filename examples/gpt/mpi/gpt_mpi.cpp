@@ -5,7 +5,7 @@
 //! several that share the batch.
 //!
 //! What to read, in this order: ../gpt (the model and its stages), rank_model.hpp (one rank's share
-//! of it), copy_sum.hpp and replica_sum.hpp (what ranks with the same stages share), rank_run.hpp
+//! of it), replica_sum.hpp (what ranks with the same stages share), rank_run.hpp
 //! (how processes meet), then this file: how they train, and end or go on when one of them fails.
 //! sharded_rank.hpp and travelling_rank.hpp are shares of another kind.
 

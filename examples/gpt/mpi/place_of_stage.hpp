@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "../pipeline.hpp"
-#include "copy_sum.hpp"
 #include "patient_wait.hpp"
 #include "replica_sum.hpp"
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "../adamw.hpp"
+#include "../parameter.hpp"
 #include "../text.hpp"
 #include "rank_run.hpp"
 #include "replica_sum.hpp"
