@@ -79,7 +79,7 @@ namespace detail {
   return host;
 }
 
-//! What tells the runs of a launcher apart, the same on all ranks.
+//! Words that tell the runs of a launcher apart, the same on all ranks.
 [[nodiscard]] inline std::string name_of_job(std::string_view launcher) {
   std::string name;
   auto const add = [&](char const* word, char const* variable) {
@@ -134,8 +134,8 @@ struct launcher_variables {
   char const* local_rank;
   char const* local_size;
 };
-//! Those with a PMI of their own before MPICH, whose variables that has; srun last: other launchers
-//! start their processes through it.
+//! Launchers in the order of the search. MPICH comes after launchers that set its variables, too;
+//! srun comes last, because other launchers start their processes through it.
 inline constexpr launcher_variables known_launchers[] = {
   {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
   {"Open MPI",

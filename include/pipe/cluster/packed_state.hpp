@@ -21,7 +21,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What can be packed by itself: copies of its bytes are copies of it, and it points nowhere.
+//! Types that are packed as their bytes: a copy of the bytes is a copy of the object; no pointers.
 template <class T>
 concept packable = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>;
 
@@ -53,7 +53,7 @@ public:
   //! Text.
   void operator()(std::string const& text) { put(std::span<char const>(text)); }
 
-  //! @brief What was packed so far.
+  //! @brief The bytes that were packed so far.
   [[nodiscard]] std::string const& bytes() const noexcept { return bytes_; }
 
 private:

@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What ends the sentence of a difference between ranks.
+//! The end of a sentence about a difference between ranks.
 inline constexpr char const* same_program = "; start all ranks with the same program and options";
 
 //! The version of the library as a line.

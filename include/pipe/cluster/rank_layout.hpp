@@ -22,7 +22,7 @@ enum class rank_axis : std::uint8_t {
   pipeline //!< devices of one plan
 };
 
-//! @brief What one rank does.
+//! @brief The place of one rank in a layout.
 struct rank_place {
   int device = 0;  //!< of the plan, below P: the rank that its runner knows
   int replica = 0; //!< which copy of the pipeline, below D
@@ -125,7 +125,7 @@ template <class Place>
   return layout;
 }
 
-//! @brief What a rank of the whole run does.
+//! @brief The place of a rank of the whole run.
 //! @throws std::out_of_range for a rank that the layout has not, std::invalid_argument as ranks_of.
 [[nodiscard]] constexpr rank_place place_of(rank_layout const& layout, int rank) {
   int const count = ranks_of(layout);

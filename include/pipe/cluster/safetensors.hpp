@@ -32,7 +32,7 @@ struct safetensor {
   friend bool operator==(safetensor const&, safetensor const&) = default;
 };
 
-//! @brief What a safetensors file says before its numbers.
+//! @brief The header of a safetensors file, which stands before the numbers.
 struct safetensors_header {
   std::vector<safetensor> tensors{};             //!< in the order of their numbers
   std::map<std::string, std::string> metadata{}; //!< the texts under `__metadata__`

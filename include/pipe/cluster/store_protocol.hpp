@@ -58,7 +58,7 @@ inline constexpr char const* store_magic = "pipelining store 2";
 //! How a failure begins that the store itself has seen, and no rank reported.
 inline constexpr char const* store_saw = "the process of rank ";
 
-//! What a process sends before it is known; more is taken as a stranger's.
+//! The longest message [bytes] of a process before it is known; more is taken as a stranger's.
 inline constexpr std::size_t most_hello_bytes = 1024;
 
 // A frame is one letter and its fields, which are separated by a zero byte. Only the last field may

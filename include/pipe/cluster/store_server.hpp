@@ -53,7 +53,7 @@ public:
 
 private:
   using clock = polling_clock;
-  //! Who has not said a valid hello by then is sent away.
+  //! Time for a valid hello; without one, a stranger is sent away then.
   static constexpr std::chrono::seconds hello_time{5};
   //! At most so many wait at the door; one more, and the one that has waited longest must go.
   static constexpr std::size_t most_strangers = 128;

@@ -65,7 +65,7 @@ using crc_tables = std::array<std::array<std::uint32_t, 256>, 8>;
   return text;
 }
 
-//! What an index says of its file.
+//! The index of a file of tensors: the file's size and checksums.
 struct tensor_index {
   std::string file{};                        //!< its name, without a folder
   std::int64_t bytes = 0;                    //!< of all tensors in it
@@ -75,7 +75,7 @@ struct tensor_index {
   friend bool operator==(tensor_index const&, tensor_index const&) = default;
 };
 
-//! What stands before the checksum of an index, which is that of all bytes up to here.
+//! The text before the checksum of an index. The checksum is of all bytes up to here.
 inline constexpr std::string_view before_index_sum = ",\n\"checksum\":";
 
 //! An index as text: `metadata` and `weight_map` as in the indices of Hugging Face's library, and

@@ -50,7 +50,7 @@ public:
   }
   //! The pass of an item begins; nothing for items that are none.
   void enter(int item, cudaStream_t on) { record(before_[static_cast<std::size_t>(item)], on); }
-  //! It has ended.
+  //! The pass of an item has ended.
   void leave(int item, cudaStream_t on) { record(behind_[static_cast<std::size_t>(item)], on); }
 
   //! When a pass began or ended, in seconds since the iteration of `clock` began: another
@@ -174,13 +174,13 @@ public:
             guards_ ? pipelining::detail::guard_bytes : 0,
             decisions_ ? decisions_->rows() : nullptr};
   }
-  //! What the host knows to decide about steps of the optimizer, or null where it need not.
+  //! The host's decisions about steps of the optimizer, or null where it makes none.
   [[nodiscard]] step_decisions* decisions() noexcept { return decisions_ ? &*decisions_ : nullptr; }
   //! The guards of the checked mode, or null.
   [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
   //! When passes began and ended, or null where nobody asks for it.
   [[nodiscard]] pass_times* times() noexcept { return times_ ? &*times_ : nullptr; }
-  //! What profilers see of each item.
+  //! The ranges of items in a profile.
   [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
   //! A stream by number; 0 runs the passes.
   [[nodiscard]] cudaStream_t stream_at(int index) const noexcept {
@@ -214,14 +214,14 @@ public:
       end.block(compute());
     }
   }
-  //! What follows on `after` waits for what is on `before`, a stream of this device, now.
+  //! Lets all later work on `after` wait for all work so far on `before`, a stream of this device.
   void start_after(cudaStream_t before, cudaStream_t after) {
     start_->record(before);
     start_->block(after);
   }
   //! The stream of second halves of composite passes. @pre the plan has such passes.
   [[nodiscard]] cudaStream_t beside() const noexcept { return shared_->beside(); }
-  //! What follows on `waiting` waits for an item of this device.
+  //! Lets all later work on `waiting` wait for an item of this device.
   void wait_for(int item_index, cudaStream_t waiting) const {
     done_[static_cast<std::size_t>(item_index)]->block(waiting);
   }

@@ -95,7 +95,7 @@ public:
 private:
   static constexpr std::int64_t end_bytes = 16;
 
-  //! What a pass writes for another one.
+  //! An output of a pass, which another pass reads.
   struct written {
     int item_index;
     slot into;

@@ -140,7 +140,7 @@ public:
     check(cudaEventElapsedTime(&milliseconds, earlier.handle_, handle_), "cudaEventElapsedTime");
     return 1e-3 * static_cast<double>(milliseconds);
   }
-  //! What is put on the stream from now on waits for the event.
+  //! Lets all later work on the stream wait for the event.
   void block(cudaStream_t waiting) const {
     check(cudaStreamWaitEvent(waiting, handle_, 0), "cudaStreamWaitEvent");
   }
@@ -235,7 +235,7 @@ public:
   }
   //! Whether there is a graph to launch.
   [[nodiscard]] explicit operator bool() const noexcept { return handle_ != nullptr; }
-  //! @brief What the destructor does, checked: communicators wait for the graphs that use them.
+  //! @brief Destroys the graph now, checked: communicators wait for the graphs that use them.
   //! @throws error
   void destroy() {
     if (handle_ != nullptr)

@@ -140,8 +140,8 @@ inline void check_room(nccl_ranks const& options, int lanes, int processors) {
     "all ranks enqueue for all communicators in one order");
 }
 
-//! What makes NCCL and this runner wait for each other in circles or without a deadline, or mixes
-//! two versions of NCCL.
+//! Refuses settings that let NCCL and this runner wait for each other in circles or without a
+//! deadline, and a mix of two versions of NCCL. @throws std::invalid_argument
 inline void check_environment() {
   int version = 0;
   cuda::check(ncclGetVersion(&version), "ncclGetVersion");

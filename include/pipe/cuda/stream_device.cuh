@@ -21,8 +21,8 @@
 
 namespace pipelining::inline v0_3::cuda::detail {
 
-//! What the executor loop drives: passes on the compute stream, messages through a transport
-//! on their lanes, copies on the streams of their engines.
+//! The device that the executor loop drives: passes on the compute stream, messages through a
+//! transport on their lanes, copies on the streams of their engines.
 //!
 //! @pre the device's GPU is current while its passes run.
 //! @tparam Transport has `post(stream_device&, first, group)`, which enqueues the messages of one
@@ -123,7 +123,7 @@ struct stream_device {
   void finish() { board.join(); }
 
 private:
-  //! What the stage enqueues of a pass or a hook.
+  //! Lets the stage enqueue a pass or a hook.
   void enqueue(item const& step, cudaStream_t on) {
     if (!pipelining::detail::run_item(stages, slots(), step, on))
       board.decisions()->find_wrong();

@@ -157,7 +157,7 @@ struct stream_plan {
   [[nodiscard]] int enqueued(std::size_t device) const {
     return std::min(position[device], ends[device]);
   }
-  //! What an item does.
+  //! Describes an item.
   [[nodiscard]] std::string in_words(int device, int item_index) const {
     return describe(view.program_of(device)[static_cast<std::size_t>(item_index)], view.over);
   }

@@ -29,7 +29,7 @@ struct arena {
   //! A copy of the rows of all stages for the host, where `memory` is no memory of its own.
   std::byte const* host_rows = nullptr;
 
-  //! What the memory must hold.
+  //! Bytes that the memory must have.
   [[nodiscard]] std::int64_t bytes() const noexcept {
     std::int64_t const slots = work.arena_bytes[device];
     return slots == 0 || guard == 0 ? slots : slots + guard * (1 + guards_before(slot_classes));
@@ -66,18 +66,18 @@ struct arena {
     return lies(where, layout, layout.asked);
   }
 
-  //! What a message is sent from or received into.
+  //! The buffer that a message is sent from or received into.
   [[nodiscard]] buffer message(item const& step) const noexcept {
     return step.what == operation::send ? at(step.in, step.in_bytes) : at(step.out, step.out_bytes);
   }
 
-  //! What a pass reads.
+  //! The input of a pass.
   [[nodiscard]] input input_of(item const& step) const noexcept {
     buffer const in = at(step.in, step.in_bytes);
     return {in.slot, in.data, in.bytes};
   }
 
-  //! What a pass writes.
+  //! The output of a pass.
   [[nodiscard]] output output_of(item const& step) const noexcept {
     return at(step.out, step.out_bytes);
   }
@@ -119,7 +119,7 @@ struct arena {
       std::memcpy(to.data, at(step.in, step.in_bytes).data, static_cast<std::size_t>(to.bytes));
   }
 
-  //! What a stage functor is told of a pass.
+  //! The context of a pass, as its stage functor gets it.
   [[nodiscard]] context context_of(item const& step, void* stream = nullptr) const noexcept {
     return {device,
             step.work.stage,

@@ -40,8 +40,8 @@ namespace pipelining::inline v0_3::detail {
   }
 }
 
-//! What is wrong with the hooks of a stage that a plan would never call, or null. An evaluation and
-//! a plan that validates alone call few of them, and no one expects more.
+//! The end of a sentence about hooks of a stage that a plan would never call, or null. Evaluations
+//! and plans that only validate call few hooks, and no one expects more: null.
 template <class Stage>
 [[nodiscard]] constexpr char const* uncalled_hook(plan_view const& work) noexcept {
   if (work.evaluates || work.validation == step_validation::last)

@@ -56,7 +56,7 @@ struct polling_clock : std::chrono::steady_clock {
   };
 };
 
-//! @brief What is left of the time that a wait may take. Every deadline of the library is one.
+//! @brief The time that is left of a wait. Every deadline of the library is a countdown.
 //!
 //! A wait looks at it once in a slice or more often. Where much more time has gone by between two
 //! looks, the process was suspended (SIGSTOP, a debugger, a snapshot of the machine), and one slice

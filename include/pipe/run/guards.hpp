@@ -84,7 +84,7 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
       visit(slot{of, index}, work.layout(device, of).asked);
 }
 
-//! What a stage calls a slot.
+//! The name of a slot, as stages know it.
 [[nodiscard]] inline std::string name_of(slot const& which, item const& step) {
   if (which == step.out)
     return "output";

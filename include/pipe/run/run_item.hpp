@@ -74,7 +74,7 @@ template <can_step_early Stage>
   return false;
 }
 
-//! What follows complete gradients. Runners have checked that the stage has the hook.
+//! Runs a hook, once gradients are complete. Runners have checked that the stage has the hook.
 //! @return false where the iteration must begin again.
 template <class Stage>
 bool run_hook(Stage& stage, arena const& memory, item const& step, context const& where) {
@@ -105,7 +105,7 @@ bool run_hook(Stage& stage, arena const& memory, item const& step, context const
   return true;
 }
 
-//! What a pass reads and writes, where that is more than one of each.
+//! Room for the inputs and outputs of a pass, where it has more than one of either.
 struct several_buffers {
   static constexpr std::size_t few = 4; // more than a pass has as a rule
 
@@ -115,7 +115,7 @@ struct several_buffers {
   std::vector<output> many_outputs{};
 };
 
-//! What a pass is handed: its context, with all that it reads and writes.
+//! The arguments of a pass: its context, with all inputs and outputs.
 class handed {
 public:
   handed(arena const& memory, item const& step, void* stream)

@@ -74,7 +74,7 @@ struct thread_plan {
   }
 };
 
-//! What the threads are woken for.
+//! Reasons to wake the threads.
 enum class errand { start, touch, step, end };
 
 //! Where a device is, for those who ask. On a cache line of its own: it changes with every pass.
@@ -85,7 +85,7 @@ struct alignas(cache_line) device_standing {
   sleeping_place home;
 };
 
-//! What all threads of a runner share. It outlives the runner if a stage never returns.
+//! Data that all threads of a runner share. The board outlives it if a stage never returns.
 struct thread_board {
   threads options;
   int devices;
@@ -281,7 +281,7 @@ struct thread_board {
     return describe(now->view.program_of(device)[static_cast<std::size_t>(index)], now->view.over);
   }
 
-  //! What a device that waits for no other has not come back from; goes on after "device 1".
+  //! Goes on after "device 1": names the call that it is not back from. @pre it waits for no other.
   [[nodiscard]] std::string not_back(int device) const {
     if (what.load(std::memory_order_relaxed) == errand::start)
       return " is not back from threads::on_start";
@@ -293,7 +293,7 @@ struct thread_board {
     return " is not back from the " + describe_subject(steps[at], now->view.over);
   }
 
-  //! Who is not back, if it waits for no other, and who waits for whom, one line per device.
+  //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
   [[nodiscard]] std::string standing(int culprit) const {
     std::string text;
     if (!is_home(culprit) && !waits_in_step(culprit))

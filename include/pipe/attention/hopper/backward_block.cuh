@@ -106,14 +106,14 @@ struct backward_memory {
   }
   __device__ std::uint32_t barrier(int n) const { return numbers(Shape::stages) + 8 * n; }
   __device__ std::uint32_t own_full() const { return barrier(0); }
-  //! It is this block's turn to add to the dQ of a step; everybody has added.
+  //! Barriers of a step's dQ: this block's turn to add has come; all consumers have added.
   __device__ std::uint32_t turn() const { return barrier(1); }
   __device__ std::uint32_t added() const { return barrier(2); }
   __device__ std::uint32_t full(int stage) const { return barrier(3 + stage); }
   __device__ std::uint32_t empty(int stage) const { return barrier(3 + Shape::stages + stage); }
-  //! What the stage holds is said, though perhaps not there.
+  //! The barrier after which the slot of a stage can be read; the tiles may still be on their way.
   __device__ std::uint32_t told(int stage) const { return barrier(3 + 2 * Shape::stages + stage); }
-  //! What a stage holds: 2 * step, + 1 where every pair has to be asked; or no_more_tiles.
+  //! The step in a stage: 2 * step, + 1 where every pair has to be asked; or no_more_tiles.
   __device__ std::uint32_t slot(int stage) const {
     return barrier(3 + 3 * Shape::stages) + 4 * stage;
   }

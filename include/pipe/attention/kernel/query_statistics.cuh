@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! What backward needs of a query: log-sum-exp as a power of two, and dO . O.
+//! Statistics of a query for backward: log-sum-exp as a power of two, and dO . O.
 struct query_statistics {
   float lse;
   float mean;

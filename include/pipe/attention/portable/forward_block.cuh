@@ -76,7 +76,7 @@ struct forward_block {
   __forceinline__ __device__ int rows() const {
     return min(shape::queries, static_cast<int>(c.p.query_length) - first());
   }
-  //! Which part of the keys, its first tile, and the key after its last.
+  //! The part of the keys: its number, its first tile, and the key after its last.
   __forceinline__ __device__ int part() const { return is_split ? read_slot(slot(4)) : 0; }
   __forceinline__ __device__ int first_tile() const { return is_split ? read_slot(slot(5)) : 0; }
   __forceinline__ __device__ int end_of_keys() const {
