@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a rank writes between two steps, to go on from there after a failure. Header for
+//! @brief State that a rank writes between two steps, to go on from it after a failure. Header for
 //! pipelining::save_checkpoint and pipelining::agree_on_checkpoint.
 
 #include <pipe/cluster/packed_state.hpp>
@@ -36,7 +36,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Where a rank keeps its checkpoints, and of what.
+//! @brief The place of a rank's checkpoints, and their run.
 struct checkpoint_place {
   //! A folder that survives the process; all ranks may share one. It is made where it is missing.
   std::string folder{};

@@ -34,7 +34,7 @@ struct record_header {
 
 } // namespace detail
 
-//! @brief Puts what it is called with behind each other.
+//! @brief Appends the arguments of each call to its bytes.
 //!
 //! A function that is called with it, and hands it all that a program has to remember, reads the
 //! same back when it is called with a state_unpacker: the two cannot come apart.
@@ -67,7 +67,7 @@ private:
   std::string bytes_;
 };
 
-//! @brief Takes out what a state_packer has put in, in the same order.
+//! @brief Takes out the values that a state_packer has put in, in the same order.
 class state_unpacker {
 public:
   //! @param bytes must outlive the object.

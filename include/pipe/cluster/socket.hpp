@@ -105,7 +105,7 @@ public:
 
   //! The number of its descriptor.
   [[nodiscard]] int get() const noexcept { return socket_.get(); }
-  //! Whether the other end has not closed it.
+  //! True while the other end has not closed it.
   [[nodiscard]] bool open() const noexcept { return socket_.get() >= 0 && !ended_; }
   //! True while something that was written waits for the kernel to take it.
   [[nodiscard]] bool pending() const noexcept { return open() && sent_ < outgoing_.size(); }
@@ -126,7 +126,7 @@ public:
     return open();
   }
 
-  //! Sends what the kernel takes of what waits.
+  //! Sends as much waiting text as the kernel takes.
   void flush() {
     while (pending()) {
       ssize_t const count = ::send(socket_.get(),

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What the processes of a run tell each other outside of the pipeline: values by key, and
-//! who has failed.
+//! @brief A store through which the processes of a run talk outside of the pipeline: values by key,
+//! and who has failed.
 //!        Header for pipelining::store.
 
 #include <pipe/cluster/store_protocol.hpp>

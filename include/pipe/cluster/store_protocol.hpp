@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What the processes of a run and its store say to each other. Header for
+//! @brief Messages between the processes of a run and its store. Header for
 //! pipelining::store_address.
 
 #include <pipe/cluster/reach.hpp>
@@ -22,7 +22,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief How to reach the store of a run, and who is let in.
+//! @brief The address of the store of a run, and the words that let a process in.
 struct store_address {
   //! Where rank 0 is: a name, an IPv4 or an IPv6 address; or several with commas between them,
   //! which are tried in turn.

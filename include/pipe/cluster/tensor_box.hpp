@@ -51,7 +51,7 @@ struct tensor_box {
   return offset;
 }
 
-//! Copies what two boxes of one tensor have in common.
+//! Copies the common part of two boxes of one tensor.
 //! @param width [bytes] of a number. @param source, target all bytes of `from` and of `to`.
 //! @complexity O(bytes copied), in one piece for each row that they have in common.
 inline void copy_common(tensor_box const& from,

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The index of a file of tensors: what is in it, with checksums. Header for
+//! @brief The index of a file of tensors: their names, with checksums. Header for
 //! pipelining::detail::tensor_index.
 
 #include <pipe/cluster/json_cursor.hpp>
@@ -99,7 +99,7 @@ inline constexpr std::string_view before_index_sum = ",\n\"checksum\":";
   return text + json_text(checksum_text(crc32_of(text))) + "}\n";
 }
 
-//! Reads what `index_text` has written, and nothing else.
+//! Reads a text of `index_text`, and nothing else.
 //! @throws std::runtime_error where it is torn or changed.
 [[nodiscard]] inline tensor_index read_index(std::string_view text) {
   tensor_index index;

@@ -23,7 +23,7 @@ struct arena {
   int device = 0;              //!< whose memory it is
   std::byte* memory = nullptr; //!< `bytes()` bytes, aligned to slot_alignment
   std::byte* host = nullptr;   //!< `work.host_bytes[device]` bytes on the host, likewise
-  //! Bytes in front of the first slot of `memory` and behind each of its slots, a multiple of
+  //! Bytes in front of the first slot of `memory` and after each of its slots, a multiple of
   //! slot_alignment; the rows of the totals count as one slot. 0: slots touch each other.
   std::int64_t guard = 0;
   //! A copy of the rows of all stages for the host, where `memory` is no memory of its own.
@@ -58,7 +58,7 @@ struct arena {
     return lies(where, work.layout(device, where.of), bytes);
   }
 
-  //! The slot at the size that its class was asked for. What follows it is padding.
+  //! The slot at the size that its class was asked for. Padding follows it.
   [[nodiscard]] buffer whole(slot where) const noexcept {
     if (where.index == nothing)
       return {};
@@ -150,7 +150,7 @@ private:
                                                                                        : memory;
     return {where.index, base + place(where), bytes};
   }
-  //! Guards behind the slots of the classes before one.
+  //! Guards after the slots of the classes before one.
   [[nodiscard]] int guards_before(int end) const noexcept {
     int count = 0;
     for (int of = 0; of < end; ++of) {

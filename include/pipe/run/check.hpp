@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What every runner checks before it starts. Header for pipelining::detail::check_stages
+//! @brief Checks of every runner before it starts. Header for pipelining::detail::check_stages
 //! and pipelining::detail::drained_order.
 
 #include <pipe/flow/shape.hpp>
@@ -108,7 +108,7 @@ inline void refuse_validation(plan_view const& work) {
       "lower the plan with step_validation::at_once");
 }
 
-//! Takes every device as far as its next pass, and behind that; the ends of a group of
+//! Takes every device as far as its next pass, and past it; the ends of a group of
 //! messages one right after the other.
 //!
 //! @param at [P], the items that devices stand at. @param may_run whether a device may run the pass

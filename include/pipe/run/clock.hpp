@@ -15,7 +15,7 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief The steady clock of the machine, a sleep between polls, and the threads that runners
-//! start beside their own. Tests give runners a clock of their own.
+//! start next to their own. Tests give runners a clock of their own.
 struct polling_clock : std::chrono::steady_clock {
   using thread = std::thread; //!< what `start` returns
 

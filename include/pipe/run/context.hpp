@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a stage functor is handed. Header for pipelining::context, pipelining::input,
+//! @brief The arguments of a stage functor. Header for pipelining::context, pipelining::input,
 //! pipelining::output, pipelining::totals, pipelining::buffer_of and pipelining::composite_half.
 
 #include <pipe/flow/flow.hpp>
@@ -51,7 +51,7 @@ struct input {
 using output = buffer;
 
 //! @brief The rows of numbers that the stages have contributed, the same bits on every device. Row
-//! s is that of stage s.
+//! s belongs to stage s.
 struct totals {
   std::byte const* data = nullptr; //!< the first byte of row 0
   std::int64_t bytes = 0;          //!< of a row

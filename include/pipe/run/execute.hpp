@@ -47,7 +47,7 @@ concept restarting_device = requires(Device& device) {
 //!        and waits are the plan's.
 //!
 //! @param steps the program. @param first the item, or the first item of the group.
-//! @return the item behind.
+//! @return the item after it.
 //! @throws what the device throws.
 //! @complexity O(1) per item, no allocation.
 template <execution_device Device>

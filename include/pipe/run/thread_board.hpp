@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What the threads of a runner share. Header for pipelining::threads and
+//! @brief Data that the threads of a runner share. Header for pipelining::threads and
 //! pipelining::detail::thread_board.
 
 #include <pipe/flow/shape.hpp>
@@ -29,7 +29,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief How threads run a plan.
+//! @brief Options of a runner on threads.
 struct threads {
   //! The longest that nothing begins or ends on any device. After that the step fails, and says
   //! which device is not back from which pass, and who waits for whom. Time in which the process
@@ -56,7 +56,7 @@ using steady = std::chrono::steady_clock;
 //! Thrown inside a device thread to leave its program; the first failure has been noted already.
 struct stopped {};
 
-//! A plan of the runner, and what its steps write down.
+//! A plan of the runner, and the records of its steps.
 struct thread_plan {
   plan work;
   plan_view view;
@@ -77,7 +77,7 @@ struct thread_plan {
 //! Reasons to wake the threads.
 enum class errand { start, touch, step, end };
 
-//! Where a device is, for those who ask. On a cache line of its own: it changes with every pass.
+//! The place of a device, for reports. On a cache line of its own: it changes with every pass.
 struct alignas(cache_line) device_standing {
   std::atomic<int> position = 0;       // the item that the device is at
   std::atomic<int> waits_on = nothing; // the item that it waits for, or nothing
