@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What attention kernels are handed, and what they demand of a call beyond its shapes.
+//! @brief Arguments of attention kernels, and demands that they make of a call beyond its shapes.
 
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>

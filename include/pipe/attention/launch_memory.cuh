@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What calls of attention remember of a GPU, so that the next ones need not ask the driver.
+//! @brief Facts about a GPU that calls of attention keep, so that the next ones need not ask it.
 
 #include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/config.hpp>

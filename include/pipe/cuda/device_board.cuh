@@ -26,7 +26,7 @@ namespace pipelining::inline v0_3::cuda {
 
 namespace detail {
 
-//! An event before and one behind every pass of one device, and one at the start of its
+//! An event before and one after every pass of one device, and one at the start of its
 //! iteration. Made once; eager iterations and graphs record them anew.
 class pass_times {
 public:
@@ -80,12 +80,12 @@ private:
 
 } // namespace detail
 
-//! @brief How a device lays its plan out on streams.
+//! @brief Options of a device: how it lays its plan out on streams.
 struct board_options {
   //! All messages go through one stream, in the order of the program, instead of one stream per
   //! lane.
   bool one_message_stream = false;
-  //! Every pass and every group of messages has an event, not only those that others wait for: a
+  //! Every pass and every group of messages has an event, not only events that others wait for: a
   //! report can name the item at which the device stands.
   bool watched = false;
   //! The same inside graphs, where it takes an event and a node for each.
@@ -105,11 +105,11 @@ namespace detail {
 //! How one plan lies on the streams and in the memory of one device, and its events, made
 //! once.
 //!
-//! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one behind them.
+//! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one after these.
 //! An item has an event when another item waits for it.
 class device_board {
 public:
-  //! @param shared what other plans of the device use, too; it outlives this.
+  //! @param shared memory and streams that other plans of the device use, too; it outlives this.
   //! @pre nothing runs on it: its memory may grow.
   device_board(plan_view const& work, int device, shared_device& shared, board_options chosen = {})
       : shared_(&shared),
@@ -165,7 +165,7 @@ public:
   }
   //! The arena on the host, pinned; null where nothing waits there.
   [[nodiscard]] std::byte* host_memory() const noexcept { return shared_->host_memory(); }
-  //! The slots of the device. @param work, device those of the board.
+  //! The slots of the device. @param work, device as the board was made with.
   [[nodiscard]] pipelining::detail::arena slots(plan_view const& work, int device) const noexcept {
     return {work,
             device,
@@ -195,7 +195,7 @@ public:
     return shared_->stream_at(index_for(step));
   }
 
-  //! All streams wait for what is on the compute stream: the start of an iteration.
+  //! Lets all streams wait for the compute stream so far: the start of an iteration.
   //! @param captured the iteration goes into a graph.
   void fork(bool captured = false) {
     captured_ = captured;

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Where the thread that enqueues is, for a watchdog. Header for
+//! @brief The place of the thread that enqueues, for a watchdog. Header for
 //! pipelining::cuda::detail::enqueuing_place.
 
 #include <pipe/flow/shape.hpp>

@@ -33,14 +33,14 @@
 
 namespace pipelining::inline v0_3::cuda::detail {
 
-//! The lanes of one plan on one rank: what carries their messages.
+//! The lanes of one plan on one rank: the communicators for their messages.
 struct message_lanes {
   plan_view work;                      //!< the plan
   message_checks* checks = nullptr;    //!< makes and compares headers; null where there are none
   std::vector<communicator*> all = {}; //!< of the plan
   std::vector<communicator*> by_lane = {}; //!< [lanes]
 
-  //! Whether a message is one end of a broadcast of NCCL. Messages with headers go one by one.
+  //! True for one end of a broadcast of NCCL. Messages with headers go one by one.
   [[nodiscard]] bool spreads(item const& step) const {
     return checks == nullptr && step.what != operation::run &&
            pipelining::detail::is_broadcast(work.over, step);
@@ -172,7 +172,7 @@ public:
   }
 
   //! Enqueues the messages of a group as one group of NCCL on the stream of its lane, each
-  //! with its header behind it if it has one; or as one broadcast, if they are one.
+  //! with its header after it if it has one; or as one broadcast, if they are one.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     message_lanes const& lanes = own.lanes;

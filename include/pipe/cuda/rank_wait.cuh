@@ -33,8 +33,7 @@ struct stop {
           pipelining::detail::failure_cause::deadline};
 }
 
-//! How long a rank waits for others, what ends its waiting early, and what a report says of
-//! it then.
+//! Waits of a rank for others: their deadline, reasons to end early, and words for a report then.
 template <class Store, class Clock>
 struct rank_wait {
   Store& line;                       //!< where others tell that they have stopped

@@ -79,9 +79,9 @@ struct stream_device {
     board.complete(index, its);
   }
 
-  //! Enqueues a composite pass, where its stages can do its halves at once: each has a
-  //! stream, which starts behind all that either of them waits for, and the stream of passes goes
-  //! on behind both.
+  //! Enqueues a composite pass, where its stages can do its halves at once. Each half has a
+  //! stream, which starts after all items that either half waits for. The stream of passes goes
+  //! on after both.
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
     if (!pipelining::detail::runs_as_one(stages, work, pair))
       return false;

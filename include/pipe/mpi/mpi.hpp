@@ -213,7 +213,7 @@ public:
   }
 
   //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
-  //! until the next step. Where stages step early the last rank alone has those of all stages.
+  //! until the next step. Where stages step early only the last rank has the rows of all stages.
   [[nodiscard]] pipelining::totals totals() const {
     if (now_running_ == nullptr)
       return {};

@@ -28,7 +28,7 @@ struct hopper_backward_shape {
   static constexpr int dim = Dim;                       //!< elements of a head
   static constexpr int consumers = 2;                   //!< warpgroups that multiply
   static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
-  //! Whether consumers share all keys and have half of the head dim each; else each has its own
+  //! True where consumers share all keys and have half of the head dim each; else each has its own
   //! keys.
   static constexpr bool is_wide = Dim == 256;
   static constexpr int rows = 64;                           //!< keys of one tile
@@ -49,7 +49,7 @@ struct hopper_backward_shape {
   //! Places for these in a step: one for each part; or one for weights and one for gradients.
   static constexpr int places = is_wide ? 2 : parts;
   static constexpr int number_bytes = 2 * step * 4; //!< of a stage: two floats per query
-  //! Of the barriers, and of what a stage tells.
+  //! Bytes of the barriers, and of the numbers about stages.
   static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 20;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = own_bytes + stages * (2 * tile_bytes + number_bytes) +

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What consumers of the backward kernel for Hopper do alike, whatever their share of a
+//! @brief The common part of consumers of the backward kernel for Hopper, whatever their share of a
 //! tile: weights of a step, sums of dQ, dK and dV to memory.
 
 #include <pipe/attention/hopper/backward_block.cuh>

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief How a kernel for sm_90a tells at run time whether its code is in the program.
+//! @brief Finds out at run time if the code of a kernel for sm_90a is in the program.
 //!
 //! nvcc compiles a kernel once per architecture that it is asked for, and only the pass for sm_90a
 //! can compile the instructions of Hopper. All other passes leave a kernel without a body. A GPU of

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which pairs of a tile a mask keeps, for the accumulators of one lane.
+//! @brief Finds the pairs of a tile that a mask keeps, for the accumulators of one lane.
 
 #include <pipe/attention/mask.hpp>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which tiles a block visits, and where in a tile the numbers of a lane lie.
+//! @brief The tiles that a block visits, and where in a tile the numbers of a lane lie.
 
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>

@@ -30,7 +30,7 @@ struct backward_shape {
   //! Queries whose weights are made at once.
   static constexpr int part = std::is_same_v<Score, plain> && Dim != 256 ? 32 : 16;
   static constexpr int parts = step / part; //!< of a step
-  //! Whether the logits of a step are made at once, so that keys are read from shared memory once.
+  //! True where the logits of a step are made at once: keys are read from shared memory once.
   static constexpr bool reads_keys_once = Dim == 128 && std::is_same_v<Score, plain>;
   //! Blocks that share the columns of a head.
   static constexpr int halves = query_sums::halves(kernel_family::portable, Dim);
@@ -41,7 +41,7 @@ struct backward_shape {
   static constexpr int number_bytes = step * 8;      //!< two floats of each query
   static constexpr int gradient_columns = 64;        //!< of a key, some unused
   static constexpr int gradient_bytes = keys * gradient_columns * 2; //!< gradients of the logits
-  //! Whether values that pass to registers lie where the first queries are later.
+  //! True where values that pass to registers lie where the first queries are later.
   static constexpr bool values_lie_on_queries =
     holds_values && key_bytes > gradient_bytes + query_bytes;
   static constexpr int slot_bytes = 4 * 16 + 32; //!< what four steps are, and the block's work
