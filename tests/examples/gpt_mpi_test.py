@@ -115,6 +115,9 @@ def check_other_launchers():
             assert result.stderr == (f"gpt_mpi: launch: this is {who}, but MPI has started this process alone; start the "
                                      "program with the mpirun of the MPI that it was built with\n"), result.stderr
         assert not list(pathlib.Path(folder).iterdir())
+        # Without any launcher it is one process, whatever variables MPI has set by then.
+        result = subprocess.run([PROGRAM, "--microbatches", "2", "--steps", "1"], capture_output=True, text=True, timeout=60)
+        assert result.returncode == 0 and "step 1/1 " in result.stdout, result
 
 
 def check_two_copies():

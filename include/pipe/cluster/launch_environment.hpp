@@ -164,7 +164,7 @@ inline constexpr launcher_variables known_launchers[] = {
 
 //! Refuses a process that a launcher has given a number and no more: to be one alone, each of them,
 //! is not what was asked for. Slurm numbers its scripts, too.
-inline void refuse_half_a_launcher() {
+inline void refuse_half_a_launcher(bool knows_pmix) {
   constexpr launcher_variables pmix{"PMIx", "PMIX_RANK", nullptr, nullptr, nullptr};
   auto const refuse = [](launcher_variables const& variables) {
     if (std::string_view(variables.launcher) == "Slurm")
@@ -178,7 +178,8 @@ inline void refuse_half_a_launcher() {
   };
   for (launcher_variables const& variables : known_launchers)
     refuse(variables);
-  refuse(pmix);
+  if (!knows_pmix)
+    refuse(pmix);
 }
 
 } // namespace detail
@@ -190,6 +191,7 @@ inline void refuse_half_a_launcher() {
 //! to the first of the node list, and under srun the port to one that follows from the numbers of
 //! job and step, the same on all ranks.
 //!
+//! @param knows_pmix PMIx was asked already, by MPI for one, so its number says nothing new
 //! @throws std::invalid_argument naming the variable that makes no sense; also where a launcher,
 //! such as one of bare PMIx, says a number and not of how many; and in the batch script of a Slurm
 //! job of several tasks, of which nobody would start the others.
@@ -198,7 +200,7 @@ inline void refuse_half_a_launcher() {
 //! MPI_LOCALRANKID, MPI_LOCALNRANKS), Slurm's src/plugins/mpi/pmi2/mpi_pmi2.c, which sets the first
 //! two of these, flux-core's src/shell/task.c, flux-shell-cray-pals(1), and the user guide of
 //! MVAPICH2.
-[[nodiscard]] inline launch_environment read_launch_environment() {
+[[nodiscard]] inline launch_environment read_launch_environment(bool knows_pmix = false) {
   launch_environment found;
   for (detail::launcher_variables const& variables : detail::known_launchers) {
     auto const rank = detail::environment_number(variables.rank);
@@ -220,7 +222,7 @@ inline void refuse_half_a_launcher() {
   }
   std::string_view const launcher = found.launcher;
   if (launcher == "none")
-    detail::refuse_half_a_launcher();
+    detail::refuse_half_a_launcher(knows_pmix);
   bool const slurm = launcher == "Slurm";
   if (slurm && found.size > 1 && detail::is_batch_script())
     throw std::invalid_argument("launch: this is the script of a Slurm job of " +

@@ -75,7 +75,13 @@ inline void check_started_by_mpi() {
   (void)MPI_Comm_size(MPI_COMM_WORLD, &everyone);
   if (everyone > 1)
     return;
-  launch_environment const here = read_launch_environment();
+    // Open MPI asks PMIx itself, and sets its variables where a program starts without mpirun.
+#if defined(OPEN_MPI)
+  constexpr bool knows_pmix = true;
+#else
+  constexpr bool knows_pmix = false;
+#endif
+  launch_environment const here = read_launch_environment(knows_pmix);
   if (here.size > 1)
     throw std::invalid_argument("launch: this is rank " + std::to_string(here.rank) + " of " +
                                 std::to_string(here.size) + ", as " + here.launcher +

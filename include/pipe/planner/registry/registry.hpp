@@ -103,7 +103,7 @@ template <class Make>
 named_schedule with_traits(named_row<Make> const& row) {
   named_schedule about = row.about;
   schedule_traits& traits = about.traits;
-  schedule_choice one;
+  schedule_choice one{};
   one.memory_limit = has(about.takes, option::memory_limit) ? std::optional(4.0) : std::nullopt;
   auto const extents_of = [&] {
     return with_made(row.make(one), [&](auto const& made) -> shape {
