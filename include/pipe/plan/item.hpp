@@ -46,7 +46,7 @@ struct slot_range {
 
 } // namespace detail
 
-//! @brief What a step of a device's program does.
+//! @brief The action of a step of a device's program.
 enum class operation : std::uint8_t { run, send, receive };
 
 //! @brief The word of an operation in sentences.
@@ -54,7 +54,7 @@ enum class operation : std::uint8_t { run, send, receive };
   return what == operation::run ? "run" : what == operation::send ? "send" : "receive";
 }
 
-//! @brief What a step is about: a pass, or what follows when gradients are complete.
+//! @brief The subject of a step: a pass, or work that follows complete gradients.
 enum class subject : std::uint8_t {
   pass,            //!< a pass, or a message with what it has made
   tied_gradient,   //!< run: the stage hands over the gradient of its tied weight; or its message

@@ -93,7 +93,7 @@ place_messages(timetable_view table, std::vector<int> const& order, bool slots, 
   return events;
 }
 
-//! What follows complete gradients in a plan.
+//! The hooks that follow complete gradients in a plan.
 struct chosen_hooks {
   std::int64_t tied_bytes = 0;
   std::int64_t totals_bytes = 0;
@@ -127,7 +127,7 @@ inline void check_completed(timetable_view table, bool tied) {
     });
 }
 
-//! For each stage the event behind which the gradients of all of its copies are complete.
+//! For each stage the event after which the gradients of all of its copies are complete.
 inline std::vector<int> completing_events(timetable_view table, std::vector<event> const& events) {
   std::vector<int> last(static_cast<std::size_t>(stages(table.over.extents)), nothing);
   for (int i = 0; event const& what : events) {
@@ -139,8 +139,8 @@ inline std::vector<int> completing_events(timetable_view table, std::vector<even
   return last;
 }
 
-//! Places what the sizes ask for behind complete gradients, and returns what that is. An evaluation
-//! has totals alone, where every stage has one copy.
+//! Places the hooks that the sizes ask for after complete gradients, and returns them. An
+//! evaluation has totals only, where every stage has one copy.
 template <buffer_sizes Sizes>
 chosen_hooks add_hooks(timetable_view table,
                        Sizes const& sizes,
@@ -224,8 +224,8 @@ inline placed_programs place_programs(std::vector<event> const& events, int devi
   return result;
 }
 
-//! Writes the items of a device behind those of the devices before it, with what lowering asks of
-//! them.
+//! Writes the items of a device after the items of the devices before it, with the times and the
+//! places that lowering needs.
 struct device_writer {
   timetable_view table;
   std::vector<event> const& events;
@@ -265,7 +265,7 @@ struct device_writer {
 
 } // namespace detail
 
-//! @brief What `lower` may be told beside sizes.
+//! @brief The options of `lower`, next to sizes.
 struct lower_options {
   //! The most bytes of the arena of a device.
   std::int64_t memory_limit = 0x7fffffffffffffff;

@@ -35,8 +35,8 @@ using communicator_key = std::int64_t (*)(int from, int to);
 
 } // namespace detail
 
-//! @brief What functions that look at a plan take: pointers to flat arrays, device after device.
-//! Owns nothing.
+//! @brief A plan for functions that look at it: pointers to flat arrays, device after device. Owns
+//! nothing.
 struct plan_view {
   pipeline_view over{};                         //!< the pipeline that it is of
   char const* policy = "";                      //!< the name of the communication policy
@@ -71,19 +71,19 @@ struct plan_view {
   [[nodiscard]] constexpr std::span<int const> waits_of(item const& step) const noexcept {
     return {waits + step.first_wait, static_cast<std::size_t>(step.wait_count)};
   }
-  //! What an item reads after the first.
+  //! The slots that an item reads after the first.
   [[nodiscard]] constexpr std::span<detail::sized_slot const>
   further_inputs(item const& step) const noexcept {
     return {further + step.further_inputs.first,
             static_cast<std::size_t>(step.further_inputs.count)};
   }
-  //! What an item fills after the first.
+  //! The slots that an item fills after the first.
   [[nodiscard]] constexpr std::span<detail::sized_slot const>
   further_outputs(item const& step) const noexcept {
     return {further + step.further_outputs.first,
             static_cast<std::size_t>(step.further_outputs.count)};
   }
-  //! Where the slots of a class lie.
+  //! The layout of the slots of a class.
   [[nodiscard]] constexpr detail::slot_layout const& layout(int device,
                                                             slot_class of) const noexcept {
     return layouts[device * slot_classes + static_cast<int>(of)];
@@ -100,7 +100,7 @@ namespace detail {
 //! Dense numbers for messages, the same at both ends of each, for walks over many.
 class message_numbers {
 public:
-  //! Those of a pipeline.
+  //! Numbers for the messages of a pipeline.
   constexpr explicit message_numbers(pipeline_view const& over) noexcept
       : over_(over), stage_count_(stages(over.extents)), unit_count_(units(over)),
         width_(graph_width(over)), behind_passes_(pass_indices(over) * width_) {}

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a proof finds. Header for pipelining::plan_rule and pipelining::proof.
+//! @brief The verdict of a proof. Header for pipelining::plan_rule and pipelining::proof.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What can be wrong with a plan, in the order in which `prove` looks for it.
+//! @brief The rules that a plan may break, in the order in which `prove` looks at them.
 enum class plan_rule : std::uint8_t {
   none,          //!< nothing is wrong
   waits_forward, //!< an item waits for one that does not come before its group

@@ -37,7 +37,7 @@ namespace detail {
   return true;
 }
 
-//! What is broken on the first device concerned, of all rules the first in their order.
+//! The finding of the check that is first in order, on the first device that fails it.
 struct device_finding {
   device_check what = device_check::none;
   proof verdict;
@@ -58,8 +58,8 @@ struct proof_space {
                                                                 {kinds.data, others.data}} {}
 };
 
-//! Looks at device after device, while its program is in the caches. Checks behind one that has
-//! failed are left out: they rely on it, and it is told before them.
+//! Looks at device after device, while its program is in the caches. Checks after a failed one are
+//! left out: they rely on it, and it is told before them.
 constexpr device_finding check_devices(plan_view const& work, proof_space& space) {
   data_uses const uses(work.over);
   device_finding found;

@@ -49,7 +49,7 @@ struct digits_of {
   std::ptrdiff_t size;
 };
 
-//! Whether people want a number without an exponent.
+//! True when people want a number without an exponent.
 [[nodiscard]] inline bool is_plain(double value) noexcept {
   double const size = std::abs(value);
   return size == 0 || (size >= 1e-5 && size < 1e16);

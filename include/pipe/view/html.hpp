@@ -23,7 +23,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a page says beside its schedules.
+//! @brief The title and the units of a page.
 struct html_options {
   std::string_view title;     //!< of the page
   std::string_view unit = ""; //!< of time, printed at the axis

@@ -27,7 +27,7 @@ struct text_options {
 
 namespace detail {
 
-//! What stays the same for all rows of a text.
+//! The parts of a text that are the same for all of its rows.
 struct text_grid {
   timetable_view table;
   text_options options;
@@ -38,7 +38,7 @@ struct text_grid {
   std::size_t label = 0; //!< width of the names of devices
 };
 
-//! Whether no other kind of a flow has the letter that a kind is drawn with.
+//! True when the letter of a kind says enough: the flow gives it, or no other kind has it.
 [[nodiscard]] constexpr bool says_enough(flow const& declared, pass_kind kind) noexcept {
   bool alone = true;
   for (int other = 0; other < declared.kind_count; ++other)

@@ -23,7 +23,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What the devices of a plan share while they are lowered, on arrays of the caller.
+//! The state that the devices of a plan share while they are lowered, on arrays of the caller.
 struct lowering {
   data_uses const& uses;
   bool evaluates = false;
@@ -34,7 +34,7 @@ struct lowering {
   int* readers = nullptr;  // as in slot_state
 };
 
-//! What lowering one device works on, for the next device to use again.
+//! Memory for the lowering of one device. The next device uses it again.
 struct lowering_space {
   reused_scratch<std::int64_t> keys;
   reused_scratch<int> counters;

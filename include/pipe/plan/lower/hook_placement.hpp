@@ -87,7 +87,7 @@ constexpr void place_validations(hook_placement& work, int device) noexcept {
   }
 }
 
-//! What a device sends when it has validated reaches one that has as well.
+//! Validates the receiver of a message if the sender has validated.
 constexpr void validate_receiver(hook_placement& work, int from, int to) noexcept {
   if (from >= work.unvalidated)
     place_validations(work, to);

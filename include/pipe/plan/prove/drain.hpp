@@ -93,10 +93,10 @@ constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved
 //! program in order and stands at a group of messages until its peer stands at the same group, at
 //! an exchange until all that take part do.
 //!
-//! This is the strictest order that any executor may impose: that one line per device is also one
-//! line per communicator, per stream and per queue. A plan that drains here drains on every
-//! transport. The graph with all ends of a message or of an exchange contracted to one node has a
-//! cycle exactly when this stops early. Works on arrays of the caller, and can stop after any item
+//! No executor may impose a stricter order: the one line per device is also one line per
+//! communicator, per stream and per queue. A plan that drains here drains on every transport. The
+//! graph with all ends of a message or of an exchange contracted to one node has a cycle exactly
+//! when this stops early. Works on arrays of the caller, and can stop after any item
 //! and go on later.
 struct plan_drain {
   plan_view work; //!< the plan that runs

@@ -228,7 +228,7 @@ public:
       holders_.push_back(holders_of(over, stage));
   }
 
-  //! Whether no device has a second stage.
+  //! True when no device has a second stage.
   [[nodiscard]] bool one_each() const {
     std::vector<bool> has(static_cast<std::size_t>(devices_));
     for (std::vector<int> const& each : holders_) {
@@ -238,7 +238,7 @@ public:
     }
     return true;
   }
-  //! Whether all layers take the same time.
+  //! True when all layers take the same time.
   [[nodiscard]] bool equal_layers() const {
     for (std::size_t i = 2; i < before_.size(); ++i)
       if (std::abs(before_[i] - before_[i - 1] - before_[1]) > tolerance * before_.back())

@@ -31,7 +31,7 @@ struct round_stages {
 
 namespace detail {
 
-//! What stages may be.
+//! The limits of stages.
 struct round_limits {
   std::span<double const> bytes = {}; //!< of the weights of each layer; empty: they do not matter
   //! Of the weights of a stage: half of a device's memory, since the next stage is loaded
@@ -41,7 +41,7 @@ struct round_limits {
 };
 
 //! Packs layers [0, last) from the back into as few runs as go under a time and a size.
-//! @return layers of each run, from the back; empty where a layer alone is too much
+//! @return layers of each run, from the back; empty where one layer is too much
 [[nodiscard]] inline std::vector<int> pack_from_back(std::span<double const> times,
                                                      std::span<double const> bytes,
                                                      double longest,

@@ -21,7 +21,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a sequence takes on a group of devices that share its tokens: `time(tokens, size)`,
+//! @brief The cost of a sequence on a group of devices that share its tokens: `time(tokens, size)`,
 //! and `bytes(tokens, size)` on each of them.
 template <class Cost>
 concept group_cost = requires(Cost const cost, int tokens, int size) {
@@ -62,7 +62,7 @@ public:
       }
   }
 
-  //! Each sequence goes to the group that then ends first of those with room for it.
+  //! Gives every sequence to the group that then ends first, of the groups with room for it.
   void first_fit(std::vector<int> const& sizes) {
     begin(sizes);
     for (int const sequence : order_) {

@@ -190,7 +190,7 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
   return links;
 }
 
-//! What a file of costs may have besides its format.
+//! The entries that a file of costs may have besides its format.
 [[nodiscard]] inline std::string list_entries(std::span<timed_kind const> kinds) {
   std::string text;
   for (char const* const name : {message_of_costs, links_of_costs, bytes_of_costs})

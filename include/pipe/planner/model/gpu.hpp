@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a prediction must know of a GPU. Header for pipelining::gpu, efficiency, band,
+//! @brief The data of a GPU that predictions need. Header for pipelining::gpu, efficiency, band,
 //! known_gpus and find_gpu.
 //!
 //! The table holds data sheets, not measurements. Programs replace any number of it, and the

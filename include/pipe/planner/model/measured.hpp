@@ -37,7 +37,7 @@ namespace detail {
   return *middle;
 }
 
-//! What messages from one device to another take: a latency, and a time per byte.
+//! The time of messages from one device to another: a latency, and a time per byte.
 struct measured_link {
   int from = 0;                //!< the device that sends
   int to = 0;                  //!< the device that receives

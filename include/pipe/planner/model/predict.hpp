@@ -58,7 +58,7 @@ peak_slot_bytes(timetable_view table, int device, slot_class of, auto const& byt
   return peak;
 }
 
-//! @brief What one unit on one stage takes on a device, in bytes.
+//! @brief The memory of one unit of one stage on a device, in bytes.
 struct unit_bytes {
   double activation = 0; //!< all that backward reads
   double kept = 0;  //!< of it what a checkpointed forward pass keeps, the stage's input included
@@ -66,8 +66,9 @@ struct unit_bytes {
 };
 
 //! @brief The most bytes of activations that a device holds at once where some are recomputed or
-//! moved in part: a checkpointed forward pass has the whole activation while it runs and `kept` of
-//! it then, `recompute` brings the rest back, and a copy takes `moved` of it to the host and back.
+//! moved in part. A checkpointed forward pass holds the whole activation while it runs, and `kept`
+//! of it afterwards. `recompute` brings the rest back. A copy takes `moved` of it to the host and
+//! back.
 //! @param bytes_of `bytes_of(pass)` gives the unit_bytes of the unit and stage of this pass.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] double peak_device_bytes(timetable_view table, int device, auto const& bytes_of) {
@@ -91,7 +92,7 @@ struct unit_bytes {
   });
 }
 
-//! @brief How a model is trained, beside its pipeline.
+//! @brief The training of a model, next to its pipeline.
 struct training_setup {
   std::int64_t sequence = 1; //!< tokens of a sequence
   int sequences = 1;         //!< sequences of a microbatch
@@ -100,7 +101,7 @@ struct training_setup {
   int expert = 1;            //!< GPUs over which the experts of a layer are spread
 };
 
-//! @brief What one stage holds of the model.
+//! @brief The parts of the model on one stage.
 struct stage_content {
   int layers = 1;         //!< layers of the model
   bool embedding = false; //!< the embedding of tokens
@@ -124,7 +125,7 @@ struct stage_bytes {
   std::int64_t carried = 0;    //!< gradients of keys and values that travel between chunks
   std::int64_t message = 0;    //!< of one microbatch: an activation or a gradient
 
-  //! @brief What is there whatever the schedule: everything but activations and messages.
+  //! @brief The bytes that every schedule needs: all but activations and messages.
   [[nodiscard]] constexpr std::int64_t resident() const noexcept {
     return weights + gradients + optimizer + logits + carried;
   }
@@ -230,8 +231,8 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return seconds + exchange_seconds(model, setup, on, stage, kind, tokens.length);
 }
 
-//! @brief Whether two devices of the pipeline sit in one machine. A device is `tensor` GPUs; those
-//! of the devices fill machine after machine.
+//! @brief True when two devices of the pipeline sit in one machine. A device is `tensor` GPUs.
+//! Devices fill machine after machine.
 [[nodiscard]] constexpr bool
 in_one_machine(gpu const& on, training_setup const& setup, int one, int other) noexcept {
   auto const machine = [&](std::int64_t number) { return number / on.gpus_per_machine; };
@@ -400,7 +401,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
 
 namespace detail {
 
-//! What a gather moves, or else the scatter: weights in bf16, gradients in single precision.
+//! The bytes of a gather, or else of a scatter: weights in bf16, gradients in single precision.
 [[nodiscard]] constexpr double travelling_bytes(stage_bytes const& stage, pass_kind kind) noexcept {
   return static_cast<double>(detail::training_kind(kind).calls == stage_call::scatter_gradients
                                ? stage.gradients
@@ -428,10 +429,11 @@ loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcep
   return detail::travelling_bytes(stage, kind) / (on.host_gb_per_s * 1e9);
 }
 
-//! @brief What runs may hold over what is predicted: the factors that published figures support.
+//! @brief The factors between predicted bytes and bytes that runs hold, as published figures have
+//! them.
 //!
-//! Without tensor parallelism 1F1B and zero-bubble figures lie within 15 %; with it up to 26 % is
-//! held beyond the count (gathered copies, reserve), with chunks up to 43 %; V shapes free a part
+//! Without tensor parallelism 1F1B and zero-bubble figures lie within 15 %. With it up to 26 % is
+//! held beyond the count (gathered copies, reserve), with chunks up to 43 %. V shapes free a part
 //! early and hold up to 29 % less than the count.
 //! @param tensor GPUs that share every layer. @param chunks of a sequence. @param v_shape whether
 //! stages lie in a V.

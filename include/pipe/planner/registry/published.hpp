@@ -128,7 +128,7 @@ template <class Make>
 
 //! Schedules of the library.
 struct published_schedules {
-  //! Their rows, in the order in which people should read about them.
+  //! Rows of the schedules, in the order in which people should read about them.
   static constexpr std::tuple rows{
     named("gpipe",
           "GPipe: all forward passes, then all backward passes; over chunks TeraPipe",

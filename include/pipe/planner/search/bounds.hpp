@@ -30,22 +30,22 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! Passes of a device with one head and one tail: nothing of it starts before, all of it is
-//! followed by so much.
+//! Passes of a device with one head and one tail: none starts before the head, and the tail follows
+//! all of them.
 struct bound_job {
   double head = 0;
   double time = 0;
   double tail = 0;
 };
 
-//! What the memory bounds ask of one stage.
+//! The facts of one stage for the memory bounds.
 struct bound_stage {
   double count = 0; //!< activations
   double least_life = HUGE_VAL;
   double least_taker = HUGE_VAL;
 };
 
-//! What the bounds ask of one device.
+//! The facts of one device for the bounds.
 struct bound_device {
   std::vector<bound_job> within;     //!< times since its own first start
   std::vector<bound_job> from_start; //!< times since the start of everything
@@ -86,7 +86,7 @@ struct stay {
   double backward;
 };
 
-//! What recomputation and copies to the host leave of a stay, where the flow has them.
+//! The least stay of an activation that orders of the case may recompute or copy to the host.
 template <class Cost>
 [[nodiscard]] least_stay least_stay_of(microbatch_graph<Cost> const& graph,
                                        Cost const& cost,
@@ -245,8 +245,8 @@ gather_facts(pipeline_view const& over, Cost const& cost, bound_case const& of) 
 
 } // namespace detail
 
-//! @brief What orders do with activations between forward and backward passes, of what their flow
-//! lets them do.
+//! @brief The choice that orders have for each activation between forward and backward passes, as
+//! far as their flow allows it.
 enum class memory_relief {
   any,           //!< keep, recompute or copy each to the host and back
   recompute,     //!< keep or recompute each
@@ -254,16 +254,16 @@ enum class memory_relief {
   copy           //!< keep or copy each, as under `with_offload`
 };
 
-//! @brief What a bound may presume of the orders that it is for.
+//! @brief The facts that a bound may presume of its orders.
 struct bound_options {
   //! Activations that a device may hold, in whole microbatches of one stage; or in the unit of
   //! `chunk_shares`.
   double memory_limit = std::numeric_limits<double>::infinity();
   //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
-  //! shares. Or what the activation of each unit takes in any unit of memory, such as tokens,
-  //! [units]; under a limit unequal numbers of chunks need that. Not owned.
+  //! shares. Or the memory of the activation of each unit, [units], in any measure, such as tokens.
+  //! Under a limit unequal numbers of chunks need these. Not owned.
   std::span<double const> chunk_shares = {};
-  //! Whether forward and backward passes may overlap in pairs, at the time the cost gives for them.
+  //! True when forward and backward passes may overlap in pairs, at the time that the cost has.
   bool pairs = false;
   memory_relief relief = memory_relief::any; //!< what the orders do to free memory in between
 };

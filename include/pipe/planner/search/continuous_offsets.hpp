@@ -161,7 +161,7 @@ private:
       patterns_.push_back(one);
   }
 
-  //! Everybody waits for the turn at the loss: it counts in both stages of every device.
+  //! The wait for the turn at the loss counts in both stages of every device.
   [[nodiscard]] std::int64_t loss_cost(device_pattern const& on) const {
     return std::int64_t{2} * devices_ *
            at_least(on.start[leg::backward_down] - on.start[leg::forward_up], times_.forward);

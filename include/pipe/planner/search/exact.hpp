@@ -28,13 +28,13 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What an exact search may use.
+//! @brief The options of an exact search.
 struct exact_options {
   //! Units of memory that a device may hold; an activation takes `activation_units` of them.
   int memory_limit = 0x7fff;
   int activation_units = 1; //!< units of an activation
-  //! Units of the input of a stage, which is all that a forward pass keeps that is followed by a
-  //! recomputation.
+  //! Units of the input of a stage. A forward pass keeps nothing else if a recomputation follows
+  //! it.
   int input_units = 0;
   //! Time of a copy of an activation to the host, or back, on the one copy lane of each device;
   //! negative: there are no copies.
@@ -175,7 +175,7 @@ inline void check_exact(shape const& extents, exact_options const& options) {
 
 } // namespace detail
 
-//! @brief What an exact search has found and proven.
+//! @brief The order that an exact search has found, and the bound that it has proven.
 struct exact_order {
   //! No order in which microbatches do not overtake each other takes less than this.
   double bound = 0;

@@ -31,15 +31,15 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a search makes least.
+//! @brief The time that a search makes least.
 enum class search_goal : std::uint8_t { makespan, span };
 
-//! @brief What a search may use, and when it ends.
+//! @brief The options of a search for an order.
 struct order_search_options {
   //! Activations that a device may hold, in chunks of one stage.
   int memory_limit = detail::unlimited;
   search_goal goal = search_goal::makespan; //!< what is made least
-  //! Whether backward passes may come apart into their halves. False: orders stay as whole as the
+  //! True when backward passes may come apart into their halves. False: orders stay as whole as the
   //! ones to start from, and own ones have whole backward passes.
   bool split_backward = true;
   std::uint64_t seed = 1;            //!< the same seed gives the same order
@@ -47,14 +47,14 @@ struct order_search_options {
   bool own_starts = true;            //!< whether to start from own orders, too
 };
 
-//! @brief What a search tells whoever watches.
+//! @brief The progress of a search, for its watcher.
 struct order_search_progress {
   std::int64_t moves = 0; //!< that were tried
   double best = 0;        //!< time of the best order so far
   double bound = 0;       //!< no order takes less
 };
 
-//! @brief What a search has found.
+//! @brief The order that a search has found.
 struct found_order {
   dynamic_timetable table; //!< verified; as early as its order allows
   double time = 0;         //!< its makespan or span, as was the goal
@@ -62,7 +62,7 @@ struct found_order {
   double start = 0; //!< the least time of the orders given that keep the limit; infinite for none
   std::int64_t moves = 0; //!< that were tried
 
-  //! Nothing is left to find.
+  //! True when nothing is left to find.
   [[nodiscard]] bool proven() const noexcept { return time <= bound * (1 + 1e-9); }
 };
 

@@ -63,11 +63,11 @@ public:
     return true;
   }
 
-  //! Whether the last start had times at all: no passes that wait in a circle.
+  //! True when the last start had times at all: no passes wait in a circle.
   [[nodiscard]] bool timed() const noexcept { return timed_; }
-  //! When each node starts.
+  //! The start of each node.
   [[nodiscard]] std::vector<double> const& starts() const noexcept { return heads_; }
-  //! What is to become least: the end of the last pass, or the longest span.
+  //! The time that is to become least: the end of the last pass, or the longest span.
   [[nodiscard]] double length() const noexcept { return length_; }
 
   [[nodiscard]] node_rows rows() const {

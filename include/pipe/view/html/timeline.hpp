@@ -61,7 +61,7 @@ inline constexpr page_slider pass_sliders[] = {
 };
 inline constexpr std::size_t pass_slider_count = std::size(pass_sliders);
 
-//! Those that passes share: exchanges inside them, pairs, and what is between them.
+//! The times that passes share: exchanges inside them, pairs, and messages between them.
 inline constexpr page_slider other_sliders[] = {
   {"all_reduce",
    "all-reduce",
@@ -212,7 +212,7 @@ make_html_timeline(timetable_view table, timetable_caption const& about, ModelOf
 
 //! @brief The same for one cost model: passes take as much more as the sliders say of the times
 //! that `about` has.
-//! @param cost what `table` was timed with; a fused backward must take the sum of its halves.
+//! @param cost the costs of `table`; a fused backward must take the sum of its halves.
 template <cost_model Cost>
 [[nodiscard]] html_timeline
 make_html_timeline(timetable_view table, timetable_caption const& about, Cost const& cost) {
@@ -226,13 +226,13 @@ make_html_timeline(timetable_view table, timetable_caption const& about, Cost co
 
 namespace detail {
 
-//! The value of a slider: a time that is not given is that of the passes that it stands for.
+//! The value of a slider. A recomputation without a time takes as long as a forward pass.
 [[nodiscard]] inline double slider_value(page_slider const& slider, uniform_cost const& cost) {
   double const time = cost.*slider.time;
   return slider.time == &uniform_cost::recompute && time < 0 ? cost.forward : time;
 }
-//! What the value of a slider is multiplied with, so that a schedule of other costs keeps its ratio
-//! to those of the page.
+//! The factor of the value of a slider. By it a schedule of other costs keeps its ratio to the
+//! costs of the page.
 [[nodiscard]] inline double
 slider_ratio(page_slider const& slider, uniform_cost const& page, uniform_cost const& own) {
   double const value = slider_value(slider, page);

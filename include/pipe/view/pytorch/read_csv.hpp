@@ -45,7 +45,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What an action does. The first four are passes, in the order of `pass_kind`.
+//! The verb of an action. The first four are passes, in the order of `pass_kind`.
 enum class pytorch_verb : std::uint8_t {
   forward,
   backward,
@@ -412,7 +412,7 @@ private:
 
 } // namespace detail
 
-//! @brief What a file says.
+//! @brief The contents of a file.
 struct pytorch_schedule {
   device_orders orders;      //!< the passes of every device
   std::vector<int> cells;    //!< [n] the cell of every pass in its line, counted from 1

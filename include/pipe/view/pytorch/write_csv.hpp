@@ -23,10 +23,11 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Whether a file has the messages between devices.
+//! @brief The contents of a file: passes only, or also the messages between devices.
 enum class pytorch_content : std::uint8_t { passes, passes_and_messages };
 
-//! @brief Which torch reads a file with messages. Without messages all versions read the same.
+//! @brief The version of torch that reads a file with messages. All versions read a file without
+//! them.
 enum class pytorch_release : std::uint8_t {
   v2_10, //!< 2.10 to 2.14: a REDUCE_GRAD of each stage, in which gradients are divided by M
   v2_15  //!< 2.15: also a WAIT_REDUCE_GRAD of each stage, and a WAIT_SEND of each message
@@ -173,7 +174,7 @@ private:
     }
     return next - first;
   }
-  //! Whether a kind does this with a datum that a gather does that with.
+  //! True when a kind does `what` with a datum with which a gather does `gather_does`.
   [[nodiscard]] bool meets_gather(pass_kind kind, does what, does gather_does) const {
     flow const& declared = *order_.over.declared;
     kind_of_pass const& one = declared[kind];
