@@ -95,7 +95,7 @@ struct item {
   pass work;                       //!< the pass to run, or the pass that makes the message
   int peer = nothing;              //!< the device at the other end of a message
   //! The communicator of the message, numbered on this device; of a copy, its engine, numbered
-  //! behind them; `nothing` for what the compute engine runs.
+  //! after them; `nothing` on the compute engine.
   int lane = nothing;
   //! Messages of one group are posted together; numbered on this device. They go to and come from
   //! one peer, those of an exchange several.
@@ -139,7 +139,7 @@ namespace detail {
   return step.about == subject::gather || step.about == subject::spread;
 }
 
-//! True for a step of an engine that works beside the compute engine.
+//! True for a step of an engine that works next to the compute engine.
 [[nodiscard]] constexpr bool runs_beside(item const& step) noexcept {
   return step.what == operation::run && step.lane != nothing;
 }
@@ -166,8 +166,8 @@ namespace detail {
          (one.about != subject::pass || one.work == other.work);
 }
 
-//! The item behind those that start together with item `first`: the messages of one group,
-//! or the two halves of a composite pass. Any other item starts alone.
+//! The item after the ones that start together with item `first`: the messages of one group,
+//! or the two halves of a composite pass. Any other item starts by itself.
 //! @pre `first` is the first of its group.
 [[nodiscard]] constexpr int end_of_group(std::span<item const> steps, int first) noexcept {
   item const& head = steps[static_cast<std::size_t>(first)];

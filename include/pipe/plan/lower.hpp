@@ -393,10 +393,10 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
   return detail::lower_programs<Policy>(table, false, hooks, events, sizes, options);
 }
 
-//! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. No buffer
+//! @brief Lowers the forward passes of a timetable only: the same pipeline, evaluated. No buffer
 //! lives on for a backward pass (`activation` is memory to work in), and there are no gradients
 //! that steps could follow. Where the sizes have `totals_bytes`, stages contribute rows of totals
-//! behind their passes, and every device gets them all (but for placements that keep several
+//! after their passes, and every device gets them all (but for placements that keep several
 //! copies of stages).
 //!
 //! Such a plan may follow a plan for training, and the other way round, without a barrier:

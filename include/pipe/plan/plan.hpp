@@ -54,7 +54,7 @@ struct plan_view {
   int other_messages = 0;                   //!< messages that no pass makes
   std::int64_t const* host_bytes = nullptr; //!< [P], of the arena on the host
   detail::sized_slot const* further =
-    nullptr; //!< what items of such stages use beside `in` and `out`
+    nullptr; //!< slots that items of such stages use after `in` and `out`
   step_validation validation = step_validation::at_once; //!< where there are totals
 
   //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
@@ -144,7 +144,7 @@ struct plan {
   char const* policy = "";                               //!< the name of the communication policy
   detail::communicator_key key = nullptr;                //!< which messages share a communicator
   bool duplex_groups = true;                             //!< groups may have both directions
-  bool evaluates = false;                                //!< forward passes alone
+  bool evaluates = false;                                //!< forward passes only
   std::int64_t tied_bytes = 0;                           //!< of the gradient of a tied weight
   std::int64_t totals_bytes = 0;                         //!< of a stage's row of the totals
   int other_messages = 0;                                //!< messages that no pass makes
@@ -155,7 +155,7 @@ struct plan {
   std::vector<detail::slot_layout> layouts;              //!< [P][slot_classes]
   std::vector<std::int64_t> arena_bytes;                 //!< [P]
   std::vector<std::int64_t> host_bytes;                  //!< [P], of the arenas on the host
-  std::vector<detail::sized_slot> further;               //!< what items use beside `in` and `out`
+  std::vector<detail::sized_slot> further;               //!< slots of items after `in` and `out`
   step_validation validation = step_validation::at_once; //!< of the step of the optimizer
 
   [[nodiscard]] plan_view view() const noexcept {

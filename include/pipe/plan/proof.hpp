@@ -30,7 +30,7 @@ enum class plan_rule : std::uint8_t {
   unordered,     //!< a step may start before an item that it depends on is complete
   incomplete,    //!< a step uses gradients that are not complete when it runs
   not_validated, //!< an early step of the optimizer is not validated in the plan that follows, or
-                 //!< behind a step of that plan that cannot run again
+                 //!< after a step of that plan that cannot run again
   seam           //!< two plans in a row differ in their devices, stages or communicators
 };
 

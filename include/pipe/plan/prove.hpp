@@ -127,11 +127,11 @@ constexpr proof find_broken(plan_view work) {
 //! agree on its order. Groups are the same at both ends, exchanges at all of theirs. The plan
 //! drains with no buffering at all (see `plan_drain`). Every pass runs once, on the device of its
 //! stage. No slot is written while it may still be read, and every pass reads what was made for it,
-//! on the strength of the plan's waits and the order of streams alone. What follows complete
-//! gradients runs once for each stage concerned, behind the last pass that adds to them. Where the
-//! step of the plan before is validated, devices have run nothing before that could not run again.
-//! A plan that is proven may follow itself without a barrier between devices: it leaves no message
-//! behind, so the next iteration starts on empty edges.
+//! by the plan's waits and the order of streams only. The work that follows complete gradients runs
+//! once for each stage concerned, after the last pass that adds to them. Where the step of the plan
+//! before is validated, devices have run nothing before that could not run again.
+//! A plan that is proven may follow itself without a barrier between devices: it leaves no message,
+//! so the next iteration starts on empty edges.
 //!
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md
@@ -144,7 +144,7 @@ constexpr proof find_broken(plan_view work) {
 //!
 //! Both are proven by themselves; both are for the same devices and stages, and share
 //! communicators. Each device runs its program of the second plan after the whole of its program of
-//! the first. Both leave every edge empty, so the second meets what it would meet alone. Where the
+//! the first. Both leave every edge empty, so the second meets the same as by itself. Where the
 //! first takes early steps of the optimizer, the second validates them, and else it must not.
 //!
 //! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.

@@ -16,7 +16,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Anything that text can be appended to: std::string, or a file behind a member `append`.
+//! @brief Anything that text can be appended to: std::string, or a file with a member `append`.
 template <class Sink>
 concept text_sink = requires(Sink& out, std::string_view text) {
   out.append(text);
@@ -58,7 +58,7 @@ struct digits_of {
 } // namespace detail
 
 //! @brief Appends the shortest decimal that reads back as the same double; with an exponent only
-//! where it has more than 16 digits before the point or begins after the fifth digit behind it.
+//! where it has more than 16 digits before the point or begins after its fifth decimal.
 //! @throws std::invalid_argument for what is not finite, as all that append a double.
 void append_number(text_sink auto& out, double value) {
   out.append(detail::digits_of(value,

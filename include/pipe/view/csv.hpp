@@ -50,7 +50,7 @@ void append_csv_text(Sink& out, std::string_view text) {
 
 //! @brief Writes one line per pass, device after device, under the heading
 //!        `device,kind,stage,microbatch,chunk,start,end`. The kind is its letter
-//! in the flow, or its word where it has none. What other engines do stands behind the passes of
+//! in the flow, or its word where it has none. Passes of other engines stand after the passes of
 //! all devices.
 //! @complexity O(n) for n passes.
 template <text_sink Sink>

@@ -162,8 +162,8 @@ void append_counts(text_sink auto& out, shape const& extents, bool stages_too) {
 
 } // namespace detail
 
-//! @brief The share of the makespan in which a device is idle, as a mean over devices. What a step
-//! with a barrier behind it loses; on the span it is `bubble_rate`.
+//! @brief The share of the makespan in which a device is idle, as a mean over devices. A step with
+//! a barrier after it loses that share; on the span it is `bubble_rate`.
 //! @complexity O(n) for n passes.
 [[nodiscard]] constexpr double makespan_bubble_rate(timetable_view table) noexcept {
   return detail::idle_share(table, makespan(table));

@@ -71,8 +71,8 @@ void write_json_rows(text_sink auto& out, timetable_view table, int first) {
 //! @brief Writes one object: `schedule`, the extents, `cost`, `chunk_shares`, `makespan`, `span`,
 //! `bubble_rate` on the span, `makespan_bubble_rate`, `least_makespan` and `least_span` where they
 //! are known, `peak_activations` and `peak_weight_inputs` per device in whole microbatches of one
-//! stage, and `passes` per device. What engines beside the compute engine do stands behind them in
-//! the same form, where they do anything: `copy_out`, `copy_in` and `network`.
+//! stage, and `passes` per device. Passes of other engines stand after them in the same form, where
+//! there are any: `copy_out`, `copy_in` and `network`.
 //! @complexity O(n) for n passes.
 void write_json(text_sink auto& out, timetable_view table, timetable_caption const& about) {
   shape const& extents = table.over.extents;

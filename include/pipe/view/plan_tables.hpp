@@ -28,7 +28,7 @@ namespace detail {
 struct call_count {
   int passes = 0;      //!< passes that stages launch for
   int waits = 0;       //!< cudaStreamWaitEvent before a pass or a group
-  int records = 0;     //!< cudaEventRecord behind what is waited for
+  int records = 0;     //!< cudaEventRecord after a step that others wait for
   int messages = 0;    //!< ncclSend, ncclRecv, and ncclBroadcast for those of one exchange
   int group_marks = 0; //!< ncclGroupStart and ncclGroupEnd, where a group has several messages
   int joins = 0;       //!< records and waits at the start and the end of the iteration

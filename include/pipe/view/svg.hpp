@@ -25,7 +25,7 @@ namespace pipelining::inline v0_3 {
 
 //! @brief How large a picture may become.
 struct svg_options {
-  double most_width = 1800; //!< of the plot alone, in pixels; half more where that shows numbers
+  double most_width = 1800; //!< of the plot only, in pixels; half more where that shows numbers
   int most_tooltips = 5000; //!< passes beyond which cells say nothing under the mouse
 };
 
@@ -63,7 +63,7 @@ struct svg_layout {
   double top = 74;
   double row = 34; //!< height of a row and the gap below it
   std::vector<int>
-    copying{}; //!< engines with work beside the passes of some device: thinner rows below
+    copying{}; //!< engines with work next to the passes of some device: thinner rows below
   double gap = 4;
   double plot_width = 0;
   double width = 0;
@@ -299,8 +299,8 @@ void write_axis(text_sink auto& out, svg_layout const& layout) {
   append(out, "time</text>\n");
 }
 
-//! A bar and a number behind every row: the peak activations of the device, and where backward
-//! passes are split, lighter behind them, its peak weight inputs.
+//! A bar and a number after every row: the peak activations of the device, and where backward
+//! passes are split, lighter after them, its peak weight inputs.
 void write_peaks(text_sink auto& out, svg_layout const& layout, timetable_caption const& about) {
   int const devices = layout.table.over.extents.devices;
   double most = 0;
@@ -403,7 +403,7 @@ void write_legend(text_sink auto& out, svg_layout const& layout, timetable_capti
 
 //! @brief Writes a picture: devices as rows, time to the right, kinds by colour, microbatches as
 //! numbers in cells where they are legible, shades for chunks and for the stages of a device,
-//! overlapped pairs as halves of a cell, peak activations behind each row, legend and figures.
+//! overlapped pairs as halves of a cell, peak activations after each row, legend and figures.
 //!
 //! Well-formed SVG 1.1 without scripts or style sheets, so that slides and converters take it.
 //! @complexity O(n) for n passes.

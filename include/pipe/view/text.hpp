@@ -135,7 +135,7 @@ void write_text_row(text_sink auto& out, text_grid const& grid, int row) {
   out.append(std::string(static_cast<std::size_t>(grid.columns - column), '.'));
 }
 
-//! Columns that the longest name of a cell takes, with a space behind it.
+//! Columns that the longest name of a cell takes, with a space after it.
 [[nodiscard]] inline std::size_t widest_cell(timetable_view table) {
   std::string name = "F";
   append_number(name, table.over.extents.microbatches - 1);
@@ -228,7 +228,7 @@ void write_text_legend(text_sink auto& out, text_grid const& grid) {
 
 //! @brief Writes the figures of a timetable and a grid with one row per device, time to the right,
 //! scaled to the width, peak activations at the end of each row and, where backward passes are
-//! split, behind them peak weight inputs. Below it a row for each engine that copies.
+//! split, after them peak weight inputs. Below it a row for each engine that copies.
 //! @complexity O(n + P width) for n passes.
 void write_text(text_sink auto& out,
                 timetable_view table,

@@ -167,7 +167,7 @@ struct arena_sizes {
 //! Sums that do not fit 62 bits stay at 2^62, which no limit allows. A negative size stays in its
 //! layout, for `check_sizes` to name.
 //!
-//! @param layouts [slot_classes], with `count` set. @param further what items use beside `in` and
+//! @param layouts [slot_classes], with `count` set. @param further slots of items after `in` and
 //! `out`.
 //! @complexity O(n) for n items.
 template <buffer_sizes Sizes>

@@ -110,7 +110,7 @@ constexpr further_slots lower_slots(lowering const& shared,
   return state.further;
 }
 
-//! Marks the pass of every stage behind which its weight gradients are complete.
+//! Marks the pass of every stage after which its weight gradients are complete.
 constexpr void mark_complete_stages(data_uses const& uses, program& work) noexcept {
   scratch<bool> seen(uses.stage_count, false);
   for (int i = work.count - 1; i >= 0; --i) {

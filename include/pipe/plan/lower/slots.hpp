@@ -28,7 +28,7 @@ struct slot_pool {
   //! streams can; else null.
   int* readers = nullptr;
   int first = 0;      //!< of freed, the slot to take next
-  int last = 0;       //!< one behind the last of freed
+  int last = 0;       //!< one after the last of freed
   int count = 0;      //!< slots that exist
   int peak = nothing; //!< the item that was the first to need that many
 
@@ -52,7 +52,7 @@ struct slot_pool {
 };
 
 //! @brief When the steps of a device start and end, where the timetable says so: [items], null
-//! where copies need not be told apart from what runs beside them.
+//! where copies need not be told apart from other passes.
 struct item_times {
   double const* starts = nullptr; //!< of every step
   double const* ends = nullptr;   //!< of every step

@@ -96,11 +96,11 @@ constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved
 //! No executor may impose a stricter order: the one line per device is also one line per
 //! communicator, per stream and per queue. A plan that drains here drains on every transport. The
 //! graph with all ends of a message or of an exchange contracted to one node has a cycle exactly
-//! when this stops early. Works on arrays of the caller, and can stop after any item
-//! and go on later.
+//! when this stops early. Works on arrays of the caller, and can stop after any item and go on
+//! later.
 struct plan_drain {
   plan_view work; //!< the plan that runs
-  int* at;        //!< [P], the item that a device stands at, or behind the last
+  int* at;        //!< [P], the item that a device stands at, or after the last
   int* stack;     //!< [P], devices that may go on
   bool* queued;   //!< [P], devices on the stack
   int depth = 0;  //!< devices on the stack
@@ -146,7 +146,7 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
   return done;
 }
 
-//! @brief True when a device is behind its last item.
+//! @brief True when a device is after its last item.
 [[nodiscard]] constexpr bool ended(plan_drain const& run, int device) noexcept {
   return static_cast<std::size_t>(run.at[device]) == run.work.program_of(device).size();
 }

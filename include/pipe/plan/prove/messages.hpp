@@ -82,8 +82,8 @@ constexpr proof check_exchanges(plan_view work, int device) {
   return {};
 }
 
-//! Waits point back behind the group, passes and peers exist, groups are contiguous, each with a
-//! number of its own, one lane, and one peer or one exchange.
+//! Waits point to items before the group, passes and peers exist, groups are contiguous, each with
+//! a number of its own, one lane, and one peer or one exchange.
 constexpr proof check_form(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());

@@ -306,7 +306,7 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
   return walk.verdict;
 }
 
-//! The classes lie one behind the other in the arena, and every slot holds what goes through it.
+//! The classes lie one after the other in the arena, and every slot has room for its content.
 constexpr proof check_layout(plan_view work, int device) noexcept {
   std::int64_t ends[2]{}; // on the device, on the host
   for (int of = 0; of < slot_classes; ++of) {

@@ -144,7 +144,7 @@ cuts(std::int64_t layers, std::int64_t stages, std::int64_t most) noexcept {
   return count;
 }
 
-//! The next cut in lexicographic order; false behind the last.
+//! The next cut in lexicographic order; false after the last.
 inline bool next_cut(std::vector<int>& cut) {
   for (std::size_t i = cut.size() - 1; i-- > 0;) {
     int behind = 0;

@@ -67,9 +67,10 @@ struct round_limits {
 
 } // namespace detail
 
-//! @brief The stages whose list takes least: for every time that a run of layers takes, from that
-//! of the slowest layer on, layers are packed from the back into runs that take no longer; of all
-//! these the one with the least max(S, P) times its time, the smaller time where several have that.
+//! @brief The stages whose list takes least. The candidates are the times of runs of layers, from
+//! the time of the slowest layer on. For each, layers are packed from the back into runs that take
+//! no longer. The best candidate has the least max(S, P) times its time; of several, the smaller
+//! time.
 //!
 //! A backward stage takes the forward and the backward passes of its layers, a forward stage the
 //! forward passes. The first backward stage has as many of the last layers as fit, and forward
@@ -77,7 +78,7 @@ struct round_limits {
 //!
 //! @param devices P.
 //! @throws std::invalid_argument for no layers, times that are negative or no number, bytes that
-//! are not one for each layer, or a layer that alone has too many.
+//! are not one for each layer, or one layer that has too many.
 //! @complexity O(L^3) for L layers.
 //! @source RoundPipe's rule (its repository, ITcarrot/RoundPipe); candidates are the times that
 //! stages can have.

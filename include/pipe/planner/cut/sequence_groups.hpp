@@ -161,8 +161,8 @@ private:
   std::vector<int> group_of_;
 };
 
-//! Calls `with` for groups of one size, then for some groups of one size beside others of a smaller
-//! one: what `each_sum_of_powers` comes to last where there are many. At most `most` of them.
+//! Calls `with` for groups of one size, then for some groups of one size next to others of a
+//! smaller one. `each_sum_of_powers` comes to these last. At most `most` of them.
 void each_plain_sum(int devices, std::int64_t most, auto const& with) {
   auto const give = [&](int count, int larger, int smaller) {
     int const rest = devices - count * larger;

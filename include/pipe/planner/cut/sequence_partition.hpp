@@ -7,7 +7,7 @@
 //! chunk_sequences.
 //!
 //! Attention makes a later token dearer than an earlier one. Chunks of equal length then differ in
-//! work, a light forward pass stands beside a heavy backward pass in every round, and Seq1F1B can
+//! work, a light forward pass stands next to a heavy backward pass in every round, and Seq1F1B can
 //! be slower than 1F1B. Chunks of equal work bring its bubble back.
 
 #include <pipe/flow/flow.hpp>
@@ -300,7 +300,7 @@ fastest_partition(int tokens, int chunks, chunk_time auto const& time, int align
 //!
 //! Exact over all cuts at multiples of `alignment`, whatever the times.
 //!
-//! @param time `time(length, prefix)` of a slice of `length` tokens behind `prefix` earlier ones on
+//! @param time `time(length, prefix)` of a slice of `length` tokens after `prefix` earlier ones on
 //! one stage; asked once for each of n (n + 1) / 2 slices, n = tokens / alignment.
 //! @param alignment all slices but the last are multiples of it.
 //! @return the tokens of each slice, first to last.
@@ -442,7 +442,7 @@ using packed_microbatch = std::vector<std::vector<sequence_piece>>;
 }
 
 //! @brief The times of packed chunks, the same on every stage: those of their pieces together. A
-//! piece attends to its own sequence alone.
+//! piece attends to its own sequence only.
 //! @tparam Time the time of a piece for its length and the tokens of its sequence before it.
 template <chunk_time Time>
 class packed_cost {

@@ -200,7 +200,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
 }
 
 //! @brief Seconds of one pass of a stage: arithmetic at the given efficiency, exchanges of tensor
-//! and expert parallelism behind it.
+//! and expert parallelism after it.
 //! @param tokens those of the chunk.
 //! @pre kind is not `backward`
 //! @source own derivation
@@ -264,8 +264,8 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
          setup.tensor / (on.host_gb_per_s * 1e9);
 }
 
-//! @brief Bytes of the message of a stage to the one behind it, on one GPU: an activation; behind
-//! a projection query, keys and values too, behind attention its output.
+//! @brief Bytes of the message of a stage to the next one, on one GPU: an activation; after a
+//! projection query, keys and values too, after attention its output.
 [[nodiscard]] constexpr std::int64_t sent_bytes(transformer const& model,
                                                 training_setup const& setup,
                                                 stage_content const& stage,
@@ -533,7 +533,7 @@ private:
 //! @brief Costs like those of `predict_costs`, with the passes of shards: a product with the rows
 //! of a shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A
 //! look-up in the embedding takes no time, as in `predict_costs`. A datum for all shards is as
-//! many messages of its device, one behind the other, and so are those of all shards to one device.
+//! many messages of its device, one after the other, and so are those of all shards to one device.
 //! @param extents of `with_vocabulary` @param content as `shard_contents` gives it
 //! @throws std::invalid_argument as `predict_costs` does.
 //! @complexity O(S C)

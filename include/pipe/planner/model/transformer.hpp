@@ -23,7 +23,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Some tokens of each sequence: `length` of them behind `prefix` earlier ones.
+//! @brief Some tokens of each sequence: `length` of them after `prefix` earlier ones.
 struct token_range {
   std::int64_t length = 1; //!< tokens
   std::int64_t prefix = 0; //!< tokens before them
@@ -238,7 +238,7 @@ activation_bytes(transformer const& model, std::int64_t tokens, int sequences = 
   return sequences * tokens * (attention + feed_forward + norms);
 }
 
-//! @brief Of these, the bytes of attention alone: query, keys, values, output and log-sum-exp.
+//! @brief Of these, the bytes of attention only: query, keys, values, output and log-sum-exp.
 [[nodiscard]] constexpr std::int64_t attention_activation_bytes(transformer const& model,
                                                                 std::int64_t tokens,
                                                                 int sequences = 1) noexcept {

@@ -206,8 +206,8 @@ private:
     nodes_.push_back({what, device(what.stage), cost.duration(what)});
   }
 
-  //! Shortens all passes by one factor, such that the two of a pair fit one behind the other into
-  //! the time of the pair: what bounds them then bounds orders with pairs.
+  //! Shortens all passes by one factor, such that the two of a pair fit one after the other into
+  //! the time of the pair. A bound on these passes then is a bound on orders with pairs.
   void fit_pairs(Cost const& cost) {
     double factor = 1;
     for (bound_node const& one : nodes_)

@@ -64,7 +64,7 @@ struct bound_device {
   double forward_per_weight = 0;         //!< the most
   double backward_per_weight = 0;        //!< the most
   double first_backward = HUGE_VAL;      //!< start of its first backward pass since its first start
-  double behind_last_forward = HUGE_VAL; //!< least time behind the forward pass it runs last
+  double behind_last_forward = HUGE_VAL; //!< least time after the forward pass it runs last
   bool has_shards = false;               //!< stages of groups, too
 };
 
@@ -381,7 +381,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 //! of equal costs, O(P E), and O(S C E) under a memory limit, with E edges between its passes: O(S
 //! C) in a chain.
 //! @source own derivation: longest paths, Jackson's preemptive schedule per device, Little's law,
-//! and windows before the first backward and behind the last forward pass.
+//! and windows before the first backward and after the last forward pass.
 [[nodiscard]] time_bounds least_times(pipeline_view const& over,
                                       cost_model auto const& cost,
                                       bound_options const& options = {}) {

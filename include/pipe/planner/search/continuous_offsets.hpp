@@ -46,7 +46,8 @@ struct continuous_block {
   }
 };
 
-//! How the passes of one device lie in the interval: starts behind the start of `forward_down`.
+//! The places of the passes of one device in the interval: starts after the start of
+//! `forward_down`.
 struct device_pattern {
   int start[leg::count];
   std::int64_t weight_wait; //!< from the backward passes to the ends of their weight gradients

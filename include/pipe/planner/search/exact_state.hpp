@@ -26,7 +26,7 @@ namespace pipelining::inline v0_3::detail {
 enum class exact_kind : std::uint8_t {
   none,
   forward,
-  light_forward, //!< a forward pass that keeps its input alone
+  light_forward, //!< a forward pass that keeps its input only
   recompute,     //!< brings back what a light forward pass did not keep
   backward_input,
   backward_weight,
@@ -124,7 +124,7 @@ struct exact_stage {
   std::int8_t input = 0;
   std::int8_t weight = 0;
   std::uint8_t bare = 0;    //!< by label, where there is recomputation: it has not ended
-  exact_arrivals to_next;   //!< of activations at the stage behind
+  exact_arrivals to_next;   //!< of activations at the next stage
   exact_arrivals to_before; //!< of gradients at the stage before
 };
 
@@ -305,7 +305,7 @@ inline void decline(exact_world const& world,
   }
 }
 
-//! Begins every copy that an idle lane may begin now, beside waiting.
+//! Begins every copy that an idle lane may begin now. Waiting stays one of its ways.
 inline void begin_copies(exact_world const& world,
                          exact_state& at,
                          int device,

@@ -126,8 +126,8 @@ public:
   [[nodiscard]] double best() const noexcept { return best_; }
   [[nodiscard]] bool done() const noexcept { return any_ && best_ <= bound_ * (1 + 1e-12); }
 
-  //! Rounds of annealing, the worse half of the pool left behind after each, then ever longer
-  //! rounds from the best. `watch(best, moves)` false ends it.
+  //! Rounds of annealing, each longer than the one before, up to a limit. The worse half of the
+  //! pool is dropped after each, until the best is left. `watch(best, moves)` false ends it.
   void improve(std::int64_t most_moves, auto const& watch) {
     most_ = most_moves;
     std::int64_t const size = graph_.size();

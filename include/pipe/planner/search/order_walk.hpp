@@ -7,8 +7,8 @@
 //!
 //! The order of all devices is one sequence in which nobody stands before what it waits for, so
 //! that no move can make a circle. A move takes one pass to another place. Only the passes between
-//! both places start at new times as far as the rest is concerned; with the longest path behind
-//! every pass at hand, the new makespan follows from them alone.
+//! both places start at new times as far as the rest is concerned; with the longest path after
+//! every pass at hand, the new makespan follows from them only.
 
 #include <pipe/planner/search/order_graph.hpp>
 
@@ -218,7 +218,7 @@ private:
     return true;
   }
 
-  //! Takes a pass past `jumps` passes of its device that stand behind it.
+  //! Takes a pass past `jumps` passes of its device that stand after it.
   bool move_down(graph_node node, int jumps, double limit) {
     std::int32_t highest = of_.size();
     for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)

@@ -332,7 +332,7 @@ void append_measured(text_sink auto& out, html_timeline const& line) {
   return text;
 }
 
-//! The extents, and what colours and figures follow from beside the passes.
+//! The extents, and facts besides the passes from which colours and figures follow.
 void append_extents(text_sink auto& out, html_timeline const& line) {
   timetable_view const& shown = line.shown;
   shape const& extents = shown.over.extents;

@@ -36,7 +36,7 @@ namespace detail {
 //! A time of `uniform_cost` that a reader of a page may change.
 struct page_slider {
   std::string_view key;  //!< in the data of the page
-  std::string_view word; //!< beside the slider
+  std::string_view word; //!< next to the slider
   std::string_view title;
   double uniform_cost::*time;
 };
@@ -92,7 +92,7 @@ struct pass_time {
   return result;
 }
 
-//! Finds the times of passes by asking a cost model once for each slider alone.
+//! Finds the times of passes by asking a cost model once for each slider by itself.
 template <class Model>
 class time_probe {
 public:

@@ -41,7 +41,7 @@ void append_cell(std::string& row, Part const&... parts) {
   append(row, row.empty() ? "" : ",", parts...);
 }
 
-//! The letter of torch's action for a pass, or 0 for what torch does beside its file: gathers and
+//! The letter of torch's action for a pass, or 0 for passes that its file leaves out: gathers and
 //! scatters of weights, and what the user's stages do within a backward pass: recomputation, by
 //! checkpointing, and copies to the host, by hooks of saved tensors.
 //! @throws std::invalid_argument for a pass of a user's own kind.
