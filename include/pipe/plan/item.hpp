@@ -82,7 +82,8 @@ namespace detail {
 }
 } // namespace detail
 
-//! @brief One step of a device's program: run a pass, or send or receive what a pass has made.
+//! @brief One step of a device's program: run a pass, or send or receive the data that a pass has
+//! made.
 //!
 //! A message is named by the pass that makes it; both of its ends carry that pass. Steps about
 //! something else than passes name their stage by `work.stage`, its copy by a microbatch that takes
@@ -98,15 +99,15 @@ struct item {
   //! after them; `nothing` on the compute engine.
   int lane = nothing;
   //! Messages of one group are posted together; numbered on this device. They go to and come from
-  //! one peer, those of an exchange several.
+  //! one peer; the messages of an exchange have several peers.
   int group = nothing;
   int sequence =
     nothing; //!< how many messages went the same way between the same devices before this one
-  //! The same at both ends: of a message that a pass makes, which of the stages that read it the
-  //! message is for; of one that no pass makes, a number of its own.
+  //! The same at both ends. A message that a pass makes: the number of its reader among the stages
+  //! that read it. Another message: a number of its own.
   int number = 0;
-  //! Of a message that is one of an exchange, which is one step of all devices that take part: the
-  //! number of the exchange, the same at all of its ends.
+  //! The number of the exchange that a message is part of, the same at all of its ends. An exchange
+  //! is one step of all devices that take part.
   int exchange = nothing;
   std::int64_t in_bytes = 0;  //!< size of what is in `in`
   std::int64_t out_bytes = 0; //!< size of what goes into `out`
@@ -125,7 +126,7 @@ struct item {
   friend constexpr bool operator==(item const&, item const&) = default;
 };
 
-//! @brief The stream of an item on its device: what the compute engine runs on stream 0, messages
+//! @brief The stream of an item on its device: passes of the compute engine on stream 0, messages
 //! and copies of lane l on stream l + 1. Items of one stream complete in program order.
 [[nodiscard]] constexpr int stream_of(item const& step) noexcept {
   return step.lane == nothing ? 0 : step.lane + 1;

@@ -193,8 +193,8 @@ chosen_hooks add_hooks(timetable_view table,
   return result;
 }
 
-//! Places the programs of all devices: each is what the global order of passes and messages has for
-//! it.
+//! Places the programs of all devices. Each is the part of the global order of passes and messages
+//! that belongs to the device.
 inline placed_programs place_programs(std::vector<event> const& events, int devices) {
   placed_programs result;
   result.offsets.resize(static_cast<std::size_t>(devices) + 1);
@@ -372,10 +372,9 @@ template <communication_policy Policy, buffer_sizes Sizes>
 //! @param table a timetable that `verify` accepts.
 //! @param sizes the user's size functions.
 //! @return a plan that `prove` accepts.
-//! @throws std::invalid_argument when the timetable breaks a rule or its placement does not suit
-//! what the sizes ask for, std::length_error when an arena
-//! would be larger than the limit, std::logic_error when the plan cannot be proven (which no
-//! verified timetable leads to).
+//! @throws std::invalid_argument when the timetable breaks a rule, or its placement does not suit
+//! the hooks of the sizes. std::length_error when an arena would be larger than the limit.
+//! std::logic_error when the plan cannot be proven, which no verified timetable leads to.
 //! @complexity O(n (log P + L)) for n passes and L lanes per device.
 template <communication_policy Policy = communicator_per_pair,
           buffer_sizes Sizes = detail::no_sizes>
@@ -404,7 +403,7 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
 //!
 //! @throws as `lower` does, and std::invalid_argument for flows that have no evaluation: with
 //! statistics between stages, weights that are gathered, or stages that go one way.
-//! @complexity that of `lower`.
+//! @complexity as `lower`.
 template <communication_policy Policy = communicator_per_pair,
           buffer_sizes Sizes = detail::no_sizes>
 [[nodiscard]] plan

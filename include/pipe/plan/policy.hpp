@@ -4,9 +4,9 @@
 //! @file
 //! @brief The messages that share a communicator. Header for the communication policies.
 //!
-//! A lane is a communicator as one device sees it: what it carries completes in the order in which
-//! it was posted. A policy is a type with `key(from, to)`: messages with equal keys share a lane.
-//! It also says whether a group may hold messages of both directions.
+//! A lane is a communicator as one device sees it: its messages complete in the order in which
+//! they were posted. A policy is a type with `key(from, to)`: messages with equal keys share a
+//! lane. It also says whether a group may hold messages of both directions.
 
 #include <concepts>
 #include <cstdint>

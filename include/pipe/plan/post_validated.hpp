@@ -34,7 +34,7 @@ struct post_validated_plans {
 //! `lower` makes with the same sizes. Run them with `post_validated_steps`.
 //!
 //! @throws as `lower` does; std::invalid_argument where the sizes have no `totals_bytes`.
-//! @complexity that of `lower`.
+//! @complexity as `lower`.
 template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes>
 [[nodiscard]] detail::post_validated_plans
 lower_post_validated(timetable_view table, Sizes const& sizes, lower_options options = {}) {

@@ -96,8 +96,8 @@ constexpr proof prove_drain(plan_view work) {
   return {plan_rule::circular, device, at.data[device]};
 }
 
-//! The first thing that does not hold: what devices show by themselves, what they show together,
-//! and again what they show by themselves, as their rules stand in order.
+//! The first rule that does not hold, in the order of the rules: first the checks of single
+//! devices, then the checks of all devices together, then again checks of single devices.
 constexpr proof find_broken(plan_view work) {
   proof_space space(work);
   device_finding const found = check_devices(work, space);
@@ -126,7 +126,7 @@ constexpr proof find_broken(plan_view work) {
 //! them. Every message is sent once and received once, of the same size, and both ends of an edge
 //! agree on its order. Groups are the same at both ends, exchanges at all of theirs. The plan
 //! drains with no buffering at all (see `plan_drain`). Every pass runs once, on the device of its
-//! stage. No slot is written while it may still be read, and every pass reads what was made for it,
+//! stage. No slot is written while it may still be read, and every pass reads the data made for it,
 //! by the plan's waits and the order of streams only. The work that follows complete gradients runs
 //! once for each stage concerned, after the last pass that adds to them. Where the step of the plan
 //! before is validated, devices have run nothing before that could not run again.
@@ -148,7 +148,7 @@ constexpr proof find_broken(plan_view work) {
 //! first takes early steps of the optimizer, the second validates them, and else it must not.
 //!
 //! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
-//! @complexity that of the two proofs.
+//! @complexity as the two proofs.
 //! @source own derivation, see docs/explanation/plan.md
 [[nodiscard]] constexpr proof prove(plan_view first, plan_view next) {
   proof verdict = prove(first);

@@ -13,8 +13,8 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The user's size functions: `bytes(class, pass)` is the size in bytes of what the pass
-//! makes or keeps.
+//! @brief The user's size functions: `bytes(class, pass)` is the size in bytes of the data that the
+//! pass makes or keeps.
 //!
 //! For `output` and `input_gradient` the pass is the one that makes the message; the receiver's
 //! buffers follow from the sender's. For the sequence classes it is the pass of chunk 0 that opens
@@ -40,7 +40,7 @@ struct no_sizes {
 } // namespace detail
 
 //! @brief A number of bytes from a whole number of any type: sizes are computed from `sizeof`, and
-//! braces refuse to narrow what is no constant.
+//! braces refuse to narrow a number that is no constant.
 struct byte_count {
   std::int64_t value = 0; //!< bytes
 

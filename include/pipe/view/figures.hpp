@@ -111,7 +111,7 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
 }
 
 //! Where devices hold several stages, says what peak activations are in microbatches of all
-//! stages of a device, so that they compare with those of schedules with one stage per device.
+//! stages of a device, so that they compare with schedules with one stage per device.
 void append_device_share(text_sink auto& out, timetable_view const& table, double peak) {
   double const share = device_share(table);
   if (share <= 1)

@@ -148,7 +148,7 @@ inline void append_json_pass(std::string& rows, std::string_view line, flow cons
 
 //! @brief Reads the passes of what `write_json` has written, as `read_csv` does.
 //! @throws std::invalid_argument as read_csv, with the text or the number of a pass.
-//! @complexity that of read_csv.
+//! @complexity as read_csv.
 [[nodiscard]] inline dynamic_timetable read_json(std::string_view text,
                                                  flow const& declared = training) {
   std::string rows(detail::csv_heading);

@@ -29,8 +29,8 @@ struct svg_options {
   int most_tooltips = 5000; //!< passes beyond which cells say nothing under the mouse
 };
 
-//! @brief Appends text with what XML reserves escaped, without what it does not know: control
-//! characters, U+FFFE and U+FFFF. Bytes that are not UTF-8 become question marks.
+//! @brief Appends text with letters that XML reserves escaped, without letters that it does not
+//! know: control characters, U+FFFE and U+FFFF. Bytes that are not UTF-8 become question marks.
 void append_xml(text_sink auto& out, std::string_view text) {
   while (!text.empty()) {
     std::string_view const letter = detail::take_letter(text);
@@ -49,7 +49,7 @@ void append_xml(text_sink auto& out, std::string_view text) {
 
 namespace detail {
 
-//! Height of a row of copies or of the network, of that of a row of passes.
+//! Height of a row of copies or of the network, over the height of a row of passes.
 inline constexpr double copy_share = 0.5;
 
 //! Where everything of a picture goes, in pixels.
@@ -98,7 +98,7 @@ inline constexpr double smallest_font = 7.5;
   return (cell - 3) / (0.6 * digits);
 }
 
-//! One size for all numbers: that of the narrowest cells that can hold one legibly.
+//! One size for all numbers: the size for the narrowest cells that can hold one legibly.
 [[nodiscard]] inline double cell_font(svg_layout const& layout) {
   double const most = std::min(13.0, (layout.row - layout.gap) * 0.62);
   double narrowest = 0;
@@ -355,7 +355,7 @@ void write_heading(text_sink auto& out, svg_layout const& layout, timetable_capt
   append(out, "</text>\n");
 }
 
-//! For every kind in use a strip of its shades and its name; then what the shades mean.
+//! For every kind in use a strip of its shades and its name; then the meaning of the shades.
 void write_legend(text_sink auto& out, svg_layout const& layout, timetable_caption const& about) {
   shape const& extents = layout.table.over.extents;
   double const y = layout.bottom() + 40;

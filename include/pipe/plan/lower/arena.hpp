@@ -90,7 +90,7 @@ size_copy(data_uses const& uses, item& step, Sizes const& sizes, slot_layout* la
   grow(layouts[static_cast<int>(step.out.of)], step.out_bytes);
 }
 
-//! The bytes of what a pass reads, makes and keeps, and of the slots that hold them.
+//! The bytes of data that a pass reads, makes and keeps, and of the slots that hold them.
 template <buffer_sizes Sizes>
 constexpr void size_pass(data_uses const& uses,
                          item& step,

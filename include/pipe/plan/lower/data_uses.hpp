@@ -26,7 +26,7 @@ struct held_datum {
   int reads = 0;       //!< reads that are still to come, of what other stages read
 };
 
-//! The maker of what has none yet, but whose readers have been counted.
+//! The maker of a datum without one yet, whose readers have been counted.
 inline constexpr int made_by_reader = -2;
 
 //! True for the chunk that comes first in an order.
@@ -41,7 +41,7 @@ opens(pipeline_view const& over, chunk_order order, pass const& work) noexcept {
   return makes || (adds && opens(over, order, work));
 }
 
-//! True when a kind frees what it makes: memory to work in.
+//! True when a kind frees a datum that it makes: memory to work in.
 [[nodiscard]] constexpr bool frees_itself(kind_of_pass const& kind, int of) noexcept {
   bool makes = false;
   bool frees = false;
@@ -100,7 +100,7 @@ struct data_uses {
   bool completes[most_kinds]{}; //!< whether the last of a kind on a stage completes its gradients
   int further_places = 0;       //!< the most that a pass reads, or fills, after the first
   int most_taken = 1;           //!< the most slots of one pool that an item takes
-  //! The streams that may read one slot without knowing of each other: those of messages, and the
+  //! The streams that may read one slot without knowing of each other: streams of messages, and the
   //! engines of the device.
   int most_readers;
 

@@ -58,7 +58,7 @@ struct lowered_device {
   int further = 0; // slots that items use beside `in` and `out`
 };
 
-//! Gives the items of a device their slots, and lists what they need.
+//! Gives the items of a device their slots, and lists the items that they need.
 //! @return the further slots
 constexpr further_slots lower_slots(lowering const& shared,
                                     program& work,

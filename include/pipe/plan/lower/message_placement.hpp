@@ -45,7 +45,7 @@ end_of_slot(timetable_view table, int const* order, int count, int begin, bool s
   return end;
 }
 
-//! Puts a message, which stands after those of its slot, among them, by pairs of devices.
+//! Puts a message, which stands after the messages of its slot, among them, by pairs of devices.
 constexpr void insert_message(event* first, event* last) noexcept {
   std::int64_t const pair = communicator_per_pair::key(last->device, last->to);
   auto const belongs = [first, pair](event const* at) {

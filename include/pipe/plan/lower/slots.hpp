@@ -24,8 +24,8 @@ struct slot_pool {
   int* freed = nullptr; //!< [2 items of the device], slots in the order of their release
   int* released =
     nullptr; //!< [2 items of the device], by slot: the item that released it last, or `nothing`
-  //! [items of the device][most readers], by slot: who has read what was in it, where several
-  //! streams can; else null.
+  //! [items of the device][most readers], by slot: the items that have read its content, where
+  //! several streams can; else null.
   int* readers = nullptr;
   int first = 0;      //!< of freed, the slot to take next
   int last = 0;       //!< one after the last of freed
@@ -290,7 +290,7 @@ private:
       }
   }
 
-  //! Takes the slots of what a pass brings to life.
+  //! Takes the slots of data that a pass brings to life.
   constexpr void take_slots(int i) noexcept {
     item& step = work_.items[i];
     pass const& work = step.work;
@@ -340,7 +340,7 @@ private:
         give_back(held(use, work, unit), i);
     }
   }
-  //! No backward pass of the stage reads what is kept for it.
+  //! No backward pass of the stage reads the data kept for it.
   [[nodiscard]] constexpr bool keeps_nothing(pass const& work) const noexcept {
     return state_.evaluates || goes_forward_only(over_, work.stage);
   }

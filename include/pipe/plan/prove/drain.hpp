@@ -14,8 +14,8 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! True when the groups that two devices stand at are the two ends of the same messages, those of
-//! one direction in the same order.
+//! True when the groups that two devices stand at are the two ends of the same messages. The
+//! messages of one direction stand in the same order.
 [[nodiscard]] constexpr bool
 groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexcept {
   auto const mine = work.program_of(device);
@@ -160,7 +160,7 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
 }
 
 //! @brief The devices of the circle of a plan that has stopped early, each waiting for the next and
-//! the last for the first; or those of a chain to a device that has ended.
+//! the last for the first; or the devices of a chain to a device that has ended.
 //! @param circle [P], receives devices.
 //! @return their number, 0 when the plan has drained.
 [[nodiscard]] constexpr int find_circle(plan_drain const& run, int* circle) noexcept {

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The part of the proof that looks at buffers: who wrote what a step reads, and is it
-//! complete by then?
+//! @brief The part of the proof that looks at buffers: a step reads the data that it needs, and
+//! they are complete by then.
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
@@ -108,7 +108,7 @@ struct slot_check {
     past->content = content;
     past->reader_count = 0;
   }
-  //! `item_index` adds to what a slot must hold.
+  //! `item_index` adds to the content that a slot must hold.
   constexpr void add(int item_index, slot_class of, int index, int content) noexcept {
     slot_history const* const past = history(of, index);
     if (past == nullptr || past->content != content)
@@ -258,7 +258,7 @@ constexpr proof check_needs(plan_view const& work, int device) {
   return {};
 }
 
-//! Checks the slots of one device. What starts together does not know of one another.
+//! Checks the slots of one device. Items that start together do not know of one another.
 constexpr proof check_slots(plan_view work, data_uses const& uses, int device, slot_space& space) {
   if (proof const found = check_needs(work, device); !found)
     return found;

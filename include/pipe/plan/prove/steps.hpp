@@ -76,7 +76,7 @@ other_index(plan_view const& work, subject about, int stage, int device) noexcep
          copies_below(work.over, stage, device);
 }
 
-//! The lane of a copy, `nothing` for what the compute engine runs.
+//! The lane of a copy, `nothing` for a pass of the compute engine.
 [[nodiscard]] constexpr int
 lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
   int const row =

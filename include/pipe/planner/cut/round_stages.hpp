@@ -16,7 +16,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The stages of RoundPipe, in the order of its list, and what they take.
+//! @brief The stages of RoundPipe, in the order of its list, and their time.
 struct round_stages {
   std::vector<int> forward;  //!< layers of each forward stage, from the first layer on
   std::vector<int> backward; //!< of each backward stage, from the last layer back to the first

@@ -44,7 +44,7 @@ namespace detail {
 template <group_cost Cost>
 class group_search {
 public:
-  //! @param order sequences, longest first. @param best what is to be improved.
+  //! @param order sequences, longest first. @param best the groups to improve.
   //! @param devices of all groups.
   group_search(std::span<int const> lengths,
                std::span<int const> order,
@@ -213,7 +213,7 @@ bool each_sum_of_powers(int devices, std::int64_t most, auto const& with) {
 //! @brief The groups of devices, each a power of 2 large and all devices in one, and the
 //! distribution of sequences over them whose slowest group is fastest.
 //!
-//! Tries all sums of powers of 2 where there are at most `most_steps`, else those of one or two
+//! Tries all sums of powers of 2 where there are at most `most_steps`, else sums of one or two
 //! sizes and as many others, distributes longest first, and then searches all distributions within
 //! `most_steps` steps: where these are enough the result is optimal, else `bound` says how far it
 //! may be. The bound: a sequence takes its time on the best size for it, and all of them the

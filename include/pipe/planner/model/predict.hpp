@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Times and memory of training a transformer on GPUs: predicted for stages, for a
-//! vocabulary in shards and for groups of GPUs, and what a timetable holds at most. Header for
+//! vocabulary in shards and for groups of GPUs, and the most that a timetable holds. Header for
 //! pipelining::predict_costs, predict_bytes, predict_shards, grouped_gpus and peak_slot_bytes.
 
 #include <pipe/flow/flow.hpp>
@@ -34,7 +34,7 @@ namespace pipelining::inline v0_3 {
 //! from the start of a copy out to the end of the copy in; of `slot_class::weights` the whole
 //! weights that are gathered at once, of `slot_class::full_gradients` the gradients that are not
 //! scattered yet.
-//! @param bytes_of `bytes_of(pass)`: what lies in the slot of this pass.
+//! @param bytes_of `bytes_of(pass)`: the bytes in the slot of this pass.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] double
 peak_slot_bytes(timetable_view table, int device, slot_class of, auto const& bytes_of) {
@@ -167,8 +167,8 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return result;
 }
 
-//! @brief The stages of HelixPipe: what is around attention, with the ends of two layers, and
-//! attention, in turn.
+//! @brief The stages of HelixPipe, in turn: the parts around attention with the ends of two layers,
+//! and attention.
 //! @param layers of the model
 [[nodiscard]] inline std::vector<stage_content> parted_contents(int layers) {
   std::vector<stage_content> result{{0, true, false, 1, 1}};
@@ -242,7 +242,7 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
 }
 
 //! @brief Seconds of a message between two devices of the pipeline.
-//! @param tokens of the message: those of the longest chunk.
+//! @param tokens of the message: the tokens of the longest chunk.
 [[nodiscard]] constexpr double message_seconds(transformer const& model,
                                                training_setup const& setup,
                                                gpu const& on,
@@ -254,7 +254,7 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
          (rate * 1e9);
 }
 
-//! @brief Seconds of the copy of what a pass keeps to the host, or back.
+//! @brief Seconds of a copy of the data that a pass keeps, to the host or back.
 [[nodiscard]] constexpr double copy_seconds(transformer const& model,
                                             training_setup const& setup,
                                             gpu const& on,
@@ -302,7 +302,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
 } // namespace detail
 
 //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
-//! as long as its forward pass. The latency is that of the slowest link and the longest message.
+//! as long as its forward pass. The slowest link and the longest message give the latency.
 //! Exchanges of a tensor parallel group are hidden by fused backward passes and by composite ones,
 //! as `cost_table` does.
 //! @param content [S] what each stage holds. @param chunk_lengths [C] tokens of each chunk.
@@ -454,11 +454,11 @@ loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcep
 //! In a group every GPU has a part of the tokens, and in attention a part of the heads: four
 //! all-to-alls of a layer forward (query, keys, values and output) and as many backward. Fewer
 //! heads of keys and values than GPUs are repeated. Whole layers are gathered one after the other,
-//! forward and again backward, and their gradients scattered. What goes to GPUs of the same machine
-//! takes the links, the rest the network, both at once. Groups fill machines one after the other.
+//! forward and again backward, and their gradients scattered. Data for GPUs of the same machine
+//! take the links, the rest the network, both at once. Groups fill machines one after the other.
 //! @source Wang et al., FlexSP (arXiv:2412.01523); Jacobs et al., DeepSpeed Ulysses
-//! (arXiv:2309.14509); Rajbhandari et al., SC 2020 (shared state). What crosses which wire is an
-//! own derivation.
+//! (arXiv:2309.14509); Rajbhandari et al., SC 2020 (shared state). The split over wires is an own
+//! derivation.
 struct grouped_gpus {
   transformer model;  //!< experts stay with their layer
   gpu on;             //!< each of them
@@ -494,7 +494,7 @@ struct grouped_gpus {
     return 18.0 * static_cast<double>(parameters(model)) / gpus / data + (2 * 2 + 4) * largest;
   }
   //! @brief Seconds in which all layers are gathered twice and their gradients scattered: no
-  //! microbatch takes less. Every machine gets what it lacks once, its GPUs a part each.
+  //! microbatch takes less. Every machine gets the data that it lacks once, its GPUs a part each.
   [[nodiscard]] constexpr double gather_seconds() const noexcept {
     double const all = (2 * 2 + 4) * static_cast<double>(parameters(model));
     double const sharing = static_cast<double>(gpus) * data;
@@ -533,7 +533,8 @@ private:
 //! @brief Costs like those of `predict_costs`, with the passes of shards: a product with the rows
 //! of a shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A
 //! look-up in the embedding takes no time, as in `predict_costs`. A datum for all shards is as
-//! many messages of its device, one after the other, and so are those of all shards to one device.
+//! many messages of its device, one after the other, and so is a datum from each shard to one
+//! device.
 //! @param extents of `with_vocabulary` @param content as `shard_contents` gives it
 //! @throws std::invalid_argument as `predict_costs` does.
 //! @complexity O(S C)

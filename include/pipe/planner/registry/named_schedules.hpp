@@ -2,15 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief Schedules by name: what can be chosen, what a program asks of them, and the orders that
-//! were made. Header for pipelining::registry::schedule_choice, named_schedule and made_orders.
+//! @brief Schedules by name: choices, the traits that programs ask for, and the orders that were
+//! made. Header for pipelining::registry::schedule_choice, named_schedule and made_orders.
 //!
 //! Functions here are templates, so that a program compiles the schedules where it wants to. A
 //! small program includes `registry.hpp`. A larger one includes only this header in most of its
 //! sources, and instantiates the functions that it uses in one source with `registry.hpp`, as
 //! tools/support/compiled_registry.cpp does.
 //!
-//! `Rows` says whose schedules: those of the library, or a type of your own with a tuple `rows`.
+//! `Rows` says whose schedules: the ones of the library, or a type of your own with a tuple `rows`.
 
 #include <pipe/config.hpp>
 #include <pipe/flow/flow.hpp>
@@ -380,7 +380,7 @@ template <class Rows = published_schedules>
 template <class Rows = published_schedules>
 [[nodiscard]] std::string written_type(schedule_choice const& choice);
 
-//! How the pipeline of a choice is laid out: what a cost per stage or chunk must know first.
+//! The extents of the pipeline of a choice. A cost per stage or chunk must know them first.
 //! @throws std::invalid_argument for an unknown name, an option that the schedule does not have or
 //!         lacks, or extents that it cannot have.
 template <class Rows = published_schedules>
@@ -402,7 +402,8 @@ template <class Rows = published_schedules>
 
 //! Costs of parts of layers, for slimpipe whose devices take over attention of each other: the same
 //! work as chunks of equal length have without that.
-//! @param mean of a chunk on a stage. @param ratio forward work of attention over that of all else.
+//! @param mean of a chunk on a stage. @param ratio forward work of attention over the rest of the
+//! work.
 template <class Rows = published_schedules>
 [[nodiscard]] any_cost
 cost_by_parts(schedule_choice const& choice, uniform_cost const& mean, double ratio);

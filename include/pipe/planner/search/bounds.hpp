@@ -7,8 +7,8 @@
 //!
 //! A bound holds for every order of a pipeline on a placement, with whole or split backward passes.
 //! Three things bound a pipeline: the path of one microbatch there and back, the work of the
-//! busiest device between what has to come before and after it, and the memory that activations
-//! hold while they wait.
+//! busiest device between the passes that have to come before and after it, and the memory that
+//! activations hold while they wait.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -112,7 +112,7 @@ template <class Cost>
   return least;
 }
 
-//! Adds what the activation of a unit says that is on a device in `count` microbatches like this.
+//! Adds facts of the activation of a unit on a device in `count` microbatches like this.
 template <class Cost>
 void add_activation(bound_device& facts,
                     bound_stage& here,
@@ -157,7 +157,7 @@ void add_activation(bound_device& facts,
     facts.behind_last_forward = std::min(facts.behind_last_forward, whole - forward);
 }
 
-//! Adds what the passes of one device in `count` microbatches like this one say.
+//! Adds facts of the passes of one device in `count` microbatches like this one.
 //! @param start @param tail of all passes, from anywhere and to anywhere
 template <class Cost>
 void add_device(bound_device& facts,
@@ -369,8 +369,8 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 
 //! @brief The span and the makespan that no order of this pipeline can beat.
 //!
-//! Where activations are recomputed or copied to the host and back, memory bounds count the time
-//! that they are on the device at least; what a forward pass that is recomputed works with is not
+//! Where activations are recomputed or copied to the host and back, memory bounds count the least
+//! time that they are on the device. The memory in which a checkpointed forward pass works is not
 //! counted.
 //! Stages of groups, such as shards of a vocabulary, have activations of other sizes, which the
 //! limit does not count.

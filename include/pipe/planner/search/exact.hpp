@@ -39,7 +39,7 @@ struct exact_options {
   //! Time of a copy of an activation to the host, or back, on the one copy lane of each device;
   //! negative: there are no copies.
   double copy = -1;
-  //! Time of a recomputation over that of the forward pass; negative: there are none.
+  //! Time of a recomputation over the time of the forward pass; negative: there are none.
   double recompute = -1;
   //! States that are kept at most, at about 300 bytes each without copies and a kilobyte with them;
   //! a search that needs more gives up.
@@ -201,9 +201,9 @@ struct exact_order {
 //! a memory limit under which nothing runs.
 //! @complexity exponential, bounded by `most_states`. Mostly milliseconds without copies; with them
 //! up to half a minute for 4 devices and 5 microbatches, where the limit is above one activation
-//! and below what the pipeline wants.
+//! and below the memory that the pipeline wants.
 //! @source own derivation (docs/explanation/exact_search.md): branch and bound over events with all
-//! ways of the copies side by side and memory of what states have proven (iterative deepening on
+//! ways of the copies side by side and memory of the proofs of states (iterative deepening on
 //! the makespan), active schedules, chains, work and rooms as bounds.
 [[nodiscard]] exact_order shortest_order(shape const& extents,
                                          cost_model auto const& cost,

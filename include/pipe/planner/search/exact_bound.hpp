@@ -162,7 +162,7 @@ look_out_forward(exact_world const& world, exact_state const& at, exact_outlook&
   }
 }
 
-//! The same of backward passes for the input, after those of forward passes are known.
+//! The same of backward passes for the input, after the figures of forward passes are known.
 inline void
 look_out_input(exact_world const& world, exact_state const& at, exact_outlook& out) noexcept {
   int const all = world.microbatches;

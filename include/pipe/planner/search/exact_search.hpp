@@ -204,8 +204,8 @@ private:
     return end;
   }
 
-  //! Goes through what the devices begin. True when the rest fits the budget; `least` is then that
-  //! rest, else the least of what was proven.
+  //! Goes through the steps that the devices begin. True when the rest fits the budget; `least` is
+  //! then the rest, else the least rest that was proven.
   bool decide(exact_state const& at, int time, int budget, int device, int& least) {
     if (device == world_.devices)
       return go_on(at, time, budget, least);

@@ -5,13 +5,13 @@
 //! @brief The states of a search for a shortest order: passes, messages, and the ways in which
 //! copies can have gone. Header for pipelining::detail::exact_state and exact_way.
 //!
-//! Microbatches are alike, so what is computed is described by counts: how many forward passes each
-//! stage has begun, how many of each other kind, what runs and how much longer.
+//! Microbatches are alike, so passes are described by counts: how many forward passes each stage
+//! has begun, how many of each other kind, which step runs and how much longer.
 //!
-//! A search that decided on copies would go through the product of what the lanes of all devices
-//! may do. A lane meets the rest only where a pass asks whether there is room or whether an
-//! activation is back; so all its ways are kept side by side, and a pass leaves those that allow
-//! it.
+//! A search that decided on copies would go through the product of the choices of the lanes of all
+//! devices. A lane meets the rest only where a pass asks whether there is room or whether an
+//! activation is back. So all ways of a lane are kept side by side, and a pass leaves the ways that
+//! allow it.
 
 #include <pipe/flow/shape.hpp>
 
@@ -270,7 +270,7 @@ inline void add_way(std::vector<exact_way>& ways, exact_way const& way) {
 [[nodiscard]] inline std::uint64_t kind_bit(exact_choice const& choice) noexcept {
   return bit_of(static_cast<int>(choice.kind) * most_exact_stages + choice.stage);
 }
-//! The kinds that take room: what has been declined may have had none since a copy in began.
+//! The kinds that take room: a declined step may have had none since a copy in began.
 [[nodiscard]] constexpr std::uint64_t takes_room() noexcept {
   std::uint64_t bits = 0;
   for (exact_kind const kind :

@@ -91,7 +91,7 @@ struct memory_choice {
 
 inline constexpr int most_block_legs = 6; //!< Legs of the longest blocks that are tried.
 
-//! @brief A building block, by what it is laid out from, and what its order takes.
+//! @brief A building block: the numbers that lay it out, and the figures of its order.
 //!
 //! Backward passes are split. Gaps between legs are the first that fit.
 struct block_choice {

@@ -137,9 +137,9 @@ inline void find_paths(order_graph& graph) {
   }
 }
 
-//! Makes the graph count the span of devices in place of the end of the last pass: what a device
-//! may start late, it may end late. A device that starts later than it must has a shorter span than
-//! is counted.
+//! Makes the graph count the span of devices in place of the end of the last pass: a device that
+//! may start late may end late. A device that starts later than it must has a shorter span than is
+//! counted.
 inline void count_spans(order_graph& graph) {
   std::vector<double> first(static_cast<std::size_t>(graph.devices),
                             std::numeric_limits<double>::max());

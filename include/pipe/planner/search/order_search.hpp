@@ -236,7 +236,7 @@ private:
 //! limit.
 //!
 //! Starts from all of the orders that are given and from own ones of a list scheduler, and changes
-//! them by local moves: a pass goes past others of its device. What is found is never longer than
+//! them by local moves: a pass goes past others of its device. The found order is never longer than
 //! any given order that keeps the limit, and is the same for the same seed and number of moves.
 //!
 //! @param starts orders of the same pipeline, at least one; those over the limit still serve by

@@ -5,10 +5,10 @@
 //! @brief One order of all passes that changes by local moves, each looked at in the time of the
 //! passes that it moves past.
 //!
-//! The order of all devices is one sequence in which nobody stands before what it waits for, so
-//! that no move can make a circle. A move takes one pass to another place. Only the passes between
-//! both places start at new times as far as the rest is concerned; with the longest path after
-//! every pass at hand, the new makespan follows from them only.
+//! The order of all devices is one sequence in which no pass stands before one that it waits for,
+//! so that no move can make a circle. A move takes one pass to another place. Only the passes
+//! between both places start at new times as far as the rest is concerned; with the longest path
+//! after every pass at hand, the new makespan follows from them only.
 
 #include <pipe/planner/search/order_graph.hpp>
 

@@ -385,8 +385,8 @@ private:
 //! single layers from a balanced one; where at most four devices differ, at all places). Then the
 //! best ones are tuned in turn: a layer of the busiest device goes to another stage, two devices
 //! change places, `search_order` changes the order; and again from changes by chance. Everything
-//! is simulated, and only what is better is kept: the result is never longer than any given order
-//! with its best cut.
+//! is simulated, and only better pipelines are kept: the result is never longer than any given
+//! order with its best cut.
 //!
 //! @param model layers and devices. @param starts orders of pipelines with as many devices and
 //! microbatches: their placements, numbers of stages and chunks are the ones that are tried.

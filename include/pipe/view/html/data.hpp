@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The data of a page: passes, what they wait for, and slots. Header for
+//! @brief The data of a page: passes, the passes that they wait for, and slots. Header for
 //! pipelining::detail::append_timeline.
 
 #include <pipe/flow/dependencies.hpp>

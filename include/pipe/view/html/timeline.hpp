@@ -139,7 +139,7 @@ private:
 } // namespace detail
 
 //! @brief A cost model whose passes take as much more than in `of` as they take more in `now` than
-//! in `mean`. What takes no time in `mean` keeps its own.
+//! in `mean`. A pass that takes no time in `mean` keeps its own.
 template <cost_model Cost>
 struct scaled_cost {
   Cost of;           //!< by stage and chunk; a fused backward takes the sum of its halves
@@ -167,8 +167,8 @@ private:
 struct html_timeline {
   timetable_view table;    //!< its order; the page times it again. Not owned
   timetable_caption about; //!< name, mean costs, shares of chunks. Not owned
-  //! The same entries as a reader should see them: other than `table` where what it calls stages
-  //! are none, as in WeiPipe. Not owned
+  //! The same entries as a reader should see them: other than `table` where its stages
+  //! are no stages of the model, as in WeiPipe. Not owned
   timetable_view shown;
   std::vector<detail::pass_time> times = {};    //!< those that differ, by what sliders say
   std::vector<int> time_of = {};                //!< of each entry, the number of its time
@@ -181,8 +181,8 @@ struct html_timeline {
 
 //! @brief A schedule of a page, with times that its reader may change.
 //! @param about its `cost` are the times of now.
-//! @param model_of `model_of(uniform_cost)`: a cost model for these times; that of `about.cost`
-//! gives the times of `table`. Passes take so much of each of them, but for exchanges.
+//! @param model_of `model_of(uniform_cost)`: a cost model for these times; the model of
+//! `about.cost` gives the times of `table`. Passes take so much of each of them, but for exchanges.
 //! @complexity O(n) for n passes, and as many questions to models as pages have sliders for each
 //! kind, stage and chunk.
 template <class ModelOf>

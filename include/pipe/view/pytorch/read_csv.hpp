@@ -10,7 +10,7 @@
 //! `(0F1;3B0)OVERLAP_F_B` is an overlapped pair; an empty cell is an idle slot of the grid of
 //! PyTorch, which has no effect. Files with messages have `2SEND_F5`, `3RECV_F5`, `3SEND_B5` and
 //! `2RECV_B5` as well; of torch 2.15 on also `2WAIT_SEND_F5` and `2WAIT_SEND_B5`, at which the
-//! buffer of what was sent is free again. `2UNSHARD`, `2RESHARD`, `2REDUCE_GRAD` and
+//! buffer of the message is free again. `2UNSHARD`, `2RESHARD`, `2REDUCE_GRAD` and
 //! `2WAIT_REDUCE_GRAD` are about the parameters of a stage; they are counted and skipped, since
 //! timetables know only passes and messages.
 //! @source the texts that torch.distributed.pipelining prints for its actions, versions 2.10

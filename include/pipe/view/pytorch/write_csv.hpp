@@ -42,8 +42,8 @@ void append_cell(std::string& row, Part const&... parts) {
 }
 
 //! The letter of torch's action for a pass, or 0 for passes that its file leaves out: gathers and
-//! scatters of weights, and what the user's stages do within a backward pass: recomputation, by
-//! checkpointing, and copies to the host, by hooks of saved tensors.
+//! scatters of weights, and steps that the user's stages take within a backward pass:
+//! recomputation, by checkpointing, and copies to the host, by hooks of saved tensors.
 //! @throws std::invalid_argument for a pass of a user's own kind.
 [[nodiscard]] inline char torch_letter(flow const& declared, pass const& what) {
   switch (declared[what.kind].calls) {
@@ -107,8 +107,8 @@ inline int append_entry(std::string& row, timetable_view order, int i, int end) 
 }
 
 //! Puts passes and messages into one order that all devices can follow: whenever a pass has run,
-//! its message is sent and received at once. What was sent forwards is waited for when its gradient
-//! has been made, what was sent backwards at the end, as torch itself does.
+//! its message is sent and received at once. The wait for a message forwards comes when its
+//! gradient has been made, the wait for a message backwards at the end, as in torch itself.
 class pytorch_message_writer {
 public:
   pytorch_message_writer(timetable_view order, pytorch_release release)
