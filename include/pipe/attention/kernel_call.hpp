@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What attention kernels are handed, and what they demand of a call beyond its shapes.
+//! @brief Arguments of attention kernels, and demands that they make of a call beyond its shapes.
 
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
@@ -64,7 +64,7 @@ void check_pieces(char const* name, tensor_view<Element> const& view) {
   }
 }
 
-//! What the kernels want of sizes, whatever the tensors are.
+//! Refuses sizes that the kernels cannot run with, whatever the tensors are.
 inline void check_kernel_sizes(parameters const& p, std::int64_t dim) {
   if (p.head_dim != dim) {
     refuse("the kernel is built for head dim " + std::to_string(dim) +

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which of the attention kernels runs on a GPU, and why: a value that can be printed.
+//! @brief The attention kernel that runs on a GPU, and why: a value that can be printed.
 
 #include <pipe/config.hpp>
 

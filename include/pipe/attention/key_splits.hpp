@@ -11,7 +11,7 @@
 
 namespace pipelining::inline v0_3::attention {
 
-//! @brief Where a forward call leaves what it knows after each part of the keys.
+//! @brief Memory for the results of a forward call after each part of the keys.
 struct key_splits {
   float* output = nullptr;      //!< [count, batch, heads, query_length, head_dim], dense
   float* log_sum_exp = nullptr; //!< [count, batch, heads, query_length], dense

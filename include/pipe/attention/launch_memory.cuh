@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What calls of attention remember of a GPU, so that the next ones need not ask the driver.
+//! @brief Facts about a GPU that calls of attention keep, so that the next ones need not ask it.
 
 #include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/config.hpp>
@@ -30,7 +30,7 @@ inline int attribute_of_device(cudaDeviceAttr which, int device) {
   return value;
 }
 
-//! What launches want to know of a GPU.
+//! Facts about a GPU that launches need.
 struct gpu_facts {
   int major = 0; //!< of its compute capability
   int minor = 0;
@@ -76,11 +76,11 @@ struct encoded_as {
 
 } // namespace detail
 
-//! @brief What calls remember of one GPU: its properties, its kernels, and how tensors were
+//! @brief The memory of calls about one GPU: its properties, its kernels, and how tensors were
 //! described to the copy engine. A call whose tensors it knows asks the driver for launches only.
 //!
-//! For the calls of one thread on one GPU, through gpu_scratch::memory. What it holds does not
-//! depend on what lies in memory, so it stays right when tensors are freed and made anew.
+//! For the calls of one thread on one GPU, through gpu_scratch::memory. Its facts do not depend on
+//! the contents of memory, so they stay right when tensors are freed and made anew.
 class launch_memory {
 public:
   static constexpr std::size_t most_maps = 4096; //!< Tensors that it knows at a time: 1 MiB.
@@ -93,7 +93,7 @@ public:
     return *gpu_;
   }
 
-  //! What `find` says of a kernel, asked once.
+  //! The answer of `find` about a kernel, asked once.
   template <class Find>
   [[nodiscard]] int fact_of(void const* kernel, Find const& find) {
     auto const known =

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which keys a query sees: the mask concept, the usual masks, and their answers for whole
+//! @brief Keys that a query sees: the mask concept, the usual masks, and their answers for whole
 //! tiles.
 
 #include <pipe/config.hpp>
@@ -30,7 +30,7 @@ struct tile_position {
   std::int32_t key_end;     //!< one behind the last key
 };
 
-//! @brief How a mask covers a tile.
+//! @brief The cover of a tile by a mask.
 enum class tile_cover : std::uint8_t {
   skip,    //!< no pair is kept: the tile costs nothing
   partial, //!< unknown or mixed: every pair is asked

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What one call of chunked attention is about: sizes, offsets, strided views, and the check
-//! of all of them.
+//! @brief The parameters of one call of chunked attention: sizes, offsets, strided views, and the
+//! check of all of them.
 
 #include <pipe/config.hpp>
 
@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3::attention {
 template <class Element>
 using accumulate_t = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
-//! @brief Whether a call starts from nothing or goes on from what its output tensors hold.
+//! @brief The start of a call: from nothing, or from the contents of its output tensors.
 enum class carry : std::uint8_t {
   none, //!< outputs are written; what they held is not read
   in,   //!< forward: (O, LSE) of other keys is merged in; backward: dQ is added to

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Where the sums of dQ lie while backward runs on a GPU.
+//! @brief The place of the sums of dQ while backward runs on a GPU.
 
 #include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/parameters.hpp>

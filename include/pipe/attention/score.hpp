@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What happens to scale * query . key before the softmax: the score concept and the usual
+//! @brief Functions of scale * query . key before the softmax: the score concept and the usual
 //! scores.
 
 #include <pipe/attention/mask.hpp>

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Which heads the kernels for Hopper work on together, and how a group of heads is cut, so
-//! that a GPU is full and reads from its L2.
+//! @brief Groups of heads that the kernels for Hopper work on together, and their parts, so that
+//! a GPU is full and reads from its L2.
 
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/query_sums.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a rank writes between two steps, to go on from there after a failure. Header for
+//! @brief State that a rank writes between two steps, to go on from it after a failure. Header for
 //! pipelining::save_checkpoint and pipelining::agree_on_checkpoint.
 
 #include <pipe/cluster/packed_state.hpp>
@@ -36,7 +36,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Where a rank keeps its checkpoints, and of what.
+//! @brief The place of a rank's checkpoints, and their run.
 struct checkpoint_place {
   //! A folder that survives the process; all ranks may share one. It is made where it is missing.
   std::string folder{};
@@ -45,7 +45,7 @@ struct checkpoint_place {
   //! Of what program, model and options these are, as lines `key=value`; see agree_on_text. Files
   //! that say otherwise are refused: to go on from them, or to write over them, would be a mistake.
   std::string about{};
-  //! Which rank has which stages; compared as `about` is.
+  //! The layout of the run, so which rank has which stages; compared as `about` is.
   rank_layout layout{};
 };
 
@@ -106,7 +106,7 @@ inline void make_folders(std::string const& path) {
          place.about;
 }
 
-//! What a file begins with.
+//! The first two lines of a file: its format, sizes and checksums.
 [[nodiscard]] inline std::string
 checkpoint_head(std::string_view text, std::int64_t state_bytes, std::string_view state_sum) {
   return std::string(checkpoint_magic) + checkpoint_format + '\n' + std::to_string(text.size()) +
@@ -218,7 +218,7 @@ inline void write_file(checkpoint_place const& place,
   }
 }
 
-//! What a folder says is on its disk.
+//! Waits until the entries of a folder are on its disk. @throws std::runtime_error otherwise.
 inline void settle_folder(std::string const& path) {
   descriptor const folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0 || ::fsync(folder.get()) != 0)

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Where ranks stand when a run fails, and which of them it began with. Header for
+//! @brief Places of ranks when a run fails, and the rank that it began with. Header for
 //! pipelining::rank_standing and pipelining::detail::trace_origin.
 
 #include <pipe/cluster/store.hpp>
@@ -21,7 +21,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! How sure a rank is that what it reports began with itself.
+//! Degrees of certainty with which a rank reports a failure as its own.
 enum class failure_cause : char {
   own = 'o',      //!< its stage, its GPU, its options: it began here
   library = 'l',  //!< a library that talks to other ranks: one of them may have died
@@ -30,14 +30,14 @@ enum class failure_cause : char {
   ended = 'e'     //!< nothing: it has ended well, and waits for nobody
 };
 
-//! Where a rank stood when it stopped, as it tells the others.
+//! The place of a rank when it stopped, as it tells the others.
 struct rank_standing {
   std::string text{};           //!< behind the name of the rank: "has not ended item 3 of 12: ..."
   std::vector<int> waits_for{}; //!< the ranks that it waits for there; none: it is at work itself
   failure_cause cause = failure_cause::told; //!< whose failure it stopped for
 };
 
-//! Where a failure began, as far as ranks can tell.
+//! The origin of a failure, as far as ranks can tell.
 struct failure_origin {
   //! How the rank was found.
   enum class kind {

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Where the store of a launched run is. Header for pipelining::store_address_of.
+//! @brief The address of the store of a launched run. Header for pipelining::store_address_of.
 
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/store_protocol.hpp>
@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Where the ranks that a launcher has started meet, for those that have no MPI.
+//! @brief The address where ranks that a launcher has started meet, if they have no MPI.
 //!
 //! The job's name is the launcher's, so that two runs on one port refuse each other where the
 //! launcher tells them apart; `PIPELINING_SECRET` in the environment of all ranks keeps strangers

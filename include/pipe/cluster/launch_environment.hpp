@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which rank this process is, as its launcher says. Header for
+//! @brief The rank of this process, as its launcher says. Header for
 //! pipelining::launch_environment.
 
 #include <pipe/flow/quote.hpp>
@@ -16,7 +16,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The place of this process among those of one run.
+//! @brief The place of this process in its run.
 struct launch_environment {
   int rank = 0;                  //!< the number of this process
   int size = 1;                  //!< how many there are
@@ -79,7 +79,7 @@ namespace detail {
   return host;
 }
 
-//! What tells the runs of a launcher apart, the same on all ranks.
+//! Words that tell the runs of a launcher apart, the same on all ranks.
 [[nodiscard]] inline std::string name_of_job(std::string_view launcher) {
   std::string name;
   auto const add = [&](char const* word, char const* variable) {
@@ -134,8 +134,8 @@ struct launcher_variables {
   char const* local_rank;
   char const* local_size;
 };
-//! Those with a PMI of their own before MPICH, whose variables that has; srun last: other launchers
-//! start their processes through it.
+//! Launchers in the order of the search. MPICH comes after launchers that set its variables, too;
+//! srun comes last, because other launchers start their processes through it.
 inline constexpr launcher_variables known_launchers[] = {
   {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
   {"Open MPI",
@@ -183,8 +183,8 @@ inline void refuse_half_a_launcher() {
 
 } // namespace detail
 
-//! @brief Reads what torchrun, Open MPI, MVAPICH2, Flux, PALS, MPICH, Intel MPI or Slurm put into
-//! the environment; without any of them, one process alone.
+//! @brief Reads the environment for variables of torchrun, Open MPI, MVAPICH2, Flux, PALS, MPICH,
+//! Intel MPI or Slurm. Without any of them there is only this process.
 //!
 //! `MASTER_ADDR` and `MASTER_PORT` are used under every launcher. In a Slurm job the host defaults
 //! to the first of the node list, and under srun the port to one that follows from the numbers of

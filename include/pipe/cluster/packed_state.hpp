@@ -21,7 +21,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What can be packed by itself: copies of its bytes are copies of it, and it points nowhere.
+//! Types that are packed as their bytes: a copy of the bytes is a copy of the object; no pointers.
 template <class T>
 concept packable = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>;
 
@@ -34,7 +34,7 @@ struct record_header {
 
 } // namespace detail
 
-//! @brief Puts what it is called with behind each other.
+//! @brief Appends the arguments of each call to its bytes.
 //!
 //! A function that is called with it, and hands it all that a program has to remember, reads the
 //! same back when it is called with a state_unpacker: the two cannot come apart.
@@ -53,7 +53,7 @@ public:
   //! Text.
   void operator()(std::string const& text) { put(std::span<char const>(text)); }
 
-  //! @brief What was packed so far.
+  //! @brief The bytes that were packed so far.
   [[nodiscard]] std::string const& bytes() const noexcept { return bytes_; }
 
 private:
@@ -67,7 +67,7 @@ private:
   std::string bytes_;
 };
 
-//! @brief Takes out what a state_packer has put in, in the same order.
+//! @brief Takes out the values that a state_packer has put in, in the same order.
 class state_unpacker {
 public:
   //! @param bytes must outlive the object.

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief That all ranks of a run have the same plan, and are of the same run. Header for
+//! @brief Checks that all ranks of a run have the same plan, and are of the same run. Header for
 //! pipelining::agree_on_plan and pipelining::agree_on_text.
 
 #include <pipe/cluster/run_text.hpp>
@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What ends the sentence of a difference between ranks.
+//! The end of a sentence about a difference between ranks.
 inline constexpr char const* same_program = "; start all ranks with the same program and options";
 
 //! The version of the library as a line.
@@ -32,7 +32,7 @@ inline constexpr char const* same_program = "; start all ranks with the same pro
          '\n';
 }
 
-//! Compares the plan of this rank with that of rank 0, through the store.
+//! Compares the plan of this rank with the plan of rank 0, through the store.
 //! @param elements the user's word for the types of the elements in messages, such as "bf16".
 //! @param name tells the comparisons of one store apart.
 //! @throws std::runtime_error that names the first difference, or as the store's get does.
@@ -61,7 +61,7 @@ void agree_on_plan(Store& line,
 
 } // namespace detail
 
-//! @brief Compares a text of this rank, and the version of the library, with those of rank 0.
+//! @brief Compares a text of this rank, and the version of the library, with rank 0.
 //!
 //! Rank 0 waits for nobody. Where all must have agreed before they go on, a barrier follows.
 //! @param about all that must be the same, as lines `key=value`: options, model, seed, data.

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which rank of a run does what, where pipelines have replicas and stages have shards.
+//! @brief Tasks of the ranks of a run, where pipelines have replicas and stages have shards.
 //! Header for pipelining::rank_layout.
 
 #include <array>
@@ -22,7 +22,7 @@ enum class rank_axis : std::uint8_t {
   pipeline //!< devices of one plan
 };
 
-//! @brief What one rank does.
+//! @brief The place of one rank in a layout.
 struct rank_place {
   int device = 0;  //!< of the plan, below P: the rank that its runner knows
   int replica = 0; //!< which copy of the pipeline, below D
@@ -31,7 +31,7 @@ struct rank_place {
   friend constexpr bool operator==(rank_place const&, rank_place const&) = default;
 };
 
-//! @brief How the ranks of a run are laid out: P devices times D replicas times T shards.
+//! @brief The layout of the ranks of a run: P devices times D replicas times T shards.
 //!
 //! The numbers of neighbours on the first axis differ by one. Launchers put consecutive ranks on
 //! one machine, so the axis with the most to say comes first: tensor, then data, then pipeline.
@@ -45,7 +45,7 @@ struct rank_layout {
   friend constexpr bool operator==(rank_layout const&, rank_layout const&) = default;
 };
 
-//! @brief The ranks that differ in one coordinate alone: a pipeline, the replicas of a device, or
+//! @brief The ranks that differ only in one coordinate: a pipeline, the replicas of a device, or
 //! the shards of one.
 struct rank_group {
   int number = 0;           //!< among the groups of its axis, in the order of their lowest ranks
@@ -86,7 +86,7 @@ template <class Place>
          "\nshards=" + std::to_string(layout.shards) + "\naxes=" + order + '\n';
 }
 
-//! @brief How many ranks a layout has.
+//! @brief The number of ranks of a layout.
 //! @throws std::invalid_argument for extents below one, for more ranks than an int counts, and
 //! where the order does not name every axis once.
 [[nodiscard]] constexpr int ranks_of(rank_layout const& layout) {
@@ -125,7 +125,7 @@ template <class Place>
   return layout;
 }
 
-//! @brief What a rank of the whole run does.
+//! @brief The place of a rank of the whole run.
 //! @throws std::out_of_range for a rank that the layout has not, std::invalid_argument as ranks_of.
 [[nodiscard]] constexpr rank_place place_of(rank_layout const& layout, int rank) {
   int const count = ranks_of(layout);
@@ -160,7 +160,7 @@ template <class Place>
   return rank;
 }
 
-//! @brief How many groups of an axis there are: all ranks, divided by those of one group.
+//! @brief The number of groups of an axis: all ranks, divided by the ranks of one group.
 //! @throws std::invalid_argument as ranks_of.
 [[nodiscard]] constexpr int groups_of(rank_layout const& layout, rank_axis axis) {
   return ranks_of(layout) / detail::extent_of(layout, axis);

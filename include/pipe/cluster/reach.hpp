@@ -38,8 +38,8 @@ struct endpoint {
   }
 };
 
-//! What a host and a port mean. May block for as long as the name server likes, unless `flags` has
-//! AI_NUMERICHOST.
+//! Looks up the addresses of a host and a port. May block for as long as the name server likes,
+//! unless `flags` has AI_NUMERICHOST.
 //! @return 0, or the code of getaddrinfo.
 inline int
 look_up_host(std::string const& host, int port, int flags, std::vector<endpoint>& found) {

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a run is of, as lines of `key=value`, and where two runs differ. Header for
+//! @brief Descriptions of runs as lines of `key=value`, and their first difference. Header for
 //! pipelining::detail::differing_lines.
 
 #include <pipe/flow/quote.hpp>

@@ -32,7 +32,7 @@ struct safetensor {
   friend bool operator==(safetensor const&, safetensor const&) = default;
 };
 
-//! @brief What a safetensors file says before its numbers.
+//! @brief The header of a safetensors file, which stands before the numbers.
 struct safetensors_header {
   std::vector<safetensor> tensors{};             //!< in the order of their numbers
   std::map<std::string, std::string> metadata{}; //!< the texts under `__metadata__`
@@ -155,8 +155,8 @@ bytes_of_tensor(std::string_view dtype, std::vector<std::int64_t> const& shape) 
   return length;
 }
 
-//! @brief Lays tensors out behind each other: wide numbers first, so that all are aligned, and
-//! those of one width by name. Sets `begin` and `end`.
+//! @brief Lays tensors out after each other: wide numbers first, so that all are aligned, and
+//! tensors of one width by name. Sets `begin` and `end`.
 //! @throws std::invalid_argument for an unknown dtype, a negative extent, a name that stands twice,
 //! is `__metadata__` or not UTF-8, and more bytes than a file can have.
 //! @source the order of the safetensors library, https://github.com/huggingface/safetensors
@@ -219,7 +219,7 @@ safetensors_head(std::vector<safetensor> const& tensors,
   return head + json;
 }
 
-//! @brief How many bytes of a file `read_safetensors_head` wants.
+//! @brief The number of bytes that `read_safetensors_head` wants of a file.
 //! @param file names it in errors. @param first its first eight bytes; fewer where it is shorter.
 //! @param file_bytes [bytes] its size.
 //! @throws std::runtime_error where the length that stands there cannot be that of a header.
@@ -237,7 +237,7 @@ safetensors_head_bytes(std::string const& file, std::string_view first, std::int
   return 8 + static_cast<std::int64_t>(length);
 }
 
-//! @brief Reads what a safetensors file says before its numbers.
+//! @brief Reads the header of a safetensors file.
 //! @param file names it in errors. @param head its first bytes, `safetensors_head_bytes` of them.
 //! @param file_bytes [bytes] its size.
 //! @throws std::runtime_error with the file, the tensor and what is wrong: no JSON, a member that

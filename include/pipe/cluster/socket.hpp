@@ -48,8 +48,8 @@ private:
   int number_;
 };
 
-//! What has this name where it is no file, such as "a FIFO", which to open could take for ever;
-//! empty: it is a file, or there is nothing.
+//! Names a thing that is no file, such as "a FIFO", which to open could take for ever. Empty where
+//! there is a file of this name, or nothing.
 [[nodiscard]] inline std::string what_is_no_file(std::string const& path) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode))
@@ -87,7 +87,7 @@ class connection {
 public:
   //! The longest frame, in bytes; more is taken as a stranger at the door.
   static constexpr std::size_t most_bytes = std::size_t(1) << 24U;
-  //! What may wait to be sent, in bytes; with more, the other end is taken for one that does not
+  //! Most bytes that may wait to be sent. With more, the other end is taken for one that does not
   //! read.
   static constexpr std::size_t most_pending = std::size_t(1) << 26U;
 
@@ -105,7 +105,7 @@ public:
 
   //! The number of its descriptor.
   [[nodiscard]] int get() const noexcept { return socket_.get(); }
-  //! Whether the other end has not closed it.
+  //! True while the other end has not closed it.
   [[nodiscard]] bool open() const noexcept { return socket_.get() >= 0 && !ended_; }
   //! True while something that was written waits for the kernel to take it.
   [[nodiscard]] bool pending() const noexcept { return open() && sent_ < outgoing_.size(); }
@@ -126,7 +126,7 @@ public:
     return open();
   }
 
-  //! Sends what the kernel takes of what waits.
+  //! Sends as much waiting text as the kernel takes.
   void flush() {
     while (pending()) {
       ssize_t const count = ::send(socket_.get(),

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What the processes of a run tell each other outside of the pipeline: values by key, and
-//! who has failed.
+//! @brief A store through which the processes of a run talk outside of the pipeline: values by key,
+//! and who has failed.
 //!        Header for pipelining::store.
 
 #include <pipe/cluster/store_protocol.hpp>
@@ -48,7 +48,7 @@ private:
   std::vector<int> missing_;
 };
 
-//! @brief What the ranks of a run tell each other outside of the pipeline; pipelining::store is
+//! @brief A line over which the ranks of a run talk outside of the pipeline; pipelining::store is
 //! one.
 template <class Store>
 concept run_store =

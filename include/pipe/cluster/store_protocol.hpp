@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What the processes of a run and its store say to each other. Header for
+//! @brief Messages between the processes of a run and its store. Header for
 //! pipelining::store_address.
 
 #include <pipe/cluster/reach.hpp>
@@ -22,7 +22,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief How to reach the store of a run, and who is let in.
+//! @brief The address of the store of a run, and the words that let a process in.
 struct store_address {
   //! Where rank 0 is: a name, an IPv4 or an IPv6 address; or several with commas between them,
   //! which are tried in turn.
@@ -58,7 +58,7 @@ inline constexpr char const* store_magic = "pipelining store 2";
 //! How a failure begins that the store itself has seen, and no rank reported.
 inline constexpr char const* store_saw = "the process of rank ";
 
-//! What a process sends before it is known; more is taken as a stranger's.
+//! The longest message [bytes] of a process before it is known; more is taken as a stranger's.
 inline constexpr std::size_t most_hello_bytes = 1024;
 
 // A frame is one letter and its fields, which are separated by a zero byte. Only the last field may

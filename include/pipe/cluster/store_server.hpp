@@ -27,7 +27,7 @@ namespace pipelining::inline v0_3 {
 //! @brief Serves the store from a thread of rank 0. Knows a process that ends without a goodbye by
 //! its connection, which the kernel closes however the process ended, and tells all others.
 //!
-//! Who is not of the run is turned away, costs a bounded amount of memory, and does not disturb the
+//! A stranger to the run is turned away, costs a bounded amount of memory, and does not disturb the
 //! run: see SECURITY.md.
 class store_server {
 public:
@@ -53,7 +53,7 @@ public:
 
 private:
   using clock = polling_clock;
-  //! Who has not said a valid hello by then is sent away.
+  //! Time for a valid hello; without one, a stranger is sent away then.
   static constexpr std::chrono::seconds hello_time{5};
   //! At most so many wait at the door; one more, and the one that has waited longest must go.
   static constexpr std::size_t most_strangers = 128;

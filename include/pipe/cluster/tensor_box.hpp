@@ -30,7 +30,7 @@ struct tensor_box {
   return count;
 }
 
-//! What two boxes of one tensor have in common; its extents are zero where they miss each other.
+//! The common part of two boxes of one tensor; an extent is zero where they miss each other.
 [[nodiscard]] inline tensor_box common_of(tensor_box const& a, tensor_box const& b) {
   tensor_box common = a;
   for (std::size_t axis = 0; axis < a.shape.size(); ++axis) {
@@ -51,7 +51,7 @@ struct tensor_box {
   return offset;
 }
 
-//! Copies what two boxes of one tensor have in common.
+//! Copies the common part of two boxes of one tensor.
 //! @param width [bytes] of a number. @param source, target all bytes of `from` and of `to`.
 //! @complexity O(bytes copied), in one piece for each row that they have in common.
 inline void copy_common(tensor_box const& from,

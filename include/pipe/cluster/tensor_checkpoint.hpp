@@ -48,7 +48,7 @@ struct state_tensor {
   std::vector<std::int64_t> first{}; //!< where in it the box begins; empty: at its beginning
 };
 
-//! @brief What `load_tensors` has read.
+//! @brief The bytes that `load_tensors` has read.
 struct loaded_bytes {
   std::int64_t read = 0;  //!< [bytes] of tensors, from all files
   std::int64_t moved = 0; //!< [bytes] of these that another rank has written
@@ -121,7 +121,7 @@ struct checkpoint_file {
   }
 };
 
-//! What the name of a file says; nothing where it is another one.
+//! Takes the name of a file of tensors, or of an index, apart; nothing for any other name.
 [[nodiscard]] inline std::optional<checkpoint_file> read_file_name(std::string_view name) {
   for (std::string_view const ending : {index_ending, tensors_ending})
     if (std::size_t const at = name.rfind(".step-"); at != name.npos && name.ends_with(ending)) {
@@ -242,7 +242,7 @@ struct saved_file {
   return "box of " + name;
 }
 
-//! What a file is of: the metadata of its header, but for boxes.
+//! The metadata of a file's header, but for boxes: its owner, step, run and layout.
 [[nodiscard]] inline std::map<std::string, std::string>
 file_metadata(checkpoint_place const& place, std::string const& owner, std::int64_t step) {
   return {{"owner", owner},
@@ -357,8 +357,8 @@ struct chosen_tensor {
   saved_tensor const* tensor = nullptr;
 };
 
-//! Which tensors of the files have the numbers of a wanted one: each number once. Of copies, which
-//! replicas write, the first counts.
+//! Finds the tensors of the files that have the numbers of a wanted one: each number once. Of the
+//! copies that replicas write, the first counts.
 //! @throws torn_checkpoint where some are missing, or stand in boxes that overlap;
 //! std::runtime_error where the tensor is another one.
 [[nodiscard]] inline std::vector<chosen_tensor> choose_saved(state_tensor const& wanted,

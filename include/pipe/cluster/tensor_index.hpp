@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The index of a file of tensors: what is in it, with checksums. Header for
+//! @brief The index of a file of tensors: their names, with checksums. Header for
 //! pipelining::detail::tensor_index.
 
 #include <pipe/cluster/json_cursor.hpp>
@@ -65,7 +65,7 @@ using crc_tables = std::array<std::array<std::uint32_t, 256>, 8>;
   return text;
 }
 
-//! What an index says of its file.
+//! The index of a file of tensors: the file's size and checksums.
 struct tensor_index {
   std::string file{};                        //!< its name, without a folder
   std::int64_t bytes = 0;                    //!< of all tensors in it
@@ -75,7 +75,7 @@ struct tensor_index {
   friend bool operator==(tensor_index const&, tensor_index const&) = default;
 };
 
-//! What stands before the checksum of an index, which is that of all bytes up to here.
+//! The text before the checksum of an index. The checksum is of all bytes up to here.
 inline constexpr std::string_view before_index_sum = ",\n\"checksum\":";
 
 //! An index as text: `metadata` and `weight_map` as in the indices of Hugging Face's library, and
@@ -99,7 +99,7 @@ inline constexpr std::string_view before_index_sum = ",\n\"checksum\":";
   return text + json_text(checksum_text(crc32_of(text))) + "}\n";
 }
 
-//! Reads what `index_text` has written, and nothing else.
+//! Reads a text of `index_text`, and nothing else.
 //! @throws std::runtime_error where it is torn or changed.
 [[nodiscard]] inline tensor_index read_index(std::string_view text) {
   tensor_index index;

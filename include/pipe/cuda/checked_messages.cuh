@@ -31,8 +31,8 @@ namespace pipelining::inline v0_3::cuda::detail {
   return "0x" + std::string(digits, std::to_chars(digits, digits + sizeof digits, value, 16).ptr);
 }
 
-//! The headers of all messages of one device, made before and compared behind each message
-//! on its own stream; what was found is read once per step.
+//! The headers of all messages of one device, made before and compared after each message
+//! on its own stream; findings are read once per step.
 class message_checks {
 public:
   //! A message that was not the one expected.
@@ -56,13 +56,13 @@ public:
       check(cudaFuncGetAttributes(&loaded, kernel), "cudaFuncGetAttributes");
   }
 
-  //! A step begins. What uses headers comes after this.
+  //! Begins a step. All uses of headers come after this.
   void begin(cudaStream_t on) {
     auto* step = reinterpret_cast<std::uint64_t*>(memory_.data());
     void* arguments[] = {&step};
     launch(kernels_.count_step, 1, arguments, on);
   }
-  //! A step ends: the host gets to know what was found. What uses headers comes before.
+  //! Ends a step: the host gets to know the findings. All uses of headers come before.
   void end(cudaStream_t on) {
     check(
       cudaMemcpyAsync(verdicts_.data(), verdict(0), verdict_bytes(), cudaMemcpyDeviceToHost, on),
@@ -73,7 +73,7 @@ public:
   void seal(int item_index, pipelining::detail::arena const& slots, cudaStream_t on) {
     look_at(kernels_.seal, item_index, slots, on);
   }
-  //! Compares a message and its header with what this device expects.
+  //! Compares a message and its header with the message that this device expects.
   void compare(int item_index, pipelining::detail::arena const& slots, cudaStream_t on) {
     look_at(kernels_.check, item_index, slots, on);
   }

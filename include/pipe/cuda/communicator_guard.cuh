@@ -96,7 +96,7 @@ public:
     shared_->entries.push_back({handle, foreign});
     return shared_->entries.size() - 1;
   }
-  //! What is at that place. @pre a `use` lives.
+  //! The communicator at that place. @pre a `use` lives.
   [[nodiscard]] entry& entry_at(std::size_t place) const { return shared_->entries[place]; }
 
   //! From now until `disarm` the guard aborts once its limit is over, of the time in which
@@ -123,7 +123,7 @@ public:
   [[nodiscard]] bool destroy(std::chrono::nanoseconds patience) {
     return end(wish::destroy, patience);
   }
-  //! What the first call that failed has returned. @pre `abort` or `destroy` is true.
+  //! The result of the first call that failed. @pre `abort` or `destroy` is true.
   [[nodiscard]] ncclResult_t result() const noexcept { return shared_->result; }
 
 private:

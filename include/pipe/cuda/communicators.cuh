@@ -110,7 +110,7 @@ public:
   void begin_finalize() { check(ncclCommFinalize(handle_), "ncclCommFinalize"); }
 
   [[nodiscard]] ncclComm_t get() const noexcept { return handle_; }
-  //! What NCCL calls it in its log.
+  //! The name of the communicator in the log of NCCL.
   [[nodiscard]] std::string const& label() const noexcept { return label_; }
   //! The devices that share it.
   [[nodiscard]] detail::communicator_members const& members() const noexcept { return members_; }
@@ -122,7 +122,7 @@ public:
     used_.push_back(use);
     return true;
   }
-  //! @brief Its place under guard.
+  //! @brief The communicator's place under guard.
   [[nodiscard]] std::size_t place() const noexcept { return place_; }
   //! Notes that place.
   void put_under_guard(std::size_t place) noexcept { place_ = place; }

@@ -26,7 +26,7 @@ namespace pipelining::inline v0_3::cuda {
 
 namespace detail {
 
-//! An event before and one behind every pass of one device, and one at the start of its
+//! An event before and one after every pass of one device, and one at the start of its
 //! iteration. Made once; eager iterations and graphs record them anew.
 class pass_times {
 public:
@@ -50,7 +50,7 @@ public:
   }
   //! The pass of an item begins; nothing for items that are none.
   void enter(int item, cudaStream_t on) { record(before_[static_cast<std::size_t>(item)], on); }
-  //! It has ended.
+  //! The pass of an item has ended.
   void leave(int item, cudaStream_t on) { record(behind_[static_cast<std::size_t>(item)], on); }
 
   //! When a pass began or ended, in seconds since the iteration of `clock` began: another
@@ -80,12 +80,12 @@ private:
 
 } // namespace detail
 
-//! @brief How a device lays its plan out on streams.
+//! @brief Options of a device: how it lays its plan out on streams.
 struct board_options {
   //! All messages go through one stream, in the order of the program, instead of one stream per
   //! lane.
   bool one_message_stream = false;
-  //! Every pass and every group of messages has an event, not only those that others wait for: a
+  //! Every pass and every group of messages has an event, not only events that others wait for: a
   //! report can name the item at which the device stands.
   bool watched = false;
   //! The same inside graphs, where it takes an event and a node for each.
@@ -105,11 +105,11 @@ namespace detail {
 //! How one plan lies on the streams and in the memory of one device, and its events, made
 //! once.
 //!
-//! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one behind them.
+//! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one after these.
 //! An item has an event when another item waits for it.
 class device_board {
 public:
-  //! @param shared what other plans of the device use, too; it outlives this.
+  //! @param shared memory and streams that other plans of the device use, too; it outlives this.
   //! @pre nothing runs on it: its memory may grow.
   device_board(plan_view const& work, int device, shared_device& shared, board_options chosen = {})
       : shared_(&shared),
@@ -165,7 +165,7 @@ public:
   }
   //! The arena on the host, pinned; null where nothing waits there.
   [[nodiscard]] std::byte* host_memory() const noexcept { return shared_->host_memory(); }
-  //! The slots of the device. @param work, device those of the board.
+  //! The slots of the device. @param work, device as the board was made with.
   [[nodiscard]] pipelining::detail::arena slots(plan_view const& work, int device) const noexcept {
     return {work,
             device,
@@ -174,13 +174,13 @@ public:
             guards_ ? pipelining::detail::guard_bytes : 0,
             decisions_ ? decisions_->rows() : nullptr};
   }
-  //! What the host knows to decide about steps of the optimizer, or null where it need not.
+  //! The host's decisions about steps of the optimizer, or null where it makes none.
   [[nodiscard]] step_decisions* decisions() noexcept { return decisions_ ? &*decisions_ : nullptr; }
   //! The guards of the checked mode, or null.
   [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
   //! When passes began and ended, or null where nobody asks for it.
   [[nodiscard]] pass_times* times() noexcept { return times_ ? &*times_ : nullptr; }
-  //! What profilers see of each item.
+  //! The ranges of items in a profile.
   [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
   //! A stream by number; 0 runs the passes.
   [[nodiscard]] cudaStream_t stream_at(int index) const noexcept {
@@ -195,7 +195,7 @@ public:
     return shared_->stream_at(index_for(step));
   }
 
-  //! All streams wait for what is on the compute stream: the start of an iteration.
+  //! Lets all streams wait for the compute stream so far: the start of an iteration.
   //! @param captured the iteration goes into a graph.
   void fork(bool captured = false) {
     captured_ = captured;
@@ -214,14 +214,14 @@ public:
       end.block(compute());
     }
   }
-  //! What follows on `after` waits for what is on `before`, a stream of this device, now.
+  //! Lets all later work on `after` wait for all work so far on `before`, a stream of this device.
   void start_after(cudaStream_t before, cudaStream_t after) {
     start_->record(before);
     start_->block(after);
   }
   //! The stream of second halves of composite passes. @pre the plan has such passes.
   [[nodiscard]] cudaStream_t beside() const noexcept { return shared_->beside(); }
-  //! What follows on `waiting` waits for an item of this device.
+  //! Lets all later work on `waiting` wait for an item of this device.
   void wait_for(int item_index, cudaStream_t waiting) const {
     done_[static_cast<std::size_t>(item_index)]->block(waiting);
   }

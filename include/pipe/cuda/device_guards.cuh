@@ -24,11 +24,11 @@
 namespace pipelining::inline v0_3::cuda::detail {
 
 //! Memory for the slots of one device with guards around them, and poison (not a number) in
-//! slots that nobody has written yet.
+//! slots that no pass has written yet.
 //!
 //! The poison is enqueued, also into graphs; the guards are read when a step has ended. So they
-//! tell which slot was overrun, and the passes that had it, but not which of these it was. The end
-//! of each output is copied away behind its pass, and compared with the poison then.
+//! tell which slot was overrun, and the passes that had it, but not which pass it was. The end
+//! of each output is copied away after its pass, and compared with the poison then.
 class device_guards {
 public:
   //! Allocates and fills the memory. @pre the device's GPU is current.
@@ -54,8 +54,8 @@ public:
   //! The arena on the device.
   [[nodiscard]] std::byte* memory() const noexcept { return slots_.memory; }
 
-  //! Before a pass or a receive is enqueued on the same stream: what it is the first to
-  //! write becomes poison.
+  //! Before a pass or a receive is enqueued on the same stream: poisons the slots that it is the
+  //! first to write.
   void before(item const& step, cudaStream_t on) {
     pipelining::detail::visit_opened(
       slots_.work, slots_.device, step, [&](slot const& which, std::int64_t bytes) {
@@ -69,7 +69,7 @@ public:
       });
   }
 
-  //! Behind a pass on the same stream: keeps the end of what it has written for others.
+  //! After a pass on the same stream: keeps the ends of its outputs for others.
   void after(int item_index, cudaStream_t on) {
     auto at = std::lower_bound(
       outputs_.begin(), outputs_.end(), item_index, [](written const& each, int wanted) {
@@ -95,7 +95,7 @@ public:
 private:
   static constexpr std::int64_t end_bytes = 16;
 
-  //! What a pass writes for another one.
+  //! An output of a pass, which another pass reads.
   struct written {
     int item_index;
     slot into;

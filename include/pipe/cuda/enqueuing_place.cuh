@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Where the thread that enqueues is, for a watchdog. Header for
+//! @brief The place of the thread that enqueues, for a watchdog. Header for
 //! pipelining::cuda::detail::enqueuing_place.
 
 #include <pipe/flow/shape.hpp>
@@ -16,25 +16,25 @@
 
 namespace pipelining::inline v0_3::cuda::detail {
 
-//! What one thread writes down as it enqueues, and a watchdog reads: relaxed stores, nothing else.
+//! Notes of one thread as it enqueues, for a watchdog: relaxed stores, nothing else.
 struct enqueuing_place {
   std::atomic<unsigned> pulse = 0;   // a sign of life: the thread is in the library
   std::atomic<int> device = nothing; // of the plan
   std::atomic<int> item = nothing;   // of its program, while a stage or a transport has it
 
-  //! An item of a device goes to what enqueues it.
+  //! An item of a device goes to the stage or transport that enqueues it.
   void enter(int of, int at) noexcept {
     device.store(of, std::memory_order_relaxed);
     item.store(at, std::memory_order_relaxed);
     beat();
   }
-  //! It is back, or the thread waits and asks a GPU.
+  //! The call is back, or the thread waits and asks a GPU.
   void leave() noexcept {
     item.store(nothing, std::memory_order_relaxed);
     beat();
   }
 
-  //! What the thread is in: "the forward of stage 1, microbatch 0 (item 3 of 40)".
+  //! The call that the thread is in: "the forward of stage 1, microbatch 0 (item 3 of 40)".
   [[nodiscard]] std::string in_words(plan_view const& work) const {
     int const of = device.load(std::memory_order_relaxed);
     int const at = item.load(std::memory_order_relaxed);

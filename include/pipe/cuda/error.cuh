@@ -21,7 +21,7 @@ public:
   error(std::string const& sentence, cudaError_t code)
       : std::runtime_error(sentence), code_(code) {}
 
-  //! What CUDA returned.
+  //! The code that CUDA returned.
   [[nodiscard]] cudaError_t code() const noexcept { return code_; }
 
 private:

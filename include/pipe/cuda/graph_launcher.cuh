@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Launches graphs beside the thread that waits for them. Header for
+//! @brief Launches graphs next to the thread that waits for them. Header for
 //! pipelining::cuda::graph_launcher.
 
 #include <pipe/cuda/error.cuh>
@@ -43,7 +43,7 @@ public:
     (void)end(none);
   }
 
-  //! Launches a graph on a stream, and records an event behind it.
+  //! Launches a graph on a stream, and records an event after it.
   //! @pre idle, and `end` has not been called. What is given lives until the launch has returned.
   void begin(graph const& what, cudaStream_t on, event& behind) {
     shared_->what = &what;
@@ -60,7 +60,7 @@ public:
       std::rethrow_exception(failure);
   }
 
-  //! Ends the thread, if need be behind the launch in progress.
+  //! Ends the thread, if need be after the launch in progress.
   //! @param left of the time that this may take, with what else looks at it.
   //! @return false when that has not returned by then: it is left behind, and what it uses must
   //! live on.

@@ -5,7 +5,7 @@
 //! @brief Streams, events, memory and graphs that free themselves. Header for the handles of
 //! pipelining::cuda.
 //!
-//! Every type owns one object, moves, does not copy, and checks every call but those of its
+//! Every type owns one object, moves, does not copy, and checks every call but the calls of its
 //! destructor.
 
 #include <pipe/cuda/error.cuh>
@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3::cuda {
 
 namespace detail {
 
-//! Whether this process has used a device, so that making it current costs no memory.
+//! True when this process has used a device, so that making it current costs no memory.
 [[nodiscard]] inline bool is_in_use(int device) noexcept {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
@@ -94,7 +94,7 @@ private:
 
 namespace detail {
 
-//! An event, without timing and for ordering alone unless told otherwise.
+//! An event, without timing and only for ordering unless told otherwise.
 class event {
 public:
   event() : event(cudaEventDisableTiming) {}
@@ -140,7 +140,7 @@ public:
     check(cudaEventElapsedTime(&milliseconds, earlier.handle_, handle_), "cudaEventElapsedTime");
     return 1e-3 * static_cast<double>(milliseconds);
   }
-  //! What is put on the stream from now on waits for the event.
+  //! Lets all later work on the stream wait for the event.
   void block(cudaStream_t waiting) const {
     check(cudaStreamWaitEvent(waiting, handle_, 0), "cudaStreamWaitEvent");
   }
@@ -211,7 +211,7 @@ private:
 class graph {
 public:
   graph() = default;
-  //! @brief Instantiates what was captured, and frees the capture.
+  //! @brief Instantiates the captured graph, and frees the capture.
   explicit graph(cudaGraph_t captured) {
     cudaError_t const made =
       cudaGraphInstantiate(&handle_, captured, cudaGraphInstantiateFlagUseNodePriority);
@@ -233,9 +233,9 @@ public:
     if (handle_ != nullptr)
       (void)cudaGraphExecDestroy(handle_);
   }
-  //! Whether there is a graph to launch.
+  //! True when there is a graph to launch.
   [[nodiscard]] explicit operator bool() const noexcept { return handle_ != nullptr; }
-  //! @brief What the destructor does, checked: communicators wait for the graphs that use them.
+  //! @brief Destroys the graph now, checked: communicators wait for the graphs that use them.
   //! @throws error
   void destroy() {
     if (handle_ != nullptr)

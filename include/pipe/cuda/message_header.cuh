@@ -24,13 +24,13 @@ enum class header_field : std::uint8_t {
 };
 inline constexpr int header_fields = 7; //!< Words of a header.
 
-//! What travels behind a checked message: which one it is, and what it held when it was
-//! sent.
+//! The header that travels after a checked message: names the message, and has the checksum of
+//! its bytes as they were sent.
 struct message_header {
   std::uint64_t words[header_fields]; //!< by header_field
 };
 
-//! What the receiver has found in a message of the last step.
+//! The receiver's findings about a message of the last step.
 struct message_verdict {
   std::uint64_t wrong;    //!< 1 + the first header_field that differs; 0: none
   std::uint64_t expected; //!< the word that the receiver expected
@@ -40,7 +40,7 @@ struct message_verdict {
 //! One end of a message, as kernels see it.
 struct checked_message {
   std::byte const* data;     //!< the message, in its slot
-  message_header* header;    //!< what travels behind it
+  message_header* header;    //!< travels after it
   message_verdict* verdict;  //!< where the receiver writes what it found
   std::uint64_t const* step; //!< the number of the step, counted on the GPU
   message_header known;      //!< without step and checksum

@@ -177,7 +177,7 @@ public:
 
   //! @brief The rows of the totals of the last step, if its plan has any, else none: a copy on the
   //! host, which is there until the next call. None before the first step, after close and after a
-  //! failure. Where stages step early the last rank alone has those of all stages.
+  //! failure. Where stages step early only the last rank has the rows of all stages.
   //! @throws error when CUDA does.
   [[nodiscard]] pipelining::totals totals() {
     if (failed_ || !machine_ || !machine_->has_run())

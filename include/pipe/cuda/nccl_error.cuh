@@ -26,7 +26,7 @@ public:
   nccl_error(std::string const& sentence, ncclResult_t code)
       : std::runtime_error(sentence), code_(code) {}
 
-  //! What NCCL returned.
+  //! The result that NCCL returned.
   [[nodiscard]] ncclResult_t code() const noexcept { return code_; }
 
 private:

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What ranks tell each other and the user when a run over NCCL fails. Header for
+//! @brief Reports that ranks give each other and the user when a run over NCCL fails. Header for
 //! pipelining::cuda::failure_report.
 
 #include <pipe/cluster/failure_origin.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What one rank of a plan has of CUDA and NCCL, and what it does with it. Header for
+//! @brief One rank of a plan on CUDA and NCCL: its streams, memory and steps. Header for
 //! pipelining::cuda::nccl_machine.
 
 #include <pipe/cluster/failure_origin.hpp>
@@ -217,12 +217,12 @@ public:
   [[nodiscard]] totals rows() {
     return rows_on_host(running_->board.slots(running_->view, rank_).all_totals(), origin(), rows_);
   }
-  //! Whether the last step found the optimizer's step of the iteration before wrong.
+  //! True when the last step found the optimizer's step of the iteration before wrong.
   [[nodiscard]] bool begins_again() {
     step_decisions const* const its = running_ == nullptr ? nullptr : running_->board.decisions();
     return its != nullptr && its->wrong();
   }
-  //! Whether a step of a plan that is still there has ended.
+  //! True when a step of a plan that is still there has ended.
   [[nodiscard]] bool has_run() const noexcept { return running_ != nullptr; }
 
   //! The stream of passes, from which a captured graph forks.
@@ -320,7 +320,7 @@ private:
     throw detail::stop{found->text};
   }
 
-  //! In the checked mode, ends the run if a stage has written beside its slots.
+  //! In the checked mode, ends the run if a stage has written outside its slots.
   void trust_stages() {
     if (running_->board.guards() == nullptr)
       return;

@@ -33,19 +33,19 @@
 
 namespace pipelining::inline v0_3::cuda::detail {
 
-//! The lanes of one plan on one rank: what carries their messages.
+//! The lanes of one plan on one rank: the communicators for their messages.
 struct message_lanes {
   plan_view work;                      //!< the plan
   message_checks* checks = nullptr;    //!< makes and compares headers; null where there are none
   std::vector<communicator*> all = {}; //!< of the plan
   std::vector<communicator*> by_lane = {}; //!< [lanes]
 
-  //! Whether a message is one end of a broadcast of NCCL. Messages with headers go one by one.
+  //! True for one end of a broadcast of NCCL. Messages with headers go one by one.
   [[nodiscard]] bool spreads(item const& step) const {
     return checks == nullptr && step.what != operation::run &&
            pipelining::detail::is_broadcast(work.over, step);
   }
-  //! What carries the messages between a device and another one.
+  //! The communicator of messages between a device and a peer, in one direction.
   [[nodiscard]] communicator& carrying(int device, bool sends, int peer) const {
     std::int64_t const key = sends ? work.key(device, peer) : work.key(peer, device);
     std::size_t at = 0;
@@ -56,15 +56,15 @@ struct message_lanes {
 };
 
 //! The communicators of one rank: made and connected in rounds before the first step, ended
-//! together. Plans share those that have the same members and the same name by the policy.
+//! together. Plans share communicators with the same members and the same name by the policy.
 //!
-//! No call of NCCL blocks the host: each is followed by a wait with a deadline that another rank's
-//! failure ends. Those that end communicators do block; a communicator_guard makes them.
+//! No call of NCCL blocks the host: after each comes a wait with a deadline, which another rank's
+//! failure ends, too. Calls that end communicators do block; a communicator_guard makes them.
 template <class Store, class Clock>
 class nccl_messages {
 public:
   using wait_type = rank_wait<Store, Clock>;    //!< How this waits for other ranks.
-  using guard_type = communicator_guard<Clock>; //!< What ends them.
+  using guard_type = communicator_guard<Clock>; //!< Ends communicators.
 
   //! @param device the rank.
   explicit nccl_messages(int device) : device_(device) {}
@@ -172,7 +172,7 @@ public:
   }
 
   //! Enqueues the messages of a group as one group of NCCL on the stream of its lane, each
-  //! with its header behind it if it has one; or as one broadcast, if they are one.
+  //! with its header after it if it has one; or as one broadcast, if they are one.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     message_lanes const& lanes = own.lanes;
@@ -295,7 +295,7 @@ private:
     return nullptr;
   }
 
-  //! What this rank does together with the other members of a communicator.
+  //! The standing of this rank in a call that all members of a communicator make together.
   [[nodiscard]] pipelining::detail::rank_standing together(char const* what,
                                                            communicator const& one) const {
     pipelining::detail::rank_standing doing{what + std::to_string(one.members().key) + " with rank",
@@ -334,7 +334,7 @@ private:
     });
     return done;
   }
-  //! What NCCL says of a communicator may be the end of another of its members.
+  //! Makes calls for a communicator. An error of NCCL may mean that another member has ended.
   template <class Calls>
   void watch(communicator const& one, Calls calls) {
     try {

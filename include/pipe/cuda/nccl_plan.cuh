@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What one plan of a runner for NCCL has on its rank. Header for
+//! @brief One plan of a runner for NCCL on its rank. Header for
 //! pipelining::cuda::nccl_plan.
 
 #include <pipe/cluster/failure_origin.hpp>
@@ -27,8 +27,8 @@
 
 namespace pipelining::inline v0_3::cuda::detail {
 
-//! Whether all messages of a rank are to go through one stream.
-//! @throws std::invalid_argument where not even one lane fits beside the program's kernels.
+//! True when all messages of a rank are to go through one stream.
+//! @throws std::invalid_argument where not even one lane fits next to the program's kernels.
 [[nodiscard]] inline bool one_stream(nccl_ranks const& options, int lanes) {
   int processors = 0;
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, options.gpu),

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief How NCCL runs a plan, and what of its environment must be so. Header for
+//! @brief How NCCL runs a plan, and the environment that it needs. Header for
 //! pipelining::cuda::nccl_ranks.
 
 #include <pipe/cuda/nccl_error.cuh>
@@ -31,7 +31,7 @@ struct registered_communicator {
   int max_blocks = 0; //!< ncclConfig_t::maxCTAs with which it was made; 0: none, counted as 64
 };
 
-//! @brief How ranks with one GPU each run a plan.
+//! @brief Options of ranks with one GPU each.
 struct nccl_ranks {
   int gpu = 0; //!< the CUDA device of this process, such as launch_environment::local_rank
   //! Launch the whole iteration as one CUDA graph, captured at the first step after `warm_up` eager
@@ -114,7 +114,7 @@ namespace detail {
   return blocks;
 }
 
-//! Whether a variable of the environment has this value.
+//! True when a variable of the environment has this value.
 [[nodiscard]] inline bool environment_has(char const* name, std::string_view value) {
   char const* const text = std::getenv(name);
   return text != nullptr && value == text;
@@ -140,8 +140,8 @@ inline void check_room(nccl_ranks const& options, int lanes, int processors) {
     "all ranks enqueue for all communicators in one order");
 }
 
-//! What makes NCCL and this runner wait for each other in circles or without a deadline, or mixes
-//! two versions of NCCL.
+//! Refuses settings that let NCCL and this runner wait for each other in circles or without a
+//! deadline, and a mix of two versions of NCCL. @throws std::invalid_argument
 inline void check_environment() {
   int version = 0;
   cuda::check(ncclGetVersion(&version), "ncclGetVersion");

@@ -56,7 +56,7 @@ namespace pipelining::inline v0_3::cuda::detail {
   return (sends ? "send " : "receive ") + name + number(sends ? " to " : " from ", step.peer);
 }
 
-//! The colour of an item in a profile: that of its pass in pictures; grey for what follows
+//! The colour of an item in a profile: the colour of its pass in pictures; grey for hooks after
 //! complete gradients.
 [[nodiscard]] constexpr colour range_colour(plan_view const& work, int device, item const& step) {
   if (step.about != subject::pass)

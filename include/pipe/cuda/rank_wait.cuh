@@ -27,21 +27,20 @@ struct stop {
   return std::min(one, std::chrono::nanoseconds::max() - other) + other;
 }
 
-//! What a rank says of a wait that has taken too long.
+//! The stop after a wait that has taken too long.
 [[nodiscard]] inline stop too_late(char const* what) {
   return {std::string(what) + " took longer than the deadline",
           pipelining::detail::failure_cause::deadline};
 }
 
-//! How long a rank waits for others, what ends its waiting early, and what a report says of
-//! it then.
+//! Waits of a rank for others: their deadline, reasons to end early, and words for a report then.
 template <class Store, class Clock>
 struct rank_wait {
   Store& line;                       //!< where others tell that they have stopped
   std::chrono::nanoseconds deadline; //!< of one wait
   pipelining::detail::rank_standing&
     now; //!< what this rank does outside of the items of its program
-  //! What is left for all waits of a step together; null outside of a step.
+  //! Time left for all waits of a step together; null outside of a step.
   countdown<Clock>* step = nullptr;
 
   //! Polls until `done()`. Sleeps between polls once it has waited for a while.

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What the plans of a runner share on one device. Header for
+//! @brief Streams and memory that the plans of a runner share on one device. Header for
 //! pipelining::cuda::shared_device.
 
 #include <pipe/cuda/handles.cuh>
@@ -20,8 +20,8 @@ namespace pipelining::inline v0_3::cuda::detail {
 
 //! The streams of one device, and memory that is as large as the largest of its plans wants.
 //!
-//! Stream 0 runs passes, and those behind it carry messages and copies, which go first: the device
-//! at the other end waits for them. What waits on the host lies in pinned memory, so that copies
+//! Stream 0 runs passes. The streams after it carry messages and copies, which go first: the device
+//! at the other end waits for them. Slots on the host lie in pinned memory, so that copies
 //! keep neither the host nor other streams waiting.
 class shared_device {
 public:
@@ -60,8 +60,8 @@ public:
     if (!beside_)
       beside_.emplace(least_);
   }
-  //! Makes room for that many bytes; what was there is lost, and lies elsewhere, where they
-  //! are more than before.
+  //! Makes room for that many bytes. Where they are more than before, the memory moves, and its
+  //! contents are lost.
   //! @pre nothing that uses it is on a stream. @throws error when there is no more memory; there is
   //! as much as before then.
   void reserve(std::int64_t device_bytes, std::int64_t host_bytes) {

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What the host must know to decide about a step of the optimizer. Header for
+//! @brief Totals that the host needs to decide about a step of the optimizer. Header for
 //! pipelining::cuda::step_decisions.
 
 #include <pipe/cuda/handles.cuh>
@@ -90,7 +90,7 @@ public:
 
   //! A stage has found that the step before was wrong, and has made it right.
   void find_wrong() noexcept { wrong_ = true; }
-  //! Whether one has: the iteration begins again.
+  //! True when a stage has found that: the iteration begins again.
   [[nodiscard]] bool wrong() const noexcept { return wrong_; }
 
 private:

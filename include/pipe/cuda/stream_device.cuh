@@ -21,8 +21,8 @@
 
 namespace pipelining::inline v0_3::cuda::detail {
 
-//! What the executor loop drives: passes on the compute stream, messages through a transport
-//! on their lanes, copies on the streams of their engines.
+//! The device that the executor loop drives: passes on the compute stream, messages through a
+//! transport on their lanes, copies on the streams of their engines.
 //!
 //! @pre the device's GPU is current while its passes run.
 //! @tparam Transport has `post(stream_device&, first, group)`, which enqueues the messages of one
@@ -79,9 +79,9 @@ struct stream_device {
     board.complete(index, its);
   }
 
-  //! Enqueues a composite pass, where its stages can do its halves at once: each has a
-  //! stream, which starts behind all that either of them waits for, and the stream of passes goes
-  //! on behind both.
+  //! Enqueues a composite pass, where its stages can do its halves at once. Each half has a
+  //! stream, which starts after all items that either half waits for. The stream of passes goes
+  //! on after both.
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
     if (!pipelining::detail::runs_as_one(stages, work, pair))
       return false;
@@ -123,7 +123,7 @@ struct stream_device {
   void finish() { board.join(); }
 
 private:
-  //! What the stage enqueues of a pass or a hook.
+  //! Lets the stage enqueue a pass or a hook.
   void enqueue(item const& step, cudaStream_t on) {
     if (!pipelining::detail::run_item(stages, slots(), step, on))
       board.decisions()->find_wrong();

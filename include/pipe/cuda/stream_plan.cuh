@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What one plan of a stream runner has on the devices. Header for
+//! @brief One plan of a stream runner on the devices. Header for
 //! pipelining::cuda::stream_plan.
 
 #include <pipe/cuda/device_board.cuh>
@@ -39,7 +39,7 @@ struct stream_plan {
   graph iteration{};                      //!< the whole iteration, once it is captured
   std::vector<int> order;                 //!< which device enqueues next
   std::vector<int> position;              //!< the item that each device is at
-  //! [P], the item behind the last one of this iteration where it begins again; else behind all.
+  //! [P], the item after the last one of this iteration where it begins again; else after all.
   std::vector<int> ends;
   int steps = 0; //!< that have ended
 
@@ -110,7 +110,7 @@ struct stream_plan {
     });
   }
 
-  //! All streams of all devices start after what is on the origin.
+  //! Lets all streams of all devices wait for the origin so far.
   void spread(bool captured) {
     for (device_board& board : boards) {
       if (&board != &boards.front())
@@ -133,7 +133,7 @@ struct stream_plan {
     for (std::size_t d = 0; d < boards.size(); ++d)
       boards[d].look(enqueued(d));
   }
-  //! The first device that has not ended what is enqueued, or `nothing`.
+  //! The first device that has not ended its enqueued items, or `nothing`.
   [[nodiscard]] int first_unfinished() const {
     for (std::size_t d = 0; d < boards.size(); ++d)
       if (boards[d].first_unfinished() < enqueued(d))
@@ -157,7 +157,7 @@ struct stream_plan {
   [[nodiscard]] int enqueued(std::size_t device) const {
     return std::min(position[device], ends[device]);
   }
-  //! What an item does.
+  //! Describes an item.
   [[nodiscard]] std::string in_words(int device, int item_index) const {
     return describe(view.program_of(device)[static_cast<std::size_t>(item_index)], view.over);
   }

@@ -41,7 +41,7 @@
 
 namespace pipelining::inline v0_3::cuda {
 
-//! @brief How the devices of one process run a plan.
+//! @brief Options of a runner on streams: how the devices of one process run a plan.
 struct streams {
   //! The CUDA device of every device of the plan; empty: all on device 0, side by side on streams
   //! of their own.
@@ -57,8 +57,8 @@ struct streams {
   bool watched = true;
   //! The checked mode, for debugging: guards around every slot of a GPU, compared when a step has
   //! ended, and poison (not a number) in slots before their first write, which must be gone from
-  //! the end of every output behind its pass. Accesses through null buffers are found on the host
-  //! alone: threads::guarded. Costs memory and time; a step allocates.
+  //! the end of every output after its pass. Accesses through null buffers are found only on the
+  //! host: threads::guarded. Costs memory and time; a step allocates.
   bool guarded = false;
   //! Two events more for every pass, so that `stream_runner::trace` tells when it began and ended.
   bool timed = false;
@@ -319,7 +319,7 @@ private:
     return result;
   }
 
-  //! Enqueues all items. Also where a stage throws, the origin ends behind all that was enqueued.
+  //! Enqueues all items. Also where a stage throws, the origin ends after all enqueued work.
   void enqueue(bool captured) {
     detail::stream_plan& work = *now_;
     work.begin(carried_.hand_on(work.view), captured);

@@ -32,7 +32,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! The memory of a rank, shared by its plans. What MPI may still write to is left to MPI.
+//! The memory of a rank, shared by its plans. Memory that MPI may still write to is left to MPI.
 struct mpi_memory {
   std::unique_ptr<host_memory> device = std::make_unique<host_memory>();
   std::unique_ptr<host_memory> host = std::make_unique<host_memory>();
@@ -62,7 +62,7 @@ struct mpi_memory {
 template <class Stages, class Clock = polling_clock>
 class mpi_device {
 public:
-  //! @param channel a communicator for this runner alone, whose errors are returned.
+  //! @param channel a communicator only for this runner, whose errors are returned.
   //! @param memory that the plans of the runner share; it grows here if need be, and must outlive
   //! this. @pre no message is under way.
   //! @param number of the plan in its runner.
@@ -126,7 +126,7 @@ public:
     again_ = false;
   }
 
-  //! Whether a validation has found that the iteration must begin again.
+  //! True when a validation has found that the iteration must begin again.
   [[nodiscard]] bool begins_again() const noexcept { return again_; }
 
   //! Waits until an earlier item is complete.

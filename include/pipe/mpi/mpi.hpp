@@ -43,7 +43,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief How MPI processes run a plan.
+//! @brief Options of a runner over MPI processes.
 struct mpi_ranks {
   //! The longest that a rank waits for one message; then the step fails on all ranks and says who
   //! waits for whom. A pass or a hook has as long: one that has not returned by then ends its
@@ -213,7 +213,7 @@ public:
   }
 
   //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
-  //! until the next step. Where stages step early the last rank alone has those of all stages.
+  //! until the next step. Where stages step early only the last rank has the rows of all stages.
   [[nodiscard]] pipelining::totals totals() const {
     if (now_running_ == nullptr)
       return {};
@@ -249,7 +249,7 @@ public:
 private:
   using device = detail::mpi_device<Stages, Clock>;
 
-  //! A plan of the runner, and what runs it here.
+  //! A plan of the runner, and the device that runs it here.
   struct mpi_plan {
     plan work;
     plan_view view = work.view();

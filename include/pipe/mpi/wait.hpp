@@ -25,7 +25,7 @@ struct mpi_stop {
   failure_cause cause;
 };
 
-//! What MPI says of an error code.
+//! The words of MPI for an error code.
 [[nodiscard]] inline std::string mpi_words(int code) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which cores threads run on. Header for pipelining::pin_in_turn. Linux only.
+//! @brief The cores that threads run on. Header for pipelining::pin_in_turn. Linux only.
 
 #include <cstddef>
 #include <cstdio>

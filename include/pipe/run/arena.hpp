@@ -23,13 +23,13 @@ struct arena {
   int device = 0;              //!< whose memory it is
   std::byte* memory = nullptr; //!< `bytes()` bytes, aligned to slot_alignment
   std::byte* host = nullptr;   //!< `work.host_bytes[device]` bytes on the host, likewise
-  //! Bytes in front of the first slot of `memory` and behind each of its slots, a multiple of
+  //! Bytes in front of the first slot of `memory` and after each of its slots, a multiple of
   //! slot_alignment; the rows of the totals count as one slot. 0: slots touch each other.
   std::int64_t guard = 0;
   //! A copy of the rows of all stages for the host, where `memory` is no memory of its own.
   std::byte const* host_rows = nullptr;
 
-  //! What the memory must hold.
+  //! Bytes that the memory must have.
   [[nodiscard]] std::int64_t bytes() const noexcept {
     std::int64_t const slots = work.arena_bytes[device];
     return slots == 0 || guard == 0 ? slots : slots + guard * (1 + guards_before(slot_classes));
@@ -58,7 +58,7 @@ struct arena {
     return lies(where, work.layout(device, where.of), bytes);
   }
 
-  //! The slot at the size that its class was asked for. What follows it is padding.
+  //! The slot at the size that its class was asked for. Padding follows it.
   [[nodiscard]] buffer whole(slot where) const noexcept {
     if (where.index == nothing)
       return {};
@@ -66,18 +66,18 @@ struct arena {
     return lies(where, layout, layout.asked);
   }
 
-  //! What a message is sent from or received into.
+  //! The buffer that a message is sent from or received into.
   [[nodiscard]] buffer message(item const& step) const noexcept {
     return step.what == operation::send ? at(step.in, step.in_bytes) : at(step.out, step.out_bytes);
   }
 
-  //! What a pass reads.
+  //! The input of a pass.
   [[nodiscard]] input input_of(item const& step) const noexcept {
     buffer const in = at(step.in, step.in_bytes);
     return {in.slot, in.data, in.bytes};
   }
 
-  //! What a pass writes.
+  //! The output of a pass.
   [[nodiscard]] output output_of(item const& step) const noexcept {
     return at(step.out, step.out_bytes);
   }
@@ -119,7 +119,7 @@ struct arena {
       std::memcpy(to.data, at(step.in, step.in_bytes).data, static_cast<std::size_t>(to.bytes));
   }
 
-  //! What a stage functor is told of a pass.
+  //! The context of a pass, as its stage functor gets it.
   [[nodiscard]] context context_of(item const& step, void* stream = nullptr) const noexcept {
     return {device,
             step.work.stage,
@@ -150,7 +150,7 @@ private:
                                                                                        : memory;
     return {where.index, base + place(where), bytes};
   }
-  //! Guards behind the slots of the classes before one.
+  //! Guards after the slots of the classes before one.
   [[nodiscard]] int guards_before(int end) const noexcept {
     int count = 0;
     for (int of = 0; of < end; ++of) {

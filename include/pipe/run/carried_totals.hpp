@@ -60,7 +60,7 @@ public:
     totals const rows = now.readable_totals();
     rows_.assign(rows.data, rows.data + rows.rows * rows.stride);
   }
-  //! Whether a step waits for its validation.
+  //! True while a step waits for its validation.
   [[nodiscard]] bool pending() const noexcept { return pending_; }
 
 private:

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What every runner checks before it starts. Header for pipelining::detail::check_stages
+//! @brief Checks of every runner before it starts. Header for pipelining::detail::check_stages
 //! and pipelining::detail::drained_order.
 
 #include <pipe/flow/shape.hpp>
@@ -40,8 +40,8 @@ namespace pipelining::inline v0_3::detail {
   }
 }
 
-//! What is wrong with the hooks of a stage that a plan would never call, or null. An evaluation and
-//! a plan that validates alone call few of them, and no one expects more.
+//! The end of a sentence about hooks of a stage that a plan would never call, or null. Evaluations
+//! and plans that only validate call few hooks, and no one expects more: null.
 template <class Stage>
 [[nodiscard]] constexpr char const* uncalled_hook(plan_view const& work) noexcept {
   if (work.evaluates || work.validation == step_validation::last)
@@ -108,7 +108,7 @@ inline void refuse_validation(plan_view const& work) {
       "lower the plan with step_validation::at_once");
 }
 
-//! Takes every device as far as its next pass, and behind that; the ends of a group of
+//! Takes every device as far as its next pass, and past it; the ends of a group of
 //! messages one right after the other.
 //!
 //! @param at [P], the items that devices stand at. @param may_run whether a device may run the pass

@@ -15,7 +15,7 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief The steady clock of the machine, a sleep between polls, and the threads that runners
-//! start beside their own. Tests give runners a clock of their own.
+//! start next to their own. Tests give runners a clock of their own.
 struct polling_clock : std::chrono::steady_clock {
   using thread = std::thread; //!< what `start` returns
 
@@ -56,7 +56,7 @@ struct polling_clock : std::chrono::steady_clock {
   };
 };
 
-//! @brief What is left of the time that a wait may take. Every deadline of the library is one.
+//! @brief The time that is left of a wait. Every deadline of the library is a countdown.
 //!
 //! A wait looks at it once in a slice or more often. Where much more time has gone by between two
 //! looks, the process was suspended (SIGSTOP, a debugger, a snapshot of the machine), and one slice

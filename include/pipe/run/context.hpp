@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a stage functor is handed. Header for pipelining::context, pipelining::input,
+//! @brief The arguments of a stage functor. Header for pipelining::context, pipelining::input,
 //! pipelining::output, pipelining::totals, pipelining::buffer_of and pipelining::composite_half.
 
 #include <pipe/flow/flow.hpp>
@@ -32,7 +32,7 @@ struct buffer {
   }
 };
 
-//! @brief What a pass reads: the activation of the stage before it or the gradient of the stage
+//! @brief The input of a pass: the activation of the stage before it or the gradient of the stage
 //! after it. Empty, with slot -1, where there is no such stage.
 struct input {
   int slot = -1;                   //!< its number in its class; -1: there is none
@@ -46,12 +46,12 @@ struct input {
   }
 };
 
-//! @brief What a pass writes: its activation or its gradient. Empty, with slot -1, where no stage
+//! @brief The output of a pass: its activation or its gradient. Empty, with slot -1, where no stage
 //! reads it.
 using output = buffer;
 
 //! @brief The rows of numbers that the stages have contributed, the same bits on every device. Row
-//! s is that of stage s.
+//! s belongs to stage s.
 struct totals {
   std::byte const* data = nullptr; //!< the first byte of row 0
   std::int64_t bytes = 0;          //!< of a row
@@ -66,7 +66,7 @@ struct totals {
   }
 };
 
-//! @brief Which pass a stage functor is to compute, and the buffers that live longer than the pass.
+//! @brief The pass that a stage functor is to compute, and the buffers that live longer than it.
 struct context {
   int device = 0;      //!< the device of the plan that runs it
   int stage = 0;       //!< the stage, in forward order
@@ -86,13 +86,13 @@ struct context {
   bool evaluating = false; //!< the plan has no backward passes: nothing will be asked for again
   //! Where stages are no chain: the table of their edges.
   int const* edges = nullptr;
-  //! What the pass reads besides what stays: an input for each stage before it (forward) or after
-  //! it (backward), in the order of the edges. In flows of one's own, all that `place_of` puts
-  //! there, in the order of the effects; the slot is -1 of a datum that is not there on this stage.
-  //! The first is what the pass is handed as its input. Valid during the call.
+  //! The inputs of the pass: one from each stage before it (forward) or after it (backward), in the
+  //! order of the edges. In flows of one's own, all data that `place_of` puts there, in the order
+  //! of the effects; a datum that this stage does not have has slot -1. The first one is also the
+  //! input that the pass is handed. Valid during the call.
   std::span<input const> inputs{};
-  //! What it writes, likewise: its activation, or a gradient for each stage before it. The first is
-  //! what the pass is handed as its output. Valid during the call.
+  //! The outputs of the pass, likewise: its activation, or a gradient for each stage before it. The
+  //! first one is also the output that the pass is handed. Valid during the call.
   std::span<output const> outputs{};
 
   //! A pass that has no input of another one: it reads the data.
@@ -109,8 +109,8 @@ struct context {
   [[nodiscard]] constexpr bool last_chunk() const noexcept { return chunk + 1 == chunks; }
 };
 
-//! @brief What the loss of a microbatch is to be multiplied by for gradients of the mean over all
-//! microbatches: 1 / M. The loss stage alone does it.
+//! @brief The factor of a microbatch's loss that makes gradients of the mean over all microbatches:
+//! 1 / M. Only the loss stage multiplies by it.
 [[nodiscard]] constexpr double microbatch_share(context const& where) noexcept {
   return 1.0 / where.extents.microbatches;
 }

@@ -14,7 +14,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What the loop asks of a device and its transport.
+//! The calls that the loop makes to a device and its transport.
 //!
 //! `wait_for(item, stream)` orders what comes next on the stream after an item of this device; it
 //! may block or not. `run(index, item)` runs or enqueues a pass. `post(first, items)` posts the
@@ -47,7 +47,7 @@ concept restarting_device = requires(Device& device) {
 //!        and waits are the plan's.
 //!
 //! @param steps the program. @param first the item, or the first item of the group.
-//! @return the item behind.
+//! @return the item after it.
 //! @throws what the device throws.
 //! @complexity O(1) per item, no allocation.
 template <execution_device Device>

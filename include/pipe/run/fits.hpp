@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Whether a stage can do what a schedule asks, by their types. Header for pipelining::fits.
+//! @brief Tells by types if a stage can do what a schedule asks. Header for pipelining::fits.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>

@@ -84,7 +84,7 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
       visit(slot{of, index}, work.layout(device, of).asked);
 }
 
-//! What a stage calls a slot.
+//! The name of a slot, as stages know it.
 [[nodiscard]] inline std::string name_of(slot const& which, item const& step) {
   if (which == step.out)
     return "output";
@@ -115,7 +115,7 @@ describe_overrun(std::string const& name, std::int64_t bytes, std::int64_t byte)
 }
 
 //! The checked mode of one device in host memory: guards around its slots, and poison in
-//! those that nobody has written yet.
+//! slots that no pass has written yet.
 //!
 //! Without a guard in the arena it does nothing.
 class slot_guards {
@@ -128,10 +128,10 @@ public:
       memory_.memory, std::to_integer<int>(guard_byte), static_cast<std::size_t>(memory_.bytes()));
   }
 
-  //! Whether the checked mode is on.
+  //! True in the checked mode.
   [[nodiscard]] bool on() const noexcept { return memory_.guard != 0; }
 
-  //! Before a pass runs or a receive is posted: what it is the first to write is poison.
+  //! Before a pass runs or a receive is posted: poisons the slots that it is the first to write.
   void before(item const& step) {
     if (!on())
       return;
@@ -146,7 +146,7 @@ public:
   }
 
   //! After a pass.
-  //! @throws guard_error when it has written beside its slots, or not written all of its output.
+  //! @throws guard_error when it has written outside its slots, or not written all of its output.
   void after(item const& step) const {
     if (!on())
       return;

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a stage may have beside its passes. Header for the concepts of hooks, such as
+//! @brief Calls that a stage may have next to its passes. Header for the concepts of hooks, such as
 //! pipelining::detail::can_update.
 
 #include <pipe/plan/item.hpp>
@@ -44,8 +44,8 @@ concept can_tie = requires(Stage& stage, context const& where, input in, output 
 };
 
 //! `stage.contribute(context, output)`: writes the stage's row of the totals. Called once
-//! per iteration, behind all passes of the device, when the stage's gradients are complete, tied
-//! ones included; in an evaluation (`context.evaluating`) behind its forward passes.
+//! per iteration, after all passes of the device, when the stage's gradients are complete, tied
+//! ones included; in an evaluation (`context.evaluating`) after its forward passes.
 template <class Stage>
 concept can_contribute = requires(Stage& stage, context const& where, output out) {
   stage.contribute(where, out);
@@ -106,10 +106,10 @@ concept can_braid =
 
 //! `stage.gather_weights(context, output)` writes the whole weights of the stage, from the
 //! shards of all devices that share them, into the output; `stage.use_weights(context, input)` says
-//! where they lie for the passes that follow, until it is said again. What lies there is another's
-//! once the visit of the stage ends. With `with_sharded_weights`.
+//! where they lie for the passes that follow, until it is said again. Another stage may have that
+//! memory once the visit of this stage ends. With `with_sharded_weights`.
 //!
-//! On a GPU `gather_weights` enqueues on `context.stream`, which is not that of the passes.
+//! On a GPU `gather_weights` enqueues on `context.stream`, which does not run the passes.
 template <class Stage>
 concept can_gather_weights = requires(Stage& stage, context const& where, input in, output out) {
   stage.gather_weights(where, out);
@@ -117,11 +117,11 @@ concept can_gather_weights = requires(Stage& stage, context const& where, input 
 };
 
 //! `stage.collect_gradients(context, output)` says where the passes that follow add their
-//! weight gradients, and clears what lies there; `stage.scatter_gradients(context, input)` adds
-//! what has been collected to the shards of all devices that share the stage. With
+//! weight gradients, and clears that memory; `stage.scatter_gradients(context, input)` adds
+//! the collected gradients to the shards of all devices that share the stage. With
 //! `with_sharded_weights`, once per visit or once per iteration.
 //!
-//! On a GPU `scatter_gradients` enqueues on `context.stream`, which is not that of the passes.
+//! On a GPU `scatter_gradients` enqueues on `context.stream`, which does not run the passes.
 template <class Stage>
 concept can_scatter_gradients = requires(Stage& stage, context const& where, input in, output out) {
   stage.collect_gradients(where, out);

@@ -47,7 +47,7 @@ inline void explain_accesses() {
   (void)::sigaction(SIGSEGV, &action, nullptr);
 }
 
-//! What a pass has not got, and why.
+//! Lists the buffers that a pass does not have, and why.
 [[nodiscard]] inline std::string list_null_buffers(item const& step,
                                                    kind_of_pass const& kind,
                                                    context const& where,

@@ -19,9 +19,9 @@ namespace pipelining::inline v0_3 {
 //! for a further one, the plan that has not been asked for longest gives its place to the new one.
 //! Knows neither plans nor runners; over MPI every rank keeps one and asks for the same sizes.
 //!
-//! @tparam Size what a plan depends on, compared with `==`: the chunk counts of the microbatches,
+//! @tparam Size the sizes that a plan depends on, compared by `==`: chunk counts of microbatches,
 //! for example.
-//! @tparam Number what the runner calls the plan: plan_number, or post_validated_numbers.
+//! @tparam Number the runner's number for the plan: plan_number, or post_validated_numbers.
 template <class Size, class Number>
 class plan_cache {
 public:

@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Which of its plans a runner is to run: what its `add` has given, or the one that it was
+//! @brief The number of one plan of a runner. `add` returns it; 0 is the plan that the runner was
 //! made with.
 struct plan_number {
   int index = 0; //!< in the order in which the runner was given them

@@ -19,7 +19,7 @@ struct post_validated_numbers {
   plan_number last;   //!< of post_validated_plans::last
 };
 
-//! @brief Gives a runner the plans beside the first one.
+//! @brief Gives a runner the plans next to the first one.
 //! @param first the number that the runner has given to `plans.first`, with which it may have been
 //! made.
 //! @throws as `add` of the runner does.
@@ -44,8 +44,8 @@ replace(Runner& runner, post_validated_numbers const& which, detail::post_valida
 //! iteration.
 //!
 //! Before anyone else looks at the weights (an evaluation, a checkpoint, the end) call `finish`.
-//! Until then the weights may be those of a step that is still to be rolled back, and runners
-//! refuse other plans. Over MPI and NCCL every rank makes one and makes the same calls.
+//! Until then a step that has made them may still be rolled back, and runners refuse other plans.
+//! Over MPI and NCCL every rank makes one and makes the same calls.
 //!
 //! An iteration may begin again within `step`. Where the program does something to the stages
 //! before each step, such as zeroing gradients, their `begin_iteration` does it then.

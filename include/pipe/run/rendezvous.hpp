@@ -157,7 +157,7 @@ public:
   }
   //! Says that the round ends with messages that nobody has posted.
   void leave_some() noexcept { some_left_.store(true, std::memory_order_relaxed); }
-  //! Whether a device has given up.
+  //! True once a device has given up.
   [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
 
 private:

@@ -21,10 +21,10 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! The rows that a device has when it steps early: those of the stages of the devices up to
+//! The rows that a device has when it steps early: rows of the stages of the devices up to
 //! it. The others are zeros.
 //!
-//! They can be told from all rows later on, so nobody has to remember what they said.
+//! They can be told from all rows later on, so they need not be kept.
 class early_totals {
 public:
   //! @param memory of a device that has the rows of the stages of the devices up to it.
@@ -74,7 +74,7 @@ template <can_step_early Stage>
   return false;
 }
 
-//! What follows complete gradients. Runners have checked that the stage has the hook.
+//! Runs a hook, once gradients are complete. Runners have checked that the stage has the hook.
 //! @return false where the iteration must begin again.
 template <class Stage>
 bool run_hook(Stage& stage, arena const& memory, item const& step, context const& where) {
@@ -105,7 +105,7 @@ bool run_hook(Stage& stage, arena const& memory, item const& step, context const
   return true;
 }
 
-//! What a pass reads and writes, where that is more than one of each.
+//! Room for the inputs and outputs of a pass, where it has more than one of either.
 struct several_buffers {
   static constexpr std::size_t few = 4; // more than a pass has as a rule
 
@@ -115,7 +115,7 @@ struct several_buffers {
   std::vector<output> many_outputs{};
 };
 
-//! What a pass is handed: its context, with all that it reads and writes.
+//! The arguments of a pass: its context, with all inputs and outputs.
 class handed {
 public:
   handed(arena const& memory, item const& step, void* stream)
@@ -168,13 +168,13 @@ private:
   std::optional<several_buffers> further_; // most passes read one and fill one
 };
 
-//! A half of a composite pass, and what it is.
+//! A half of a composite pass, and its arguments.
 struct half_of_pair {
   item const& step;
   composite_half given;
 };
 
-//! Tells a stage of its gradients behind a half. @param stream on which both halves have ended.
+//! Tells a stage of its gradients after a half. @param stream on which both halves have ended.
 template <class Stage>
 void announce(Stage& stage, half_of_pair const& half, void* stream) {
   if constexpr (can_announce_gradients<Stage>)
@@ -219,9 +219,9 @@ void run_halves(
 }
 
 //! Runs the pass of an item on its stage, and tells the stage when its weight gradients are
-//! complete; or runs what follows then.
+//! complete; or runs the hook that follows then.
 //!
-//! What every executor does for an item that runs.
+//! Every executor calls it for an item that runs.
 //!
 //! @param memory the device's slots. @param stream the CUDA stream to enqueue on, if any.
 //! @return false where the iteration must begin again: the optimizer's step of the one before was

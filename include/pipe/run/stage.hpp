@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a stage functor must be able to do, and how a pass reaches it. Header for the stage
+//! @brief The members that a stage functor needs, and how a pass reaches it. Header for the stage
 //! concepts.
 
 #include <pipe/flow/flow.hpp>
@@ -64,7 +64,7 @@ concept is_frozen = requires(Stage& stage, context const& where, input in, outpu
 };
 
 namespace detail {
-//! With no trained stage before it, a frozen stage needs forward alone.
+//! With no trained stage before it, a frozen stage needs only forward.
 template <class Stage>
 concept says_frozen = requires {
   requires Stage::frozen;
@@ -78,8 +78,8 @@ concept stage_functor = can_perform<Stage> ||
    (can_backward<Stage> || can_split_backward<Stage> || detail::says_frozen<Stage>));
 
 //! @brief True when a stage has the member that a kind of pass calls. The two halves are no fused
-//! backward: what the first keeps for the second has a slot in split passes only. A stage without
-//! `recompute` recomputes by `forward`.
+//! backward: notes of the first half for the second have a slot in split passes only. A stage that
+//! has no `recompute` recomputes by `forward`.
 template <class Stage>
 [[nodiscard]] constexpr bool can_run(stage_call call) noexcept {
   switch (call) {

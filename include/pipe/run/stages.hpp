@@ -27,14 +27,14 @@ concept tuple_of_stages = requires {
 template <class Stages>
 concept function_of_stages = std::invocable<Stages&, int>;
 
-//! Raw and smart pointers: what may be null, and leads to a stage.
+//! Raw and smart pointers: may be null, and lead to a stage.
 template <class Element>
 concept points_to_stage = requires(Element const& element) {
   *element;
   element == nullptr;
 };
 
-//! Calls `visit` with a stage, or with what a pointer leads to.
+//! Calls `visit` with a stage, or with the stage that a pointer leads to.
 //! @return false for a null pointer.
 template <class Element, class Visit>
 bool visit_element(Element&& element, Visit& visit) {
@@ -74,7 +74,7 @@ bool visit_stage(Stages& stages, int stage, Visit visit) {
     return visit_element(stages[static_cast<std::size_t>(stage)], visit);
 }
 
-//! Whether `stages` has exactly `needed` stages. A function has as many as are asked for.
+//! True when `stages` has exactly `needed` stages. A function has as many as are asked for.
 template <class Stages>
 [[nodiscard]] bool has_stages(Stages const& stages, std::size_t needed) {
   if constexpr (function_of_stages<Stages>)

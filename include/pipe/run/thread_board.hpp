@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What the threads of a runner share. Header for pipelining::threads and
+//! @brief Data that the threads of a runner share. Header for pipelining::threads and
 //! pipelining::detail::thread_board.
 
 #include <pipe/flow/shape.hpp>
@@ -29,7 +29,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief How threads run a plan.
+//! @brief Options of a runner on threads.
 struct threads {
   //! The longest that nothing begins or ends on any device. After that the step fails, and says
   //! which device is not back from which pass, and who waits for whom. Time in which the process
@@ -56,7 +56,7 @@ using steady = std::chrono::steady_clock;
 //! Thrown inside a device thread to leave its program; the first failure has been noted already.
 struct stopped {};
 
-//! A plan of the runner, and what its steps write down.
+//! A plan of the runner, and the records of its steps.
 struct thread_plan {
   plan work;
   plan_view view;
@@ -74,10 +74,10 @@ struct thread_plan {
   }
 };
 
-//! What the threads are woken for.
+//! Reasons to wake the threads.
 enum class errand { start, touch, step, end };
 
-//! Where a device is, for those who ask. On a cache line of its own: it changes with every pass.
+//! The place of a device, for reports. On a cache line of its own: it changes with every pass.
 struct alignas(cache_line) device_standing {
   std::atomic<int> position = 0;       // the item that the device is at
   std::atomic<int> waits_on = nothing; // the item that it waits for, or nothing
@@ -85,7 +85,7 @@ struct alignas(cache_line) device_standing {
   sleeping_place home;
 };
 
-//! What all threads of a runner share. It outlives the runner if a stage never returns.
+//! Data that all threads of a runner share. The board outlives it if a stage never returns.
 struct thread_board {
   threads options;
   int devices;
@@ -281,7 +281,7 @@ struct thread_board {
     return describe(now->view.program_of(device)[static_cast<std::size_t>(index)], now->view.over);
   }
 
-  //! What a device that waits for no other has not come back from; goes on after "device 1".
+  //! Goes on after "device 1": names the call that it is not back from. @pre it waits for no other.
   [[nodiscard]] std::string not_back(int device) const {
     if (what.load(std::memory_order_relaxed) == errand::start)
       return " is not back from threads::on_start";
@@ -293,7 +293,7 @@ struct thread_board {
     return " is not back from the " + describe_subject(steps[at], now->view.over);
   }
 
-  //! Who is not back, if it waits for no other, and who waits for whom, one line per device.
+  //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
   [[nodiscard]] std::string standing(int culprit) const {
     std::string text;
     if (!is_home(culprit) && !waits_in_step(culprit))

@@ -188,7 +188,7 @@ private:
     return {static_cast<int>(at)};
   }
 
-  //! What is wrong is found before a thread starts.
+  //! Checks the stages, before a thread starts, and makes the board.
   static std::shared_ptr<detail::thread_board>
   make_board(plan const& work, Stages& stages, threads options) {
     detail::check_stages(work, stages);

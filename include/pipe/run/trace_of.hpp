@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What ran, as a timetable. Header for pipelining::detail::trace_of.
+//! @brief Passes as they ran, as a timetable. Header for pipelining::detail::trace_of.
 
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>

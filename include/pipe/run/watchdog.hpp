@@ -30,10 +30,10 @@ inline constexpr int hung_status = 86;
 
 namespace detail {
 
-//! What the watched thread does. A step that is spoken of does not end: its plan stays.
+//! States of the watched thread. A step that is spoken of does not end, so its plan stays.
 enum class watched_state { away, in_step, spoken_of };
 
-//! What the watching and the watched thread share.
+//! Data that the watching and the watched thread share.
 template <class Clock>
 struct watch_post {
   std::chrono::nanoseconds deadline{};

@@ -28,7 +28,7 @@ struct hopper_backward_shape {
   static constexpr int dim = Dim;                       //!< elements of a head
   static constexpr int consumers = 2;                   //!< warpgroups that multiply
   static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
-  //! Whether consumers share all keys and have half of the head dim each; else each has its own
+  //! True where consumers share all keys and have half of the head dim each; else each has its own
   //! keys.
   static constexpr bool is_wide = Dim == 256;
   static constexpr int rows = 64;                           //!< keys of one tile
@@ -49,7 +49,7 @@ struct hopper_backward_shape {
   //! Places for these in a step: one for each part; or one for weights and one for gradients.
   static constexpr int places = is_wide ? 2 : parts;
   static constexpr int number_bytes = 2 * step * 4; //!< of a stage: two floats per query
-  //! Of the barriers, and of what a stage tells.
+  //! Bytes of the barriers, and of the numbers about stages.
   static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 20;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = own_bytes + stages * (2 * tile_bytes + number_bytes) +
@@ -106,14 +106,14 @@ struct backward_memory {
   }
   __device__ std::uint32_t barrier(int n) const { return numbers(Shape::stages) + 8 * n; }
   __device__ std::uint32_t own_full() const { return barrier(0); }
-  //! It is this block's turn to add to the dQ of a step; everybody has added.
+  //! Barriers of a step's dQ: this block's turn to add has come; all consumers have added.
   __device__ std::uint32_t turn() const { return barrier(1); }
   __device__ std::uint32_t added() const { return barrier(2); }
   __device__ std::uint32_t full(int stage) const { return barrier(3 + stage); }
   __device__ std::uint32_t empty(int stage) const { return barrier(3 + Shape::stages + stage); }
-  //! What the stage holds is said, though perhaps not there.
+  //! The barrier after which the slot of a stage can be read; the tiles may still be on their way.
   __device__ std::uint32_t told(int stage) const { return barrier(3 + 2 * Shape::stages + stage); }
-  //! What a stage holds: 2 * step, + 1 where every pair has to be asked; or no_more_tiles.
+  //! The step in a stage: 2 * step, + 1 where every pair has to be asked; or no_more_tiles.
   __device__ std::uint32_t slot(int stage) const {
     return barrier(3 + 3 * Shape::stages) + 4 * stage;
   }

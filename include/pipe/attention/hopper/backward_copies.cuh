@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What two warps and a thread do for those that multiply in the backward kernel for Hopper:
-//! they find out what there is to do, bring it, and keep the order of dQ.
+//! @brief Two warps and a thread that serve the consumers in the backward kernel for Hopper: they
+//! find the steps, bring them, and keep the order of dQ.
 
 #include <pipe/attention/hopper/backward_block.cuh>
 #include <pipe/attention/kernel/query_order.cuh>
@@ -88,8 +88,8 @@ __device__ __forceinline__ void bring_step(Call const& c,
   load_tile(memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
 }
 
-//! The copying warp, which finds out what there is to do. It has few registers beside those that
-//! masks take: it asks for its work again and again, and all lanes go the same way.
+//! The copying warp, which finds the steps. It has few registers next to the registers for masks:
+//! it asks for its work again and again, and all lanes go the same way.
 template <class Shape, query_order Order, class Call>
 __device__ inline void copy_for_keys(Call const& c,
                                      hopper_backward_maps const& maps,
@@ -156,7 +156,7 @@ __device__ inline void copy_for_keys(Call const& c,
   wait_for(memory.own_full(), 0); // nobody else does where there is no step
 }
 
-//! The warp that brings what is known of the queries.
+//! The warp that brings the statistics of the queries.
 template <class Shape>
 __device__ inline void
 tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, int lane) {

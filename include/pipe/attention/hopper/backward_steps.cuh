@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What consumers of the backward kernel for Hopper do alike, whatever their share of a
+//! @brief The common part of consumers of the backward kernel for Hopper, whatever their share of a
 //! tile: weights of a step, sums of dQ, dK and dV to memory.
 
 #include <pipe/attention/hopper/backward_block.cuh>
@@ -145,8 +145,8 @@ struct key_steps {
   }
 };
 
-//! What a consumer does from its first step to its last: sums up what its keys get, in visit_steps,
-//! and adds that to the running gradients, which stay as they are where there is no step.
+//! Runs all steps of a consumer: sums up the gradients of its keys, in visit_steps, and adds them
+//! to the running gradients, which stay as they are where there is no step.
 //! @param me has steps, of_key, of_value, visit_steps, and the column where its sums begin
 template <class Consumer>
 __forceinline__ __device__ void run_consumer(Consumer& me) {

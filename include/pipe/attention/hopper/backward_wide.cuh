@@ -45,7 +45,7 @@ struct wide_key_consumer {
     }
   }
 
-  //! This consumer's panels of a tile of 64 rows.
+  //! The panels of this consumer in a tile of 64 rows.
   __forceinline__ __device__ std::uint32_t panels_of(std::uint32_t tile) const {
     constexpr int bytes = 64 * panel_row_bytes;
     return describe_tile(tile + steps.walk.consumer() * (half / panel_width * bytes / piece_bytes),

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief How a kernel for sm_90a tells at run time whether its code is in the program.
+//! @brief Finds out at run time if the code of a kernel for sm_90a is in the program.
 //!
 //! nvcc compiles a kernel once per architecture that it is asked for, and only the pass for sm_90a
 //! can compile the instructions of Hopper. All other passes leave a kernel without a body. A GPU of
@@ -32,7 +32,7 @@ inline constexpr int threads_on_hopper =
   Threads;
 #endif
 
-//! What the program has of a kernel for sm_90a.
+//! The code that the program has of a kernel for sm_90a.
 enum class hopper_code : std::uint8_t {
   there,
   none,          //!< the kernel without a body
@@ -46,8 +46,8 @@ inline constexpr int registers_at_launch = (Shape::consumers * Shape::consumer_r
                                             Shape::copy_registers) /
                                            (Shape::consumers + 1);
 
-//! Which code of the kernel the current GPU has loaded. A runtime that reported what registers
-//! alone allow, and not launch bounds, would report neither number.
+//! Finds the code of the kernel that the current GPU has loaded. A runtime may report the threads
+//! that registers allow in place of launch bounds: the code is unclear then.
 //! @param kernel whose launch bounds are threads_on_hopper<Shape::threads>
 //! @throws cuda::error where the runtime cannot say
 template <class Shape>

@@ -63,7 +63,7 @@ struct hopper_forward_maps {
 
 namespace detail {
 
-//! What consumers are told of a piece of work, and in place of `first` where there is none.
+//! Numbers of a piece of work, as consumers get them; no_more_work stands in place of `first`.
 enum class work_number { first, rows, head, batch, split };
 inline constexpr int no_more_work = -1;
 
@@ -100,8 +100,8 @@ struct hopper_memory {
   __device__ std::uint32_t value_empty(int stage) const {
     return key_full(3 * shape::stages + stage);
   }
-  //! Which tile of keys a stage holds: twice its number, and 1 more where pairs have to be asked
-  //! for; or no_more_tiles.
+  //! The tile of keys in a stage: twice its number, and 1 more where pairs have to be asked for; or
+  //! no_more_tiles.
   __device__ std::uint32_t slot(int stage) const { return key_full(4 * shape::stages) + 4 * stage; }
   //! A number of the piece of work that the queries are of.
   __device__ std::uint32_t work(work_number n) const {

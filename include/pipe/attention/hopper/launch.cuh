@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What launches of the kernels for Hopper have in common.
+//! @brief Launches of the kernels for Hopper: their common part.
 
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/hopper/tensor_map.cuh>
@@ -19,7 +19,7 @@
 namespace pipelining::inline v0_3::attention::detail {
 
 //! Refuses GPUs other than Hopper, and programs without code for it.
-//! @param code  gives what the program has for sm_90a; asked only where the GPU is a Hopper
+//! @param code  gives the program's hopper_code; asked only where the GPU is a Hopper
 //! @param other the function to call instead
 template <class Code>
 void check_hopper(launch_memory& memory, Code const& code, char const* other) {

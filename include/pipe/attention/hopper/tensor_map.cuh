@@ -33,7 +33,7 @@ struct tiled_tensor {
   [[nodiscard]] friend bool operator==(tiled_tensor const&, tiled_tensor const&) = default;
 };
 
-//! Whether the copy engine takes the stride of a dimension. The driver's manual does not say that
+//! True when the copy engine takes the stride of a dimension. The driver's manual does not say that
 //! it takes 0.
 template <class Element>
 bool is_stride_of_copies(std::int64_t size, std::int64_t stride) {
@@ -41,7 +41,7 @@ bool is_stride_of_copies(std::int64_t size, std::int64_t stride) {
   return size <= 1 || (stride > 0 && stride < (std::int64_t{1} << 40) / bytes);
 }
 
-//! Whether the copy engine takes all strides of some tensors.
+//! True when the copy engine takes all strides of some tensors.
 template <class... Element>
 bool are_strides_of_copies(tensor_view<Element> const&... view) {
   return (... && (is_stride_of_copies<Element>(view.batch, view.batch_stride) &&

@@ -260,7 +260,7 @@ void logits_of_row(Mask const& m,
   }
 }
 
-//! Whether logits_of_row would change nothing.
+//! True when logits_of_row would change nothing.
 template <score Score>
 [[nodiscard]] bool products_are_logits(tile_cover covered, key_block const& keys) {
   return std::is_same_v<Score, plain> && covered == tile_cover::full && keys.count() == tile_keys;

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which pairs of a tile a mask keeps, for the accumulators of one lane.
+//! @brief Finds the pairs of a tile that a mask keeps, for the accumulators of one lane.
 
 #include <pipe/attention/mask.hpp>
 
@@ -10,8 +10,8 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! Which pairs of a tile are kept, a bit for each column of the lane: asked for in a loop of its
-//! own, which takes few registers beside those of the products.
+//! Finds the pairs of a tile that are kept, a bit for each column of the lane. Asks for them in a
+//! loop of its own, which takes few registers next to the registers of the products.
 //! @param kept receives a mask of columns for each row of the lane; rows lie 8 apart
 //! @param at   of the lane's first row and column
 //! @param rows that exist, counted from there; columns likewise

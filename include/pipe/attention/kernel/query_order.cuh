@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which tile of keys a block of backward takes, and the order in which blocks add to dQ: to
+//! @brief The tile of keys of a block of backward, and the order in which blocks add to dQ: to
 //! each step the tiles of keys that see it, last tile first.
 
 #include <pipe/attention/parameters.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What backward kernels know of a query before any key: its log-sum-exp and dO . O.
+//! @brief Statistics of a query for backward kernels, before any key: log-sum-exp and dO . O.
 
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! What backward needs of a query: log-sum-exp as a power of two, and dO . O.
+//! Statistics of a query for backward: log-sum-exp as a power of two, and dO . O.
 struct query_statistics {
   float lse;
   float mean;

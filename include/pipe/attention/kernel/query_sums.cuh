@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What comes before the backward kernels (zeros, dO . O) and after them: rounding the sums
+//! @brief Kernels before the backward kernels (zeros, dO . O) and after them: rounding the sums
 //! of dQ to elements.
 
 #include <pipe/attention/kernel/query_statistics.cuh>

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which tiles a block visits, and where in a tile the numbers of a lane lie.
+//! @brief The tiles that a block visits, and where in a tile the numbers of a lane lie.
 
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
@@ -11,11 +11,11 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! What a slot says: 2 * tile, + 1 where every pair has to be asked; or that there are no more.
+//! A slot without a tile. With one, it holds 2 * tile, + 1 where every pair has to be asked.
 inline constexpr int no_more_tiles = -1;
 
-//! parameters::group, by a division of 32 bits: that of 64 takes more registers than copying warps
-//! have.
+//! parameters::group, by a division of 32 bits. A division of 64 bits takes more registers than
+//! copying warps have.
 __device__ inline int group_of(parameters const& p) {
   return static_cast<int>(p.heads) / static_cast<int>(p.key_heads);
 }

@@ -30,7 +30,7 @@ struct backward_shape {
   //! Queries whose weights are made at once.
   static constexpr int part = std::is_same_v<Score, plain> && Dim != 256 ? 32 : 16;
   static constexpr int parts = step / part; //!< of a step
-  //! Whether the logits of a step are made at once, so that keys are read from shared memory once.
+  //! True where the logits of a step are made at once: keys are read from shared memory once.
   static constexpr bool reads_keys_once = Dim == 128 && std::is_same_v<Score, plain>;
   //! Blocks that share the columns of a head.
   static constexpr int halves = query_sums::halves(kernel_family::portable, Dim);
@@ -41,7 +41,7 @@ struct backward_shape {
   static constexpr int number_bytes = step * 8;      //!< two floats of each query
   static constexpr int gradient_columns = 64;        //!< of a key, some unused
   static constexpr int gradient_bytes = keys * gradient_columns * 2; //!< gradients of the logits
-  //! Whether values that pass to registers lie where the first queries are later.
+  //! True where values that pass to registers lie where the first queries are later.
   static constexpr bool values_lie_on_queries =
     holds_values && key_bytes > gradient_bytes + query_bytes;
   static constexpr int slot_bytes = 4 * 16 + 32; //!< what four steps are, and the block's work
@@ -60,7 +60,7 @@ struct portable_backward_memory {
   unsigned char* start; // a multiple of 1024
 
   __device__ std::uint32_t keys() const { return shared_address(start); }
-  //! Those that are held in registers pass where gradients and the first queries are later.
+  //! The values. On the way to registers they lie where gradients and the first queries come later.
   __device__ std::uint32_t values() const {
     return Shape::holds_values ? shared_address(gradients()) : keys() + Shape::key_bytes;
   }
@@ -119,16 +119,16 @@ struct backward_block {
   //! Piece of 16 bytes at which this block's columns of a row begin.
   __forceinline__ __device__ int first_piece() const { return half() * (shape::width / 8); }
 
-  //! What step n is: 2 * index, + 1 where every pair has to be asked; or no_more_tiles.
+  //! Step n: 2 * index, + 1 where every pair has to be asked; or no_more_tiles.
   __forceinline__ __device__ int told(unsigned n) const { return read_slot(memory.slot(n, 0)); }
   __forceinline__ __device__ int head(unsigned n) const { return read_slot(memory.slot(n, 1)); }
   __forceinline__ __device__ int before(unsigned n) const { return read_slot(memory.slot(n, 2)); }
   __forceinline__ __device__ int first_query(unsigned n) const { return told(n) / 2 * shape::step; }
-  //! Its number among the steps of all heads.
+  //! The number of step n among the steps of all heads.
   __forceinline__ __device__ std::int64_t number(unsigned n) const {
     return sums.first_step(c.p, batch(), head(n)) + told(n) / 2;
   }
-  //! Who has added to its dQ.
+  //! The mark of the last tile of keys that added to the dQ of step n: 1 + its number.
   __forceinline__ __device__ std::int32_t* after(unsigned n) const {
     return sums.after + number(n) * shape::halves + half();
   }

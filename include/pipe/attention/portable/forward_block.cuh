@@ -23,7 +23,7 @@ struct forward_shape {
                 "other widths are not laid out");
   static constexpr int warps = 4;            //!< of a block
   static constexpr int threads = 32 * warps; //!< of a block
-  //! Whether registers suffice for two tiles of queries in a warp.
+  //! True where registers suffice for two tiles of queries in a warp.
   static constexpr bool roomy = Dim == 64 || (Dim == 128 && std::is_same_v<Score, plain>);
   static constexpr int row_tiles = roomy ? 2 : 1;        //!< tiles of 16 queries in a warp
   static constexpr int queries = warps * row_tiles * 16; //!< of a block
@@ -76,7 +76,7 @@ struct forward_block {
   __forceinline__ __device__ int rows() const {
     return min(shape::queries, static_cast<int>(c.p.query_length) - first());
   }
-  //! Which part of the keys, its first tile, and the key after its last.
+  //! The part of the keys: its number, its first tile, and the key after its last.
   __forceinline__ __device__ int part() const { return is_split ? read_slot(slot(4)) : 0; }
   __forceinline__ __device__ int first_tile() const { return is_split ? read_slot(slot(5)) : 0; }
   __forceinline__ __device__ int end_of_keys() const {

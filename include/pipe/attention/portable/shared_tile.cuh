@@ -119,7 +119,7 @@ __device__ inline void left_operand(std::uint32_t (&to)[4],
   }
 }
 
-//! What multiply_across does before a step, unless it is told.
+//! The default of multiply_across before a step: nothing.
 struct no_more_to_do {
   __device__ void operator()(std::uint32_t) const {}
 };
