@@ -28,8 +28,8 @@ HARD = {
     r"\balone\b(?! can| is| are)": "only",
     r"\bbeside\b": "next to",
 }
-#: Docstrings that begin with a pronoun: as above, to fall to 0.
-MOST_PRONOUNS = 114
+#: Docstrings that begin with a pronoun, at most.
+MOST_PRONOUNS = 0
 PRONOUN = re.compile(r"(?:@(?:brief|file)\s+)?((?:What|Who|Whoever|Whatever|Which|It|Its|They|Their|This|That|These|Those|Everybody|Nobody)\b.*)")
 #: A row after a blank line that is no head of a table.
 STRAY_ROW = re.compile(r"(?<=\n\n)(\|[^\n]*)\n(?!\|[-:| ]+\|\n)")

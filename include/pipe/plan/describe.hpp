@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What a step is about in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
+//! The subject of a step in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
 [[nodiscard]] inline std::string describe_subject(item const& step, pipeline_view const& over) {
   std::string const stage = " stage " + std::to_string(step.work.stage);
   switch (step.about) {
@@ -124,7 +124,8 @@ namespace detail {
   return text + ")";
 }
 
-//! @brief What does not fit, as a sentence that names the class and the pass of the peak.
+//! @brief An arena over the memory limit as a sentence. It names the class with the most bytes, and
+//! the step at which all of its slots are in use.
 [[nodiscard]] inline std::string
 describe(detail::over_budget const& found, std::int64_t limit, pipeline_view const& over) {
   if (found.fits())

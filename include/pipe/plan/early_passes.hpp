@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What a device does of an iteration before it knows whether the step of the optimizer was
-//! right.
+//! @brief The steps of an iteration that a device runs before it knows whether the step of the
+//! optimizer was right.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
@@ -12,8 +12,8 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! @brief The item behind those of a device that may have to run again: the one behind its last
-//! validation. 0 where it has none.
+//! @brief The item after the last validation of a device. The items before it may have to run
+//! again. 0 where the device never validates.
 //! @complexity O(n) for n items of the device.
 [[nodiscard]] constexpr int behind_validation(plan_view const& work, int device) noexcept {
   auto const steps = work.program_of(device);

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What identifies a plan. Header for pipelining::fingerprint and pipelining::plan_summary.
+//! @brief The identity of a plan. Header for pipelining::fingerprint and pipelining::plan_summary.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
@@ -89,8 +89,8 @@ inline constexpr int summary_fields = 21; //!< Words of a summary.
 
 } // namespace detail
 
-//! @brief What devices compare before the first step: words of 64 bits that can be sent as they
-//! are.
+//! @brief The facts of a plan that devices compare before the first step. Its words of 64 bits can
+//! be sent as they are.
 struct plan_summary {
   std::uint64_t words[detail::summary_fields]{}; //!< by summary_field
 
@@ -107,14 +107,14 @@ struct plan_summary {
 
 namespace detail {
 
-//! Text in words, the first character in the lowest byte; what does not fit is left to the
-//! fingerprint.
+//! Packs text into words, the first character in the lowest byte. Characters without room are only
+//! in the fingerprint.
 constexpr void pack(std::uint64_t* words, std::size_t count, std::string_view text) noexcept {
   for (std::size_t i = 0; i < text.size() && i < 8 * count; ++i)
     words[i / 8] |= static_cast<std::uint64_t>(static_cast<unsigned char>(text[i])) << i % 8 * 8;
 }
 
-//! What the parts of a plan add up to.
+//! The hashes of the parts of a plan.
 struct plan_hashes {
   hasher passes;
   hasher messages;

@@ -46,7 +46,7 @@ struct slot_range {
 
 } // namespace detail
 
-//! @brief What a step of a device's program does.
+//! @brief The action of a step of a device's program.
 enum class operation : std::uint8_t { run, send, receive };
 
 //! @brief The word of an operation in sentences.
@@ -54,7 +54,7 @@ enum class operation : std::uint8_t { run, send, receive };
   return what == operation::run ? "run" : what == operation::send ? "send" : "receive";
 }
 
-//! @brief What a step is about: a pass, or what follows when gradients are complete.
+//! @brief The subject of a step: a pass, or work that follows complete gradients.
 enum class subject : std::uint8_t {
   pass,            //!< a pass, or a message with what it has made
   tied_gradient,   //!< run: the stage hands over the gradient of its tied weight; or its message
@@ -82,7 +82,8 @@ namespace detail {
 }
 } // namespace detail
 
-//! @brief One step of a device's program: run a pass, or send or receive what a pass has made.
+//! @brief One step of a device's program: run a pass, or send or receive the data that a pass has
+//! made.
 //!
 //! A message is named by the pass that makes it; both of its ends carry that pass. Steps about
 //! something else than passes name their stage by `work.stage`, its copy by a microbatch that takes
@@ -95,18 +96,18 @@ struct item {
   pass work;                       //!< the pass to run, or the pass that makes the message
   int peer = nothing;              //!< the device at the other end of a message
   //! The communicator of the message, numbered on this device; of a copy, its engine, numbered
-  //! behind them; `nothing` for what the compute engine runs.
+  //! after them; `nothing` on the compute engine.
   int lane = nothing;
   //! Messages of one group are posted together; numbered on this device. They go to and come from
-  //! one peer, those of an exchange several.
+  //! one peer; the messages of an exchange have several peers.
   int group = nothing;
   int sequence =
     nothing; //!< how many messages went the same way between the same devices before this one
-  //! The same at both ends: of a message that a pass makes, which of the stages that read it the
-  //! message is for; of one that no pass makes, a number of its own.
+  //! The same at both ends. A message that a pass makes: the number of its reader among the stages
+  //! that read it. Another message: a number of its own.
   int number = 0;
-  //! Of a message that is one of an exchange, which is one step of all devices that take part: the
-  //! number of the exchange, the same at all of its ends.
+  //! The number of the exchange that a message is part of, the same at all of its ends. An exchange
+  //! is one step of all devices that take part.
   int exchange = nothing;
   std::int64_t in_bytes = 0;  //!< size of what is in `in`
   std::int64_t out_bytes = 0; //!< size of what goes into `out`
@@ -125,7 +126,7 @@ struct item {
   friend constexpr bool operator==(item const&, item const&) = default;
 };
 
-//! @brief The stream of an item on its device: what the compute engine runs on stream 0, messages
+//! @brief The stream of an item on its device: passes of the compute engine on stream 0, messages
 //! and copies of lane l on stream l + 1. Items of one stream complete in program order.
 [[nodiscard]] constexpr int stream_of(item const& step) noexcept {
   return step.lane == nothing ? 0 : step.lane + 1;
@@ -139,7 +140,7 @@ namespace detail {
   return step.about == subject::gather || step.about == subject::spread;
 }
 
-//! True for a step of an engine that works beside the compute engine.
+//! True for a step of an engine that works next to the compute engine.
 [[nodiscard]] constexpr bool runs_beside(item const& step) noexcept {
   return step.what == operation::run && step.lane != nothing;
 }
@@ -166,8 +167,8 @@ namespace detail {
          (one.about != subject::pass || one.work == other.work);
 }
 
-//! The item behind those that start together with item `first`: the messages of one group,
-//! or the two halves of a composite pass. Any other item starts alone.
+//! The item after the ones that start together with item `first`: the messages of one group,
+//! or the two halves of a composite pass. Any other item starts by itself.
 //! @pre `first` is the first of its group.
 [[nodiscard]] constexpr int end_of_group(std::span<item const> steps, int first) noexcept {
   item const& head = steps[static_cast<std::size_t>(first)];

@@ -93,7 +93,7 @@ place_messages(timetable_view table, std::vector<int> const& order, bool slots, 
   return events;
 }
 
-//! What follows complete gradients in a plan.
+//! The hooks that follow complete gradients in a plan.
 struct chosen_hooks {
   std::int64_t tied_bytes = 0;
   std::int64_t totals_bytes = 0;
@@ -127,7 +127,7 @@ inline void check_completed(timetable_view table, bool tied) {
     });
 }
 
-//! For each stage the event behind which the gradients of all of its copies are complete.
+//! For each stage the event after which the gradients of all of its copies are complete.
 inline std::vector<int> completing_events(timetable_view table, std::vector<event> const& events) {
   std::vector<int> last(static_cast<std::size_t>(stages(table.over.extents)), nothing);
   for (int i = 0; event const& what : events) {
@@ -139,8 +139,8 @@ inline std::vector<int> completing_events(timetable_view table, std::vector<even
   return last;
 }
 
-//! Places what the sizes ask for behind complete gradients, and returns what that is. An evaluation
-//! has totals alone, where every stage has one copy.
+//! Places the hooks that the sizes ask for after complete gradients, and returns them. An
+//! evaluation has totals only, where every stage has one copy.
 template <buffer_sizes Sizes>
 chosen_hooks add_hooks(timetable_view table,
                        Sizes const& sizes,
@@ -193,8 +193,8 @@ chosen_hooks add_hooks(timetable_view table,
   return result;
 }
 
-//! Places the programs of all devices: each is what the global order of passes and messages has for
-//! it.
+//! Places the programs of all devices. Each is the part of the global order of passes and messages
+//! that belongs to the device.
 inline placed_programs place_programs(std::vector<event> const& events, int devices) {
   placed_programs result;
   result.offsets.resize(static_cast<std::size_t>(devices) + 1);
@@ -224,8 +224,8 @@ inline placed_programs place_programs(std::vector<event> const& events, int devi
   return result;
 }
 
-//! Writes the items of a device behind those of the devices before it, with what lowering asks of
-//! them.
+//! Writes the items of a device after the items of the devices before it, with the times and the
+//! places that lowering needs.
 struct device_writer {
   timetable_view table;
   std::vector<event> const& events;
@@ -265,7 +265,7 @@ struct device_writer {
 
 } // namespace detail
 
-//! @brief What `lower` may be told beside sizes.
+//! @brief The options of `lower`, next to sizes.
 struct lower_options {
   //! The most bytes of the arena of a device.
   std::int64_t memory_limit = 0x7fffffffffffffff;
@@ -372,10 +372,9 @@ template <communication_policy Policy, buffer_sizes Sizes>
 //! @param table a timetable that `verify` accepts.
 //! @param sizes the user's size functions.
 //! @return a plan that `prove` accepts.
-//! @throws std::invalid_argument when the timetable breaks a rule or its placement does not suit
-//! what the sizes ask for, std::length_error when an arena
-//! would be larger than the limit, std::logic_error when the plan cannot be proven (which no
-//! verified timetable leads to).
+//! @throws std::invalid_argument when the timetable breaks a rule, or its placement does not suit
+//! the hooks of the sizes. std::length_error when an arena would be larger than the limit.
+//! std::logic_error when the plan cannot be proven, which no verified timetable leads to.
 //! @complexity O(n (log P + L)) for n passes and L lanes per device.
 template <communication_policy Policy = communicator_per_pair,
           buffer_sizes Sizes = detail::no_sizes>
@@ -393,10 +392,10 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
   return detail::lower_programs<Policy>(table, false, hooks, events, sizes, options);
 }
 
-//! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. No buffer
+//! @brief Lowers the forward passes of a timetable only: the same pipeline, evaluated. No buffer
 //! lives on for a backward pass (`activation` is memory to work in), and there are no gradients
 //! that steps could follow. Where the sizes have `totals_bytes`, stages contribute rows of totals
-//! behind their passes, and every device gets them all (but for placements that keep several
+//! after their passes, and every device gets them all (but for placements that keep several
 //! copies of stages).
 //!
 //! Such a plan may follow a plan for training, and the other way round, without a barrier:
@@ -404,7 +403,7 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
 //!
 //! @throws as `lower` does, and std::invalid_argument for flows that have no evaluation: with
 //! statistics between stages, weights that are gathered, or stages that go one way.
-//! @complexity that of `lower`.
+//! @complexity as `lower`.
 template <communication_policy Policy = communicator_per_pair,
           buffer_sizes Sizes = detail::no_sizes>
 [[nodiscard]] plan

@@ -35,8 +35,8 @@ using communicator_key = std::int64_t (*)(int from, int to);
 
 } // namespace detail
 
-//! @brief What functions that look at a plan take: pointers to flat arrays, device after device.
-//! Owns nothing.
+//! @brief A plan for functions that look at it: pointers to flat arrays, device after device. Owns
+//! nothing.
 struct plan_view {
   pipeline_view over{};                         //!< the pipeline that it is of
   char const* policy = "";                      //!< the name of the communication policy
@@ -54,7 +54,7 @@ struct plan_view {
   int other_messages = 0;                   //!< messages that no pass makes
   std::int64_t const* host_bytes = nullptr; //!< [P], of the arena on the host
   detail::sized_slot const* further =
-    nullptr; //!< what items of such stages use beside `in` and `out`
+    nullptr; //!< slots that items of such stages use after `in` and `out`
   step_validation validation = step_validation::at_once; //!< where there are totals
 
   //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
@@ -71,19 +71,19 @@ struct plan_view {
   [[nodiscard]] constexpr std::span<int const> waits_of(item const& step) const noexcept {
     return {waits + step.first_wait, static_cast<std::size_t>(step.wait_count)};
   }
-  //! What an item reads after the first.
+  //! The slots that an item reads after the first.
   [[nodiscard]] constexpr std::span<detail::sized_slot const>
   further_inputs(item const& step) const noexcept {
     return {further + step.further_inputs.first,
             static_cast<std::size_t>(step.further_inputs.count)};
   }
-  //! What an item fills after the first.
+  //! The slots that an item fills after the first.
   [[nodiscard]] constexpr std::span<detail::sized_slot const>
   further_outputs(item const& step) const noexcept {
     return {further + step.further_outputs.first,
             static_cast<std::size_t>(step.further_outputs.count)};
   }
-  //! Where the slots of a class lie.
+  //! The layout of the slots of a class.
   [[nodiscard]] constexpr detail::slot_layout const& layout(int device,
                                                             slot_class of) const noexcept {
     return layouts[device * slot_classes + static_cast<int>(of)];
@@ -100,7 +100,7 @@ namespace detail {
 //! Dense numbers for messages, the same at both ends of each, for walks over many.
 class message_numbers {
 public:
-  //! Those of a pipeline.
+  //! Numbers for the messages of a pipeline.
   constexpr explicit message_numbers(pipeline_view const& over) noexcept
       : over_(over), stage_count_(stages(over.extents)), unit_count_(units(over)),
         width_(graph_width(over)), behind_passes_(pass_indices(over) * width_) {}
@@ -144,7 +144,7 @@ struct plan {
   char const* policy = "";                               //!< the name of the communication policy
   detail::communicator_key key = nullptr;                //!< which messages share a communicator
   bool duplex_groups = true;                             //!< groups may have both directions
-  bool evaluates = false;                                //!< forward passes alone
+  bool evaluates = false;                                //!< forward passes only
   std::int64_t tied_bytes = 0;                           //!< of the gradient of a tied weight
   std::int64_t totals_bytes = 0;                         //!< of a stage's row of the totals
   int other_messages = 0;                                //!< messages that no pass makes
@@ -155,7 +155,7 @@ struct plan {
   std::vector<detail::slot_layout> layouts;              //!< [P][slot_classes]
   std::vector<std::int64_t> arena_bytes;                 //!< [P]
   std::vector<std::int64_t> host_bytes;                  //!< [P], of the arenas on the host
-  std::vector<detail::sized_slot> further;               //!< what items use beside `in` and `out`
+  std::vector<detail::sized_slot> further;               //!< slots of items after `in` and `out`
   step_validation validation = step_validation::at_once; //!< of the step of the optimizer
 
   [[nodiscard]] plan_view view() const noexcept {

@@ -2,11 +2,11 @@
 #pragma once
 
 //! @file
-//! @brief Which messages share a communicator. Header for the communication policies.
+//! @brief The messages that share a communicator. Header for the communication policies.
 //!
-//! A lane is a communicator as one device sees it: what it carries completes in the order in which
-//! it was posted. A policy is a type with `key(from, to)`: messages with equal keys share a lane.
-//! It also says whether a group may hold messages of both directions.
+//! A lane is a communicator as one device sees it: its messages complete in the order in which
+//! they were posted. A policy is a type with `key(from, to)`: messages with equal keys share a
+//! lane. It also says whether a group may hold messages of both directions.
 
 #include <concepts>
 #include <cstdint>
@@ -55,7 +55,7 @@ struct exchanges_at_once {
 
 namespace detail {
 
-//! Whether a policy makes one step of what a group of stages exchanges. It need not say.
+//! True when a policy makes one step of an exchange of a group of stages. It need not say.
 template <class Policy>
 [[nodiscard]] constexpr bool joins_exchanges() noexcept {
   if constexpr (requires { Policy::joins_exchanges; })

@@ -19,7 +19,7 @@ namespace detail {
 //! The plans of a training loop whose optimizer's steps are validated in the iteration that
 //! follows.
 struct post_validated_plans {
-  plan first;  //!< of the first iteration, of one behind `last`, and of one that begins again
+  plan first;  //!< of the first iteration, of one after `last`, and of one that begins again
   plan steady; //!< of an iteration that validates the step of the one before
   plan last;   //!< validates the last step, and has no passes
 };
@@ -29,12 +29,12 @@ struct post_validated_plans {
 //! @brief Lowers a timetable of any schedule to plans that take the step of the optimizer early and
 //! validate it in the next iteration, as `step_validation` says.
 //!
-//! Stages need `accepts`, `roll_back` and `begin_iteration` beside `contribute` and
+//! Stages need `accepts`, `roll_back` and `begin_iteration` next to `contribute` and
 //! `optimizer_step`: see `can_step_early`. Their weights are, bit for bit, those of the plan that
 //! `lower` makes with the same sizes. Run them with `post_validated_steps`.
 //!
 //! @throws as `lower` does; std::invalid_argument where the sizes have no `totals_bytes`.
-//! @complexity that of `lower`.
+//! @complexity as `lower`.
 template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes>
 [[nodiscard]] detail::post_validated_plans
 lower_post_validated(timetable_view table, Sizes const& sizes, lower_options options = {}) {

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a proof finds. Header for pipelining::plan_rule and pipelining::proof.
+//! @brief The verdict of a proof. Header for pipelining::plan_rule and pipelining::proof.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
@@ -13,7 +13,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What can be wrong with a plan, in the order in which `prove` looks for it.
+//! @brief The rules that a plan may break, in the order in which `prove` looks at them.
 enum class plan_rule : std::uint8_t {
   none,          //!< nothing is wrong
   waits_forward, //!< an item waits for one that does not come before its group
@@ -30,7 +30,7 @@ enum class plan_rule : std::uint8_t {
   unordered,     //!< a step may start before an item that it depends on is complete
   incomplete,    //!< a step uses gradients that are not complete when it runs
   not_validated, //!< an early step of the optimizer is not validated in the plan that follows, or
-                 //!< behind a step of that plan that cannot run again
+                 //!< after a step of that plan that cannot run again
   seam           //!< two plans in a row differ in their devices, stages or communicators
 };
 

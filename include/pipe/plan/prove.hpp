@@ -37,7 +37,7 @@ namespace detail {
   return true;
 }
 
-//! What is broken on the first device concerned, of all rules the first in their order.
+//! The finding of the check that is first in order, on the first device that fails it.
 struct device_finding {
   device_check what = device_check::none;
   proof verdict;
@@ -58,8 +58,8 @@ struct proof_space {
                                                                 {kinds.data, others.data}} {}
 };
 
-//! Looks at device after device, while its program is in the caches. Checks behind one that has
-//! failed are left out: they rely on it, and it is told before them.
+//! Looks at device after device, while its program is in the caches. Checks after a failed one are
+//! left out: they rely on it, and it is told before them.
 constexpr device_finding check_devices(plan_view const& work, proof_space& space) {
   data_uses const uses(work.over);
   device_finding found;
@@ -96,8 +96,8 @@ constexpr proof prove_drain(plan_view work) {
   return {plan_rule::circular, device, at.data[device]};
 }
 
-//! The first thing that does not hold: what devices show by themselves, what they show together,
-//! and again what they show by themselves, as their rules stand in order.
+//! The first rule that does not hold, in the order of the rules: first the checks of single
+//! devices, then the checks of all devices together, then again checks of single devices.
 constexpr proof find_broken(plan_view work) {
   proof_space space(work);
   device_finding const found = check_devices(work, space);
@@ -126,12 +126,12 @@ constexpr proof find_broken(plan_view work) {
 //! them. Every message is sent once and received once, of the same size, and both ends of an edge
 //! agree on its order. Groups are the same at both ends, exchanges at all of theirs. The plan
 //! drains with no buffering at all (see `plan_drain`). Every pass runs once, on the device of its
-//! stage. No slot is written while it may still be read, and every pass reads what was made for it,
-//! on the strength of the plan's waits and the order of streams alone. What follows complete
-//! gradients runs once for each stage concerned, behind the last pass that adds to them. Where the
-//! step of the plan before is validated, devices have run nothing before that could not run again.
-//! A plan that is proven may follow itself without a barrier between devices: it leaves no message
-//! behind, so the next iteration starts on empty edges.
+//! stage. No slot is written while it may still be read, and every pass reads the data made for it,
+//! by the plan's waits and the order of streams only. The work that follows complete gradients runs
+//! once for each stage concerned, after the last pass that adds to them. Where the step of the plan
+//! before is validated, devices have run nothing before that could not run again.
+//! A plan that is proven may follow itself without a barrier between devices: it leaves no message,
+//! so the next iteration starts on empty edges.
 //!
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md
@@ -144,11 +144,11 @@ constexpr proof find_broken(plan_view work) {
 //!
 //! Both are proven by themselves; both are for the same devices and stages, and share
 //! communicators. Each device runs its program of the second plan after the whole of its program of
-//! the first. Both leave every edge empty, so the second meets what it would meet alone. Where the
+//! the first. Both leave every edge empty, so the second meets the same as by itself. Where the
 //! first takes early steps of the optimizer, the second validates them, and else it must not.
 //!
 //! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
-//! @complexity that of the two proofs.
+//! @complexity as the two proofs.
 //! @source own derivation, see docs/explanation/plan.md
 [[nodiscard]] constexpr proof prove(plan_view first, plan_view next) {
   proof verdict = prove(first);

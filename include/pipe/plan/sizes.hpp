@@ -13,8 +13,8 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The user's size functions: `bytes(class, pass)` is the size in bytes of what the pass
-//! makes or keeps.
+//! @brief The user's size functions: `bytes(class, pass)` is the size in bytes of the data that the
+//! pass makes or keeps.
 //!
 //! For `output` and `input_gradient` the pass is the one that makes the message; the receiver's
 //! buffers follow from the sender's. For the sequence classes it is the pass of chunk 0 that opens
@@ -24,8 +24,7 @@ namespace pipelining::inline v0_3 {
 //!
 //! The type may have two more members, numbers of bytes: `tied_bytes`, of the gradient of a weight
 //! that the first and the last stage share, and `totals_bytes`, of a stage's row of the totals.
-//! They ask for the steps that follow when gradients are complete: see
-//! docs/decisions/0006-hooks.md.
+//! With them a plan has the steps that follow complete gradients: see docs/decisions/0006-hooks.md.
 template <class Sizes>
 concept buffer_sizes = requires(Sizes const sizes, slot_class of, pass const what) {
   { sizes.bytes(of, what) } -> std::convertible_to<std::int64_t>;
@@ -41,12 +40,12 @@ struct no_sizes {
 } // namespace detail
 
 //! @brief A number of bytes from a whole number of any type: sizes are computed from `sizeof`, and
-//! braces refuse to narrow what is no constant.
+//! braces refuse to narrow a number that is no constant.
 struct byte_count {
   std::int64_t value = 0; //!< bytes
 
   constexpr byte_count() = default; //!< none
-  //! @brief That many bytes. One beyond 2^63 becomes negative, which plans refuse.
+  //! @brief Takes a number of bytes. A number beyond 2^63 becomes negative, which plans refuse.
   template <std::integral Number>
   constexpr byte_count(Number bytes) noexcept : value(std::int64_t(bytes)) {}
   constexpr operator std::int64_t() const noexcept { return value; } //!< the number

@@ -16,7 +16,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Anything that text can be appended to: std::string, or a file behind a member `append`.
+//! @brief Anything that text can be appended to: std::string, or a file with a member `append`.
 template <class Sink>
 concept text_sink = requires(Sink& out, std::string_view text) {
   out.append(text);
@@ -33,7 +33,8 @@ namespace detail {
 
 //! A double as text: the one place that all figures of tables and files go through.
 //! @param how a format of std::to_chars, and with it a precision of 0 to 17 digits.
-//! @throws std::invalid_argument for what is not finite, which JSON, SVG and tables cannot hold.
+//! @throws std::invalid_argument for a number that is not finite, which JSON, SVG and tables cannot
+//! hold.
 template <class... How>
 struct digits_of {
   explicit digits_of(double value, How... how) {
@@ -49,7 +50,7 @@ struct digits_of {
   std::ptrdiff_t size;
 };
 
-//! Whether people want a number without an exponent.
+//! True when people want a number without an exponent.
 [[nodiscard]] inline bool is_plain(double value) noexcept {
   double const size = std::abs(value);
   return size == 0 || (size >= 1e-5 && size < 1e16);
@@ -58,8 +59,8 @@ struct digits_of {
 } // namespace detail
 
 //! @brief Appends the shortest decimal that reads back as the same double; with an exponent only
-//! where it has more than 16 digits before the point or begins after the fifth digit behind it.
-//! @throws std::invalid_argument for what is not finite, as all that append a double.
+//! where it has more than 16 digits before the point or begins after its fifth decimal.
+//! @throws std::invalid_argument for a number that is not finite, as all that append a double.
 void append_number(text_sink auto& out, double value) {
   out.append(detail::digits_of(value,
                                detail::is_plain(value) ? std::chars_format::fixed
@@ -100,7 +101,7 @@ void append_general(text_sink auto& out, double value, int digits) {
 }
 
 //! @brief Appends a double rounded to so many significant digits, but with all digits before the
-//! point: what people read of a figure. "0.3333", "12345"; with an exponent as `append_number` has
+//! point: as people read a figure. "0.3333", "12345"; with an exponent as `append_number` has
 //! it.
 //! @pre 1 <= digits <= 12
 void append_significant(text_sink auto& out, double value, int digits) {

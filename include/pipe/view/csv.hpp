@@ -50,7 +50,7 @@ void append_csv_text(Sink& out, std::string_view text) {
 
 //! @brief Writes one line per pass, device after device, under the heading
 //!        `device,kind,stage,microbatch,chunk,start,end`. The kind is its letter
-//! in the flow, or its word where it has none. What other engines do stands behind the passes of
+//! in the flow, or its word where it has none. Passes of other engines stand after the passes of
 //! all devices.
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
@@ -235,11 +235,11 @@ read_rows(std::string_view text, flow const& declared, char const* place, int li
 
 //! @brief Reads what `write_csv` has written.
 //!
-//! The largest numbers of the passes are the extents. What stands in the file is the placement: one
-//! with a name, else a table. Two passes of the compute engine that take the same time from the
-//! same start are the halves of a composite pass. Latency, times of links and edges of a graph are
-//! not in a file: they are those of a chain whose messages take no time. `verify` says whether the
-//! timetable keeps the rules.
+//! The largest numbers of the passes are the extents. The places of stages in the file are the
+//! placement: one with a name, else a table. Two passes of the compute engine that take the same
+//! time from the same start are the halves of a composite pass. Latency, times of links and edges
+//! of a graph are not in a file: they are taken as in a chain whose messages take no time. `verify`
+//! says whether the timetable keeps the rules.
 //! @param declared the flow of the passes
 //! @throws std::invalid_argument with the line and the reason, or for passes of no pipeline.
 //! @complexity O(n K + n R) for n passes, K kinds and R ways of microbatches.

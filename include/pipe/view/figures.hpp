@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What every view of a timetable says of it. Header for pipelining::timetable_caption and
-//! figures_of.
+//! @brief The figures of a timetable that every view shows. Header for
+//! pipelining::timetable_caption and figures_of.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -62,8 +62,9 @@ peak_activations(timetable_view table, int device, timetable_caption const& abou
 
 namespace detail {
 
-//! Which of its device's stages each stage is: 0 for the first in forward order. Stages of
-//! groups do not count; they are 0. Where the device depends on the microbatch, stages take turns.
+//! The place of each stage among the stages of its device, 0 for the first in forward order. Stages
+//! of groups do not count; they are 0. Where the device depends on the microbatch, stages take
+//! turns.
 //! @return [S]
 [[nodiscard]] inline std::vector<int> local_stages(timetable_view const& table) {
   std::vector<int> held(static_cast<std::size_t>(table.over.extents.devices));
@@ -81,8 +82,9 @@ namespace detail {
   return result;
 }
 
-//! Which of its device's stages a pass runs; of a bidirectional pipeline, which direction.
-//! @param locals what `local_stages` gives.
+//! The place of the stage of a pass among the stages of its device. In a bidirectional pipeline:
+//! the direction.
+//! @param locals from `local_stages`.
 [[nodiscard]] inline int
 local_stage(shape const& extents, std::vector<int> const& locals, pass const& what) {
   if (extents.where == placement::bidirectional)
@@ -109,7 +111,7 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
 }
 
 //! Where devices hold several stages, says what peak activations are in microbatches of all
-//! stages of a device, so that they compare with those of schedules with one stage per device.
+//! stages of a device, so that they compare with schedules with one stage per device.
 void append_device_share(text_sink auto& out, timetable_view const& table, double peak) {
   double const share = device_share(table);
   if (share <= 1)
@@ -160,8 +162,8 @@ void append_counts(text_sink auto& out, shape const& extents, bool stages_too) {
 
 } // namespace detail
 
-//! @brief The share of the makespan in which a device is idle, as a mean over devices. What a step
-//! with a barrier behind it loses; on the span it is `bubble_rate`.
+//! @brief The share of the makespan in which a device is idle, as a mean over devices. A step with
+//! a barrier after it loses that share; on the span it is `bubble_rate`.
 //! @complexity O(n) for n passes.
 [[nodiscard]] constexpr double makespan_bubble_rate(timetable_view table) noexcept {
   return detail::idle_share(table, makespan(table));
@@ -202,7 +204,7 @@ peak_weight_inputs(timetable_view table, int device, timetable_caption const& ab
   return equal ? peak / table.over.extents.chunks : peak;
 }
 
-//! @brief What is said of a timetable in one line; peaks are those of the device that holds most.
+//! @brief The figures of a timetable in one line. The peaks are of the device that holds most.
 struct timetable_figures {
   double makespan = 0;    //!< from the first start to the last end
   double span = 0;        //!< of the device that takes longest from its first start to its last end
@@ -230,7 +232,7 @@ struct timetable_figures {
 
 namespace detail {
 
-//! True for the kinds at whose end what a plain forward pass has kept is free again.
+//! True for kinds that free, at their end, the memory that a plain forward pass keeps.
 [[nodiscard]] constexpr bool frees_kept(kind_of_pass const& kind) noexcept {
   return !kind.in_groups && (kind.is == role::backward || kind.is == role::weights);
 }
@@ -259,9 +261,9 @@ void append_peaks(text_sink auto& out,
   append(out, ", in microbatches of one stage");
 }
 
-//! What stands before the row of an engine beside the compute engine: "copy out", "copy in" or
+//! The words before the row of an engine next to the compute engine: "copy out", "copy in" or
 //! "network".
-//! @param row of a table, behind those of the devices
+//! @param row of a table, after the rows of the devices
 [[nodiscard]] inline std::string engine_row_name(timetable_view const& table, int row) {
   int const number = row / table.over.extents.devices;
   auto const is = [&](engine on) {

@@ -23,7 +23,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a page says beside its schedules.
+//! @brief The title and the units of a page.
 struct html_options {
   std::string_view title;     //!< of the page
   std::string_view unit = ""; //!< of time, printed at the axis
@@ -50,13 +50,13 @@ namespace detail {
 //! waits for and is needed by, messages, the critical path, the buffers in use on every device,
 //! planned and measured times, and sliders that time the fixed orders anew for other costs.
 //!
-//! Sliders start at the costs of the first schedule; those of the others keep their ratio to them.
-//! There is one for each time that passes of these flows take. The buffers are those of a plan made
-//! from the times on the page, by class.
+//! Sliders start at the costs of the first schedule; the costs of the others keep their ratio to
+//! them. There is one slider for each time that passes of these flows take. The buffers are the
+//! slots of a plan made from the times on the page, by class.
 //!
 //! @pre every timeline is from `make_html_timeline`, of a timetable that `verify` accepts.
 //! @throws std::invalid_argument where there is no schedule, the sizes are not one for each class,
-//! or measured passes are not those of the timetable.
+//! or measured passes are not the passes of the timetable.
 //! @complexity O(n) for n passes; a browser draws some ten thousand passes at once with ease.
 void write_html(text_sink auto& out,
                 std::span<html_timeline const> timelines,

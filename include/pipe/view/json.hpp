@@ -71,8 +71,8 @@ void write_json_rows(text_sink auto& out, timetable_view table, int first) {
 //! @brief Writes one object: `schedule`, the extents, `cost`, `chunk_shares`, `makespan`, `span`,
 //! `bubble_rate` on the span, `makespan_bubble_rate`, `least_makespan` and `least_span` where they
 //! are known, `peak_activations` and `peak_weight_inputs` per device in whole microbatches of one
-//! stage, and `passes` per device. What engines beside the compute engine do stands behind them in
-//! the same form, where they do anything: `copy_out`, `copy_in` and `network`.
+//! stage, and `passes` per device. Passes of other engines stand after them in the same form, where
+//! there are any: `copy_out`, `copy_in` and `network`.
 //! @complexity O(n) for n passes.
 void write_json(text_sink auto& out, timetable_view table, timetable_caption const& about) {
   shape const& extents = table.over.extents;
@@ -148,7 +148,7 @@ inline void append_json_pass(std::string& rows, std::string_view line, flow cons
 
 //! @brief Reads the passes of what `write_json` has written, as `read_csv` does.
 //! @throws std::invalid_argument as read_csv, with the text or the number of a pass.
-//! @complexity that of read_csv.
+//! @complexity as read_csv.
 [[nodiscard]] inline dynamic_timetable read_json(std::string_view text,
                                                  flow const& declared = training) {
   std::string rows(detail::csv_heading);

@@ -22,13 +22,13 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What the host asks of CUDA and NCCL in one iteration, beside what stages launch
-//! themselves. One stream for passes, one for every lane and one for every engine that copies; one
-//! thread per device.
+//! The calls of CUDA and NCCL that the host makes in one iteration, without the launches of stages.
+//! There is one stream for passes, one for every lane and one for every engine that copies. Each
+//! device has one thread.
 struct call_count {
   int passes = 0;      //!< passes that stages launch for
   int waits = 0;       //!< cudaStreamWaitEvent before a pass or a group
-  int records = 0;     //!< cudaEventRecord behind what is waited for
+  int records = 0;     //!< cudaEventRecord after a step that others wait for
   int messages = 0;    //!< ncclSend, ncclRecv, and ncclBroadcast for those of one exchange
   int group_marks = 0; //!< ncclGroupStart and ncclGroupEnd, where a group has several messages
   int joins = 0;       //!< records and waits at the start and the end of the iteration

@@ -25,12 +25,12 @@ namespace pipelining::inline v0_3 {
 
 //! @brief How large a picture may become.
 struct svg_options {
-  double most_width = 1800; //!< of the plot alone, in pixels; half more where that shows numbers
+  double most_width = 1800; //!< of the plot only, in pixels; half more where that shows numbers
   int most_tooltips = 5000; //!< passes beyond which cells say nothing under the mouse
 };
 
-//! @brief Appends text with what XML reserves escaped, without what it does not know: control
-//! characters, U+FFFE and U+FFFF. Bytes that are not UTF-8 become question marks.
+//! @brief Appends text with letters that XML reserves escaped, without letters that it does not
+//! know: control characters, U+FFFE and U+FFFF. Bytes that are not UTF-8 become question marks.
 void append_xml(text_sink auto& out, std::string_view text) {
   while (!text.empty()) {
     std::string_view const letter = detail::take_letter(text);
@@ -49,7 +49,7 @@ void append_xml(text_sink auto& out, std::string_view text) {
 
 namespace detail {
 
-//! Height of a row of copies or of the network, of that of a row of passes.
+//! Height of a row of copies or of the network, over the height of a row of passes.
 inline constexpr double copy_share = 0.5;
 
 //! Where everything of a picture goes, in pixels.
@@ -63,7 +63,7 @@ struct svg_layout {
   double top = 74;
   double row = 34; //!< height of a row and the gap below it
   std::vector<int>
-    copying{}; //!< engines with work beside the passes of some device: thinner rows below
+    copying{}; //!< engines with work next to the passes of some device: thinner rows below
   double gap = 4;
   double plot_width = 0;
   double width = 0;
@@ -98,7 +98,7 @@ inline constexpr double smallest_font = 7.5;
   return (cell - 3) / (0.6 * digits);
 }
 
-//! One size for all numbers: that of the narrowest cells that can hold one legibly.
+//! One size for all numbers: the size for the narrowest cells that can hold one legibly.
 [[nodiscard]] inline double cell_font(svg_layout const& layout) {
   double const most = std::min(13.0, (layout.row - layout.gap) * 0.62);
   double narrowest = 0;
@@ -299,8 +299,8 @@ void write_axis(text_sink auto& out, svg_layout const& layout) {
   append(out, "time</text>\n");
 }
 
-//! A bar and a number behind every row: the peak activations of the device, and where backward
-//! passes are split, lighter behind them, its peak weight inputs.
+//! A bar and a number after every row: the peak activations of the device, and where backward
+//! passes are split, lighter after them, its peak weight inputs.
 void write_peaks(text_sink auto& out, svg_layout const& layout, timetable_caption const& about) {
   int const devices = layout.table.over.extents.devices;
   double most = 0;
@@ -355,7 +355,7 @@ void write_heading(text_sink auto& out, svg_layout const& layout, timetable_capt
   append(out, "</text>\n");
 }
 
-//! For every kind in use a strip of its shades and its name; then what the shades mean.
+//! For every kind in use a strip of its shades and its name; then the meaning of the shades.
 void write_legend(text_sink auto& out, svg_layout const& layout, timetable_caption const& about) {
   shape const& extents = layout.table.over.extents;
   double const y = layout.bottom() + 40;
@@ -403,7 +403,7 @@ void write_legend(text_sink auto& out, svg_layout const& layout, timetable_capti
 
 //! @brief Writes a picture: devices as rows, time to the right, kinds by colour, microbatches as
 //! numbers in cells where they are legible, shades for chunks and for the stages of a device,
-//! overlapped pairs as halves of a cell, peak activations behind each row, legend and figures.
+//! overlapped pairs as halves of a cell, peak activations after each row, legend and figures.
 //!
 //! Well-formed SVG 1.1 without scripts or style sheets, so that slides and converters take it.
 //! @complexity O(n) for n passes.

@@ -27,7 +27,7 @@ struct text_options {
 
 namespace detail {
 
-//! What stays the same for all rows of a text.
+//! The parts of a text that are the same for all of its rows.
 struct text_grid {
   timetable_view table;
   text_options options;
@@ -38,7 +38,7 @@ struct text_grid {
   std::size_t label = 0; //!< width of the names of devices
 };
 
-//! Whether no other kind of a flow has the letter that a kind is drawn with.
+//! True when the letter of a kind says enough: the flow gives it, or no other kind has it.
 [[nodiscard]] constexpr bool says_enough(flow const& declared, pass_kind kind) noexcept {
   bool alone = true;
   for (int other = 0; other < declared.kind_count; ++other)
@@ -135,7 +135,7 @@ void write_text_row(text_sink auto& out, text_grid const& grid, int row) {
   out.append(std::string(static_cast<std::size_t>(grid.columns - column), '.'));
 }
 
-//! Columns that the longest name of a cell takes, with a space behind it.
+//! Columns that the longest name of a cell takes, with a space after it.
 [[nodiscard]] inline std::size_t widest_cell(timetable_view table) {
   std::string name = "F";
   append_number(name, table.over.extents.microbatches - 1);
@@ -228,7 +228,7 @@ void write_text_legend(text_sink auto& out, text_grid const& grid) {
 
 //! @brief Writes the figures of a timetable and a grid with one row per device, time to the right,
 //! scaled to the width, peak activations at the end of each row and, where backward passes are
-//! split, behind them peak weight inputs. Below it a row for each engine that copies.
+//! split, after them peak weight inputs. Below it a row for each engine that copies.
 //! @complexity O(n + P width) for n passes.
 void write_text(text_sink auto& out,
                 timetable_view table,

@@ -156,8 +156,9 @@ int write_arrows(
   return number;
 }
 
-//! What passes keep on every device, whenever it changes: forward passes and `backward_input` take
-//! at their start, passes that free do so at their end. A composite pass takes first.
+//! Writes the activations and weight inputs that each device keeps, whenever they change. Forward
+//! passes and `backward_input` take memory at their start, passes that free it do so at their end.
+//! A composite pass takes first.
 template <text_sink Sink>
 void write_counters(trace_writer<Sink>& trace,
                     timetable_view table,

@@ -90,7 +90,7 @@ size_copy(data_uses const& uses, item& step, Sizes const& sizes, slot_layout* la
   grow(layouts[static_cast<int>(step.out.of)], step.out_bytes);
 }
 
-//! The bytes of what a pass reads, makes and keeps, and of the slots that hold them.
+//! The bytes of data that a pass reads, makes and keeps, and of the slots that hold them.
 template <buffer_sizes Sizes>
 constexpr void size_pass(data_uses const& uses,
                          item& step,
@@ -167,7 +167,7 @@ struct arena_sizes {
 //! Sums that do not fit 62 bits stay at 2^62, which no limit allows. A negative size stays in its
 //! layout, for `check_sizes` to name.
 //!
-//! @param layouts [slot_classes], with `count` set. @param further what items use beside `in` and
+//! @param layouts [slot_classes], with `count` set. @param further slots of items after `in` and
 //! `out`.
 //! @complexity O(n) for n items.
 template <buffer_sizes Sizes>

@@ -26,7 +26,7 @@ struct over_budget {
   pass peak{};                   //!< the pass at which all slots of the class are in use
   subject about = subject::pass; //!< of the step at the peak
 
-  //! Whether every device keeps to the limit.
+  //! True when every device keeps to the limit.
   [[nodiscard]] constexpr bool fits() const noexcept { return device == nothing; }
 };
 

@@ -2,8 +2,9 @@
 #pragma once
 
 //! @file
-//! @brief What passes do with the instances of data: one per unit of a stage, per microbatch, or
-//! per reader. What the colouring of slots, their sizes, their proof and the checked mode share.
+//! @brief The uses of data by passes. Data have one instance per unit of a stage, per microbatch,
+//! or per reader. The colouring of slots, their sizes, their proof and the checked mode share the
+//! uses.
 
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
@@ -25,7 +26,7 @@ struct held_datum {
   int reads = 0;       //!< reads that are still to come, of what other stages read
 };
 
-//! The maker of what has none yet, but whose readers have been counted.
+//! The maker of a datum without one yet, whose readers have been counted.
 inline constexpr int made_by_reader = -2;
 
 //! True for the chunk that comes first in an order.
@@ -34,13 +35,13 @@ opens(pipeline_view const& over, chunk_order order, pass const& work) noexcept {
   return work.chunk == (order == chunk_order::ascending ? 0 : chunks_of(over, work.microbatch) - 1);
 }
 
-//! Whether a pass brings a datum to life: it makes it, or is the first of those that add to it.
+//! True when a pass brings a datum to life: it makes the datum, or is the first to add to it.
 [[nodiscard]] constexpr bool brings(
   pipeline_view const& over, bool makes, bool adds, chunk_order order, pass const& work) noexcept {
   return makes || (adds && opens(over, order, work));
 }
 
-//! True when a kind frees what it makes: memory to work in.
+//! True when a kind frees a datum that it makes: memory to work in.
 [[nodiscard]] constexpr bool frees_itself(kind_of_pass const& kind, int of) noexcept {
   bool makes = false;
   bool frees = false;
@@ -76,13 +77,13 @@ struct data_use {
   [[nodiscard]] constexpr bool is_end() const noexcept { return works_in && frees; }
 };
 
-//! What the kinds of a pipeline do with data: for a first, a last, an only and any other stage,
-//! what is there.
+//! The uses of data by each kind of pass, on a first, a last, an only and any other stage. Data of
+//! stages that do not exist are left out.
 struct data_uses {
   struct list {
     data_use uses[most_effects]{};
     int count = 0;
-    //! Which chunk ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
+    //! The chunk that ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
     int product = nothing; //!< the first datum made for other stages
     int first_product = 0; //!< in a chain, the number of its first instance
@@ -99,7 +100,7 @@ struct data_uses {
   bool completes[most_kinds]{}; //!< whether the last of a kind on a stage completes its gradients
   int further_places = 0;       //!< the most that a pass reads, or fills, after the first
   int most_taken = 1;           //!< the most slots of one pool that an item takes
-  //! The streams that may read one slot without knowing of each other: those of messages, and the
+  //! The streams that may read one slot without knowing of each other: streams of messages, and the
   //! engines of the device.
   int most_readers;
 
@@ -146,7 +147,7 @@ struct data_uses {
     }
   }
 
-  //! What a pass does.
+  //! The uses of data by a pass.
   [[nodiscard]] constexpr list const& operator[](pass const& work) const noexcept {
     int const stage = work.stage;
     int const where = over.edges != nullptr
@@ -154,8 +155,8 @@ struct data_uses {
                         : (stage > 0 ? 1 : 0) + (stage + 1 < stage_count ? 2 : 0);
     return of[index_of(work.kind)][where];
   }
-  //! How many instances a use is about: of data of other stages one for each of these, of what
-  //! there is for each reader as many.
+  //! The number of instances that a use is about: one for each stage whose data it uses, one for
+  //! each reader of data per reader, else 1.
   [[nodiscard]] constexpr int count(data_use const& use, pass const& work) const noexcept {
     if (over.edges == nullptr)
       return 1;
@@ -174,8 +175,8 @@ struct data_uses {
              unit_count +
            at + whose.chunk - work.chunk;
   }
-  //! Which of what a pass reads, or fills, an instance is, the `number`-th of `count`. Neighbours
-  //! that another use before it has on this stage move it back.
+  //! The place of an instance, the `number`-th of `count`, among the inputs or outputs of a pass.
+  //! Each neighbour but the first of a use before it moves it back.
   [[nodiscard]] constexpr int
   position(data_use const& use, pass const& work, int number) const noexcept {
     int at = use.before + number;
@@ -185,11 +186,11 @@ struct data_uses {
           at += count(*other, work) - 1;
     return at;
   }
-  //! Whether several streams of a device may read the same slot of what leaves stages.
+  //! True when several streams of a device may read the same slot of data for other stages.
   [[nodiscard]] constexpr bool shares_reads() const noexcept {
     return width > 1 || over.declared->reads_beside;
   }
-  //! The stage and the chunk whose instance that is, and which of its instances.
+  //! The stage and the chunk that own an instance, and its number among theirs.
   [[nodiscard]] constexpr stage_neighbour
   owner(data_use const& use, pass const& work, int number) const noexcept {
     return use.stage == 0 ? stage_neighbour{work.stage, number, work.chunk}
@@ -211,11 +212,11 @@ struct data_uses {
   [[nodiscard]] constexpr int instances() const noexcept {
     return over.declared->data_count * stage_count * width * unit_count;
   }
-  //! Whether a pass brings it to life.
+  //! True when a pass brings a datum to life.
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
     return detail::brings(over, use.makes, use.adds, use.order, work);
   }
-  //! Whether a pass is the last of its kind in its microbatch.
+  //! True when a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {
     int const last = of[index_of(work.kind)][0].last_chunk;
     return last == 0 || work.chunk == (last < 0 ? 0 : chunks_of(over, work.microbatch) - 1);

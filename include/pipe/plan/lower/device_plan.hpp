@@ -23,7 +23,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What the devices of a plan share while they are lowered, on arrays of the caller.
+//! The state that the devices of a plan share while they are lowered, on arrays of the caller.
 struct lowering {
   data_uses const& uses;
   bool evaluates = false;
@@ -34,7 +34,7 @@ struct lowering {
   int* readers = nullptr;  // as in slot_state
 };
 
-//! What lowering one device works on, for the next device to use again.
+//! Memory for the lowering of one device. The next device uses it again.
 struct lowering_space {
   reused_scratch<std::int64_t> keys;
   reused_scratch<int> counters;
@@ -58,7 +58,7 @@ struct lowered_device {
   int further = 0; // slots that items use beside `in` and `out`
 };
 
-//! Gives the items of a device their slots, and lists what they need.
+//! Gives the items of a device their slots, and lists the items that they need.
 //! @return the further slots
 constexpr further_slots lower_slots(lowering const& shared,
                                     program& work,
@@ -110,7 +110,7 @@ constexpr further_slots lower_slots(lowering const& shared,
   return state.further;
 }
 
-//! Marks the pass of every stage behind which its weight gradients are complete.
+//! Marks the pass of every stage after which its weight gradients are complete.
 constexpr void mark_complete_stages(data_uses const& uses, program& work) noexcept {
   scratch<bool> seen(uses.stage_count, false);
   for (int i = work.count - 1; i >= 0; --i) {

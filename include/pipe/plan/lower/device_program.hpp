@@ -93,7 +93,7 @@ constexpr int assign_lanes(program& work, int device, std::int64_t* keys) noexce
   return lanes;
 }
 
-//! @brief Gives the copies of a device the lanes behind those of its messages, one for each engine.
+//! @brief Gives the copies of a device the lanes after those of its messages, one for each engine.
 constexpr void assign_copy_lanes(program& work, flow const& declared, int lanes) noexcept {
   for (int i = 0; i < work.count && declared.engines > 1; ++i) {
     item& step = work.items[i];
@@ -125,7 +125,7 @@ constexpr void number_messages(program& work, int devices, int* counters) noexce
 //! Two messages between the same two devices share a group when nothing stands between them in the
 //! program of either end: then the group is the same at both ends. Policies with one lane per
 //! direction join one direction only. The message with all totals is made of those before it, so it
-//! starts alone. The messages of an exchange are one group.
+//! starts by itself. The messages of an exchange are one group.
 //!
 //! @param mine the program to group.
 //! @param position_at_peer [items], where each message of `mine` stands in its peer's program.

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Which messages are one exchange of a group of stages.
+//! @brief The messages that are one exchange of a group of stages.
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pass.hpp>

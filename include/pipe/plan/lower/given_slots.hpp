@@ -11,14 +11,14 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! @brief Who used the slots of the classes that no pass uses: tied gradients, then totals, then
-//! copied gradients.
+//! @brief The last users of slots of the classes that no pass uses: tied gradients, then totals,
+//! then copied gradients.
 struct slot_uses {
   int* writer = nullptr; //!< [slots] items of the device, or `nothing`
   int* reader = nullptr; //!< [slots]
 };
 
-//! How many of these slots a device may have.
+//! The most slots of these classes that a device may have.
 [[nodiscard]] constexpr int given_slots(shape const& extents) noexcept {
   return 2 + stages(extents) + most_copies(extents);
 }
@@ -63,7 +63,7 @@ constexpr void use(slot_uses& others,
   }
 }
 
-//! The slots of its class that a step uses which is not about a pass, and whether it writes them.
+//! The slots of a step that is not about a pass, in its class, and whether the step writes them.
 struct given_range {
   int first = 0;
   int count = 0;

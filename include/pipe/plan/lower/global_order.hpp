@@ -58,8 +58,8 @@ struct row_heap {
 struct order_merge {
   timetable_view table; //!< whose rows are merged
   int* order;           //!< [n], entries in global order
-  //! [pass_indices]; null where every pass takes time: then whoever ends first waits for nothing
-  //! that is not in the order yet.
+  //! [pass_indices]; null where every pass takes time. Then the pass that ends first waits for
+  //! nothing that is not in the order yet.
   bool* emitted;
   int* next;          //!< [rows]
   double* key;        //!< [rows], the end of each row's next pass
@@ -98,7 +98,7 @@ offer(order_merge& merge, pipeline_view const& over, row_heap& heap, int row) no
   heap.push(row);
 }
 
-//! Notes what a pass of a row has made, and offers the rows that waited for it.
+//! Notes the data that a pass of a row has made, and offers the rows that waited for it.
 constexpr void emit(order_merge& merge,
                     pipeline_view const& over,
                     row_heap& heap,

@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3::detail {
 //!
 //! Copies of a stage add up their gradients as soon as all of them are complete, then tied ends,
 //! then come totals. The gradient of a tied weight is handed over and sent as soon as its stage is
-//! complete, so that the last stage's travels while earlier stages still run. Totals come behind
+//! complete, so that the last stage's travels while earlier stages still run. Totals come after
 //! all passes: rows go from device to device towards device 0, which completes its gradients last,
 //! then all of them back. Last come the steps of the optimizer. With early steps rows go to the
 //! last device, and come back in the plan that follows. Works on arrays of the caller.
@@ -33,7 +33,7 @@ struct hook_placement {
   event const* events;  //!< [count], the global order of passes and messages
   int count;            //!< of events
   event* placed;        //!< [count + hook_capacity(extents)]
-  //! [S], the event behind which all copies of a stage have complete gradients; null where every
+  //! [S], the event after which all copies of a stage have complete gradients; null where every
   //! stage has one.
   int const* completing = nullptr;
   int written = 0;     //!< of placed
@@ -87,7 +87,7 @@ constexpr void place_validations(hook_placement& work, int device) noexcept {
   }
 }
 
-//! What a device sends when it has validated reaches one that has as well.
+//! Validates the receiver of a message if the sender has validated.
 constexpr void validate_receiver(hook_placement& work, int from, int to) noexcept {
   if (from >= work.unvalidated)
     place_validations(work, to);

@@ -27,7 +27,7 @@ namespace pipelining::inline v0_3::detail {
   return last > 0 && (stage == 0 || stage == last);
 }
 
-//! @brief Checks that a placement suits what the sizes ask for.
+//! @brief Checks that a placement suits the hooks that the sizes ask for.
 //! @throws std::invalid_argument with one sentence.
 constexpr void check_hooks(shape const& extents,
                            std::int64_t tied_bytes,
@@ -205,7 +205,7 @@ constexpr void place_totals(hook_placement& work) noexcept {
     });
 }
 
-//! Rows go to the last device; each device steps once it has those of the devices before it.
+//! Rows go to the last device; each device steps once it has the rows of the devices before it.
 constexpr void place_early_steps(hook_placement& work) noexcept {
   shape const& extents = work.table.over.extents;
   int const rows = stages(extents);

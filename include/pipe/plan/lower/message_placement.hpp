@@ -18,11 +18,11 @@ namespace pipelining::inline v0_3::detail {
 //! @brief One entry of the global order of passes and messages: a pass that runs, or the message
 //! that it makes, both named by the pass's entry in the timetable.
 struct event {
-  int entry = 0;                 //!< of the timetable; beside passes a microbatch of the copy
+  int entry = 0;                 //!< of the timetable; else a microbatch of the copy
   int device = 0;                //!< runs the pass, or sends the message
   int to = nothing;              //!< receives the message; `nothing` for a pass
   subject about = subject::pass; //!< what it is about
-  int stage = 0;                 //!< beside passes: the stage, or that of the first row
+  int stage = 0;                 //!< of other steps: the stage, or that of the first row
   int rows = 0;                  //!< of totals
   int number = 0;                //!< of the message, as that of an item
   int exchange = nothing;        //!< that the message is part of, as that of an item
@@ -45,7 +45,7 @@ end_of_slot(timetable_view table, int const* order, int count, int begin, bool s
   return end;
 }
 
-//! Puts a message, which stands behind those of its slot, among them, by pairs of devices.
+//! Puts a message, which stands after the messages of its slot, among them, by pairs of devices.
 constexpr void insert_message(event* first, event* last) noexcept {
   std::int64_t const pair = communicator_per_pair::key(last->device, last->to);
   auto const belongs = [first, pair](event const* at) {
@@ -59,13 +59,13 @@ constexpr void insert_message(event* first, event* last) noexcept {
   *last = message;
 }
 
-//! @brief Places every message behind the pass that makes it: the one global order of passes and
+//! @brief Places every message after the pass that makes it: the one global order of passes and
 //! messages.
 //!
-//! With time slots, the messages of passes that end together come behind all of these passes, by
+//! With time slots, the messages of passes that end together come after all of these passes, by
 //! pairs of devices: then the two directions of a pair stand side by side at both ends and can be
 //! one group. Without, each message follows its pass at once. Where exchanges are joined, all
-//! messages of one come behind the last of the passes that make them. Works on arrays of the
+//! messages of one come after the last of the passes that make them. Works on arrays of the
 //! caller, and can stop after any slot and go on later.
 struct message_placement {
   timetable_view table; //!< what the order is of

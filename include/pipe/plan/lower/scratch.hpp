@@ -34,7 +34,7 @@ public:
   reused_scratch(reused_scratch const&) = delete;
   reused_scratch& operator=(reused_scratch const&) = delete;
 
-  //! An array whose elements are not initialised, or hold what they held.
+  //! An array whose elements are not initialised, or hold their values from before.
   [[nodiscard]] constexpr T* get(int size) {
     if (size > size_ || data_ == nullptr) {
       T* const larger = new T[static_cast<std::size_t>(size > 0 ? size : 1)];

@@ -24,11 +24,11 @@ struct slot_pool {
   int* freed = nullptr; //!< [2 items of the device], slots in the order of their release
   int* released =
     nullptr; //!< [2 items of the device], by slot: the item that released it last, or `nothing`
-  //! [items of the device][most readers], by slot: who has read what was in it, where several
-  //! streams can; else null.
+  //! [items of the device][most readers], by slot: the items that have read its content, where
+  //! several streams can; else null.
   int* readers = nullptr;
   int first = 0;      //!< of freed, the slot to take next
-  int last = 0;       //!< one behind the last of freed
+  int last = 0;       //!< one after the last of freed
   int count = 0;      //!< slots that exist
   int peak = nothing; //!< the item that was the first to need that many
 
@@ -52,14 +52,14 @@ struct slot_pool {
 };
 
 //! @brief When the steps of a device start and end, where the timetable says so: [items], null
-//! where copies need not be told apart from what runs beside them.
+//! where copies need not be told apart from other passes.
 struct item_times {
   double const* starts = nullptr; //!< of every step
   double const* ends = nullptr;   //!< of every step
 };
 
-//! @brief What `assign_slots` works on: the pools of one device and, for all devices, which slot
-//! holds what.
+//! @brief The state of `assign_slots`: the pools of one device and, for all devices, the slots of
+//! all instances.
 struct slot_state {
   data_uses const& uses;         //!< what its kinds do with data
   bool evaluates = false;        //!< no backward passes: nothing is kept for them
@@ -75,9 +75,10 @@ struct slot_state {
   further_slots further{}; //!< [2 further_places items], what items use after `in` and `out`
 };
 
-//! @brief The most items that an item needs: the makers of what it reads, and who left the slots
-//! that it takes. In a chain that is one for each effect. In a graph of width w, and where several
-//! engines read the same, all readers leave a slot, and a pass fills one for each neighbour.
+//! @brief The most items that an item needs: the makers of its inputs, and the last users of the
+//! slots that it takes. In a chain an item needs one for each effect. In a graph of width w, and
+//! where several engines read the same, all readers leave a slot, and a pass fills one for each
+//! neighbour.
 [[nodiscard]] constexpr int most_needs(data_uses const& uses) noexcept {
   int const of_passes = uses.shares_reads()
                           ? most_effects * (uses.most_readers + 1) + 3 * uses.width
@@ -134,7 +135,7 @@ private:
   held(data_use const& use, pass const& work, int unit, int number = 0) noexcept {
     return state_.held[uses_.index(use, work, unit, number)];
   }
-  //! What a message that is sent carries.
+  //! The instance that a sent message carries.
   [[nodiscard]] constexpr held_datum& product_of(int message) noexcept {
     return state_.held[state_.carried[message]];
   }
@@ -180,8 +181,8 @@ private:
     for (int k = 0; pool.readers != nullptr && k < uses_.most_readers; ++k)
       pool.readers[what.slot * uses_.most_readers + k] = nothing;
   }
-  //! One reader less; the last one gives the slot back. Those on other streams may end behind it,
-  //! so whoever takes the slot waits for them too.
+  //! One reader less; the last one gives the slot back. Readers on other streams may end after it,
+  //! so the next user of the slot waits for them too.
   constexpr void read_once(held_datum& what, int i) noexcept {
     int* const readers = readers_of(what);
     if (readers != nullptr) {
@@ -260,7 +261,7 @@ private:
     use_slots<true, false>(i);
     running_item(running_count_++) = i;
   }
-  //! Those that start before a time take their slots.
+  //! Takes the slots of passes of other engines that start before a time.
   constexpr void take_beside(double before) noexcept {
     for (; next_beside_ < work_.count; ++next_beside_) {
       item const& step = work_.items[next_beside_];
@@ -272,11 +273,11 @@ private:
       take_slots(next_beside_);
     }
   }
-  //! Those that have ended give back; the passes of one engine end in their order. They stand at
-  //! the end of the list of what is sent.
+  //! The `number`-th pass of another engine. These stand at the end of the list of sends.
   [[nodiscard]] constexpr int& running_item(int number) noexcept {
     return state_.sent[work_.count - 1 - number];
   }
+  //! Gives back after passes that have ended; the passes of one engine end in their order.
   constexpr void end_beside(double now) noexcept {
     for (int on = 1; on < engine_count && running_count_ > 0; ++on)
       for (int& next = first_running_[on]; next < running_count_; ++next) {
@@ -289,7 +290,7 @@ private:
       }
   }
 
-  //! Takes the slots of what a pass brings to life.
+  //! Takes the slots of data that a pass brings to life.
   constexpr void take_slots(int i) noexcept {
     item& step = work_.items[i];
     pass const& work = step.work;
@@ -305,8 +306,8 @@ private:
       }
     }
   }
-  //! Looks up what a pass goes on using and what it reads, and gives back what it is the last to
-  //! read. What has no slot says who runs first.
+  //! Looks up the data that a pass goes on using or reads, and gives back data of which it is the
+  //! last reader. Data without a slot say which pass runs first.
   template <bool LooksUp, bool GivesBack>
   constexpr void use_slots(int i) noexcept {
     item& step = work_.items[i];
@@ -339,7 +340,7 @@ private:
         give_back(held(use, work, unit), i);
     }
   }
-  //! No backward pass of the stage reads what is kept for it.
+  //! No backward pass of the stage reads the data kept for it.
   [[nodiscard]] constexpr bool keeps_nothing(pass const& work) const noexcept {
     return state_.evaluates || goes_forward_only(over_, work.stage);
   }
@@ -385,13 +386,12 @@ private:
 };
 
 //! @brief Gives every item of a device its slots, and lists for every item the items whose slots or
-//! results it takes
-//!        over.
+//! results it takes over.
 //!
-//! What a pass makes takes a slot at its start; what it frees, or reads as the last, is given back
-//! at its end. Greedy interval colouring in program order, which needs exactly as many slots as are
-//! in use at once. A slot that is sent stays taken through the next pass of its device, so that the
-//! next pass does not wait for the message.
+//! A pass takes slots at its start for the data that it makes. At its end it gives back the slots
+//! of data that it frees, or reads as the last. The method is greedy interval colouring in program
+//! order, which needs exactly as many slots as are in use at once. A slot that is sent stays taken
+//! through the next pass of its device, so that the next pass does not wait for the message.
 //!
 //! @param needs [items][most_needs] items of other streams of this device that must be complete
 //! first.

@@ -13,9 +13,8 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! @brief The most waits per item, on average: on one engine an item needs at most two items of
-//! other streams for each of its neighbours, since all slots but those of messages go from pass to
-//! pass.
+//! @brief The most waits per item, on average. On one engine an item needs at most two items of
+//! other streams for each of its neighbours: only slots of messages go between streams.
 [[nodiscard]] constexpr int most_waits(pipeline_view const& over) noexcept {
   return (over.declared->engines > 1 ? most_effects : 2) * graph_width(over);
 }
@@ -34,7 +33,7 @@ struct stream_clocks {
     for (int stream = 0; stream < streams; ++stream)
       tail[stream] = nothing;
   }
-  //! Starts the clock of a group with what the item before it on its stream knew.
+  //! Starts the clock of a group with the knowledge of the item before it on its stream.
   constexpr void start(int first, int stream) noexcept {
     int const before = tail[stream];
     int* const known = of(first);
@@ -106,7 +105,7 @@ constexpr void reduce_needs(program const& work,
 }
 
 //! @brief Turns needs into waits: a need that the order of a stream or another wait already implies
-//! is dropped. What is left cannot be dropped.
+//! is dropped. None of the others can be dropped.
 //!
 //! The waits of a group stand at its first item, since all of its items start together.
 //!

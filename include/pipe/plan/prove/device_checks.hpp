@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What the proof looks at device by device.
+//! @brief The checks of a proof that look at one device after the other.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/early_passes.hpp>
@@ -19,7 +19,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What the proof finds on devices one by one, in the order in which it is told.
+//! The checks of a device, in the order in which their findings are told.
 enum class device_check {
   form,
   exchanges,
@@ -32,7 +32,7 @@ enum class device_check {
   none
 };
 
-//! What the checks of devices work on.
+//! Memory for the checks of devices.
 struct device_space {
   message_ends ends; //!< of all devices, for `sent_twice`
   steps_run ran;     //!< of all devices, for `ran_twice`
@@ -62,8 +62,8 @@ constexpr proof check_device(plan_view const& work,
   return {};
 }
 
-//! Before a device validates it runs forward passes alone that can run again, and waits for no
-//! message that its sender would not send where the iteration begins again.
+//! Before a device validates, it runs only forward passes that can run again. It waits only for
+//! messages that come even where the iteration begins again.
 //! @complexity O(n) for n items where the messages that a device receives before it validates come
 //! from one device after the other, as those to its lowest stage do.
 constexpr proof check_validation(plan_view const& work) noexcept {

@@ -14,8 +14,8 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! True when the groups that two devices stand at are the two ends of the same messages, those of
-//! one direction in the same order.
+//! True when the groups that two devices stand at are the two ends of the same messages. The
+//! messages of one direction stand in the same order.
 [[nodiscard]] constexpr bool
 groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexcept {
   auto const mine = work.program_of(device);
@@ -93,14 +93,14 @@ constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved
 //! program in order and stands at a group of messages until its peer stands at the same group, at
 //! an exchange until all that take part do.
 //!
-//! This is the strictest order that any executor may impose: that one line per device is also one
-//! line per communicator, per stream and per queue. A plan that drains here drains on every
-//! transport. The graph with all ends of a message or of an exchange contracted to one node has a
-//! cycle exactly when this stops early. Works on arrays of the caller, and can stop after any item
-//! and go on later.
+//! No executor may impose a stricter order: the one line per device is also one line per
+//! communicator, per stream and per queue. A plan that drains here drains on every transport. The
+//! graph with all ends of a message or of an exchange contracted to one node has a cycle exactly
+//! when this stops early. Works on arrays of the caller, and can stop after any item and go on
+//! later.
 struct plan_drain {
   plan_view work; //!< the plan that runs
-  int* at;        //!< [P], the item that a device stands at, or behind the last
+  int* at;        //!< [P], the item that a device stands at, or after the last
   int* stack;     //!< [P], devices that may go on
   bool* queued;   //!< [P], devices on the stack
   int depth = 0;  //!< devices on the stack
@@ -146,7 +146,7 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
   return done;
 }
 
-//! @brief True when a device is behind its last item.
+//! @brief True when a device is after its last item.
 [[nodiscard]] constexpr bool ended(plan_drain const& run, int device) noexcept {
   return static_cast<std::size_t>(run.at[device]) == run.work.program_of(device).size();
 }
@@ -160,7 +160,7 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
 }
 
 //! @brief The devices of the circle of a plan that has stopped early, each waiting for the next and
-//! the last for the first; or those of a chain to a device that has ended.
+//! the last for the first; or the devices of a chain to a device that has ended.
 //! @param circle [P], receives devices.
 //! @return their number, 0 when the plan has drained.
 [[nodiscard]] constexpr int find_circle(plan_drain const& run, int* circle) noexcept {

@@ -82,8 +82,8 @@ constexpr proof check_exchanges(plan_view work, int device) {
   return {};
 }
 
-//! Waits point back behind the group, passes and peers exist, groups are contiguous, each with a
-//! number of its own, one lane, and one peer or one exchange.
+//! Waits point to items before the group, passes and peers exist, groups are contiguous, each with
+//! a number of its own, one lane, and one peer or one exchange.
 constexpr proof check_form(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
@@ -200,8 +200,8 @@ constexpr proof check_sequences(plan_view work, int device, int* next) noexcept 
   return {};
 }
 
-//! What keeps two items of two devices from being the ends of one message, which has the same size,
-//! the same place in the line of its edge, and the same exchange at both; none where they are.
+//! The rule by which two items of two devices are not the ends of one message; none where they are.
+//! Both ends have the same size, place in the line of their edge, and exchange.
 [[nodiscard]] constexpr plan_rule
 misfit(item const& step, int device, item const& other, int peer) noexcept {
   bool const sends = step.what == operation::send;
@@ -215,9 +215,9 @@ misfit(item const& step, int device, item const& other, int peer) noexcept {
   return other.exchange == step.exchange ? plan_rule::none : plan_rule::bad_group;
 }
 
-//! What does not fit of the messages of a device. Every message has its other end at the peer, with
-//! the same bytes, in the same place of the line of its edge; and the groups of the two ends hold
-//! the same messages.
+//! Finds a fault in the messages of a device. Each has its other end at the peer, with the same
+//! bytes and the same place in the line of its edge. The groups of both ends hold the same
+//! messages.
 constexpr proof check_messages(plan_view work, int device, message_ends ends) noexcept {
   auto const steps = work.program_of(device);
   message_numbers const numbers(work.over);

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The part of the proof that looks at buffers: who wrote what a step reads, and is it
-//! complete by then?
+//! @brief The part of the proof that looks at buffers: a step reads the data that it needs, and
+//! they are complete by then.
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
@@ -27,7 +27,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! Who used a slot: the item that wrote what is in it, those that read it, and what that is. Of
+//! The history of a slot: its content, the item that wrote it, and the items that read it. Of
 //! readers that know of each other the last stands for all.
 struct slot_history {
   int writer = nothing;
@@ -36,7 +36,7 @@ struct slot_history {
   int first_reader = 0; // of readers
 };
 
-//! What the check of one device works on, for the next device to use again.
+//! Memory for the check of one device. The next device uses it again.
 struct slot_space {
   reused_scratch<int> clocks;
   reused_scratch<int> tail;
@@ -93,7 +93,7 @@ struct slot_check {
     if (verdict)
       verdict = {broken, device, item_index, device, other};
   }
-  //! `item_index` writes `content` into a slot: whoever wrote or read it before must be complete.
+  //! `item_index` writes `content` into a slot: its writer and readers so far must be complete.
   constexpr void write(int item_index, slot_class of, int index, int content) noexcept {
     slot_history* const past = history(of, index);
     if (past == nullptr)
@@ -108,7 +108,7 @@ struct slot_check {
     past->content = content;
     past->reader_count = 0;
   }
-  //! `item_index` adds to what a slot must hold.
+  //! `item_index` adds to the content that a slot must hold.
   constexpr void add(int item_index, slot_class of, int index, int content) noexcept {
     slot_history const* const past = history(of, index);
     if (past == nullptr || past->content != content)
@@ -136,7 +136,7 @@ struct slot_check {
   [[nodiscard]] constexpr bool follows_gradients() const noexcept {
     return work.tied_bytes + work.totals_bytes > 0;
   }
-  //! A step that is not about a pass. What it reads and writes has its place in slots.
+  //! Checks a step that is not about a pass: its slots, and the gradients that it needs.
   constexpr void other(int i, item const& step) noexcept {
     int const stage = step.work.stage;
     slot_class const of = class_of(step.about);
@@ -156,8 +156,8 @@ struct slot_check {
     if (step.what == operation::run)
       follow(i, step);
   }
-  //! Gradients are complete behind the pass that says so, those of copies and tied ones once they
-  //! are added.
+  //! Gradients are complete after the pass that says so. Copied and tied gradients are complete
+  //! once they are added.
   constexpr void follow(int i, item const& step) noexcept {
     constexpr unsigned char gathered = 1; // the gradients of one of several copies
     constexpr unsigned char complete = 2;
@@ -212,7 +212,7 @@ struct slot_check {
     auto const behind_first = static_cast<std::size_t>(at) - 1;
     return behind_first < further.size() ? further[behind_first].used : slot{};
   }
-  //! What has no slot orders those that make and read it. A pass may use what it has made.
+  //! A pass that needs a datum without a slot comes after its maker, or is its maker.
   constexpr void follow_maker(int i, int instance) noexcept {
     if (makers[instance] != i && (makers[instance] == nothing || !knows(i, makers[instance])))
       fail(plan_rule::unordered, i, makers[instance]);
@@ -245,7 +245,7 @@ struct slot_check {
   }
 };
 
-//! Every pass runs where what it needs of its stage is there.
+//! Every pass runs while the data that it needs of its stage are there.
 constexpr proof check_needs(plan_view const& work, int device) {
   if (!work.over.declared->has_needs)
     return {};
@@ -258,7 +258,7 @@ constexpr proof check_needs(plan_view const& work, int device) {
   return {};
 }
 
-//! Checks the slots of one device. What starts together does not know of one another.
+//! Checks the slots of one device. Items that start together do not know of one another.
 constexpr proof check_slots(plan_view work, data_uses const& uses, int device, slot_space& space) {
   if (proof const found = check_needs(work, device); !found)
     return found;
@@ -306,7 +306,7 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
   return walk.verdict;
 }
 
-//! The classes lie one behind the other in the arena, and every slot holds what goes through it.
+//! The classes lie one after the other in the arena, and every slot has room for its content.
 constexpr proof check_layout(plan_view work, int device) noexcept {
   std::int64_t ends[2]{}; // on the device, on the host
   for (int of = 0; of < slot_classes; ++of) {

@@ -20,7 +20,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! The subjects of steps that run beside passes.
+//! The subjects of steps that are not passes.
 inline constexpr subject other_steps[] = {subject::copied_gradient,
                                           subject::add_copies,
                                           subject::tied_gradient,
@@ -31,7 +31,7 @@ inline constexpr subject other_steps[] = {subject::copied_gradient,
                                           subject::validation};
 inline constexpr int other_step_count = 8;
 
-//! Whether a copy of a stage has a step beside passes; the first microbatch takes the one that
+//! True when a copy of a stage has a step about `about`. The copy of the first microbatch
 //! contributes.
 [[nodiscard]] constexpr bool
 wants_other(plan_view const& work, subject about, int stage, int device) noexcept {
@@ -51,8 +51,8 @@ wants_other(plan_view const& work, subject about, int stage, int device) noexcep
   return work.validation != step_validation::last && device_of(work, stage) == device;
 }
 
-//! What has run: the kinds of every unit of every stage, and of every copy of a stage the steps
-//! beside passes.
+//! The steps that have run: the kinds of passes of every unit of every stage, and the other steps
+//! of every copy of a stage.
 struct steps_run {
   flow_set* kinds;       // [S units]
   unsigned char* others; // [other_indices]
@@ -66,7 +66,7 @@ struct steps_run {
   return stages(over.extents) * units(over);
 }
 
-//! The number of a step beside passes. @pre the device has a copy of the stage
+//! The number of a step that is no pass. @pre the device has a copy of the stage
 [[nodiscard]] constexpr int
 other_index(plan_view const& work, subject about, int stage, int device) noexcept {
   int kind = 0;
@@ -76,7 +76,7 @@ other_index(plan_view const& work, subject about, int stage, int device) noexcep
          copies_below(work.over, stage, device);
 }
 
-//! The lane of a copy, `nothing` for what the compute engine runs.
+//! The lane of a copy, `nothing` for a pass of the compute engine.
 [[nodiscard]] constexpr int
 lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
   int const row =
@@ -84,7 +84,8 @@ lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
   return row > 0 ? work.lanes[device] + row - 1 : nothing;
 }
 
-//! Enters what a device runs: each on the device of its stage and on its engine, none twice.
+//! Enters the steps that a device runs: each on the device of its stage and on its engine, none
+//! twice.
 constexpr proof enter_passes(plan_view const& work, int device, steps_run const& ran) noexcept {
   auto const steps = work.program_of(device);
   pipeline_view const over = work.over;
@@ -113,7 +114,7 @@ constexpr proof enter_passes(plan_view const& work, int device, steps_run const&
   return {};
 }
 
-//! Finds a step beside passes that no device runs, or that none should.
+//! Finds a step other than a pass that no device runs, or that none should.
 constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) noexcept {
   proof verdict;
   if (work.tied_bytes + work.totals_bytes == 0)
@@ -132,8 +133,8 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
   return verdict;
 }
 
-//! True when the kinds of passes of a unit are what it needs; in an evaluation, and of stages that
-//! only go forward, one forward pass.
+//! True when a unit has all passes that it needs. An evaluation needs one forward pass, and so does
+//! a stage that only goes forward.
 [[nodiscard]] constexpr bool
 suffices(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
   if (!forward_only)
@@ -146,7 +147,7 @@ suffices(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
   return forwards == 1 && others == 0;
 }
 
-//! What is wrong with a unit: the first row of data that no pass makes, or that two make.
+//! The first row of data in a unit that has too few or too many makers.
 [[nodiscard]] constexpr int
 find_wrong_row(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
   for (int row = 0; row < work.over.declared->rows; ++row) {

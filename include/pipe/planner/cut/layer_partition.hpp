@@ -144,7 +144,7 @@ cuts(std::int64_t layers, std::int64_t stages, std::int64_t most) noexcept {
   return count;
 }
 
-//! The next cut in lexicographic order; false behind the last.
+//! The next cut in lexicographic order; false after the last.
 inline bool next_cut(std::vector<int>& cut) {
   for (std::size_t i = cut.size() - 1; i-- > 0;) {
     int behind = 0;
@@ -228,7 +228,7 @@ public:
       holders_.push_back(holders_of(over, stage));
   }
 
-  //! Whether no device has a second stage.
+  //! True when no device has a second stage.
   [[nodiscard]] bool one_each() const {
     std::vector<bool> has(static_cast<std::size_t>(devices_));
     for (std::vector<int> const& each : holders_) {
@@ -238,7 +238,7 @@ public:
     }
     return true;
   }
-  //! Whether all layers take the same time.
+  //! True when all layers take the same time.
   [[nodiscard]] bool equal_layers() const {
     for (std::size_t i = 2; i < before_.size(); ++i)
       if (std::abs(before_[i] - before_[i - 1] - before_[1]) > tolerance * before_.back())

@@ -31,14 +31,14 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What one layer takes on a device of speed 1.
+//! The load of one layer on a device of speed 1.
 struct layer_load {
   layer_cost time;       //!< of one microbatch
   double activation = 0; //!< bytes of one microbatch, from its forward to its last backward pass
   double resident = 0;   //!< bytes that are always there: weights, gradients, the optimizer's
 };
 
-//! What one device can.
+//! The speed and the memory of one device.
 struct device_power {
   double speed = 1;                                        //!< times are divided by it
   double memory = std::numeric_limits<double>::infinity(); //!< bytes
@@ -48,7 +48,7 @@ struct device_power {
 
 } // namespace detail
 
-//! @brief Which layers each stage has, and which device takes each place of the pipeline.
+//! @brief The layers of each stage, and the device at each place of the pipeline.
 struct arrangement {
   std::vector<int> cut;    //!< [S] layers of each stage, 0 allowed
   std::vector<int> places; //!< [P] the device at each place, a permutation
@@ -56,12 +56,12 @@ struct arrangement {
   friend bool operator==(arrangement const&, arrangement const&) = default;
 };
 
-//! @brief What a search over arrangements asks of a model on its devices.
+//! @brief The questions that a search over arrangements asks of a model on its devices.
 //!
-//! `layers()` and `equal_devices()` say how many layers there are and whether it is one which
-//! device takes which place; `costs` gives the times of an arrangement, `excess` the bytes beyond
-//! the memory of the device that has the most too many, 0 where all fits; `start` a cut to begin
-//! with; `least_time` a makespan that no arrangement and no order can beat.
+//! `layers()` is the number of layers. `equal_devices()` is true when all devices are alike.
+//! `costs` gives the times of an arrangement. `excess` gives the bytes beyond the memory of the
+//! device that has the most too many, 0 where all fits. `start` gives a cut to begin with.
+//! `least_time` is a makespan that no arrangement and no order can beat.
 template <class Model>
 concept layered_model = requires(Model const& model,
                                  pipeline_view const& over,
@@ -150,7 +150,7 @@ public:
 
   //! How many layers there are.
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(loads_.size()); }
-  //! Whether all devices are alike.
+  //! True when all devices are alike.
   [[nodiscard]] bool equal_devices() const {
     return std::all_of(devices_.begin(), devices_.end(), [this](detail::device_power const& each) {
       return each == devices_.front();

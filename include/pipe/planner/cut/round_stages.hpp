@@ -16,7 +16,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The stages of RoundPipe, in the order of its list, and what they take.
+//! @brief The stages of RoundPipe, in the order of its list, and their time.
 struct round_stages {
   std::vector<int> forward;  //!< layers of each forward stage, from the first layer on
   std::vector<int> backward; //!< of each backward stage, from the last layer back to the first
@@ -31,7 +31,7 @@ struct round_stages {
 
 namespace detail {
 
-//! What stages may be.
+//! The limits of stages.
 struct round_limits {
   std::span<double const> bytes = {}; //!< of the weights of each layer; empty: they do not matter
   //! Of the weights of a stage: half of a device's memory, since the next stage is loaded
@@ -41,7 +41,7 @@ struct round_limits {
 };
 
 //! Packs layers [0, last) from the back into as few runs as go under a time and a size.
-//! @return layers of each run, from the back; empty where a layer alone is too much
+//! @return layers of each run, from the back; empty where one layer is too much
 [[nodiscard]] inline std::vector<int> pack_from_back(std::span<double const> times,
                                                      std::span<double const> bytes,
                                                      double longest,
@@ -67,9 +67,10 @@ struct round_limits {
 
 } // namespace detail
 
-//! @brief The stages whose list takes least: for every time that a run of layers takes, from that
-//! of the slowest layer on, layers are packed from the back into runs that take no longer; of all
-//! these the one with the least max(S, P) times its time, the smaller time where several have that.
+//! @brief The stages whose list takes least. The candidates are the times of runs of layers, from
+//! the time of the slowest layer on. For each, layers are packed from the back into runs that take
+//! no longer. The best candidate has the least max(S, P) times its time; of several, the smaller
+//! time.
 //!
 //! A backward stage takes the forward and the backward passes of its layers, a forward stage the
 //! forward passes. The first backward stage has as many of the last layers as fit, and forward
@@ -77,7 +78,7 @@ struct round_limits {
 //!
 //! @param devices P.
 //! @throws std::invalid_argument for no layers, times that are negative or no number, bytes that
-//! are not one for each layer, or a layer that alone has too many.
+//! are not one for each layer, or one layer that has too many.
 //! @complexity O(L^3) for L layers.
 //! @source RoundPipe's rule (its repository, ITcarrot/RoundPipe); candidates are the times that
 //! stages can have.

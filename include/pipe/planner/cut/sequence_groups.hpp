@@ -21,7 +21,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a sequence takes on a group of devices that share its tokens: `time(tokens, size)`,
+//! @brief The cost of a sequence on a group of devices that share its tokens: `time(tokens, size)`,
 //! and `bytes(tokens, size)` on each of them.
 template <class Cost>
 concept group_cost = requires(Cost const cost, int tokens, int size) {
@@ -44,7 +44,7 @@ namespace detail {
 template <group_cost Cost>
 class group_search {
 public:
-  //! @param order sequences, longest first. @param best what is to be improved.
+  //! @param order sequences, longest first. @param best the groups to improve.
   //! @param devices of all groups.
   group_search(std::span<int const> lengths,
                std::span<int const> order,
@@ -62,7 +62,7 @@ public:
       }
   }
 
-  //! Each sequence goes to the group that then ends first of those with room for it.
+  //! Gives every sequence to the group that then ends first, of the groups with room for it.
   void first_fit(std::vector<int> const& sizes) {
     begin(sizes);
     for (int const sequence : order_) {
@@ -161,8 +161,8 @@ private:
   std::vector<int> group_of_;
 };
 
-//! Calls `with` for groups of one size, then for some groups of one size beside others of a smaller
-//! one: what `each_sum_of_powers` comes to last where there are many. At most `most` of them.
+//! Calls `with` for groups of one size, then for some groups of one size next to others of a
+//! smaller one. `each_sum_of_powers` comes to these last. At most `most` of them.
 void each_plain_sum(int devices, std::int64_t most, auto const& with) {
   auto const give = [&](int count, int larger, int smaller) {
     int const rest = devices - count * larger;
@@ -213,7 +213,7 @@ bool each_sum_of_powers(int devices, std::int64_t most, auto const& with) {
 //! @brief The groups of devices, each a power of 2 large and all devices in one, and the
 //! distribution of sequences over them whose slowest group is fastest.
 //!
-//! Tries all sums of powers of 2 where there are at most `most_steps`, else those of one or two
+//! Tries all sums of powers of 2 where there are at most `most_steps`, else sums of one or two
 //! sizes and as many others, distributes longest first, and then searches all distributions within
 //! `most_steps` steps: where these are enough the result is optimal, else `bound` says how far it
 //! may be. The bound: a sequence takes its time on the best size for it, and all of them the

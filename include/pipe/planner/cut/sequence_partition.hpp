@@ -7,7 +7,7 @@
 //! chunk_sequences.
 //!
 //! Attention makes a later token dearer than an earlier one. Chunks of equal length then differ in
-//! work, a light forward pass stands beside a heavy backward pass in every round, and Seq1F1B can
+//! work, a light forward pass stands next to a heavy backward pass in every round, and Seq1F1B can
 //! be slower than 1F1B. Chunks of equal work bring its bubble back.
 
 #include <pipe/flow/flow.hpp>
@@ -132,7 +132,7 @@ constexpr void even_partition(std::span<int> lengths, int tokens, int alignment 
 //! @brief Chunks of equal work, forward and backward together.
 //!
 //! Chunk j ends at the multiple of `alignment` nearest to s = (-a + sqrt(a^2 + 2 q j T / C)) / q,
-//! where a s + q s^2 / 2 is the work of the first s tokens and T that of all.
+//! where a s + q s^2 / 2 is the work of the first s tokens and T the work of all.
 //!
 //! @param[out] lengths [C] tokens of each chunk. @param alignment all chunks but the last are
 //! multiples of it.
@@ -260,8 +260,8 @@ fastest_partition(int tokens, int chunks, chunk_time auto const& time, int align
   return table;
 }
 
-//! @brief The times of uneven chunks, scaled so that each kind's mean over the chunks is that of
-//! `mean`: a sequence takes C times `mean`, however it is cut.
+//! @brief The times of uneven chunks, scaled so that each kind's mean over the chunks is the time
+//! of `mean`: a sequence takes C times `mean`, however it is cut.
 //! @param lengths [C] tokens of each chunk. @throws std::invalid_argument as above.
 [[nodiscard]] inline cost_table chunk_costs(shape const& extents,
                                             std::span<int const> lengths,
@@ -300,7 +300,7 @@ fastest_partition(int tokens, int chunks, chunk_time auto const& time, int align
 //!
 //! Exact over all cuts at multiples of `alignment`, whatever the times.
 //!
-//! @param time `time(length, prefix)` of a slice of `length` tokens behind `prefix` earlier ones on
+//! @param time `time(length, prefix)` of a slice of `length` tokens after `prefix` earlier ones on
 //! one stage; asked once for each of n (n + 1) / 2 slices, n = tokens / alignment.
 //! @param alignment all slices but the last are multiples of it.
 //! @return the tokens of each slice, first to last.
@@ -387,7 +387,7 @@ using packed_microbatch = std::vector<std::vector<sequence_piece>>;
 //! the front, one microbatch each, in order; the others are packed before them, a microbatch of one
 //! chunk each.
 //!
-//! Packs by first fit, longest first, those of one length by number: at most 11/9 of the fewest
+//! Packs by first fit, longest first, sequences of one length by number: at most 11/9 of the fewest
 //! possible chunks and one more.
 //!
 //! @param lengths tokens of each sequence. @param size the most tokens of a chunk.
@@ -441,8 +441,8 @@ using packed_microbatch = std::vector<std::vector<sequence_piece>>;
   return counts;
 }
 
-//! @brief The times of packed chunks, the same on every stage: those of their pieces together. A
-//! piece attends to its own sequence alone.
+//! @brief The times of packed chunks, the same on every stage: the sum over their pieces. A
+//! piece attends to its own sequence only.
 //! @tparam Time the time of a piece for its length and the tokens of its sequence before it.
 template <chunk_time Time>
 class packed_cost {
@@ -465,8 +465,8 @@ private:
   double latency_;
 };
 
-//! @brief The most tokens whose activations a device keeps for later passes at once. What a
-//! checkpointed forward pass works with while it runs is not among them.
+//! @brief The most tokens whose activations a device keeps for later passes at once. Activations
+//! that a checkpointed forward pass drops at its end do not count.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] inline int
 peak_tokens(timetable_view table, int device, std::span<packed_microbatch const> microbatches) {

@@ -53,9 +53,9 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
 //! @brief The costs of the same model in another cut, such as another schedule has: times are
 //! spread evenly over the layers of a stage and the tokens of a chunk.
 //!
-//! Exact where the new stages and chunks consist of whole old ones, but for what a pass costs by
-//! itself. Finer ones take equal shares, whatever they hold. A message of a chunk has its share of
-//! the bytes: its time is that of its link, where that was measured, else that of the median
+//! Exact where the new stages and chunks consist of whole old ones, but for the constant part of a
+//! pass. Finer ones take equal shares, whatever they hold. A message of a chunk has its share of
+//! the bytes. Its time is the time of its link, where that was measured, else of the median
 //! message.
 //! @complexity O(S + S') (C + C') for the old and the new numbers of stages and chunks
 //! @source own derivation
@@ -105,7 +105,7 @@ inline constexpr char const* bytes_of_costs = "message_bytes";
   return extents;
 }
 
-//! Every number with as many digits as bring it back. What is below the range is noise of a
+//! Every number with as many digits as bring it back. A number below the range is noise of a
 //! measurement, and 0.
 //! @throws std::invalid_argument for a number that `read_costs` would refuse.
 inline void append_cost(std::string& out, double number, number_range const& range = time_range) {
@@ -190,7 +190,7 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
   return links;
 }
 
-//! What a file of costs may have besides its format.
+//! The entries that a file of costs may have besides its format.
 [[nodiscard]] inline std::string list_entries(std::span<timed_kind const> kinds) {
   std::string text;
   for (char const* const name : {message_of_costs, links_of_costs, bytes_of_costs})
@@ -250,7 +250,7 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
 
 //! @brief Costs as the text of a file: the time of every kind on every stage for every chunk, and
 //! of a message. Kinds that take no time are left out.
-//! @param links as `fit_links` gives them; none: those of the cost table, where it has any.
+//! @param links as `fit_links` gives them; none: the links of the cost table, where it has any.
 //! @param message_bytes of a message of one chunk: what the time per byte of links is of.
 //! @param extents of the pipeline that the costs are of, for example of the step that `costs_of`
 //! has read.

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What the files of this folder are read with: one JSON object of plain values.
+//! @brief The reader of the files of this folder: one JSON object of plain values.
 
 #include <pipe/flow/quote.hpp>
 

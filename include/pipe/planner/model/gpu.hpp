@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a prediction must know of a GPU. Header for pipelining::gpu, efficiency, band,
+//! @brief The data of a GPU that predictions need. Header for pipelining::gpu, efficiency, band,
 //! known_gpus and find_gpu.
 //!
 //! The table holds data sheets, not measurements. Programs replace any number of it, and the
@@ -40,7 +40,7 @@ struct band {
 //!
 //! Defaults come from pass times published for one 4B model on A100 (40 experiments with Vocabulary
 //! Parallelism): whole layers, whose attention was a small part, and the output layer. Nothing
-//! comparable is known of other GPUs or of attention alone, so all take the same numbers.
+//! comparable is known of other GPUs or of attention by itself, so all take the same numbers.
 struct efficiency {
   double linear = 0.62;     //!< of products with weights; published: 0.61 to 0.64
   double attention = 0.62;  //!< of attention

@@ -37,7 +37,7 @@ namespace detail {
   return *middle;
 }
 
-//! What messages from one device to another take: a latency, and a time per byte.
+//! The time of messages from one device to another: a latency, and a time per byte.
 struct measured_link {
   int from = 0;                //!< the device that sends
   int to = 0;                  //!< the device that receives
@@ -178,11 +178,11 @@ namespace detail {
 } // namespace detail
 
 //! @brief A step on the clock of device 0, where every device had a clock of its own, such as over
-//! MPI and NCCL, where those of all ranks begin with their steps.
+//! MPI and NCCL, where the clocks of all ranks begin with their steps.
 //!
-//! The fastest messages there and back between two devices are taken for equally long. What sends
-//! nothing there or nothing back keeps its clock. Then all is moved so that nothing starts before
-//! 0.
+//! The fastest messages there and back between two devices are taken for equally long. A device
+//! that sends nothing there or nothing back keeps its clock. Then all times are moved so that
+//! nothing starts before 0.
 //! @param step with measured times
 //! @complexity O(n + P^2) for n passes
 //! @source Mills, "Internet time synchronization", IEEE Transactions on Communications 1991: the
@@ -225,8 +225,8 @@ namespace detail {
 //! @brief The times of steps that ran as a cost model: of every kind, stage and chunk the median
 //! over microbatches and steps, of messages `message_seconds`.
 //!
-//! Kinds are those of the flow. Half of a fused backward pass counts as that of the input, half as
-//! that of the weights.
+//! Kinds are the kinds of the flow. Half of a fused backward pass counts as a pass for the input,
+//! half as a pass for the weights.
 //! @param measured tables of the same extents with measured times, as `trace` of a runner gives
 //! them. @return what no step has, is 0
 //! @throws std::invalid_argument without steps, for steps of different extents and for passes that

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Times and memory of training a transformer on GPUs: predicted for stages, for a
-//! vocabulary in shards and for groups of GPUs, and what a timetable holds at most. Header for
+//! vocabulary in shards and for groups of GPUs, and the most that a timetable holds. Header for
 //! pipelining::predict_costs, predict_bytes, predict_shards, grouped_gpus and peak_slot_bytes.
 
 #include <pipe/flow/flow.hpp>
@@ -34,7 +34,7 @@ namespace pipelining::inline v0_3 {
 //! from the start of a copy out to the end of the copy in; of `slot_class::weights` the whole
 //! weights that are gathered at once, of `slot_class::full_gradients` the gradients that are not
 //! scattered yet.
-//! @param bytes_of `bytes_of(pass)`: what lies in the slot of this pass.
+//! @param bytes_of `bytes_of(pass)`: the bytes in the slot of this pass.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] double
 peak_slot_bytes(timetable_view table, int device, slot_class of, auto const& bytes_of) {
@@ -58,7 +58,7 @@ peak_slot_bytes(timetable_view table, int device, slot_class of, auto const& byt
   return peak;
 }
 
-//! @brief What one unit on one stage takes on a device, in bytes.
+//! @brief The memory of one unit of one stage on a device, in bytes.
 struct unit_bytes {
   double activation = 0; //!< all that backward reads
   double kept = 0;  //!< of it what a checkpointed forward pass keeps, the stage's input included
@@ -66,8 +66,9 @@ struct unit_bytes {
 };
 
 //! @brief The most bytes of activations that a device holds at once where some are recomputed or
-//! moved in part: a checkpointed forward pass has the whole activation while it runs and `kept` of
-//! it then, `recompute` brings the rest back, and a copy takes `moved` of it to the host and back.
+//! moved in part. A checkpointed forward pass holds the whole activation while it runs, and `kept`
+//! of it afterwards. `recompute` brings the rest back. A copy takes `moved` of it to the host and
+//! back.
 //! @param bytes_of `bytes_of(pass)` gives the unit_bytes of the unit and stage of this pass.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] double peak_device_bytes(timetable_view table, int device, auto const& bytes_of) {
@@ -91,7 +92,7 @@ struct unit_bytes {
   });
 }
 
-//! @brief How a model is trained, beside its pipeline.
+//! @brief The training of a model, next to its pipeline.
 struct training_setup {
   std::int64_t sequence = 1; //!< tokens of a sequence
   int sequences = 1;         //!< sequences of a microbatch
@@ -100,7 +101,7 @@ struct training_setup {
   int expert = 1;            //!< GPUs over which the experts of a layer are spread
 };
 
-//! @brief What one stage holds of the model.
+//! @brief The parts of the model on one stage.
 struct stage_content {
   int layers = 1;         //!< layers of the model
   bool embedding = false; //!< the embedding of tokens
@@ -124,7 +125,7 @@ struct stage_bytes {
   std::int64_t carried = 0;    //!< gradients of keys and values that travel between chunks
   std::int64_t message = 0;    //!< of one microbatch: an activation or a gradient
 
-  //! @brief What is there whatever the schedule: everything but activations and messages.
+  //! @brief The bytes that every schedule needs: all but activations and messages.
   [[nodiscard]] constexpr std::int64_t resident() const noexcept {
     return weights + gradients + optimizer + logits + carried;
   }
@@ -166,8 +167,8 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return result;
 }
 
-//! @brief The stages of HelixPipe: what is around attention, with the ends of two layers, and
-//! attention, in turn.
+//! @brief The stages of HelixPipe, in turn: the parts around attention with the ends of two layers,
+//! and attention.
 //! @param layers of the model
 [[nodiscard]] inline std::vector<stage_content> parted_contents(int layers) {
   std::vector<stage_content> result{{0, true, false, 1, 1}};
@@ -199,7 +200,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
 }
 
 //! @brief Seconds of one pass of a stage: arithmetic at the given efficiency, exchanges of tensor
-//! and expert parallelism behind it.
+//! and expert parallelism after it.
 //! @param tokens those of the chunk.
 //! @pre kind is not `backward`
 //! @source own derivation
@@ -230,8 +231,8 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return seconds + exchange_seconds(model, setup, on, stage, kind, tokens.length);
 }
 
-//! @brief Whether two devices of the pipeline sit in one machine. A device is `tensor` GPUs; those
-//! of the devices fill machine after machine.
+//! @brief True when two devices of the pipeline sit in one machine. A device is `tensor` GPUs.
+//! Devices fill machine after machine.
 [[nodiscard]] constexpr bool
 in_one_machine(gpu const& on, training_setup const& setup, int one, int other) noexcept {
   auto const machine = [&](std::int64_t number) { return number / on.gpus_per_machine; };
@@ -241,7 +242,7 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
 }
 
 //! @brief Seconds of a message between two devices of the pipeline.
-//! @param tokens of the message: those of the longest chunk.
+//! @param tokens of the message: the tokens of the longest chunk.
 [[nodiscard]] constexpr double message_seconds(transformer const& model,
                                                training_setup const& setup,
                                                gpu const& on,
@@ -253,7 +254,7 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
          (rate * 1e9);
 }
 
-//! @brief Seconds of the copy of what a pass keeps to the host, or back.
+//! @brief Seconds of a copy of the data that a pass keeps, to the host or back.
 [[nodiscard]] constexpr double copy_seconds(transformer const& model,
                                             training_setup const& setup,
                                             gpu const& on,
@@ -263,8 +264,8 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
          setup.tensor / (on.host_gb_per_s * 1e9);
 }
 
-//! @brief Bytes of the message of a stage to the one behind it, on one GPU: an activation; behind
-//! a projection query, keys and values too, behind attention its output.
+//! @brief Bytes of the message of a stage to the next one, on one GPU: an activation; after a
+//! projection query, keys and values too, after attention its output.
 [[nodiscard]] constexpr std::int64_t sent_bytes(transformer const& model,
                                                 training_setup const& setup,
                                                 stage_content const& stage,
@@ -301,7 +302,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
 } // namespace detail
 
 //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
-//! as long as its forward pass. The latency is that of the slowest link and the longest message.
+//! as long as its forward pass. The slowest link and the longest message give the latency.
 //! Exchanges of a tensor parallel group are hidden by fused backward passes and by composite ones,
 //! as `cost_table` does.
 //! @param content [S] what each stage holds. @param chunk_lengths [C] tokens of each chunk.
@@ -400,7 +401,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
 
 namespace detail {
 
-//! What a gather moves, or else the scatter: weights in bf16, gradients in single precision.
+//! The bytes of a gather, or else of a scatter: weights in bf16, gradients in single precision.
 [[nodiscard]] constexpr double travelling_bytes(stage_bytes const& stage, pass_kind kind) noexcept {
   return static_cast<double>(detail::training_kind(kind).calls == stage_call::scatter_gradients
                                ? stage.gradients
@@ -428,10 +429,11 @@ loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcep
   return detail::travelling_bytes(stage, kind) / (on.host_gb_per_s * 1e9);
 }
 
-//! @brief What runs may hold over what is predicted: the factors that published figures support.
+//! @brief The factors between predicted bytes and bytes that runs hold, as published figures have
+//! them.
 //!
-//! Without tensor parallelism 1F1B and zero-bubble figures lie within 15 %; with it up to 26 % is
-//! held beyond the count (gathered copies, reserve), with chunks up to 43 %; V shapes free a part
+//! Without tensor parallelism 1F1B and zero-bubble figures lie within 15 %. With it up to 26 % is
+//! held beyond the count (gathered copies, reserve), with chunks up to 43 %. V shapes free a part
 //! early and hold up to 29 % less than the count.
 //! @param tensor GPUs that share every layer. @param chunks of a sequence. @param v_shape whether
 //! stages lie in a V.
@@ -452,11 +454,11 @@ loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcep
 //! In a group every GPU has a part of the tokens, and in attention a part of the heads: four
 //! all-to-alls of a layer forward (query, keys, values and output) and as many backward. Fewer
 //! heads of keys and values than GPUs are repeated. Whole layers are gathered one after the other,
-//! forward and again backward, and their gradients scattered. What goes to GPUs of the same machine
-//! takes the links, the rest the network, both at once. Groups fill machines one after the other.
+//! forward and again backward, and their gradients scattered. Data for GPUs of the same machine
+//! take the links, the rest the network, both at once. Groups fill machines one after the other.
 //! @source Wang et al., FlexSP (arXiv:2412.01523); Jacobs et al., DeepSpeed Ulysses
-//! (arXiv:2309.14509); Rajbhandari et al., SC 2020 (shared state). What crosses which wire is an
-//! own derivation.
+//! (arXiv:2309.14509); Rajbhandari et al., SC 2020 (shared state). The split over wires is an own
+//! derivation.
 struct grouped_gpus {
   transformer model;  //!< experts stay with their layer
   gpu on;             //!< each of them
@@ -492,7 +494,7 @@ struct grouped_gpus {
     return 18.0 * static_cast<double>(parameters(model)) / gpus / data + (2 * 2 + 4) * largest;
   }
   //! @brief Seconds in which all layers are gathered twice and their gradients scattered: no
-  //! microbatch takes less. Every machine gets what it lacks once, its GPUs a part each.
+  //! microbatch takes less. Every machine gets the data that it lacks once, its GPUs a part each.
   [[nodiscard]] constexpr double gather_seconds() const noexcept {
     double const all = (2 * 2 + 4) * static_cast<double>(parameters(model));
     double const sharing = static_cast<double>(gpus) * data;
@@ -531,7 +533,8 @@ private:
 //! @brief Costs like those of `predict_costs`, with the passes of shards: a product with the rows
 //! of a shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A
 //! look-up in the embedding takes no time, as in `predict_costs`. A datum for all shards is as
-//! many messages of its device, one behind the other, and so are those of all shards to one device.
+//! many messages of its device, one after the other, and so is a datum from each shard to one
+//! device.
 //! @param extents of `with_vocabulary` @param content as `shard_contents` gives it
 //! @throws std::invalid_argument as `predict_costs` does.
 //! @complexity O(S C)

@@ -6,8 +6,8 @@
 //! pipelining::read_gpu.
 //!
 //! A model's file is the `config.json` that model hubs publish, or an object with the names of the
-//! members of `transformer`. Only numbers, booleans and words at the top are looked at; of a model
-//! that reads pictures, too, those of its `text_config`.
+//! members of `transformer`. Only numbers, booleans and words at the top are looked at. A model
+//! that reads pictures, too, has them in its `text_config`.
 
 #include <pipe/flow/limits.hpp>
 #include <pipe/planner/model/flat_json.hpp>

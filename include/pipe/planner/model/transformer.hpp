@@ -23,7 +23,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Some tokens of each sequence: `length` of them behind `prefix` earlier ones.
+//! @brief Some tokens of each sequence: `length` of them after `prefix` earlier ones.
 struct token_range {
   std::int64_t length = 1; //!< tokens
   std::int64_t prefix = 0; //!< tokens before them
@@ -186,7 +186,7 @@ constexpr void check_transformer(transformer const& model) {
 
 //! @brief Floating-point operations of one layer in products of matrices with weights.
 //!
-//! The same number in the forward pass, for the gradient of the input and for that of the weights.
+//! The number is the same in the forward pass, for the gradient of the input and for the weights.
 //! @param sequences [count] sequences of a microbatch.
 [[nodiscard]] constexpr double
 linear_flops(transformer const& model, token_range tokens, int sequences = 1) noexcept {
@@ -213,7 +213,7 @@ linear_flops(transformer const& model, token_range tokens, int sequences = 1) no
 }
 
 //! @brief Floating-point operations of the output layer over the whole vocabulary: the same number
-//! forward, for the gradient of the input and for that of the weights.
+//! forward, for the gradient of the input and for the gradient of the weights.
 [[nodiscard]] constexpr double
 vocabulary_flops(transformer const& model, token_range tokens, int sequences = 1) noexcept {
   return 2.0 * sequences * static_cast<double>(tokens.length) *
@@ -238,7 +238,7 @@ activation_bytes(transformer const& model, std::int64_t tokens, int sequences = 
   return sequences * tokens * (attention + feed_forward + norms);
 }
 
-//! @brief Of these, the bytes of attention alone: query, keys, values, output and log-sum-exp.
+//! @brief Of these, the bytes of attention only: query, keys, values, output and log-sum-exp.
 [[nodiscard]] constexpr std::int64_t attention_activation_bytes(transformer const& model,
                                                                 std::int64_t tokens,
                                                                 int sequences = 1) noexcept {
@@ -316,7 +316,7 @@ plain(int layers, int hidden, int heads, int vocabulary = 51200) noexcept {
 }
 
 //! Shapes of published experiments: gpt of Seq1F1B, zb of Zero Bubble, v of Controllable Memory,
-//! vocab of Vocabulary Parallelism. The others are those of the files config.json that Meta,
+//! vocab of Vocabulary Parallelism. The others come from the files config.json that Meta,
 //! Mistral, Qwen, OpenAI and DeepSeek publish with their models. Of deepseek-v3 the first 3 of 61
 //! layers have no experts in truth, so that 5 % more parameters are counted; the windows of gpt-oss
 //! and modules for further tokens are not counted.

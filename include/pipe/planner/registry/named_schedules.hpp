@@ -2,15 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief Schedules by name: what can be chosen, what a program asks of them, and the orders that
-//! were made. Header for pipelining::registry::schedule_choice, named_schedule and made_orders.
+//! @brief Schedules by name: choices, the traits that programs ask for, and the orders that were
+//! made. Header for pipelining::registry::schedule_choice, named_schedule and made_orders.
 //!
 //! Functions here are templates, so that a program compiles the schedules where it wants to. A
 //! small program includes `registry.hpp`. A larger one includes only this header in most of its
 //! sources, and instantiates the functions that it uses in one source with `registry.hpp`, as
 //! tools/support/compiled_registry.cpp does.
 //!
-//! `Rows` says whose schedules: those of the library, or a type of your own with a tuple `rows`.
+//! `Rows` says whose schedules: the ones of the library, or a type of your own with a tuple `rows`.
 
 #include <pipe/config.hpp>
 #include <pipe/flow/flow.hpp>
@@ -231,7 +231,7 @@ struct named_option {
   char const* name;                                      //!< its word
   std::optional<int> schedule_choice::*number = nullptr; //!< of those that are a number
 
-  //! Whether a choice has it. `pair_cost` is of a cost, so a choice never has it.
+  //! True when a choice has the option. `pair_cost` is of a cost, so a choice never has it.
   [[nodiscard]] bool given(schedule_choice const& choice) const {
     switch (which) {
     case option::chunk_counts: return !choice.chunk_counts.empty();
@@ -303,56 +303,56 @@ private:
   std::vector<double> links_;
 };
 
-//! What programs ask of a schedule besides its options. The first ones stand in its row, `named`
-//! finds the others from the rest of the row.
+//! The traits of a schedule that programs ask for besides its options. The first ones stand in its
+//! row, the others are found from the rest of the row.
 struct schedule_traits {
-  //! Its C++ type in namespace pipelining; {chunks}, {stages}, {waves}, {group} and {limit} stand
+  //! The C++ type in namespace pipelining; {chunks}, {stages}, {waves}, {group} and {limit} stand
   //! for numbers of a choice. Empty: nobody writes it down.
   std::string_view type = {};
   //! The same with eager, unequal chunks, or chunks that it has only when asked; empty: no other.
   std::string_view type_asked = {};
-  //! Its gradients have the bits of a plain loop over microbatches, in all sizes: see
+  //! True when gradients have the bits of a plain loop over microbatches, in all sizes: see
   //! `sums_in_order`.
   bool sums_in_order = true;
-  //! Its stages are parts of layers, attention and what is around it: they want two stages per
-  //! device for each layer.
+  //! True when stages are parts of layers: attention, or the rest of a layer. Such a schedule wants
+  //! two stages per device for each layer.
   bool cuts_layers = false;
-  //! Its devices can take over attention of each other: see `adapter::attention_exchange`.
+  //! True when devices can take over attention of each other: see `adapter::attention_exchange`.
   bool exchanges_attention = false;
-  //! In which adapters the table of systems shows it, besides none.
+  //! The adapters with which the table of systems shows the schedule, besides none.
   adapter shown_with = adapter::none;
 
   //! Stages of its timetables are microbatches and their chunks groups of layers: see `by_groups`.
   bool weights_travel = false;
-  //! Its stages go one way each and have unequal numbers of layers: see `cost_by_layers`.
+  //! True when stages go one way each and have unequal numbers of layers: see `cost_by_layers`.
   bool stages_go_one_way = false;
-  //! It places its stages itself, where no placement with a name has them.
+  //! True when the schedule places its stages itself, where no placement with a name has them.
   bool places_stages = false;
-  //! It has chunks without being asked.
+  //! True when the schedule has chunks even where nobody asks for them.
   bool over_chunks = false;
   //! Two devices hold each stage, and half of the microbatches go the other way.
   bool two_copies = false;
   //! Stages of a device where nobody asks for another number.
   int stages_per_device = 1;
-  //! Chunks where nobody asks for another number; those that exchange attention have as many as
+  //! Chunks where nobody asks for another number. Schedules that exchange attention have as many as
   //! devices.
   int chunks = 1;
-  //! Its limit of memory is a member, and no part of its type.
+  //! True when the limit of memory is a member, and no part of the type.
   bool limit_in_value = false;
   //! A device has an even number of its stages: two for each layer or wave.
   bool even_stages = false;
-  //! It runs on even numbers of devices only.
+  //! True when the number of devices must be even.
   bool even_devices = false;
   //! Some of its backward passes are two halves, on two devices and with three microbatches or
   //! more.
   bool splits_backward = false;
-  //! Its order is searched for the costs: other costs, other orders.
+  //! True when the order is searched for the costs: other costs, other orders.
   bool searched = false;
   //! Some passes run side by side, a forward with a backward pass.
   bool overlaps_pairs = false;
   //! Any two passes may run side by side, and not only a forward with a backward pass.
   bool any_pairs = false;
-  //! It has another order where activations are recomputed.
+  //! True when there is another order where activations are recomputed.
   bool sees_recomputation = false;
 };
 
@@ -380,7 +380,7 @@ template <class Rows = published_schedules>
 template <class Rows = published_schedules>
 [[nodiscard]] std::string written_type(schedule_choice const& choice);
 
-//! How the pipeline of a choice is laid out: what a cost per stage or chunk must know first.
+//! The extents of the pipeline of a choice. A cost per stage or chunk must know them first.
 //! @throws std::invalid_argument for an unknown name, an option that the schedule does not have or
 //!         lacks, or extents that it cannot have.
 template <class Rows = published_schedules>
@@ -402,7 +402,8 @@ template <class Rows = published_schedules>
 
 //! Costs of parts of layers, for slimpipe whose devices take over attention of each other: the same
 //! work as chunks of equal length have without that.
-//! @param mean of a chunk on a stage. @param ratio forward work of attention over that of all else.
+//! @param mean of a chunk on a stage. @param ratio forward work of attention over the rest of the
+//! work.
 template <class Rows = published_schedules>
 [[nodiscard]] any_cost
 cost_by_parts(schedule_choice const& choice, uniform_cost const& mean, double ratio);
@@ -416,7 +417,7 @@ cost_in_adapter(schedule_choice const& choice, any_cost const& whole, any_cost c
 
 namespace detail {
 
-//! What a schedule of training can ask a cost model.
+//! The times that a schedule of training can ask of a cost model.
 inline std::vector<double> times_of(shape const& extents, any_cost const& cost) {
   group_times const groups = cost.groups();
   std::vector<double> times{cost.latency(), groups.broadcast, groups.reduce};
@@ -432,7 +433,7 @@ inline std::vector<double> times_of(shape const& extents, any_cost const& cost) 
 } // namespace detail
 
 //! Orders of schedules without their adapters, by the times that they were asked for. Searched
-//! schedules take seconds, and most adapters leave them the times that they have alone.
+//! schedules take seconds, and most adapters do not change their times.
 class made_orders {
 public:
   //! The orders of a choice without the passes of its adapter.

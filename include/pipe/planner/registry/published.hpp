@@ -103,7 +103,7 @@ std::variant<Yes, No> either(bool condition) {
 
 } // namespace detail
 
-//! A row of a registry: what is said of a schedule, and how it is made.
+//! A row of a registry: the facts about a schedule, and how it is made.
 template <class Make>
 struct named_row {
   named_schedule about; //!< traits that only the whole row tells are found later
@@ -128,7 +128,7 @@ template <class Make>
 
 //! Schedules of the library.
 struct published_schedules {
-  //! Their rows, in the order in which people should read about them.
+  //! Rows of the schedules, in the order in which people should read about them.
   static constexpr std::tuple rows{
     named("gpipe",
           "GPipe: all forward passes, then all backward passes; over chunks TeraPipe",

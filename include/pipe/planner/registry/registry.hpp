@@ -98,7 +98,7 @@ inline void look_at(device_orders const& orders, schedule_traits& traits) {
   }
 }
 
-//! What is said of a row, with the traits that the whole row tells.
+//! The schedule of a row, with the traits that follow from the whole row.
 template <class Make>
 named_schedule with_traits(named_row<Make> const& row) {
   named_schedule about = row.about;

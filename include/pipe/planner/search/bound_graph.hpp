@@ -22,7 +22,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What bounds presume of the orders that they are for.
+//! The facts that bounds presume of their orders.
 struct bound_case {
   std::span<double const> weights = {}; //!< of activations: by chunk, by unit, or equal
   bool pairs = false;
@@ -52,8 +52,8 @@ struct bound_case {
   return best;
 }
 
-//! What a unit has done on a stage, whole or split: passes of training, or, in a group, those that
-//! make what has to be made there.
+//! The kinds of passes that a unit needs on a stage: split passes of training or, in a group, the
+//! kinds that make the wanted rows there.
 [[nodiscard]] inline std::vector<pass_kind> kinds_of_stage(pipeline_view const& over, int stage) {
   auto const split = split_kinds(*over.declared);
   if (!in_group(over, stage))
@@ -112,7 +112,7 @@ public:
   [[nodiscard]] std::size_t at(role is, int stage, int chunk) const noexcept {
     return made_by_[place(row_of(kinds_[static_cast<std::size_t>(is)], stage), stage, chunk)];
   }
-  //! Whether a pass has a role in a stage that is in no group.
+  //! True when a pass has a role in a stage that is in no group.
   [[nodiscard]] bool is(pass const& what, role of) const noexcept {
     return what.kind == kinds_[static_cast<std::size_t>(of)];
   }
@@ -206,8 +206,8 @@ private:
     nodes_.push_back({what, device(what.stage), cost.duration(what)});
   }
 
-  //! Shortens all passes by one factor, such that the two of a pair fit one behind the other into
-  //! the time of the pair: what bounds them then bounds orders with pairs.
+  //! Shortens all passes by one factor, such that the two of a pair fit one after the other into
+  //! the time of the pair. A bound on these passes then is a bound on orders with pairs.
   void fit_pairs(Cost const& cost) {
     double factor = 1;
     for (bound_node const& one : nodes_)
@@ -226,7 +226,7 @@ private:
       each *= factor;
   }
 
-  //! What each pass waits for.
+  //! The edges into each pass, from the passes that it waits for.
   [[nodiscard]] std::vector<std::vector<link>> edges_into(Cost const& cost) const {
     std::vector<std::vector<link>> into(nodes_.size());
     int const per_row = stages(over_.extents) * units(over_);
@@ -258,7 +258,7 @@ private:
     }
     return into;
   }
-  //! Those into a pass before those out of it.
+  //! Sorts edges: the edges into a pass come before the edges out of it.
   void sort_edges(std::vector<std::vector<link>> const& into) {
     std::vector<std::vector<std::size_t>> behind(nodes_.size());
     std::vector<std::size_t> waits(nodes_.size());

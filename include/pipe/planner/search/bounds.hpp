@@ -7,8 +7,8 @@
 //!
 //! A bound holds for every order of a pipeline on a placement, with whole or split backward passes.
 //! Three things bound a pipeline: the path of one microbatch there and back, the work of the
-//! busiest device between what has to come before and after it, and the memory that activations
-//! hold while they wait.
+//! busiest device between the passes that have to come before and after it, and the memory that
+//! activations hold while they wait.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -30,22 +30,22 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! Passes of a device with one head and one tail: nothing of it starts before, all of it is
-//! followed by so much.
+//! Passes of a device with one head and one tail: none starts before the head, and the tail follows
+//! all of them.
 struct bound_job {
   double head = 0;
   double time = 0;
   double tail = 0;
 };
 
-//! What the memory bounds ask of one stage.
+//! The facts of one stage for the memory bounds.
 struct bound_stage {
   double count = 0; //!< activations
   double least_life = HUGE_VAL;
   double least_taker = HUGE_VAL;
 };
 
-//! What the bounds ask of one device.
+//! The facts of one device for the bounds.
 struct bound_device {
   std::vector<bound_job> within;     //!< times since its own first start
   std::vector<bound_job> from_start; //!< times since the start of everything
@@ -64,7 +64,7 @@ struct bound_device {
   double forward_per_weight = 0;         //!< the most
   double backward_per_weight = 0;        //!< the most
   double first_backward = HUGE_VAL;      //!< start of its first backward pass since its first start
-  double behind_last_forward = HUGE_VAL; //!< least time behind the forward pass it runs last
+  double behind_last_forward = HUGE_VAL; //!< least time after the forward pass it runs last
   bool has_shards = false;               //!< stages of groups, too
 };
 
@@ -86,7 +86,7 @@ struct stay {
   double backward;
 };
 
-//! What recomputation and copies to the host leave of a stay, where the flow has them.
+//! The least stay of an activation that orders of the case may recompute or copy to the host.
 template <class Cost>
 [[nodiscard]] least_stay least_stay_of(microbatch_graph<Cost> const& graph,
                                        Cost const& cost,
@@ -112,7 +112,7 @@ template <class Cost>
   return least;
 }
 
-//! Adds what the activation of a unit says that is on a device in `count` microbatches like this.
+//! Adds facts of the activation of a unit on a device in `count` microbatches like this.
 template <class Cost>
 void add_activation(bound_device& facts,
                     bound_stage& here,
@@ -157,7 +157,7 @@ void add_activation(bound_device& facts,
     facts.behind_last_forward = std::min(facts.behind_last_forward, whole - forward);
 }
 
-//! Adds what the passes of one device in `count` microbatches like this one say.
+//! Adds facts of the passes of one device in `count` microbatches like this one.
 //! @param start @param tail of all passes, from anywhere and to anywhere
 template <class Cost>
 void add_device(bound_device& facts,
@@ -245,8 +245,8 @@ gather_facts(pipeline_view const& over, Cost const& cost, bound_case const& of) 
 
 } // namespace detail
 
-//! @brief What orders do with activations between forward and backward passes, of what their flow
-//! lets them do.
+//! @brief The choice that orders have for each activation between forward and backward passes, as
+//! far as their flow allows it.
 enum class memory_relief {
   any,           //!< keep, recompute or copy each to the host and back
   recompute,     //!< keep or recompute each
@@ -254,16 +254,16 @@ enum class memory_relief {
   copy           //!< keep or copy each, as under `with_offload`
 };
 
-//! @brief What a bound may presume of the orders that it is for.
+//! @brief The facts that a bound may presume of its orders.
 struct bound_options {
   //! Activations that a device may hold, in whole microbatches of one stage; or in the unit of
   //! `chunk_shares`.
   double memory_limit = std::numeric_limits<double>::infinity();
   //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
-  //! shares. Or what the activation of each unit takes in any unit of memory, such as tokens,
-  //! [units]; under a limit unequal numbers of chunks need that. Not owned.
+  //! shares. Or the memory of the activation of each unit, [units], in any measure, such as tokens.
+  //! Under a limit unequal numbers of chunks need these. Not owned.
   std::span<double const> chunk_shares = {};
-  //! Whether forward and backward passes may overlap in pairs, at the time the cost gives for them.
+  //! True when forward and backward passes may overlap in pairs, at the time that the cost has.
   bool pairs = false;
   memory_relief relief = memory_relief::any; //!< what the orders do to free memory in between
 };
@@ -369,8 +369,8 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 
 //! @brief The span and the makespan that no order of this pipeline can beat.
 //!
-//! Where activations are recomputed or copied to the host and back, memory bounds count the time
-//! that they are on the device at least; what a forward pass that is recomputed works with is not
+//! Where activations are recomputed or copied to the host and back, memory bounds count the least
+//! time that they are on the device. The memory in which a checkpointed forward pass works is not
 //! counted.
 //! Stages of groups, such as shards of a vocabulary, have activations of other sizes, which the
 //! limit does not count.
@@ -381,7 +381,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 //! of equal costs, O(P E), and O(S C E) under a memory limit, with E edges between its passes: O(S
 //! C) in a chain.
 //! @source own derivation: longest paths, Jackson's preemptive schedule per device, Little's law,
-//! and windows before the first backward and behind the last forward pass.
+//! and windows before the first backward and after the last forward pass.
 [[nodiscard]] time_bounds least_times(pipeline_view const& over,
                                       cost_model auto const& cost,
                                       bound_options const& options = {}) {

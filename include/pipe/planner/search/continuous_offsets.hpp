@@ -46,7 +46,8 @@ struct continuous_block {
   }
 };
 
-//! How the passes of one device lie in the interval: starts behind the start of `forward_down`.
+//! The places of the passes of one device in the interval: starts after the start of
+//! `forward_down`.
 struct device_pattern {
   int start[leg::count];
   std::int64_t weight_wait; //!< from the backward passes to the ends of their weight gradients
@@ -161,7 +162,7 @@ private:
       patterns_.push_back(one);
   }
 
-  //! Everybody waits for the turn at the loss: it counts in both stages of every device.
+  //! The wait for the turn at the loss counts in both stages of every device.
   [[nodiscard]] std::int64_t loss_cost(device_pattern const& on) const {
     return std::int64_t{2} * devices_ *
            at_least(on.start[leg::backward_down] - on.start[leg::forward_up], times_.forward);

@@ -28,18 +28,18 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What an exact search may use.
+//! @brief The options of an exact search.
 struct exact_options {
   //! Units of memory that a device may hold; an activation takes `activation_units` of them.
   int memory_limit = 0x7fff;
   int activation_units = 1; //!< units of an activation
-  //! Units of the input of a stage, which is all that a forward pass keeps that is followed by a
-  //! recomputation.
+  //! Units of the input of a stage. A forward pass keeps nothing else if a recomputation follows
+  //! it.
   int input_units = 0;
   //! Time of a copy of an activation to the host, or back, on the one copy lane of each device;
   //! negative: there are no copies.
   double copy = -1;
-  //! Time of a recomputation over that of the forward pass; negative: there are none.
+  //! Time of a recomputation over the time of the forward pass; negative: there are none.
   double recompute = -1;
   //! States that are kept at most, at about 300 bytes each without copies and a kilobyte with them;
   //! a search that needs more gives up.
@@ -175,7 +175,7 @@ inline void check_exact(shape const& extents, exact_options const& options) {
 
 } // namespace detail
 
-//! @brief What an exact search has found and proven.
+//! @brief The order that an exact search has found, and the bound that it has proven.
 struct exact_order {
   //! No order in which microbatches do not overtake each other takes less than this.
   double bound = 0;
@@ -201,9 +201,9 @@ struct exact_order {
 //! a memory limit under which nothing runs.
 //! @complexity exponential, bounded by `most_states`. Mostly milliseconds without copies; with them
 //! up to half a minute for 4 devices and 5 microbatches, where the limit is above one activation
-//! and below what the pipeline wants.
+//! and below the memory that the pipeline wants.
 //! @source own derivation (docs/explanation/exact_search.md): branch and bound over events with all
-//! ways of the copies side by side and memory of what states have proven (iterative deepening on
+//! ways of the copies side by side and memory of the proofs of states (iterative deepening on
 //! the makespan), active schedules, chains, work and rooms as bounds.
 [[nodiscard]] exact_order shortest_order(shape const& extents,
                                          cost_model auto const& cost,

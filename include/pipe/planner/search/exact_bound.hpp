@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The least time that is left behind a state, for stages and for single microbatches.
+//! @brief The least time that is left after a state, for stages and for single microbatches.
 //! Header for pipelining::detail::least_rest and exact_each.
 
 #include <pipe/planner/search/exact_state.hpp>
@@ -162,7 +162,7 @@ look_out_forward(exact_world const& world, exact_state const& at, exact_outlook&
   }
 }
 
-//! The same of backward passes for the input, after those of forward passes are known.
+//! The same of backward passes for the input, after the figures of forward passes are known.
 inline void
 look_out_input(exact_world const& world, exact_state const& at, exact_outlook& out) noexcept {
   int const all = world.microbatches;
@@ -332,7 +332,7 @@ private:
   [[nodiscard]] exact_engine const& compute(int stage) const noexcept {
     return at_.compute[world_.device[stage]];
   }
-  //! The ways in which copies beside a stage may have gone.
+  //! The ways in which copies next to a stage may have gone.
   [[nodiscard]] std::vector<exact_way> const& ways(int stage) const noexcept {
     return at_.ways[world_.device[stage]];
   }

@@ -2,12 +2,12 @@
 #pragma once
 
 //! @file
-//! @brief The search for a shortest order, and what it has proven on its way. Header for
+//! @brief The search for a shortest order, and the proofs that it finds on its way. Header for
 //! pipelining::detail::exact_search.
 //!
-//! Time runs from event to event. At each, every idle device begins a step or waits; what its
-//! copies may do meanwhile is kept in all its ways. A state that has been seen is not searched
-//! again: what it proved about the rest is kept.
+//! Time runs from event to event. At each, every idle device begins a step or waits. The copies
+//! that may run meanwhile are kept in all its ways. A state that has been seen is not searched
+//! again: its proof about the rest is kept.
 
 #include <pipe/planner/search/exact_bound.hpp>
 #include <pipe/planner/search/exact_state.hpp>
@@ -50,7 +50,7 @@ struct exact_hash {
   }
 };
 
-//! A lower bound on the rest of a state, beside which steps have begun.
+//! A lower bound on the rest of a state. The steps that have begun are known apart from it.
 class exact_proof {
 public:
   exact_proof(exact_world const& world, exact_state const& at, int least) : least_(least) {
@@ -77,8 +77,8 @@ public:
 
   [[nodiscard]] int least() const noexcept { return least_; }
 
-  //! Whether it holds for another state in which the same steps have begun: there nothing ends
-  //! sooner, and nothing else can follow.
+  //! True when the proof holds for another state in which the same steps have begun. Nothing ends
+  //! sooner there, and nothing else can follow.
   [[nodiscard]] bool holds_for(exact_proof const& other) const noexcept {
     if (!std::equal(std::begin(bare_), std::end(bare_), other.bare_))
       return false;
@@ -109,10 +109,10 @@ private:
   int ways_end_[most_exact_devices]{};
 };
 
-//! All that has been shown.
+//! The proofs so far.
 class exact_proofs {
 public:
-  //! What is known of a state, if it is above `budget`; else nothing, 0.
+  //! The least time that is known of a state, if it is above `budget`; else 0.
   [[nodiscard]] int above(exact_counts const& begun, exact_proof const& state, int budget) const {
     auto const found = known_.find(begun);
     if (found != known_.end())
@@ -204,8 +204,8 @@ private:
     return end;
   }
 
-  //! Goes through what the devices begin. True when the rest fits the budget; `least` is then that
-  //! rest, else the least of what was proven.
+  //! Goes through the steps that the devices begin. True when the rest fits the budget; `least` is
+  //! then the rest, else the least rest that was proven.
   bool decide(exact_state const& at, int time, int budget, int device, int& least) {
     if (device == world_.devices)
       return go_on(at, time, budget, least);
@@ -239,7 +239,7 @@ private:
     return decide_rest(next);
   }
 
-  //! What a device could begin, as far as the other devices are concerned.
+  //! The steps that a device could begin, as far as the other devices are concerned.
   [[nodiscard]] std::vector<exact_choice>
   choices(exact_state const& at, int time, int device) const {
     std::vector<exact_choice> found;

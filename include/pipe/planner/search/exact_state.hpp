@@ -2,16 +2,16 @@
 #pragma once
 
 //! @file
-//! @brief What a search for a shortest order remembers: passes, messages, and the ways in which
+//! @brief The states of a search for a shortest order: passes, messages, and the ways in which
 //! copies can have gone. Header for pipelining::detail::exact_state and exact_way.
 //!
-//! Microbatches are alike, so what is computed is described by counts: how many forward passes each
-//! stage has begun, how many of each other kind, what runs and how much longer.
+//! Microbatches are alike, so passes are described by counts: how many forward passes each stage
+//! has begun, how many of each other kind, which step runs and how much longer.
 //!
-//! A search that decided on copies would go through the product of what the lanes of all devices
-//! may do. A lane meets the rest only where a pass asks whether there is room or whether an
-//! activation is back; so all its ways are kept side by side, and a pass leaves those that allow
-//! it.
+//! A search that decided on copies would go through the product of the choices of the lanes of all
+//! devices. A lane meets the rest only where a pass asks whether there is room or whether an
+//! activation is back. So all ways of a lane are kept side by side, and a pass leaves the ways that
+//! allow it.
 
 #include <pipe/flow/shape.hpp>
 
@@ -26,7 +26,7 @@ namespace pipelining::inline v0_3::detail {
 enum class exact_kind : std::uint8_t {
   none,
   forward,
-  light_forward, //!< a forward pass that keeps its input alone
+  light_forward, //!< a forward pass that keeps its input only
   recompute,     //!< brings back what a light forward pass did not keep
   backward_input,
   backward_weight,
@@ -39,7 +39,7 @@ inline constexpr int most_exact_devices = 4;
 inline constexpr int most_exact_microbatches = 8;
 inline constexpr int exact_never = 1 << 20;
 
-//! What does not change during a search. Times in whole ticks.
+//! The facts that do not change during a search. Times in whole ticks.
 struct exact_world {
   int devices = 1;
   int stages = 1;
@@ -81,8 +81,9 @@ struct exact_world {
   return std::uint64_t{1} << slot;
 }
 
-//! A way in which the copies of a device may have gone, by activation: what is where, what the lane
-//! carries. Also what the device may not do next, since another order is then at least as short.
+//! A way in which the copies of a device may have gone: the place of each activation, and the load
+//! of the lane. Also the steps that the device may not do next, since another order is then at
+//! least as short.
 struct exact_way {
   std::uint64_t copied = 0; //!< the copy out has begun, backward has not
   std::uint64_t hosted = 0; //!< the copy out has ended, the copy in has not begun
@@ -95,7 +96,7 @@ struct exact_way {
   std::int8_t slot = 0;               //!< of the copy
   int past = -1;                      //!< the copies before, in the search's history
 
-  //! What no backward pass may take.
+  //! The activations that no backward pass may take.
   [[nodiscard]] std::uint64_t away() const noexcept {
     return hosted | (kind == exact_kind::none ? 0 : bit_of(slot));
   }
@@ -107,7 +108,7 @@ struct exact_arrivals {
   std::int8_t count = 0;
 };
 
-//! What the compute engine of a device does now.
+//! The step that the compute engine of a device runs now.
 struct exact_engine {
   exact_kind kind = exact_kind::none;
   std::int8_t stage = 0;
@@ -123,12 +124,12 @@ struct exact_stage {
   std::int8_t input = 0;
   std::int8_t weight = 0;
   std::uint8_t bare = 0;    //!< by label, where there is recomputation: it has not ended
-  exact_arrivals to_next;   //!< of activations at the stage behind
+  exact_arrivals to_next;   //!< of activations at the next stage
   exact_arrivals to_before; //!< of gradients at the stage before
 };
 
-//! What runs, and all ways in which the copies of each device may have gone beside it. Copies have
-//! no part in what the other devices do, so the ways of one are independent of those of another.
+//! The steps that run, and all ways in which the copies of each device may have gone meanwhile.
+//! Copies change nothing for other devices, so the ways of two devices are independent.
 struct exact_state {
   exact_stage stage[most_exact_stages]{};
   exact_engine compute[most_exact_devices]{};
@@ -209,7 +210,7 @@ struct exact_copy {
   return world.whole * std::popcount(way.hosted);
 }
 
-//! Whether whatever follows `b` could follow `a` as well, at the same times.
+//! True when every continuation of `b` could follow `a` as well, at the same times.
 [[nodiscard]] inline bool serves(exact_way const& a, exact_way const& b) noexcept {
   if ((a.declined & ~b.declined) != 0 || (a.copied & ~b.copied) != 0)
     return false;
@@ -233,7 +234,7 @@ inline void add_way(std::vector<exact_way>& ways, exact_way const& way) {
   ways.push_back(way);
 }
 
-//! Whether all that a device has yet to take has room: then nothing is gained by what makes room.
+//! True when a device has room for all that it has yet to take. Making room then gains nothing.
 [[nodiscard]] inline bool is_roomy(exact_world const& world,
                                    exact_state const& at,
                                    int device,
@@ -248,7 +249,7 @@ inline void add_way(std::vector<exact_way>& ways, exact_way const& way) {
   return units <= world.cap;
 }
 
-//! Whether a step may begin, as far as room and copies are concerned.
+//! True when a step may begin, as far as room and copies are concerned.
 [[nodiscard]] inline bool allows(exact_world const& world,
                                  exact_state const& at,
                                  exact_way const& way,
@@ -269,7 +270,7 @@ inline void add_way(std::vector<exact_way>& ways, exact_way const& way) {
 [[nodiscard]] inline std::uint64_t kind_bit(exact_choice const& choice) noexcept {
   return bit_of(static_cast<int>(choice.kind) * most_exact_stages + choice.stage);
 }
-//! The kinds that take room: what has been declined may have had none since a copy in began.
+//! The kinds that take room: a declined step may have had none since a copy in began.
 [[nodiscard]] constexpr std::uint64_t takes_room() noexcept {
   std::uint64_t bits = 0;
   for (exact_kind const kind :
@@ -304,7 +305,7 @@ inline void decline(exact_world const& world,
   }
 }
 
-//! Begins every copy that an idle lane may begin now, beside waiting.
+//! Begins every copy that an idle lane may begin now. Waiting stays one of its ways.
 inline void begin_copies(exact_world const& world,
                          exact_state& at,
                          int device,

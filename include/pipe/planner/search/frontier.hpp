@@ -91,7 +91,7 @@ struct memory_choice {
 
 inline constexpr int most_block_legs = 6; //!< Legs of the longest blocks that are tried.
 
-//! @brief A building block, by what it is laid out from, and what its order takes.
+//! @brief A building block: the numbers that lay it out, and the figures of its order.
 //!
 //! Backward passes are split. Gaps between legs are the first that fit.
 struct block_choice {
@@ -114,8 +114,9 @@ struct block_choice {
   return choice.stride[static_cast<std::size_t>(number % 2 + (forward ? 0 : 2))];
 }
 
-//! @brief What no block of this interval goes below, in the mean over devices, in microbatches of
-//! all stages of a device, at equal times and without latency: ((S + 2) / T + C - 1) / C.
+//! @brief The memory below which no block of this interval goes, in the mean over devices, in
+//! microbatches of all stages of a device, at equal times and without latency: ((S + 2) / T + C -
+//! 1) / C.
 //! @source own derivation, see docs/explanation/v_shapes.md
 [[nodiscard]] constexpr double least_block_memory(block_choice const& choice,
                                                   int devices) noexcept {
@@ -123,7 +124,7 @@ struct block_choice {
   return units / choice.chunks;
 }
 
-//! @brief Which blocks are tried.
+//! @brief The range of the blocks that are tried.
 struct block_options {
   int most_legs = most_block_legs; //!< 1 to `most_block_legs`
   std::vector<int> chunks{1};      //!< chunks of a sequence
@@ -228,8 +229,8 @@ void for_each_block(int devices, block_options const& how, auto visit) {
   detail::for_each_block_up_to<most_block_legs>(devices, how, visit);
 }
 
-//! @brief Those that no other with as many chunks, or fewer, beats in memory, bubble and crossings
-//! at once; the first of equal ones. By chunks, then crossings, then memory.
+//! @brief The blocks that no other with as many chunks, or fewer, beats in memory, bubble and
+//! crossings at once; the first of equal ones. By chunks, then crossings, then memory.
 //! @complexity O(n k) for n blocks of which k are left.
 [[nodiscard]] inline std::vector<block_choice> block_frontier(std::vector<block_choice> all,
                                                               int devices) {

@@ -54,8 +54,8 @@ struct graph_edge {
   double lag;
 };
 
-//! Who waits for whom, for how long passes take and what they hold. Orders of devices are no part
-//! of it.
+//! The dependencies between passes, their times and the memory that they hold. Orders of devices
+//! are no part of it.
 struct order_graph {
   int devices = 0;
   int memory_limit = 0;              // slots of a device
@@ -137,9 +137,9 @@ inline void find_paths(order_graph& graph) {
   }
 }
 
-//! Makes the graph count the span of devices in place of the end of the last pass: what a device
-//! may start late, it may end late. A device that starts later than it must has a shorter span than
-//! is counted.
+//! Makes the graph count the span of devices in place of the end of the last pass: a device that
+//! may start late may end late. A device that starts later than it must has a shorter span than is
+//! counted.
 inline void count_spans(order_graph& graph) {
   std::vector<double> first(static_cast<std::size_t>(graph.devices),
                             std::numeric_limits<double>::max());
@@ -227,8 +227,8 @@ inline void count_spans(order_graph& graph) {
   return result;
 }
 
-//! What a device prefers among the passes that it could run. All but `wait` in mean times of a
-//! pass.
+//! The preferences of a device among the passes that it could run. All but `wait` are in mean times
+//! of a pass.
 struct list_taste {
   double wait = 4;           // what idling costs, over the time it takes
   double taker = 0;          // of a pass that takes memory, against one that does not

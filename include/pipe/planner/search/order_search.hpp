@@ -31,15 +31,15 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a search makes least.
+//! @brief The time that a search makes least.
 enum class search_goal : std::uint8_t { makespan, span };
 
-//! @brief What a search may use, and when it ends.
+//! @brief The options of a search for an order.
 struct order_search_options {
   //! Activations that a device may hold, in chunks of one stage.
   int memory_limit = detail::unlimited;
   search_goal goal = search_goal::makespan; //!< what is made least
-  //! Whether backward passes may come apart into their halves. False: orders stay as whole as the
+  //! True when backward passes may come apart into their halves. False: orders stay as whole as the
   //! ones to start from, and own ones have whole backward passes.
   bool split_backward = true;
   std::uint64_t seed = 1;            //!< the same seed gives the same order
@@ -47,14 +47,14 @@ struct order_search_options {
   bool own_starts = true;            //!< whether to start from own orders, too
 };
 
-//! @brief What a search tells whoever watches.
+//! @brief The progress of a search, for its watcher.
 struct order_search_progress {
   std::int64_t moves = 0; //!< that were tried
   double best = 0;        //!< time of the best order so far
   double bound = 0;       //!< no order takes less
 };
 
-//! @brief What a search has found.
+//! @brief The order that a search has found.
 struct found_order {
   dynamic_timetable table; //!< verified; as early as its order allows
   double time = 0;         //!< its makespan or span, as was the goal
@@ -62,7 +62,7 @@ struct found_order {
   double start = 0; //!< the least time of the orders given that keep the limit; infinite for none
   std::int64_t moves = 0; //!< that were tried
 
-  //! Nothing is left to find.
+  //! True when nothing is left to find.
   [[nodiscard]] bool proven() const noexcept { return time <= bound * (1 + 1e-9); }
 };
 
@@ -126,8 +126,8 @@ public:
   [[nodiscard]] double best() const noexcept { return best_; }
   [[nodiscard]] bool done() const noexcept { return any_ && best_ <= bound_ * (1 + 1e-12); }
 
-  //! Rounds of annealing, the worse half of the pool left behind after each, then ever longer
-  //! rounds from the best. `watch(best, moves)` false ends it.
+  //! Rounds of annealing, each longer than the one before, up to a limit. The worse half of the
+  //! pool is dropped after each, until the best is left. `watch(best, moves)` false ends it.
   void improve(std::int64_t most_moves, auto const& watch) {
     most_ = most_moves;
     std::int64_t const size = graph_.size();
@@ -236,7 +236,7 @@ private:
 //! limit.
 //!
 //! Starts from all of the orders that are given and from own ones of a list scheduler, and changes
-//! them by local moves: a pass goes past others of its device. What is found is never longer than
+//! them by local moves: a pass goes past others of its device. The found order is never longer than
 //! any given order that keeps the limit, and is the same for the same seed and number of moves.
 //!
 //! @param starts orders of the same pipeline, at least one; those over the limit still serve by

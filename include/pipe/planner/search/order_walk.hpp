@@ -5,10 +5,10 @@
 //! @brief One order of all passes that changes by local moves, each looked at in the time of the
 //! passes that it moves past.
 //!
-//! The order of all devices is one sequence in which nobody stands before what it waits for, so
-//! that no move can make a circle. A move takes one pass to another place. Only the passes between
-//! both places start at new times as far as the rest is concerned; with the longest path behind
-//! every pass at hand, the new makespan follows from them alone.
+//! The order of all devices is one sequence in which no pass stands before one that it waits for,
+//! so that no move can make a circle. A move takes one pass to another place. Only the passes
+//! between both places start at new times as far as the rest is concerned; with the longest path
+//! after every pass at hand, the new makespan follows from them only.
 
 #include <pipe/planner/search/order_graph.hpp>
 
@@ -63,11 +63,11 @@ public:
     return true;
   }
 
-  //! Whether the last start had times at all: no passes that wait in a circle.
+  //! True when the last start had times at all: no passes wait in a circle.
   [[nodiscard]] bool timed() const noexcept { return timed_; }
-  //! When each node starts.
+  //! The start of each node.
   [[nodiscard]] std::vector<double> const& starts() const noexcept { return heads_; }
-  //! What is to become least: the end of the last pass, or the longest span.
+  //! The time that is to become least: the end of the last pass, or the longest span.
   [[nodiscard]] double length() const noexcept { return length_; }
 
   [[nodiscard]] node_rows rows() const {
@@ -218,7 +218,7 @@ private:
     return true;
   }
 
-  //! Takes a pass past `jumps` passes of its device that stand behind it.
+  //! Takes a pass past `jumps` passes of its device that stand after it.
   bool move_down(graph_node node, int jumps, double limit) {
     std::int32_t highest = of_.size();
     for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)

@@ -35,7 +35,7 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What a search over cuts, placements and orders may use.
+//! @brief The options of a search over cuts, placements and orders.
 struct pipeline_search_options {
   std::uint64_t seed = 1; //!< the same seed gives the same pipeline, where nobody ends the search
   int rounds = 8;         //!< of tuning, each from another change by chance
@@ -44,14 +44,14 @@ struct pipeline_search_options {
   bool split_backward = true;       //!< whether orders may take backward passes apart
 };
 
-//! @brief What such a search tells whoever watches.
+//! @brief The progress of such a search, for its watcher.
 struct pipeline_search_progress {
   std::int64_t looks = 0; //!< pipelines that were looked at
   double best = 0;        //!< the least makespan so far; infinite while nothing fits
   double bound = 0;       //!< no cut, placement and order takes less
 };
 
-//! @brief What a search over cuts, placements and orders has found.
+//! @brief The pipeline that a search over cuts, placements and orders has found.
 struct found_pipeline {
   dynamic_timetable table; //!< verified; as early as its order allows
   arrangement how;         //!< its layers and devices
@@ -65,7 +65,7 @@ struct found_pipeline {
   bool all_cuts = false;   //!< whether every cut of every given order was tried
   std::int64_t looks = 0;  //!< pipelines that were looked at
 
-  //! Whether nothing that fits takes less.
+  //! True when nothing that fits takes less.
   [[nodiscard]] bool proven() const noexcept {
     return excess == 0 && makespan <= bound * (1 + 1e-9);
   }
@@ -82,7 +82,7 @@ struct tried_pipeline {
   double makespan = std::numeric_limits<double>::infinity();
   double excess = std::numeric_limits<double>::infinity();
 
-  //! What fits comes before what does not.
+  //! True when this pipeline is better: one that fits comes before one that does not.
   [[nodiscard]] bool better_than(tried_pipeline const& other) const noexcept {
     if (excess != other.excess && (excess > 0 || other.excess > 0))
       return excess < other.excess;
@@ -90,8 +90,7 @@ struct tried_pipeline {
   }
 };
 
-//! Simulates pipelines and remembers the best, until the bound is met or whoever watches has
-//! enough.
+//! Simulates pipelines and remembers the best, until the bound is met or the watcher has enough.
 template <layered_model Model, class Watch>
 class pipeline_trials {
 public:
@@ -386,8 +385,8 @@ private:
 //! single layers from a balanced one; where at most four devices differ, at all places). Then the
 //! best ones are tuned in turn: a layer of the busiest device goes to another stage, two devices
 //! change places, `search_order` changes the order; and again from changes by chance. Everything
-//! is simulated, and only what is better is kept: the result is never longer than any given order
-//! with its best cut.
+//! is simulated, and only better pipelines are kept: the result is never longer than any given
+//! order with its best cut.
 //!
 //! @param model layers and devices. @param starts orders of pipelines with as many devices and
 //! microbatches: their placements, numbers of stages and chunks are the ones that are tried.

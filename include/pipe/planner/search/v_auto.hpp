@@ -34,7 +34,7 @@ namespace pipelining::inline v0_3 {
 //! @tparam Chunks chunks of a sequence, or `dynamic`.
 //! @throws std::invalid_argument (generate) for a limit below 2, at which no V can run.
 //! @complexity `search_effort`.
-//! @source own derivation, see docs/explanation/v_shapes.md; the frontier is that of the adaptive
+//! @source own derivation, see docs/explanation/v_shapes.md; the frontier comes from the adaptive
 //! search of Qi et al., NeurIPS 2024.
 template <int MemoryLimit = dynamic, int Chunks = 1, effort How = effort::search>
 struct VAuto {

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The data of a page: passes, what they wait for, and slots. Header for
+//! @brief The data of a page: passes, the passes that they wait for, and slots. Header for
 //! pipelining::detail::append_timeline.
 
 #include <pipe/flow/dependencies.hpp>
@@ -35,12 +35,12 @@ namespace pipelining::inline v0_3::detail {
 //! An entry that another waits for.
 struct entry_need {
   int entry;
-  //! Which of `group_times` lies between them; null: the time of a message.
+  //! The member of `group_times` that lies between them; null: the time of a message.
   double group_times::*between;
 };
 
-//! A slot of a pool, from the start of an entry to the last end of others; what arrives is held
-//! from the end of its maker on, on the device of those that read it.
+//! A slot of a pool, from the start of an entry to the last end of others. A datum that arrives is
+//! held from the end of its maker on, on the device of its readers.
 struct slot_hold {
   int pool;
   int from;
@@ -64,7 +64,7 @@ public:
       }
   }
 
-  //! What each entry waits for. @complexity O(n) for n entries, O(n P) with groups
+  //! The entries that each entry waits for. @complexity O(n) for n entries, O(n P) with groups
   [[nodiscard]] std::vector<std::vector<entry_need>> needs() const {
     std::vector<std::vector<entry_need>> result;
     for (int i = 0; i < table_.size(); ++i) {
@@ -80,8 +80,8 @@ public:
     return result;
   }
 
-  //! Which memory is held. The rules are those by which plans take and give back slots; a slot that
-  //! is sent stays taken through the next pass of its row. @complexity as above
+  //! The memory that is held. Plans take and give back slots by the same rules. A slot that is sent
+  //! stays taken through the next pass of its row. @complexity as above
   [[nodiscard]] std::vector<slot_hold> holds() const {
     std::vector<slot_hold> result;
     std::vector<instance> all(static_cast<std::size_t>(flow_.data_count) * instances_of_datum());
@@ -174,7 +174,7 @@ private:
   [[nodiscard]] int device_of_entry(int entry) const {
     return rows_[static_cast<std::size_t>(entry)] % over_.extents.devices;
   }
-  //! What runs behind an entry and its other half, or the entry where it is the last of its row.
+  //! The entry after an entry and its other half, or the entry where it is the last of its row.
   [[nodiscard]] int next(int entry) const {
     int const end = table_.offsets[rows_[static_cast<std::size_t>(entry)] + 1];
     int behind = entry + 1;
@@ -183,7 +183,7 @@ private:
     return behind < end ? behind : entry;
   }
 
-  //! Of one row, the last ends last.
+  //! Holds a slot until a user ends. Of one row, the last user ends last.
   void hold_until(slot_hold& hold, int user) const {
     for (int& other : hold.until)
       if (rows_[static_cast<std::size_t>(other)] == rows_[static_cast<std::size_t>(user)]) {
@@ -217,7 +217,7 @@ private:
   std::vector<int> rows_;   // of each entry
 };
 
-//! A text of the data: what would end the script is escaped.
+//! A text of the data. A letter that could end the script is escaped.
 void append_html_text(text_sink auto& out, std::string_view text) {
   std::string quoted;
   append_quoted(quoted, text);
@@ -240,8 +240,9 @@ void append_list(Sink& out, std::string_view name, List const& values) {
   append(out, "]");
 }
 
-//! What each entry waits for, and from which entry to which memory is held: a class, the entry, or
-//! ~entry for what arrives at its end, and how many entries later those stand that end it.
+//! Appends the entries that each entry waits for, and the memory that is held: the class and the
+//! entry, or ~entry for data that arrive at its end. Then come the entries that end the hold, each
+//! as how many entries later it stands.
 void append_links(text_sink auto& out, timetable_view const& table) {
   table_links const links(table);
   append(out, ",\n\"needs\":[");
@@ -331,7 +332,7 @@ void append_measured(text_sink auto& out, html_timeline const& line) {
   return text;
 }
 
-//! The extents, and what colours and figures follow from beside the passes.
+//! The extents, and facts besides the passes from which colours and figures follow.
 void append_extents(text_sink auto& out, html_timeline const& line) {
   timetable_view const& shown = line.shown;
   shape const& extents = shown.over.extents;

@@ -36,7 +36,7 @@ namespace detail {
 //! A time of `uniform_cost` that a reader of a page may change.
 struct page_slider {
   std::string_view key;  //!< in the data of the page
-  std::string_view word; //!< beside the slider
+  std::string_view word; //!< next to the slider
   std::string_view title;
   double uniform_cost::*time;
 };
@@ -61,7 +61,7 @@ inline constexpr page_slider pass_sliders[] = {
 };
 inline constexpr std::size_t pass_slider_count = std::size(pass_sliders);
 
-//! Those that passes share: exchanges inside them, pairs, and what is between them.
+//! The times that passes share: exchanges inside them, pairs, and messages between them.
 inline constexpr page_slider other_sliders[] = {
   {"all_reduce",
    "all-reduce",
@@ -92,7 +92,7 @@ struct pass_time {
   return result;
 }
 
-//! Finds the times of passes by asking a cost model once for each slider alone.
+//! Finds the times of passes by asking a cost model once for each slider by itself.
 template <class Model>
 class time_probe {
 public:
@@ -139,7 +139,7 @@ private:
 } // namespace detail
 
 //! @brief A cost model whose passes take as much more than in `of` as they take more in `now` than
-//! in `mean`. What takes no time in `mean` keeps its own.
+//! in `mean`. A pass that takes no time in `mean` keeps its own.
 template <cost_model Cost>
 struct scaled_cost {
   Cost of;           //!< by stage and chunk; a fused backward takes the sum of its halves
@@ -167,8 +167,8 @@ private:
 struct html_timeline {
   timetable_view table;    //!< its order; the page times it again. Not owned
   timetable_caption about; //!< name, mean costs, shares of chunks. Not owned
-  //! The same entries as a reader should see them: other than `table` where what it calls stages
-  //! are none, as in WeiPipe. Not owned
+  //! The same entries as a reader should see them: other than `table` where its stages
+  //! are no stages of the model, as in WeiPipe. Not owned
   timetable_view shown;
   std::vector<detail::pass_time> times = {};    //!< those that differ, by what sliders say
   std::vector<int> time_of = {};                //!< of each entry, the number of its time
@@ -181,8 +181,8 @@ struct html_timeline {
 
 //! @brief A schedule of a page, with times that its reader may change.
 //! @param about its `cost` are the times of now.
-//! @param model_of `model_of(uniform_cost)`: a cost model for these times; that of `about.cost`
-//! gives the times of `table`. Passes take so much of each of them, but for exchanges.
+//! @param model_of `model_of(uniform_cost)`: a cost model for these times; the model of
+//! `about.cost` gives the times of `table`. Passes take so much of each of them, but for exchanges.
 //! @complexity O(n) for n passes, and as many questions to models as pages have sliders for each
 //! kind, stage and chunk.
 template <class ModelOf>
@@ -212,7 +212,7 @@ make_html_timeline(timetable_view table, timetable_caption const& about, ModelOf
 
 //! @brief The same for one cost model: passes take as much more as the sliders say of the times
 //! that `about` has.
-//! @param cost what `table` was timed with; a fused backward must take the sum of its halves.
+//! @param cost the costs of `table`; a fused backward must take the sum of its halves.
 template <cost_model Cost>
 [[nodiscard]] html_timeline
 make_html_timeline(timetable_view table, timetable_caption const& about, Cost const& cost) {
@@ -226,13 +226,13 @@ make_html_timeline(timetable_view table, timetable_caption const& about, Cost co
 
 namespace detail {
 
-//! The value of a slider: a time that is not given is that of the passes that it stands for.
+//! The value of a slider. A recomputation without a time takes as long as a forward pass.
 [[nodiscard]] inline double slider_value(page_slider const& slider, uniform_cost const& cost) {
   double const time = cost.*slider.time;
   return slider.time == &uniform_cost::recompute && time < 0 ? cost.forward : time;
 }
-//! What the value of a slider is multiplied with, so that a schedule of other costs keeps its ratio
-//! to those of the page.
+//! The factor of the value of a slider. By it a schedule of other costs keeps its ratio to the
+//! costs of the page.
 [[nodiscard]] inline double
 slider_ratio(page_slider const& slider, uniform_cost const& page, uniform_cost const& own) {
   double const value = slider_value(slider, page);

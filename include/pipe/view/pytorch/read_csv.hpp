@@ -10,9 +10,9 @@
 //! `(0F1;3B0)OVERLAP_F_B` is an overlapped pair; an empty cell is an idle slot of the grid of
 //! PyTorch, which has no effect. Files with messages have `2SEND_F5`, `3RECV_F5`, `3SEND_B5` and
 //! `2RECV_B5` as well; of torch 2.15 on also `2WAIT_SEND_F5` and `2WAIT_SEND_B5`, at which the
-//! buffer of what was sent is free again. `2UNSHARD`, `2RESHARD`, `2REDUCE_GRAD` and
+//! buffer of the message is free again. `2UNSHARD`, `2RESHARD`, `2REDUCE_GRAD` and
 //! `2WAIT_REDUCE_GRAD` are about the parameters of a stage; they are counted and skipped, since
-//! timetables know passes and messages alone.
+//! timetables know only passes and messages.
 //! @source the texts that torch.distributed.pipelining prints for its actions, versions 2.10
 //! to 2.15.
 
@@ -45,7 +45,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What an action does. The first four are passes, in the order of `pass_kind`.
+//! The verb of an action. The first four are passes, in the order of `pass_kind`.
 enum class pytorch_verb : std::uint8_t {
   forward,
   backward,
@@ -216,9 +216,9 @@ parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action
   return actions;
 }
 
-//! Checks the messages of a file against its passes: each that crosses devices is sent once, behind
+//! Checks the messages of a file against its passes: each that crosses devices is sent once, after
 //! the pass that makes it, and received once, before the pass that needs it; where the file waits
-//! for sends, it does so once for each, behind it; and all messages can be exchanged in the order
+//! for sends, it does so once for each, after it; and all messages can be exchanged in the order
 //! of the file.
 class pytorch_messages {
 public:
@@ -412,7 +412,7 @@ private:
 
 } // namespace detail
 
-//! @brief What a file says.
+//! @brief The contents of a file.
 struct pytorch_schedule {
   device_orders orders;      //!< the passes of every device
   std::vector<int> cells;    //!< [n] the cell of every pass in its line, counted from 1
@@ -422,7 +422,7 @@ struct pytorch_schedule {
 
 namespace detail {
 
-//! The device of every stage, [S], from the passes alone.
+//! The device of every stage, [S], from the passes only.
 [[nodiscard]] inline std::vector<std::uint16_t>
 devices_of_stages(std::vector<pytorch_action> const& actions, int stage_count) {
   std::vector<pytorch_action const*> owner(static_cast<std::size_t>(stage_count));
@@ -522,7 +522,7 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
 //! inferred: looped, wave, else custom, for any map of stages to devices. Messages, where there are
 //! any, must be complete, stand on the right side of the passes they serve, and be exchangeable one
 //! by one in the order of the file, each with both of its ends at once. That order is proven, not
-//! kept: timetables have passes alone, and a plan places messages anew. Whether the passes are
+//! kept: timetables have passes only, and a plan places messages anew. Whether the passes are
 //! complete and their order works, `make_timetable` says.
 //!
 //! @throws std::invalid_argument with line, cell and reason.

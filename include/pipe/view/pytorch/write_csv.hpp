@@ -23,10 +23,11 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Whether a file has the messages between devices.
+//! @brief The contents of a file: passes only, or also the messages between devices.
 enum class pytorch_content : std::uint8_t { passes, passes_and_messages };
 
-//! @brief Which torch reads a file with messages. Without messages all versions read the same.
+//! @brief The version of torch that reads a file with messages. All versions read a file without
+//! them.
 enum class pytorch_release : std::uint8_t {
   v2_10, //!< 2.10 to 2.14: a REDUCE_GRAD of each stage, in which gradients are divided by M
   v2_15  //!< 2.15: also a WAIT_REDUCE_GRAD of each stage, and a WAIT_SEND of each message
@@ -40,9 +41,9 @@ void append_cell(std::string& row, Part const&... parts) {
   append(row, row.empty() ? "" : ",", parts...);
 }
 
-//! The letter of torch's action for a pass, or 0 for what torch does beside its file: gathers and
-//! scatters of weights, and what the user's stages do within a backward pass: recomputation, by
-//! checkpointing, and copies to the host, by hooks of saved tensors.
+//! The letter of torch's action for a pass, or 0 for passes that its file leaves out: gathers and
+//! scatters of weights, and steps that the user's stages take within a backward pass:
+//! recomputation, by checkpointing, and copies to the host, by hooks of saved tensors.
 //! @throws std::invalid_argument for a pass of a user's own kind.
 [[nodiscard]] inline char torch_letter(flow const& declared, pass const& what) {
   switch (declared[what.kind].calls) {
@@ -106,8 +107,8 @@ inline int append_entry(std::string& row, timetable_view order, int i, int end) 
 }
 
 //! Puts passes and messages into one order that all devices can follow: whenever a pass has run,
-//! its message is sent and received at once. What was sent forwards is waited for when its gradient
-//! has been made, what was sent backwards at the end, as torch itself does.
+//! its message is sent and received at once. The wait for a message forwards comes when its
+//! gradient has been made, the wait for a message backwards at the end, as in torch itself.
 class pytorch_message_writer {
 public:
   pytorch_message_writer(timetable_view order, pytorch_release release)
@@ -173,7 +174,7 @@ private:
     }
     return next - first;
   }
-  //! Whether a kind does this with a datum that a gather does that with.
+  //! True when a kind does `what` with a datum with which a gather does `gather_does`.
   [[nodiscard]] bool meets_gather(pass_kind kind, does what, does gather_does) const {
     flow const& declared = *order_.over.declared;
     kind_of_pass const& one = declared[kind];
