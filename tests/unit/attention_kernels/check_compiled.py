@@ -19,7 +19,7 @@ def forward(dim, tiles, keys):
 
 
 def backward(dim, tiles, warps, part=32):
-    step, width, keys, held = 32 if dim == 256 else 64, min(dim, 128), 16 * tiles * warps, dim == 128
+    step, width, keys, held = 32 if dim == 256 else 64, min(dim, 128), 16 * tiles * warps, dim != 64
     of_part = products(dim // 16, tiles, part) * 2 + across(width, tiles, part) * 2
     of_query = across(32, 2, keys) + counts(0, keys // 16 * 2)  # and the left operand from shared memory
     # Values that are held are loaded once, not for each part; so are keys where the parts are large.
