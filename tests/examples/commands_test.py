@@ -39,7 +39,7 @@ ELSEWHERE = [
     ("build/gpu/bin/gpt --backend cuda", "scripts/gpu-check", "bin/gpt --backend cuda"),
     ("mpirun -n 4 build/gpu/bin/gpt --backend nccl", "scripts/gpu-check", "--backend nccl"),
     ("g++ -std=c++20 -I include examples/01_first_pipeline.cpp", "tests/package/every_way.py", "def include_path"),
-    ("cmake -S . -B build/install", "tests/package/every_way.py", "-DPIPELINING_BUILD_EXAMPLES=OFF"),
+    ("cmake -G Ninja -S . -B build/install", "tests/package/every_way.py", "-DPIPELINING_BUILD_EXAMPLES=OFF"),
     ("cmake --install build/install", "tests/package/every_way.py", '"--install"'),
     ("PKG_CONFIG_PATH=", "tests/package/every_way.py", '"pkg-config", "--cflags", "--libs", "pipelining"'),
     ("conan create . -s compiler.cppstd=20", "tests/package/every_way.py", '"compiler.cppstd=20"'),
