@@ -8,7 +8,7 @@
 
 #include <examples/gpt/host_weights.hpp>
 #include <examples/gpt/single_device.hpp>
-#include <examples/gpt/slot_use.hpp>
+#include <examples/gpt/slot_sizes.hpp>
 #include <examples/gpt/weight_travel.hpp>
 #include <stdexcept>
 #include <tests/support/gpt_bits.hpp>
