@@ -162,4 +162,14 @@ struct attention_answers {
   std::vector<double> output, lse, query_gradient, key_gradient, value_gradient;
 };
 
+//! Holds the gradients of a call against the answers: within two roundings of the largest numbers.
+inline void check_gradients(attention_call& c, attention_answers const& expected) {
+  c.query_gradient.fetch();
+  c.key_gradient.fetch();
+  c.value_gradient.fetch();
+  CHECK(apart(c.query_gradient.numbers(), expected.query_gradient) < 0.03);
+  CHECK(apart(c.key_gradient.numbers(), expected.key_gradient) < 0.06);
+  CHECK(apart(c.value_gradient.numbers(), expected.value_gradient) < 0.06);
+}
+
 } // namespace device_tests

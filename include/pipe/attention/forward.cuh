@@ -74,10 +74,8 @@ std::int32_t key_splits_on_device(parameters const& p, launch_memory& memory) {
                 "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
     return count;
   });
-  return choose_key_splits((p.query_length + shape::queries - 1) / shape::queries * p.heads *
-                             p.batch,
-                           (p.key_length + shape::keys - 1) / shape::keys,
-                           std::int64_t{memory.gpu().multiprocessors} * std::max(1, blocks));
+  return choose_key_splits<shape>(p,
+                                  std::int64_t{memory.gpu().multiprocessors} * std::max(1, blocks));
 }
 
 //! Forward with the portable kernels, of a call that is checked.
@@ -90,7 +88,7 @@ void start_on_device(parameters const& p,
                      key_splits const& splits,
                      launch_memory& memory) {
   using shape = forward_shape<Dim, Score>;
-  auto const blocks = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
+  auto const blocks = pieces_of<shape>(p);
   check_key_splits(splits, blocks);
   if (blocks == 0) {
     return;

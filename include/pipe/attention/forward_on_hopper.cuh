@@ -63,11 +63,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, score Score = plain>
 [[nodiscard]] std::int32_t key_splits_on_hopper(launch_memory& memory, parameters const& p) {
-  using shape = hopper_forward_shape<Dim, Score>;
-  return choose_key_splits((p.query_length + shape::queries - 1) / shape::queries * p.heads *
-                             p.batch,
-                           (p.key_length + shape::keys - 1) / shape::keys,
-                           memory.gpu().multiprocessors);
+  return choose_key_splits<hopper_forward_shape<Dim, Score>>(p, memory.gpu().multiprocessors);
 }
 
 //! Encodes the tensors of a call for the copy engine.
@@ -109,7 +105,7 @@ void start_on_hopper(parameters const& p,
                      std::uint32_t* taken,
                      launch_memory& memory) {
   using shape = hopper_forward_shape<Dim, Score>;
-  auto const work = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
+  auto const work = pieces_of<shape>(p);
   check_key_splits(splits, work);
   if (work == 0) {
     return;

@@ -79,6 +79,20 @@ choose_key_splits(std::int64_t work, std::int64_t tiles, std::int64_t multiproce
   return static_cast<std::int32_t>(best);
 }
 
+//! Pieces of work of forward without parts: tiles of queries, times heads and sequences.
+//! @tparam Shape of the kernel: queries and keys of a tile
+template <class Shape>
+[[nodiscard]] constexpr std::int64_t pieces_of(parameters const& p) {
+  return (p.query_length + Shape::queries - 1) / Shape::queries * p.heads * p.batch;
+}
+
+//! As many parts as choose_key_splits says, for a call. @param blocks that the GPU runs at a time
+template <class Shape>
+[[nodiscard]] constexpr std::int32_t choose_key_splits(parameters const& p, std::int64_t blocks) {
+  return choose_key_splits(
+    pieces_of<Shape>(p), (p.key_length + Shape::keys - 1) / Shape::keys, blocks);
+}
+
 } // namespace detail
 
 } // namespace pipelining::inline v0_3::attention

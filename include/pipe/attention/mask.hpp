@@ -56,6 +56,18 @@ struct position_range {
   std::int32_t end;   //!< one after the last
 };
 
+namespace detail {
+
+//! Positions [begin, end), as far as they are among others.
+template <class Position>
+[[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
+positions_within(Position begin, Position end, position_range all) {
+  return {begin > all.begin ? static_cast<std::int32_t>(begin) : all.begin,
+          end < all.end ? static_cast<std::int32_t>(end) : all.end};
+}
+
+} // namespace detail
+
 //! @brief A mask that also says which keys of a tile its queries see at most, and which queries
 //! its keys. The tiles that it does not skip follow each other without a gap, along keys and along
 //! queries, and reach into the range: a tile outside of it is one that `cover` skips, since blocks
@@ -115,18 +127,16 @@ struct sliding_window {
   }
   //! Keys from `before` before the first query to `after` after the last.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range keys_seen(tile_position at) const {
-    auto const begin = std::int64_t{at.query_begin} - before;
-    auto const end = std::int64_t{at.query_end} + after;
-    return {begin > at.key_begin ? static_cast<std::int32_t>(begin) : at.key_begin,
-            end < at.key_end ? static_cast<std::int32_t>(end) : at.key_end};
+    return detail::positions_within(std::int64_t{at.query_begin} - before,
+                                    std::int64_t{at.query_end} + after,
+                                    {at.key_begin, at.key_end});
   }
   //! Queries from `after` before the first key to `before` after the last.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
   queries_seeing(tile_position at) const {
-    auto const begin = std::int64_t{at.key_begin} - after;
-    auto const end = std::int64_t{at.key_end} + before;
-    return {begin > at.query_begin ? static_cast<std::int32_t>(begin) : at.query_begin,
-            end < at.query_end ? static_cast<std::int32_t>(end) : at.query_end};
+    return detail::positions_within(std::int64_t{at.key_begin} - after,
+                                    std::int64_t{at.key_end} + before,
+                                    {at.query_begin, at.query_end});
   }
 };
 
@@ -143,12 +153,12 @@ struct causal {
   }
   //! Keys up to the last query.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range keys_seen(tile_position at) const {
-    return {at.key_begin, at.key_end < at.query_end ? at.key_end : at.query_end};
+    return detail::positions_within(at.key_begin, at.query_end, {at.key_begin, at.key_end});
   }
   //! Queries from the first key on.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range
   queries_seeing(tile_position at) const {
-    return {at.query_begin > at.key_begin ? at.query_begin : at.key_begin, at.query_end};
+    return detail::positions_within(at.key_begin, at.query_end, {at.query_begin, at.query_end});
   }
 };
 
@@ -199,7 +209,7 @@ private:
         out = middle;
       }
     }
-    return {begin > all.begin ? begin : all.begin, out < all.end ? out : all.end};
+    return detail::positions_within(begin, out, all);
   }
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int32_t start(std::int32_t batch,
                                                                     std::int32_t position) const {

@@ -99,11 +99,8 @@ void merge_on_device(tensor_view<Element> output,
   static_assert(Dim == 64 || Dim == 128 || Dim == 256,
                 "attention::merge_on_device: the head dim must be 64, 128 or 256, because a row is "
                 "shared out to the lanes of one warp");
-  parameters const p{.batch = output.batch,
-                     .query_length = output.length,
-                     .heads = output.heads,
-                     .key_heads = output.heads,
-                     .head_dim = Dim};
+  auto p = detail::parameters_of(output);
+  p.head_dim = Dim;
   detail::check_tensor("output", output, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_tensor("other output", other_output, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_rows("log-sum-exp", lse, p);

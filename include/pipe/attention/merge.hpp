@@ -20,6 +20,16 @@ namespace detail {
 template <class Real>
 inline constexpr Real no_keys = -std::numeric_limits<Real>::infinity();
 
+//! Sizes of a call, as its output tells them; as many heads of keys as of queries.
+template <class Element>
+[[nodiscard]] parameters parameters_of(tensor_view<Element> const& output) {
+  return {.batch = output.batch,
+          .query_length = output.length,
+          .heads = output.heads,
+          .key_heads = output.heads,
+          .head_dim = output.dim};
+}
+
 } // namespace detail
 
 //! @brief Shares of two states in their merge, and the log-sum-exp of the merge.
@@ -65,11 +75,7 @@ void merge(tensor_view<Element> output,
            row_view<Statistic> lse,
            tensor_view<std::type_identity_t<Element> const> other_output,
            row_view<std::type_identity_t<Statistic> const> other_lse) {
-  parameters const p{.batch = output.batch,
-                     .query_length = output.length,
-                     .heads = output.heads,
-                     .key_heads = output.heads,
-                     .head_dim = output.dim};
+  auto const p = detail::parameters_of(output);
   detail::check_tensor("other output", other_output, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_rows("log-sum-exp", lse, p);
   detail::check_rows("other log-sum-exp", other_lse, p);

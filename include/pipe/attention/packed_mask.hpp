@@ -41,7 +41,8 @@ struct packed {
   }
   //! Keys from the first of the first query's sequence to the last that the last query sees.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr position_range keys_seen(tile_position at) const {
-    return within(keys_of({at.query_begin, at.query_end}), {at.key_begin, at.key_end});
+    auto const [begin, end] = keys_of({at.query_begin, at.query_end});
+    return detail::positions_within(begin, end, {at.key_begin, at.key_end});
   }
   //! Queries from the first that sees the first key, or a later one, to the last of the last key's
   //! sequence.
@@ -54,7 +55,7 @@ struct packed {
       auto const late = queries[first + 1] - (keys[first + 1] - at.key_begin);
       begin = late > begin ? late : begin;
     }
-    return within({begin, queries[last + 1]}, {at.query_begin, at.query_end});
+    return detail::positions_within(begin, queries[last + 1], {at.query_begin, at.query_end});
   }
 
 private:
@@ -83,11 +84,6 @@ private:
       end = end > keys[last] ? end : keys[last];
     }
     return {keys[first], end};
-  }
-  [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr position_range within(position_range range,
-                                                                              position_range all) {
-    return {range.begin > all.begin ? range.begin : all.begin,
-            range.end < all.end ? range.end : all.end};
   }
 };
 

@@ -113,11 +113,7 @@ void start_at_sinks_on_device(tensor_view<Element> output,
     detail::is_kernel_element<Element>,
     "attention::start_at_sinks_on_device: elements must be __nv_bfloat16 or __half; use "
     "attention::start_at_sinks for float");
-  parameters const p{.batch = output.batch,
-                     .query_length = output.length,
-                     .heads = output.heads,
-                     .key_heads = output.heads,
-                     .head_dim = output.dim};
+  auto const p = detail::parameters_of(output);
   detail::check_rows("log-sum-exp", lse, p);
   detail::check_pieces("output", output);
   detail::check_kernel_sizes(p, output.dim / 8 * 8);

@@ -40,7 +40,7 @@ template <class Real>
 //! @complexity O(batch * length * heads * dim)
 template <class Element, class Statistic>
 void start_at_sinks(tensor_view<Element> output, row_view<Statistic> lse, Statistic const* sinks) {
-  parameters const p{.batch = output.batch, .query_length = output.length, .heads = output.heads};
+  auto const p = detail::parameters_of(output);
   detail::check_rows("log-sum-exp", lse, p);
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t i = 0; i < p.query_length; ++i) {
