@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "adamw.hpp"
 #include "matrix.hpp"
 #include "options.hpp"
-#include "parameter.hpp"
 #include "text.hpp"
 
 namespace gpt {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "adamw.hpp"
 #include "parameter.hpp"
 
 namespace gpt {

@@ -20,12 +20,12 @@
 #include <memory>
 #include <vector>
 
+#include "adamw.hpp"
 #include "embedding.hpp"
 #include "exchange_schedule.hpp"
 #include "layer_parts.hpp"
 #include "memory.hpp"
 #include "model.hpp"
-#include "parameter.hpp"
 #include "stage.hpp"
 #include "text.hpp"
 

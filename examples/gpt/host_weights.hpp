@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
+#include "adamw.hpp"
 #include "model.hpp"
-#include "parameter.hpp"
 #include "stage.hpp"
 #include "text.hpp"
 

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "adamw.hpp"
 #include "embedding.hpp"
 #include "memory.hpp"
 #include "model.hpp"
-#include "parameter.hpp"
 #include "split_layers.hpp"
 #include "tensor_parts.hpp"
 #include "text.hpp"

@@ -13,9 +13,9 @@
 #include <memory>
 #include <vector>
 
+#include "adamw.hpp"
 #include "embedding.hpp"
 #include "model.hpp"
-#include "parameter.hpp"
 #include "shard_layers.hpp"
 #include "stage.hpp"
 #include "tensor_parts.hpp"

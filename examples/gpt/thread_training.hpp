@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "about_run.hpp"
+#include "adamw.hpp"
 #include "clipped_stage.hpp"
 #include "options.hpp"
 #include "parameter.hpp"

@@ -18,9 +18,9 @@
 #include <memory>
 #include <vector>
 
+#include "adamw.hpp"
 #include "memory.hpp"
 #include "model.hpp"
-#include "parameter.hpp"
 #include "pipeline.hpp"
 #include "sharded_piece.hpp"
 #include "slot_sizes.hpp"

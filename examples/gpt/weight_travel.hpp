@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "adamw.hpp"
 #include "model.hpp"
-#include "parameter.hpp"
 #include "slot_sizes.hpp"
 #include "stage.hpp"
 #include "text.hpp"

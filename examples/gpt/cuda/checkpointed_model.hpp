@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "../about_run.hpp"
-#include "../parameter.hpp"
+#include "../adamw.hpp"
 #include "../text.hpp"
 #include "gpu_options.hpp"
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "../adamw.hpp"
 #include "../parameter.hpp"
 #include "../slot_sizes.hpp"
 #include "device_work.cuh"

@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "../adamw.hpp"
 #include "../clipped_stage.hpp"
 #include "../model.hpp"
-#include "../parameter.hpp"
 #include "../sized_runner.hpp"
 #include "../slot_sizes.hpp"
 #include "../stage.hpp"

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "../adamw.hpp"
 #include "../model.hpp"
-#include "../parameter.hpp"
 #include "../stage.hpp"
 #include "../text.hpp"
 #include "../vocabulary_cut.hpp"

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../adamw.hpp"
 #include "../parameter.hpp"
 #include "numbers.cuh"
 

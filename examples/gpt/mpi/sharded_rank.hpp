@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "../parameter.hpp"
+#include "../adamw.hpp"
 #include "../text.hpp"
 #include "rank_run.hpp"
 #include "replica_sum.hpp"

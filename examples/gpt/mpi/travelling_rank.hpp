@@ -23,8 +23,8 @@
 #include <string>
 #include <vector>
 
+#include "../adamw.hpp"
 #include "../model.hpp"
-#include "../parameter.hpp"
 #include "../stage.hpp"
 #include "../text.hpp"
 #include "../weight_travel.hpp"
