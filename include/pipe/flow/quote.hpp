@@ -74,7 +74,10 @@ namespace pipelining::inline v0_3::detail {
   std::size_t end = std::min<std::size_t>(text.size(), 60);
   while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
     --end; // not inside of a character
-  return "'" + printable(text.substr(0, end)) + (end < text.size() ? "...'" : "'");
+  // Appends only: g++ 12 warns falsely of a literal before a temporary string.
+  std::string quoted = "'";
+  quoted += printable(text.substr(0, end));
+  return quoted += end < text.size() ? "...'" : "'";
 }
 
 } // namespace pipelining::inline v0_3::detail
