@@ -159,6 +159,16 @@ struct thread_clock {
   clock_pointer gathered; //!< seen by relaxed reads, known after the next memory fence
 };
 
+//! @brief The last look of a warp at memory that others may change, and how often it found the
+//! same.
+struct lookout {
+  instruction const* by = nullptr;
+  u32 lanes = 0;
+  u64 addresses = 0; //!< a sum over the lanes
+  u64 progress = 0;  //!< of the launch
+  u32 times = 0;
+};
+
 struct warp {
   block* home = nullptr;
   kernel const* code = nullptr;
@@ -173,6 +183,7 @@ struct warp {
   bool yields = false;  //!< gives up its turn
   u32 barrier = 0;
   instruction const* now = nullptr;
+  lookout looked;
   std::vector<u64> registers;
   std::array<thread_clock, 32> clocks;
   std::array<std::vector<small_copy>, 32> open_copies;
@@ -191,6 +202,11 @@ struct warp {
     return reinterpret_cast<slot_of<T>*>(file() + offset);
   }
   u32& predicate(s32 offset) { return *reinterpret_cast<u32*>(file() + offset); }
+  //! @brief Lanes that wait let others go first: other lanes, or other warps where all wait.
+  void rest(u32 lanes) {
+    yields = lanes == alive;
+    resting |= yields ? 0 : lanes;
+  }
 };
 
 struct mbarrier {
