@@ -4,7 +4,6 @@
 //! @brief The state of a running launch: decoded instructions, warps, blocks.
 
 #include <array>
-#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -187,11 +186,12 @@ struct warp {
   std::vector<u64> registers;
   std::array<thread_clock, 32> clocks;
   std::array<std::vector<small_copy>, 32> open_copies;
-  std::array<std::deque<std::vector<small_copy>>, 32> copy_groups;
+  // Groups in flight, the oldest first: few, and none in most warps, which then allocate nothing.
+  std::array<std::vector<std::vector<small_copy>>, 32> copy_groups;
   std::array<std::vector<bulk_copy>, 32> open_bulk;
-  std::array<std::deque<std::vector<bulk_copy>>, 32> bulk_groups;
+  std::array<std::vector<std::vector<bulk_copy>>, 32> bulk_groups;
   std::vector<matrix_job> open_jobs;
-  std::deque<std::vector<matrix_job>> job_groups;
+  std::vector<std::vector<matrix_job>> job_groups;
   std::map<s32, u32> busy; //!< registers of wgmma in flight: offset -> jobs
   bool matrix_fenced = false;
 
@@ -244,7 +244,7 @@ struct block {
   std::vector<u8> local_state;
   std::array<named_barrier, 16> barriers;
   std::map<u32, mbarrier> mbarriers;
-  std::deque<bulk_copy> engine;
+  std::vector<bulk_copy> engine;
   u32 next_agent = 0;
   u32 live_warps = 0;
 

@@ -13,6 +13,11 @@ std::uintptr_t address_of(void const* p) {
   return reinterpret_cast<std::uintptr_t>(p);
 }
 
+//! Eight bytes that are alike.
+constexpr std::uint64_t bytes_of(std::uint8_t each) {
+  return 0x0101010101010101u * each;
+}
+
 } // namespace
 
 void memory::add(
@@ -61,9 +66,17 @@ void memory::mark(void const* begin, std::size_t bytes, bool initialised) {
     auto& [start, a] = *at;
     auto const low = std::max(first, start);
     auto const high = std::min(first + bytes, start + a.bytes);
-    std::uint8_t* const state = a.state.data();
-    for (auto k = low; k < high; ++k) {
-      state[k - start] = static_cast<std::uint8_t>((state[k - start] & kept) | added);
+    for (auto k = low; k < high;) {
+      std::uint8_t* const state = a.state.data() + (k - start);
+      if (std::uint64_t eight = 0; high - k >= sizeof eight) { // most marks are long
+        std::memcpy(&eight, state, sizeof eight);
+        eight = (eight & bytes_of(kept)) | bytes_of(added);
+        std::memcpy(state, &eight, sizeof eight);
+        k += sizeof eight;
+      } else {
+        *state = static_cast<std::uint8_t>((*state & kept) | added);
+        ++k;
+      }
     }
   }
 }
@@ -83,7 +96,7 @@ namespace {
 
 // What kernels reach is mostly untouched: eight bytes at a time.
 std::size_t first_touched(allocation const& a, std::size_t from, state which) {
-  std::uint64_t const pattern = 0x0101010101010101u * which;
+  std::uint64_t const pattern = bytes_of(which);
   std::size_t i = from;
   while (i < a.reached_end) {
     std::uint64_t eight = 0;
