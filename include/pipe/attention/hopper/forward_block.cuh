@@ -10,6 +10,7 @@
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
+#include <pipe/config.hpp>
 
 #include <cuda.h>
 
@@ -143,24 +144,34 @@ struct piece_order {
   std::int32_t heads = 0;
 };
 
-//! The piece of work that this block does after piece `last`, -1 before the first; at least `count`
-//! where there is none. Whoever is free takes the next one: a block that starts late, next to a
-//! kernel that holds multiprocessors, finds nothing left.
-__device__ __forceinline__ int take_piece(piece_order const& order, int count, int last) {
+//! The piece of work that a block of `blocks` does after piece `last`, -1 before the first; at
+//! least `count` where there is none. Whoever is free takes the next one: a block that starts late,
+//! next to a kernel that holds multiprocessors, finds nothing left.
+//! @param add_one to the count of pieces that were taken; gives the number before
+template <class Add>
+PIPELINING_HOST_DEVICE __forceinline__ int next_piece(
+  piece_order const& order, int count, int last, int block, int blocks, Add const& add_one) {
   if (order.taken == nullptr) {
-    return last < 0 ? static_cast<int>(blockIdx.x) : count;
+    return last < 0 ? block : count;
   }
-  int const n = static_cast<int>(atomicAdd(order.taken, 1u));
-  if (n == count + static_cast<int>(gridDim.x) - 1) { // nobody asks after this block
+  int const n = static_cast<int>(add_one());
+  if (n == count + blocks - 1) { // nobody asks after this block
     *order.taken = 0;
   }
   return n;
 }
 
+//! The same for the block that asks.
+__device__ __forceinline__ int take_piece(piece_order const& order, int count, int last) {
+  auto const add_one = [&] { return atomicAdd(order.taken, 1u); };
+  auto const block = static_cast<int>(blockIdx.x);
+  return next_piece(order, count, last, block, static_cast<int>(gridDim.x), add_one);
+}
+
 //! Work that a piece is. Late queries, which see most keys where a mask is causal, go first.
 //! @param tiles of the queries of a head
 template <int Queries>
-__device__ __forceinline__ hopper_work
+PIPELINING_HOST_DEVICE __forceinline__ hopper_work
 work_of(parameters const& p, piece_order const& order, int splits, int tiles, int n) {
   int const heads = static_cast<int>(p.heads);
   int const whole = n / splits;
@@ -183,7 +194,7 @@ work_of(parameters const& p, piece_order const& order, int splits, int tiles, in
 //! asked for.
 //! @param splits parts of the keys
 template <int Queries, int Keys, class Call, class Visit>
-__device__ __forceinline__ void
+PIPELINING_HOST_DEVICE __forceinline__ void
 each_key_tile(Call const& c, hopper_work const& work, int splits, Visit const& visit) {
   int const length = static_cast<int>(c.p.key_length);
   int const keys = static_cast<int>(c.p.key_offset);
