@@ -14,7 +14,7 @@ import sys
 LOADS = "cp.async.bulk.tensor.5d.shared"  # each consumer's own tiles, and those of a stage
 STORES = "cp.async.bulk.tensor.5d.global"
 # What setmaxnreg shares out again: 65536 over the threads, down to a multiple of 8.
-LAUNCH_REGISTERS = {"forward_64": 128}  # of 512 threads
+LAUNCH_REGISTERS = {"forward_64": 128, "forward_80": 128, "forward_112": 128}  # of 512 threads
 LAUNCH_REGISTERS_OF_384 = 168
 
 
@@ -52,9 +52,9 @@ COUNTS = {
     "forward_128_cap": forward(128, 64),
     "forward_256": forward(256, 80),
     "forward_256_cap": forward(256, 64),
-    "forward_80": forward(80, 128),
+    "forward_80": forward(80, 96, consumers=3),
     "forward_96_cap": forward(96, 64),
-    "forward_112": forward(112, 128),
+    "forward_112": forward(112, 96, consumers=3),
     "forward_192_128": forward(192, 128, value=128),
     "forward_192_128_cap": forward(192, 64, value=128),
     "backward_64": backward(64),
