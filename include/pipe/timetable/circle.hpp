@@ -29,7 +29,7 @@ struct stuck_pass {
   int to;    //!< the row of `other`
 };
 
-//! What the rows of a timetable wait for, a list for each row.
+//! Waits of the first pass of each row that never starts, a list for each row.
 [[nodiscard]] inline std::vector<std::vector<stuck_pass>> stuck_passes(timetable_view table) {
   pipeline_view const& over = table.over;
   entered_rows const entered(over, table.passes, table.offsets);
