@@ -40,8 +40,8 @@ inline constexpr int nothing_before = -1;
 //! The place that every pass has, by line and unit.
 struct place_map {
   pipeline_view over;
-  int const* holders;              //!< [lines], the device of each
-  place_code const* const* places; //!< [lines] of [units]
+  int const* holders;        //!< [lines], the device of each
+  place_code* const* places; //!< [lines] of [units]
 };
 
 //! A line whose maker a pass waits for in another row, in its own unit, or `nothing_before`. A pass
@@ -51,10 +51,10 @@ using input_line = std::int32_t;
 //! One row of a timetable without times.
 struct place_row {
   pass const* passes;
-  input_line const* inputs; //!< what each pass waits for on another device
+  input_line* inputs; //!< what each pass waits for on another device
   //! [count][most_waits], what each waits for on other engines, `nothing_before` after the last;
   //! null where there is one engine.
-  input_line const* others;
+  input_line* others;
   entry_number count;
 };
 
@@ -239,30 +239,30 @@ struct row_entrance {
   place_map const& map;
   entry_rules const& rules;
   place_row row;
-  int number;                       //!< of the row
-  place_code* const* places_of;     //!< those of the map, to write
-  input_line* inputs;               //!< those of the row, to write
-  input_line* others;               //!< likewise
-  int const* holders = map.holders; // copies, since what is written might change the others
-  shape extents = map.over.extents;
-  int device = Plain ? number : number % extents.devices;
-  int last_stage = stages(extents) - 1;
-  int one_way = map.over.declared->rows * (last_stage + 1);
-  bool one_route = routes(extents) == 1;
-  //! Entries of this row have codes from `here` on, those of rows after it greater ones.
-  place_code here =
-    Plain ? 1 : (static_cast<place_code>(number / extents.devices) << place_bits) + 1;
+  int number;                   //!< of the row
+  place_code* const* places_of; //!< those of the map, to write
+  input_line* inputs;           //!< those of the row, to write
+  input_line* others;           //!< likewise
+  int const* holders;           // copies, since what is written might change the others
+  shape extents;
+  int device, last_stage, one_way;
+  bool one_route;
+  place_code here; //!< entries of this row have codes from here on, those after it greater ones
+
+  constexpr row_entrance(place_map const& into, entry_rules const& by, place_row const& of, int at)
+      : map(into), rules(by), row(of), number(at), places_of(into.places), inputs(of.inputs),
+        others(of.others), holders(into.holders), extents(into.over.extents),
+        device(Plain ? at : at % extents.devices), last_stage(stages(extents) - 1),
+        one_way(into.over.declared->rows * (last_stage + 1)), one_route(routes(extents) == 1),
+        here(Plain ? 1 : (static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
 
   //! The place of a pass.
   [[nodiscard]] constexpr entry_place place_of(pass const& what) const noexcept {
     int const stage = what.stage;
-    entry_place const place{static_cast<int>(what.kind) < most_kinds && stage <= last_stage &&
-                                what.microbatch<extents.microbatches, stage> 0
-                              ? stage < last_stage ? 3 : 1
-                            : stage < last_stage ? 2
-                                                 : 0,
-                            what.microbatch * extents.chunks,
-                            extents.chunks};
+    int const where = (stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0);
+    bool const known = static_cast<int>(what.kind) < most_kinds && stage <= last_stage &&
+                       what.microbatch < extents.microbatches;
+    entry_place const place{known, where, what.microbatch * extents.chunks, extents.chunks};
     if constexpr (Plain)
       return place;
     else
@@ -334,10 +334,11 @@ constexpr row_findings enter_row(row_entrance<Plain> const into) {
   row_findings found{};
   place_row const& row = into.row;
   pipeline_view const& over = into.map.over;
-  entry_number const cells =
-    Plain ? 0 : row.count * static_cast<entry_number>(over.declared->most_waits);
-  for (entry_number k = 0; into.others != nullptr && k < cells; ++k)
-    into.others[k] = nothing_before;
+  if constexpr (!Plain)
+    for (int k = 0;
+         into.others != nullptr && k < static_cast<int>(row.count) * over.declared->most_waits;
+         ++k)
+      into.others[k] = nothing_before;
   int entered = 0;
   for (entry_number i = 0; i < row.count; ++i) {
     pass const what = row.passes[i];
@@ -406,17 +407,16 @@ public:
     }
     for (int row = 0; row < row_count(over); ++row) {
       int const first = offsets[row];
-      input_line* const inputs = inputs_ + first;
       input_line* const others =
         over.declared->engines > 1 ? others_ + first * over.declared->most_waits : nullptr;
-      rows_[row] = {
-        passes + first, inputs, others, static_cast<entry_number>(offsets[row + 1] - first)};
+      place_row const& entries = rows_[row] = {passes + first,
+                                               inputs_ + first,
+                                               others,
+                                               static_cast<entry_number>(offsets[row + 1] - first)};
       if (row > 0 && row % over.extents.devices == 0)
         rules = entry_rules(over, row / over.extents.devices);
-      found_.add(
-        plain
-          ? enter_row(row_entrance<true>{map_, rules, rows_[row], row, lines_, inputs, others})
-          : enter_row(row_entrance<false>{map_, rules, rows_[row], row, lines_, inputs, others}));
+      found_.add(plain ? enter_row(row_entrance<true>(map_, rules, entries, row))
+                       : enter_row(row_entrance<false>(map_, rules, entries, row)));
     }
   }
 

@@ -134,11 +134,19 @@ struct simulation {
   double* starts;        //!< [offsets[rows]]
   double* ends;          //!< [offsets[rows]]
   message_times messages;
-  owned<entry_number> next{row_count(map.over), 0}; //!< [rows], the entry that each comes to next
-  owned<double> free_from{row_count(map.over), 0};  //!< [rows], when each has ended its last pass
-  owned<int> waits_for_row{row_count(map.over), 0}; //!< [rows], a row can go on when this row
-  //! [rows], has come past this entry; `no_entry` is never
-  owned<entry_number> waits_for{row_count(map.over), 0};
+  owned<entry_number> next;      //!< [rows], the entry that each row comes to next
+  owned<double> free_from;       //!< [rows], when each row has ended its last pass
+  owned<int> waits_for_row;      //!< [rows], a row can go on when this row
+  owned<entry_number> waits_for; //!< [rows], has come past this entry; `no_entry` is never
+
+  constexpr simulation(entered_rows const& entered,
+                       int const* begins,
+                       double* from,
+                       double* to,
+                       message_times const& times)
+      : map(entered.map()), rows(entered.rows()), offsets(begins), starts(from), ends(to),
+        messages(times), next(row_count(map.over), 0), free_from(row_count(map.over), 0),
+        waits_for_row(row_count(map.over), 0), waits_for(row_count(map.over), 0) {}
 
   //! The end of a pass that has been timed.
   [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
@@ -332,7 +340,7 @@ constexpr void run(entered_rows const& rows,
                    cost_model auto const& cost) {
   for (int entry = 0; entry < offsets[row_count(rows.map().over)]; ++entry)
     starts[entry] = ends[entry] = never;
-  simulation state{rows.map(), rows.rows(), offsets, starts, ends, messages};
+  simulation state(rows, offsets, starts, ends, messages);
   if (is_plain(rows.map().over) && messages.links == nullptr)
     advance<true>(state, cost);
   else
