@@ -187,21 +187,6 @@ constexpr void check_total(double total) {
     throw std::invalid_argument("cost model: the times of all passes together are too large");
 }
 
-//! Owns numbers without values, and stands for the pointer to them.
-template <class Number>
-struct owned {
-  Number* of;
-
-  constexpr explicit owned(std::integral auto count)
-      : of(new Number[static_cast<std::size_t>(count)]) {}
-  constexpr ~owned() { delete[] of; }
-  owned(owned const&) = delete;
-  owned& operator=(owned const&) = delete;
-  constexpr operator Number*() const noexcept { // NOLINT(google-explicit-constructor)
-    return of;
-  }
-};
-
 struct no_cost {
   [[nodiscard]] static constexpr double duration(pass const&) noexcept { return 1; }
   [[nodiscard]] static constexpr double latency() noexcept { return 0; }
