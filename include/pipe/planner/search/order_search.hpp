@@ -6,8 +6,11 @@
 //! pipelining::search_goal, order_search_options, order_search_progress, found_order and
 //! search_order.
 
+#include <pipe/flow/limits.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/flow/sort_stably.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/planner/cut/stage_memory.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/order_graph.hpp>
@@ -27,6 +30,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -78,11 +82,73 @@ struct pooled_order {
   double length;
 };
 
+//! Microbatches that can change places in an order: they have the same passes on the same devices.
+class exchange_of_microbatches {
+public:
+  exchange_of_microbatches(order_graph const& graph, int microbatches)
+      : graph_(graph), nodes_(static_cast<std::size_t>(microbatches)), place_(graph.passes.size()) {
+    for (graph_node node = 0; node < graph.size(); ++node)
+      nodes_[microbatch_of(node)].push_back(node);
+    for (std::vector<graph_node>& each : nodes_) {
+      std::sort(each.begin(), each.end(), [this](graph_node a, graph_node b) {
+        return key_of(a) < key_of(b);
+      });
+      for (std::size_t i = 0; i < each.size(); ++i)
+        place_[static_cast<std::size_t>(each[i])] = i;
+    }
+  }
+  [[nodiscard]] int microbatches() const noexcept { return static_cast<int>(nodes_.size()); }
+
+  //! True where the exchange of two changes times.
+  [[nodiscard]] bool differ(int one, int other) const {
+    std::vector<graph_node> const& a = nodes_[static_cast<std::size_t>(one)];
+    std::vector<graph_node> const& b = nodes_[static_cast<std::size_t>(other)];
+    bool unlike = false;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (a.size() != b.size() || key_of(a[i]) != key_of(b[i]))
+        return false;
+      unlike = unlike || time_of(a[i]) != time_of(b[i]);
+    }
+    return unlike;
+  }
+  //! @pre they differ
+  [[nodiscard]] node_rows exchanged(node_rows rows, int one, int other) const {
+    for (std::vector<graph_node>& row : rows)
+      for (graph_node& node : row)
+        if (auto const here = static_cast<int>(microbatch_of(node)); here == one || here == other)
+          node = nodes_[static_cast<std::size_t>(here == one ? other : one)]
+                       [place_[static_cast<std::size_t>(node)]];
+    return rows;
+  }
+
+private:
+  [[nodiscard]] std::size_t microbatch_of(graph_node node) const {
+    return graph_.passes[static_cast<std::size_t>(node)].microbatch;
+  }
+  [[nodiscard]] double time_of(graph_node node) const {
+    return graph_.times[static_cast<std::size_t>(node)];
+  }
+  [[nodiscard]] std::tuple<int, int, int, int> key_of(graph_node node) const {
+    pass const& what = graph_.passes[static_cast<std::size_t>(node)];
+    return {static_cast<int>(what.kind),
+            what.stage,
+            what.chunk,
+            graph_.holders[static_cast<std::size_t>(node)]};
+  }
+
+  order_graph const& graph_;
+  std::vector<std::vector<graph_node>> nodes_; // by microbatch, sorted alike
+  std::vector<std::size_t> place_;             // by node: among those of its microbatch
+};
+
 //! Searches over the orders of one graph.
 class pool_search {
 public:
-  pool_search(order_graph const& graph, std::uint64_t seed, double bound)
-      : graph_(graph), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}), bound_(bound) {
+  pool_search(order_graph const& graph, int microbatches, std::uint64_t seed, double bound)
+      : graph_(graph), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}),
+        exchange_(graph, microbatches), bound_(bound) {
+    for (int i = 1; i < microbatches; ++i)
+      unlike_ = unlike_ || exchange_.differ(0, i);
     double sum = 0;
     for (double const time : graph.times)
       sum += time;
@@ -141,9 +207,12 @@ public:
         pool_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
       pool_.resize(round == 0 ? std::min<std::size_t>(8, pool_.size())
                               : std::max<std::size_t>(1, pool_.size() / 2));
-      for (pooled_order& each : pool_)
+      for (pooled_order& each : pool_) {
+        if (going_ && unlike_)
+          exchange(each, length / (4 * size), watch);
         if (going_)
           anneal(each, length, watch);
+      }
       if (length < 2000 * size)
         length *= 2;
     }
@@ -170,6 +239,24 @@ private:
     return leaders;
   }
 
+  //! Exchanges all passes of two microbatches where that is shorter. Moves of single passes do not
+  //! get there where memory is tight.
+  void exchange(pooled_order& order, std::int64_t tries, auto const& watch) {
+    for (std::int64_t i = 0; i < tries && going_; ++i) {
+      int const one = random_.below(exchange_.microbatches());
+      int const other = random_.below(exchange_.microbatches());
+      if (!exchange_.differ(one, other))
+        continue;
+      node_rows rows = exchange_.exchanged(order.rows, one, other);
+      if (walk_.start(rows) && walk_.length() < order.length * (1 - 1e-12)) {
+        order = {std::move(rows), walk_.length()};
+        best_ = std::min(best_, order.length);
+      }
+      moves_ += graph_.size() / 4 + 1; // takes as long, about
+      going_ = !done() && moves_ < most_ && watch(best_, moves_);
+    }
+  }
+
   void anneal(pooled_order& order, std::int64_t length, auto const& watch) {
     constexpr std::int64_t between_looks = 2048;
     (void)walk_.start(order.rows);
@@ -184,7 +271,7 @@ private:
         order.rows = walk_.rows();
         best_ = std::min(best_, order.length);
       }
-      if (moves_ % between_looks == 0 || done() || moves_ == most_)
+      if (moves_ % between_looks == 0 || done() || moves_ >= most_)
         going_ = !done() && moves_ < most_ && watch(best_, moves_);
     }
   }
@@ -192,6 +279,8 @@ private:
   order_graph const& graph_;
   random_numbers random_;
   order_walk walk_;
+  exchange_of_microbatches exchange_;
+  bool unlike_ = false; // some microbatches can be exchanged and take unlike times
   std::vector<pooled_order> pool_;
   std::vector<pooled_order> followed_; // not followed yet
   double bound_;
@@ -203,8 +292,8 @@ private:
   std::int64_t most_ = 0;
 };
 
-//! That no order keeps the limit, with what one microbatch takes of a device: with as much room,
-//! orders can be made.
+//! The sentence that no order keeps the limit, and what one microbatch takes of a device: with as
+//! much room, orders can be made.
 [[nodiscard]] inline std::string describe_lack_of_room(order_graph const& graph, bool bytes) {
   std::vector<std::int64_t> taken(static_cast<std::size_t>(graph.devices), 0);
   for (std::size_t i = 0; i < graph.passes.size(); ++i)
@@ -338,7 +427,7 @@ template <cost_model Cost, class Watch>
     time_bounds const least = least_times(over, cost, bounds);
     result.bound = options.goal == search_goal::span ? least.span.least() : least.makespan.least();
   }
-  detail::pool_search search(graph, options.seed, result.bound);
+  detail::pool_search search(graph, over.extents.microbatches, options.seed, result.bound);
   result.start = std::numeric_limits<double>::infinity();
   for (std::vector<std::vector<pass>> const& each : rows)
     search.add(detail::nodes_of(over, graph, each));
