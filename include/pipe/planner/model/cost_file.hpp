@@ -12,9 +12,9 @@
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/planner/cut/stage_memory.hpp>
 #include <pipe/planner/model/flat_json.hpp>
 #include <pipe/planner/model/measured.hpp>
+#include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost_table.hpp>
 

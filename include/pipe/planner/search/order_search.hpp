@@ -11,7 +11,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training_kinds.hpp>
-#include <pipe/planner/cut/stage_memory.hpp>
+#include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_walk.hpp>
@@ -43,9 +43,8 @@ enum class search_goal : std::uint8_t { makespan, span };
 struct order_search_options {
   //! Activations that a device may hold, in chunks of one stage.
   int memory_limit = detail::unlimited;
-  //! In place of that: bytes that each device may hold, [P], and the bytes of the stages.
-  std::vector<double> room{};
-  stage_memory memory{};
+  std::vector<double> room{}; //!< in place of that: bytes that each device may hold, [P]
+  stage_memory memory{};      //!< bytes of the stages, where there is `room`
   search_goal goal = search_goal::makespan; //!< what is made least
   //! True when backward passes may come apart into their halves. False: orders stay as whole as the
   //! ones to start from, and own ones have whole backward passes.
