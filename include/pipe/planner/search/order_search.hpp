@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -81,10 +82,10 @@ struct pooled_order {
   double length;
 };
 
-//! Microbatches that can change places in an order: they have the same passes on the same devices.
-class exchange_of_microbatches {
+//! Orders with other names for microbatches, which have the same passes on the same devices.
+class names_of_microbatches {
 public:
-  exchange_of_microbatches(order_graph const& graph, int microbatches)
+  names_of_microbatches(order_graph const& graph, int microbatches)
       : graph_(graph), nodes_(static_cast<std::size_t>(microbatches)), place_(graph.passes.size()) {
     for (graph_node node = 0; node < graph.size(); ++node)
       nodes_[microbatch_of(node)].push_back(node);
@@ -95,32 +96,58 @@ public:
       for (std::size_t i = 0; i < each.size(); ++i)
         place_[static_cast<std::size_t>(each[i])] = i;
     }
+    for (std::vector<graph_node> const& each : nodes_)
+      compare(nodes_.front(), each);
   }
-  [[nodiscard]] int microbatches() const noexcept { return static_cast<int>(nodes_.size()); }
-
-  //! True where the exchange of two changes times.
-  [[nodiscard]] bool differ(int one, int other) const {
-    std::vector<graph_node> const& a = nodes_[static_cast<std::size_t>(one)];
-    std::vector<graph_node> const& b = nodes_[static_cast<std::size_t>(other)];
-    bool unlike = false;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      if (a.size() != b.size() || key_of(a[i]) != key_of(b[i]))
-        return false;
-      unlike = unlike || time_of(a[i]) != time_of(b[i]);
+  //! True where all may change names, and some take unlike times.
+  [[nodiscard]] bool matter() const noexcept { return alike_ && unlike_times_; }
+  //! Numbers of microbatches, the one with the least time first.
+  [[nodiscard]] std::vector<int> by_time() const {
+    std::vector<double> sums;
+    for (std::vector<graph_node> const& each : nodes_) {
+      sums.push_back(0);
+      for (graph_node const node : each)
+        sums.back() += time_of(node);
     }
-    return unlike;
+    std::vector<int> result(nodes_.size());
+    std::iota(result.begin(), result.end(), 0);
+    sort_stably(result, [&](int a, int b) {
+      return sums[static_cast<std::size_t>(a)] < sums[static_cast<std::size_t>(b)];
+    });
+    return result;
   }
-  //! @pre they differ
-  [[nodiscard]] node_rows exchanged(node_rows rows, int one, int other) const {
+  //! @param names [M] the new name of each microbatch
+  [[nodiscard]] node_rows renamed(node_rows rows, std::vector<int> const& names) const {
     for (std::vector<graph_node>& row : rows)
       for (graph_node& node : row)
-        if (auto const here = static_cast<int>(microbatch_of(node)); here == one || here == other)
-          node = nodes_[static_cast<std::size_t>(here == one ? other : one)]
-                       [place_[static_cast<std::size_t>(node)]];
+        node = nodes_[static_cast<std::size_t>(names[microbatch_of(node)])]
+                     [place_[static_cast<std::size_t>(node)]];
     return rows;
+  }
+  //! Two change names, or several move by one.
+  [[nodiscard]] std::vector<int> by_chance(random_numbers& random) const {
+    std::vector<int> names(nodes_.size());
+    std::iota(names.begin(), names.end(), 0);
+    auto one = names.begin() + random.below(static_cast<int>(names.size()));
+    auto other = names.begin() + random.below(static_cast<int>(names.size()));
+    if (other < one)
+      std::swap(one, other);
+    switch (random.below(3)) {
+    case 0: std::rotate(one, one + (other > one ? 1 : 0), other + 1); break;
+    case 1: std::rotate(one, other, other + 1); break;
+    default: std::iter_swap(one, other);
+    }
+    return names;
   }
 
 private:
+  void compare(std::vector<graph_node> const& a, std::vector<graph_node> const& b) {
+    alike_ = alike_ && a.size() == b.size();
+    for (std::size_t i = 0; alike_ && i < a.size(); ++i) {
+      alike_ = key_of(a[i]) == key_of(b[i]);
+      unlike_times_ = unlike_times_ || time_of(a[i]) != time_of(b[i]);
+    }
+  }
   [[nodiscard]] std::size_t microbatch_of(graph_node node) const {
     return graph_.passes[static_cast<std::size_t>(node)].microbatch;
   }
@@ -138,6 +165,8 @@ private:
   order_graph const& graph_;
   std::vector<std::vector<graph_node>> nodes_; // by microbatch, sorted alike
   std::vector<std::size_t> place_;             // by node: among those of its microbatch
+  bool alike_ = true;
+  bool unlike_times_ = false;
 };
 
 //! Searches over the orders of one graph.
@@ -145,9 +174,15 @@ class pool_search {
 public:
   pool_search(order_graph const& graph, int microbatches, std::uint64_t seed, double bound)
       : graph_(graph), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}),
-        exchange_(graph, microbatches), bound_(bound) {
-    for (int i = 1; i < microbatches; ++i)
-      unlike_ = unlike_ || exchange_.differ(0, i);
+        names_(graph, microbatches), bound_(bound) {
+    if (names_.matter()) { // the shortest get the first names, or the last ones
+      std::vector<int> const shortest = names_.by_time();
+      by_time_.assign(2, std::vector<int>(shortest.size()));
+      for (std::size_t i = 0; i < shortest.size(); ++i) {
+        by_time_[0][i] = shortest[i];
+        by_time_[1][i] = shortest[shortest.size() - 1 - i];
+      }
+    }
     double sum = 0;
     for (double const time : graph.times)
       sum += time;
@@ -168,6 +203,12 @@ public:
       best_ = pool_.back().length;
     any_ = true;
   }
+  //! The same, and with other names of microbatches that take unlike times.
+  void add_renamed(node_rows const& rows) {
+    for (std::vector<int> const& names : by_time_)
+      if (!rows.empty())
+        add(names_.renamed(rows, names));
+  }
   //! Adds orders of the list scheduler: own ones, and ones that follow the best so far. `watch`
   //! false ends it as soon as there is an order.
   void add_lists(int microbatches, auto const& watch) {
@@ -176,7 +217,9 @@ public:
       return !going_;
     };
     for (list_taste const& taste : own_tastes()) {
-      add(list_order(graph_, microbatches, taste).make());
+      node_rows rows = list_order(graph_, microbatches, taste).make();
+      add_renamed(rows);
+      add(std::move(rows));
       if (enough())
         return;
     }
@@ -207,8 +250,8 @@ public:
       pool_.resize(round == 0 ? std::min<std::size_t>(8, pool_.size())
                               : std::max<std::size_t>(1, pool_.size() / 2));
       for (pooled_order& each : pool_) {
-        if (going_ && unlike_)
-          exchange(each, length / (4 * size), watch);
+        if (going_ && names_.matter())
+          rename(each, length / (2 * size), watch);
         if (going_)
           anneal(each, length, watch);
       }
@@ -238,15 +281,11 @@ private:
     return leaders;
   }
 
-  //! Exchanges all passes of two microbatches where that is shorter. Moves of single passes do not
-  //! get there where memory is tight.
-  void exchange(pooled_order& order, std::int64_t tries, auto const& watch) {
+  //! Gives microbatches other names where that is shorter. Moves of single passes do not get there
+  //! where memory is tight.
+  void rename(pooled_order& order, std::int64_t tries, auto const& watch) {
     for (std::int64_t i = 0; i < tries && going_; ++i) {
-      int const one = random_.below(exchange_.microbatches());
-      int const other = random_.below(exchange_.microbatches());
-      if (!exchange_.differ(one, other))
-        continue;
-      node_rows rows = exchange_.exchanged(order.rows, one, other);
+      node_rows rows = names_.renamed(order.rows, names_.by_chance(random_));
       if (walk_.start(rows) && walk_.length() < order.length * (1 - 1e-12)) {
         order = {std::move(rows), walk_.length()};
         best_ = std::min(best_, order.length);
@@ -278,8 +317,8 @@ private:
   order_graph const& graph_;
   random_numbers random_;
   order_walk walk_;
-  exchange_of_microbatches exchange_;
-  bool unlike_ = false; // some microbatches can be exchanged and take unlike times
+  names_of_microbatches names_;
+  std::vector<std::vector<int>> by_time_; // new names; none where names do not matter
   std::vector<pooled_order> pool_;
   std::vector<pooled_order> followed_; // not followed yet
   double bound_;
@@ -432,6 +471,8 @@ template <cost_model Cost, class Watch>
     search.add(detail::nodes_of(over, graph, each));
   if (search.any())
     result.start = search.best();
+  for (std::vector<std::vector<pass>> const& each : rows)
+    search.add_renamed(detail::nodes_of(over, graph, each));
   auto const tell = [&](double best, std::int64_t moves) {
     return watch(order_search_progress{moves, best, result.bound});
   };
