@@ -375,7 +375,9 @@ evaluated evaluate(choose_command const& asked,
       candidate one = plain;
       one.layers = layers;
       pp::cost_table const cost = costs_of(asked, one);
-      pp::dynamic_timetable table = make_named_timetable(choice, cost, &made);
+      // Orders are kept by the times of the first microbatch.
+      made_orders* const kept = cost.microbatches() > 1 ? nullptr : &made;
+      pp::dynamic_timetable table = make_named_timetable(choice, cost, kept);
       if (choice.adapted == adapter::offload &&
           table.offsets[static_cast<std::size_t>(asked.devices)] ==
             table.offsets[static_cast<std::size_t>(asked.devices) + 1])

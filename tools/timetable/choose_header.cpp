@@ -320,6 +320,9 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
   std::string const value = value_of(pick);
   if (type.empty() && !pick.own_order)
     throw usage_error("choose: " + pick.label + " has no C++ type to write down");
+  if (asked.measured && asked.measured->times.microbatches() > 1)
+    throw usage_error("choose: the format header has one time for all microbatches; read the file "
+                      "of costs with read_costs and costs_for in place of it");
   if (!pick.places.empty())
     throw usage_error("choose: the format header knows no devices in another order than --gpu has "
                       "them; give them as the text report says");

@@ -41,25 +41,6 @@ int count_of(std::string_view option, std::string_view word) {
   return *value;
 }
 
-double gigabytes(std::string_view option, std::string_view word) {
-  std::string_view digits = word;
-  double unit = 1;
-  for (auto const& [suffix, factor] : {std::pair<std::string_view, double>{"GiB", 1.073741824},
-                                       {"GB", 1.0},
-                                       {"MB", 1e-3},
-                                       {"TB", 1e3}})
-    if (word.size() > suffix.size() && word.substr(word.size() - suffix.size()) == suffix) {
-      digits.remove_suffix(suffix.size());
-      unit = factor;
-      break;
-    }
-  std::optional<double> const value = number_in<double>(digits);
-  if (!value || !pp::gpu_range.contains(unit * *value))
-    throw usage_error(std::string(option) + " wants an amount " + pp::gpu_range.words +
-                      " GB, such as 80GB, 80GiB, 500MB or 2TB, not " + quoted(word));
-  return unit * *value;
-}
-
 //! A name that is known, or else a file. What is wrong with one is said of its name.
 template <class Find, class Read>
 auto named_or_file(std::string_view option, std::string_view word, Find find, Read read) {
@@ -170,7 +151,7 @@ constexpr option_reader<choose_command> options[] = {
    "X",
    modelled,
    "of a GPU: 80GB, 80GiB; default: the GPU's",
-   set<gigabytes, &choose_command::memory_gb>},
+   set<read_gigabytes, &choose_command::memory_gb>},
   {"--efficiency",
    "L,A,V",
    modelled,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/flow/shape.hpp>
 
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "command_line.hpp"
 #include "files.hpp"
@@ -73,9 +75,26 @@ void check_measured(command& result) {
   if (result.cost.all_reduce > 0)
     throw usage_error(
       "--all-reduce does not go with a file of costs or a layout, whose times have it already");
-  pp::shape const share{.devices = result.choice.devices};
+  pp::shape const share{.devices = result.choice.devices,
+                        .microbatches = result.measured->times.microbatches()};
   pp::check_extents(share);
   result.cost = mean_of(pp::costs_for(*result.measured, share), share);
+}
+
+//! What a limit in bytes needs.
+void check_room(command& result) {
+  std::vector<double>& room = result.search.room;
+  if (room.empty())
+    return;
+  if (!result.measured || result.measured->memory.activation.empty())
+    throw usage_error("--memory in bytes needs --cost FILE with activation_bytes, which say what a "
+                      "stage holds of a microbatch; or give microbatches of a device's share");
+  if (room.size() == 1)
+    room.resize(static_cast<std::size_t>(result.choice.devices), room.front());
+  if (room.size() != static_cast<std::size_t>(result.choice.devices))
+    throw usage_error("--memory names " + std::to_string(room.size()) +
+                      " amounts; give one for all devices, or one for each of the " +
+                      std::to_string(result.choice.devices));
 }
 
 //! What adapters need, and options that belong to others.
@@ -131,6 +150,7 @@ void check(command& result, read_words const& read) {
   if (result.verb == verbs::search && !has_option("--memory"))
     throw usage_error("--memory is missing: what a device may hold, in microbatches of its share "
                       "of the model; 1f1b holds as many as there are devices");
+  check_room(result);
   if (result.verb == verbs::search || result.verb == verbs::gaps)
     return;
   bool const compares = result.verb == verbs::compare;

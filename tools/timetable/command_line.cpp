@@ -369,8 +369,17 @@ constexpr option_reader<command> options[] = {
   {"--memory",
    "X",
    verbs::search,
-   "what a device may hold, in microbatches of its share of the model",
-   set<read_amount<6>, &command::search, &search_command::memory>},
+   "what a device may hold, in microbatches of its share of the model; or 80GB or 80GB,40GB,..., "
+   "for all devices or for each, with a file of costs that has bytes",
+   [](command& c, std::string_view option, std::string_view word) {
+     if (word.find_first_of("Bb,") == word.npos) {
+       c.search.memory = read_amount<6>(option, word);
+       return;
+     }
+     c.search.room_text = std::string(word);
+     for (std::string_view const part : split_at_commas(word))
+       c.search.room.push_back(read_gigabytes(option, part) * 1e9);
+   }},
   {"--seconds",
    "N",
    verbs::search,

@@ -23,7 +23,9 @@ namespace examples {
 
 //! What `timetable search` is told beside the pipeline.
 struct search_command {
-  double memory = 0; //!< microbatches of a device's share of the model
+  double memory = 0;        //!< microbatches of a device's share of the model
+  std::vector<double> room; //!< in place of that: bytes, of each device or one for all
+  std::string room_text;    //!< as it was given
   double seconds = 10;
   std::int64_t moves = 0; //!< the most; 0 for as many as the seconds allow
   std::uint64_t seed = 1;

@@ -69,9 +69,10 @@ pp::uniform_cost mean_of(pp::cost_table const& costs, pp::shape const& extents) 
   auto const of = [&](pp::pass_kind kind) {
     double sum = 0;
     for (int stage = 0; stage < pp::stages(extents); ++stage)
-      for (int chunk = 0; chunk < extents.chunks; ++chunk)
-        sum += costs.duration(pp::row_writer::make(kind, stage, 0, chunk));
-    return sum / (double{1} * pp::stages(extents) * extents.chunks);
+      for (int i = 0; i < costs.microbatches(); ++i)
+        for (int chunk = 0; chunk < extents.chunks; ++chunk)
+          sum += costs.duration(pp::row_writer::make(kind, stage, i, chunk));
+    return sum / (double{1} * pp::stages(extents) * costs.microbatches() * extents.chunks);
   };
   return {of(pp::pass_kind::forward),
           of(pp::pass_kind::backward_input),

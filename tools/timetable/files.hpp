@@ -28,7 +28,7 @@ namespace examples {
 //! @throws usage_error that begins with the option
 [[nodiscard]] pipelining::cut_costs read_cost_file(std::string_view option, std::string_view name);
 
-//! The means over the stages and chunks of a pipeline.
+//! The means over the stages, microbatches and chunks of a pipeline.
 [[nodiscard]] pipelining::uniform_cost mean_of(pipelining::cost_table const& costs,
                                                pipelining::shape const& extents);
 

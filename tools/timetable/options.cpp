@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "options.hpp"
 
+#include <pipe/flow/limits.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <iterator>
+#include <optional>
+#include <utility>
 
 namespace examples {
 namespace {
@@ -107,6 +110,25 @@ void no_names(verbs one, read_words const& read) {
     throw usage_error(std::string(name_of(one)) + " takes options and no word like " +
                       quoted(read.names.front()) + "; see " + std::string(name_of(one)) +
                       " --help");
+}
+
+double read_gigabytes(std::string_view option, std::string_view word) {
+  std::string_view digits = word;
+  double unit = 1;
+  for (auto const& [suffix, factor] : {std::pair<std::string_view, double>{"GiB", 1.073741824},
+                                       {"GB", 1.0},
+                                       {"MB", 1e-3},
+                                       {"TB", 1e3}})
+    if (word.size() > suffix.size() && word.substr(word.size() - suffix.size()) == suffix) {
+      digits.remove_suffix(suffix.size());
+      unit = factor;
+      break;
+    }
+  std::optional<double> const value = number_in<double>(digits);
+  if (!value || !pipelining::gpu_range.contains(unit * *value))
+    throw usage_error(std::string(option) + " wants an amount " + pipelining::gpu_range.words +
+                      " GB, such as 80GB, 80GiB, 500MB or 2TB, not " + quoted(word));
+  return unit * *value;
 }
 
 } // namespace examples

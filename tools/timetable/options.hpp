@@ -99,6 +99,10 @@ template <class Number>
   return whole ? std::optional(value) : std::nullopt;
 }
 
+//! An amount of memory in gigabytes: 80GB, 80GiB, 500MB or 2TB; a number alone is one of them.
+//! @throws usage_error
+[[nodiscard]] double read_gigabytes(std::string_view option, std::string_view word);
+
 //! The parts of a word between commas.
 [[nodiscard]] std::vector<std::string_view> split_at_commas(std::string_view word);
 

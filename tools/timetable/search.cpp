@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -32,9 +33,11 @@ namespace {
 struct group {
   std::vector<pp::device_orders> starts;
   any_cost cost = pp::uniform_cost{};
-  pp::uniform_cost mean; //!< of one stage and chunk
-  int limit = 0;         //!< chunks of activations
-  std::string best_name; //!< of the starts that keep the limit
+  pp::uniform_cost mean;    //!< of one stage and chunk
+  int limit = 0;            //!< chunks of activations
+  std::vector<double> room; //!< in place of that: bytes, by device
+  pp::stage_memory memory;  //!< and those of the stages
+  std::string best_name;    //!< of the starts that keep the limit
   double best_start = HUGE_VAL;
   pp::found_order found;
   bool searched = false;
@@ -64,8 +67,37 @@ int peak_of(pp::timetable_view table) {
   return peak;
 }
 
+bool keeps_limit(group const& mine, pp::timetable_view table) {
+  if (mine.room.empty())
+    return peak_of(table) <= mine.limit;
+  std::vector<double> const held = pp::device_bytes(table, mine.memory);
+  return std::equal(held.begin(), held.end(), mine.room.begin(), std::less_equal<>());
+}
+
+//! The limit of a schedule that takes one: whole microbatches of one stage.
+//! @param held stages of a device
+double slots_for(command const& asked, pp::shape const& extents, int held) {
+  if (asked.search.room.empty())
+    return asked.search.memory * held;
+  // As many as every device has room for, where each takes as much as the largest.
+  pp::stage_memory const memory =
+    pp::memory_for(*asked.measured, {.devices = pp::stages(extents), .microbatches = 1});
+  double const largest = *std::max_element(memory.activation.begin(), memory.activation.end());
+  std::vector<double> const resident = pp::detail::resident_bytes(memory, {extents});
+  double least = HUGE_VAL;
+  for (std::size_t device = 0; device < resident.size(); ++device)
+    least = std::min(least, asked.search.room[device] - resident[device]);
+  double const most = double{1} * held * extents.microbatches;
+  return std::clamp(largest > 0 ? std::floor(least / largest) : most, double{1} * held, most);
+}
+
 double time_of(pp::timetable_view table, pp::search_goal goal) {
   return goal == pp::search_goal::span ? pp::span_of(table) : pp::makespan(table);
+}
+
+//! A limit of schedules is of stages: the least choice that has extents, as for `compare`.
+double least_limit(command const& asked) {
+  return asked.search.room.empty() ? asked.search.memory : asked.choice.devices;
 }
 
 //! Enters a schedule into the group of its pipeline.
@@ -75,9 +107,9 @@ void add_start(std::vector<group>& groups,
                std::optional<pp::shape> const& wanted) {
   schedule_choice choice = choice_for(asked.choice, name);
   named_schedule const& schedule = find_schedule(name);
-  // A limit of schedules is of stages: the least choice that has extents, as for `compare`.
-  if (has(schedule.takes, option::memory_limit))
-    choice.memory_limit = asked.search.memory;
+  bool const limited = has(schedule.takes, option::memory_limit);
+  if (limited)
+    choice.memory_limit = least_limit(asked);
   pp::shape const extents = arrange(choice);
   if (wanted && extents != *wanted)
     return;
@@ -85,8 +117,8 @@ void add_start(std::vector<group>& groups,
     throw std::invalid_argument(name + " places its stages itself");
   check_size(extents, asked.format);
   int const held = pp::stages(extents) / extents.devices;
-  if (has(schedule.takes, option::memory_limit))
-    choice.memory_limit = asked.search.memory * held;
+  if (limited)
+    choice.memory_limit = slots_for(asked, extents, held);
   double const pieces = pieces_of_share(extents);
   pp::uniform_cost mean{asked.cost.forward / pieces,
                         asked.cost.backward_input / pieces,
@@ -116,11 +148,14 @@ void add_start(std::vector<group>& groups,
   mine.cost = cost;
   mine.mean = mean;
   mine.limit = static_cast<int>(asked.search.memory * pieces_of_share(extents) + 1e-9);
+  mine.room = asked.search.room;
+  if (!mine.room.empty())
+    mine.memory = pp::memory_for(*asked.measured, extents);
   mine.starts.push_back(orders);
   // Made as the schedule is, with pairs and whole backward passes.
   pp::dynamic_timetable const table = pp::simulate(std::move(orders), cost);
   if (double const time = time_of(table, asked.search.goal);
-      peak_of(table) <= mine.limit && time < mine.best_start) {
+      keeps_limit(mine, table) && time < mine.best_start) {
     mine.best_start = time;
     mine.best_name = name;
   }
@@ -133,7 +168,7 @@ std::vector<group> make_groups(command const& asked, progress_line& line) {
   if (!asked.search.like.empty()) {
     schedule_choice choice = choice_for(asked.choice, asked.search.like);
     if (has(find_schedule(asked.search.like).takes, option::memory_limit))
-      choice.memory_limit = asked.search.memory;
+      choice.memory_limit = least_limit(asked);
     wanted = arrange(choice);
   }
   for (named_schedule const& schedule : named_schedules())
@@ -144,7 +179,7 @@ std::vector<group> make_groups(command const& asked, progress_line& line) {
       refusal = error.what(); // this schedule cannot have these extents or this limit
     }
   // What holds less than one microbatch can hold nothing.
-  std::erase_if(groups, [](group const& each) { return each.limit < 1; });
+  std::erase_if(groups, [](group const& each) { return each.room.empty() && each.limit < 1; });
   if (groups.empty())
     throw usage_error("search: no schedule has these extents: " + refusal);
   return groups;
@@ -192,7 +227,8 @@ public:
       look(each, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
     if (asked_.search.goal == pp::search_goal::makespan && asked_.search.split_backward)
       for (group& each : groups_)
-        if (each.searched && !each.found.proven() && each.found.bound < best()) {
+        if (each.searched && each.room.empty() && !each.found.proven() &&
+            each.found.bound < best()) {
           line_.say(describe(each.extents()) + ": proving");
           prove(each);
         }
@@ -208,6 +244,8 @@ public:
   }
   [[nodiscard]] std::int64_t moves() const noexcept { return moves_; }
   [[nodiscard]] bool finished() { return open_groups().empty(); }
+  //! Why the last pipeline that was refused was.
+  [[nodiscard]] std::string const& reason() const noexcept { return reason_; }
 
 private:
   static std::int64_t passes_of(group const& each) {
@@ -236,7 +274,10 @@ private:
   }
 
   void look(group& each, std::int64_t moves, std::uint64_t round) {
-    pp::order_search_options options{.memory_limit = each.limit,
+    pp::order_search_options options{.memory_limit =
+                                       each.room.empty() ? each.limit : pp::detail::unlimited,
+                                     .room = each.room,
+                                     .memory = each.memory,
                                      .goal = asked_.search.goal,
                                      .split_backward = asked_.search.split_backward,
                                      .seed = asked_.search.seed + 1000 * round,
@@ -284,7 +325,11 @@ std::string shown(double value) {
 
 std::string report_of(command const& asked, std::vector<group> const& groups, group const& best) {
   std::string out = describe_setting(asked);
-  pp::append(out, "a device holds at most ", asked.search.memory, " microbatches of its share\n\n");
+  if (asked.search.room.empty())
+    pp::append(
+      out, "a device holds at most ", asked.search.memory, " microbatches of its share\n\n");
+  else
+    pp::append(out, "a device holds at most ", asked.search.room_text, "\n\n");
   std::vector<std::vector<std::string>> rows{
     {"pipeline", "best schedule", "its", "found", "no order takes less than"}};
   rows[0][2] += asked.search.goal == pp::search_goal::span ? " span" : " makespan";
@@ -318,7 +363,12 @@ std::string call_of(command const& asked, std::int64_t moves) {
   pp::uniform_cost const& given = asked.layout.text.empty() ? asked.cost : asked.layout.layer;
   std::string out = "timetable search --devices ";
   pp::append(out, asked.choice.devices, " --microbatches ", asked.choice.microbatches);
-  pp::append(out, " --memory ", asked.search.memory, " --cost ");
+  out += " --memory ";
+  if (asked.search.room.empty())
+    pp::append(out, asked.search.memory);
+  else
+    out += asked.search.room_text;
+  out += " --cost ";
   if (!asked.cost_file.empty())
     out += asked.cost_file;
   else
@@ -353,8 +403,10 @@ searched search(command const& asked) {
   turns.run();
   line.end();
   if (groups.empty())
-    throw usage_error("search: no order keeps the memory limit; a microbatch of a device's share "
-                      "takes --memory 1");
+    throw usage_error("search: no order keeps the memory limit; " +
+                      (asked.search.room.empty()
+                         ? "a microbatch of a device's share takes --memory 1"
+                         : turns.reason()));
   group const& best =
     *std::min_element(groups.begin(), groups.end(), [](group const& a, group const& b) {
       return a.found.time < b.found.time;

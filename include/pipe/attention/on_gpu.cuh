@@ -79,6 +79,21 @@ kernel_choice choose(launch_memory& memory, Code const& code) {
   return {kernel_family::portable, choice_reason::no_code};
 }
 
+//! Whether there are backward kernels for Hopper of these head dims.
+template <int Dim>
+inline constexpr bool has_hopper_backward = query_dim(Dim) == value_dim(Dim);
+
+template <int Dim, class Element, mask Mask, score Score, class Built, query_order Order>
+kernel_choice choose_backward(launch_memory& memory) {
+  if constexpr (has_hopper_backward<Dim>) {
+    return choose(memory, backward_code<Dim, Element, Mask, Score, Built, Order>);
+  } else {
+    check_gpu(memory.gpu());
+    return {kernel_family::portable,
+            memory.gpu().is_hopper() ? choice_reason::head_dim : choice_reason::other_gpu};
+  }
+}
+
 //! Floats of dO . O, up to the next multiple of 16 bytes.
 [[nodiscard]] constexpr std::int64_t floats_of_means(parameters const& p) {
   return (p.batch * p.heads * p.query_length + 3) / 4 * 4;
@@ -94,7 +109,7 @@ inline key_splits splits_in(gpu_scratch const& scratch, parameters const& p, std
 } // namespace detail
 
 //! @brief The kernels that forward_on_gpu takes for dense tensors on the current GPU.
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @throws std::invalid_argument where the current GPU is below compute capability 8.0
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
@@ -104,7 +119,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 }
 
 //! @brief The kernels that backward_on_gpu takes for dense tensors on the current GPU.
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @throws as chosen_forward
 template <int Dim,
           class Element,
@@ -114,7 +129,7 @@ template <int Dim,
           query_order Order = query_order::kept>
 [[nodiscard]] kernel_choice chosen_backward() {
   launch_memory once;
-  return detail::choose(once, detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
+  return detail::choose_backward<Dim, Element, Mask, Score, Built, Order>(once);
 }
 
 //! @brief Floats of scratch with which forward_on_gpu is fastest on the current GPU: 0 where the
@@ -145,7 +160,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 //! compute the same within one tolerance. The same call on the same kind of GPU gives the same
 //! bits.
 //!
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @param p       sizes, offsets, scale (above 0)
 //! @param t       as for forward_on_device
 //! @param scratch none, or up to forward_scratch floats: where queries are few, it lets keys be
@@ -192,7 +207,7 @@ kernel_choice forward_on_gpu(parameters const& p,
 //!
 //! The chunks of a sequence come last chunk first, as backward_on_device says.
 //!
-//! @tparam Dim   elements of a head: 64, 128 or 256
+//! @tparam Dim   elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @tparam Order of the sums of dQ, as backward_on_device says
 //! @param p       sizes, offsets, scale (above 0): those of the chunk's forward
 //! @param t       as for backward_on_device
@@ -219,8 +234,7 @@ kernel_choice backward_on_gpu(parameters const& p,
   check(p, t);
   launch_memory once;
   auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
-  auto choice =
-    detail::choose(memory, detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
+  auto choice = detail::choose_backward<Dim, Element, Mask, Score, Built, Order>(memory);
   detail::check_scratch(scratch, backward_scratch(p));
   auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
   auto const sums = [&](kernel_family family) {
@@ -231,10 +245,12 @@ kernel_choice backward_on_gpu(parameters const& p,
       !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
     choice = {kernel_family::portable, choice_reason::strides};
   }
-  if (choice.family == kernel_family::hopper) {
-    detail::start_on_hopper<Dim, Built, Order>(
-      p, t, mean, sums(choice.family), m, f, stream, memory);
-    return choice;
+  if constexpr (detail::has_hopper_backward<Dim>) {
+    if (choice.family == kernel_family::hopper) {
+      detail::start_on_hopper<Dim, Built, Order>(
+        p, t, mean, sums(choice.family), m, f, stream, memory);
+      return choice;
+    }
   }
   detail::start_on_device<Dim, Built, Order>(p, t, mean, sums(choice.family), m, f, stream, memory);
   return choice;

@@ -18,7 +18,7 @@ namespace pipelining::inline v0_3::attention::detail {
 [[nodiscard]] constexpr std::int32_t
 heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t cache_bytes) {
   auto const streams = p.batch * p.key_heads;
-  auto const bytes = p.key_length * p.head_dim * 4; // a key and a value of 2 bytes
+  auto const bytes = p.key_length * (p.head_dim + p.dim_of_values()) * 2;
   auto const fit = bytes == 0 ? streams : cache_bytes / 8 * 5 / bytes;
   if (2 * streams <= multiprocessors || streams <= fit) {
     return static_cast<std::int32_t>(p.batch * p.heads);
@@ -47,7 +47,8 @@ parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
                                                         std::int64_t multiprocessors,
                                                         std::int64_t cache_bytes) {
   auto const streams = p.batch * p.key_heads;
-  auto const bytes = p.group() * p.query_length * p.head_dim * 8; // 2, 2 and 4 of each number
+  // 2 and 4 of each number of a query and of dQ, 2 of dO.
+  auto const bytes = p.group() * p.query_length * (p.head_dim * 6 + p.dim_of_values() * 2);
   auto const fit = bytes == 0 ? streams : cache_bytes / 4 * 3 / bytes;
   bool const is_shared = order == query_order::free && 2 * p.batch * p.heads <= multiprocessors;
   if (is_shared || streams <= fit) {

@@ -33,7 +33,8 @@ struct timed_kind {
   flow_word word; //!< what files call it
 };
 
-//! @brief One time per kind, stage and chunk: what a measurement gives.
+//! @brief One time per kind, stage and chunk: what a measurement gives. Or one for each microbatch
+//! besides, see `by_microbatch`.
 //!
 //! Kinds that call the same of a stage on the same engine share their times: forward passes of all
 //! kinds, and both gathers. A fused `backward` takes the sum of its halves. Marks take no time.
@@ -61,7 +62,27 @@ public:
     }
   }
 
-  //! @brief A table of the same kinds for other extents, in which no pass takes time.
+  //! @brief The same times, of which each microbatch has its own from here on.
+  //! @param count microbatches, at least 1. @pre the table is of all microbatches alike
+  //! @complexity O(S C count) time and memory
+  [[nodiscard]] cost_table by_microbatch(int count) const {
+    cost_table result = *this;
+    result.microbatches_ = count;
+    auto const chunk_count = static_cast<std::ptrdiff_t>(chunks_);
+    for (std::vector<double> cost_table::*const all :
+         {&cost_table::times_, &cost_table::exchanges_}) {
+      (result.*all).clear();
+      for (auto at = (this->*all).begin(); at != (this->*all).end(); at += chunk_count)
+        for (int i = 0; i < count; ++i)
+          (result.*all).insert((result.*all).end(), at, at + chunk_count);
+    }
+    return result;
+  }
+  //! @brief The microbatches that have times of their own; 1: all take the same.
+  [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
+
+  //! @brief A table of the same kinds for other extents, in which no pass takes time. It has as
+  //! many microbatches.
   [[nodiscard]] cost_table reshaped(shape const& extents, double latency) const {
     cost_table result = *this;
     result.devices_ = extents.devices;
@@ -70,7 +91,10 @@ public:
     result.base_ = {.communication = latency};
     result.links_.clear();
     for (std::vector<double>* const all : {&result.times_, &result.exchanges_})
-      all->assign(kinds_.size() * static_cast<std::size_t>(result.stages_ * result.chunks_), 0.0);
+      all->assign(kinds_.size() * static_cast<std::size_t>(result.stages_) *
+                    static_cast<std::size_t>(microbatches_) *
+                    static_cast<std::size_t>(result.chunks_),
+                  0.0);
     return result;
   }
 
@@ -87,19 +111,24 @@ public:
     return index_of(kind) < most_kinds && row_of_[static_cast<std::size_t>(kind)] == of_halves;
   }
 
-  //! @brief Sets the time of one kind on one stage for one chunk. Forward passes of all kinds take
-  //! what is set for `forward`.
+  //! @brief Sets the time of one kind on one stage for one chunk of all microbatches. Forward
+  //! passes of all kinds take what is set for `forward`.
   //! @throws std::out_of_range when stage or chunk do not exist, std::invalid_argument for a
   //! time that is negative or not finite, or for the
   //!         fused `backward`, whose time is the sum of its halves.
   void set(pass_kind kind, int stage, int chunk, double time) {
-    if (takes_halves(kind))
+    for (int microbatch = 0; microbatch < microbatches_; ++microbatch)
+      set(row_writer::make(kind, stage, microbatch, chunk), time);
+  }
+  //! @brief The same for the microbatch of a pass; for all where none has times of its own.
+  void set(pass const& what, double time) {
+    if (takes_halves(what.kind))
       throw std::invalid_argument(
         "cost_table::set: a fused backward takes the sum of backward_input and "
         "backward_weight; set those two");
     if (!(time >= 0 && time <= std::numeric_limits<double>::max()))
       throw std::invalid_argument("cost_table::set: a time must be finite and not negative");
-    times_.at(index(kind, stage, chunk)) = time;
+    times_.at(index(what)) = time;
   }
   //! @brief The same of all kinds with a role that run outside groups and take time.
   void set(role is, int stage, int chunk, double time) {
@@ -113,11 +142,14 @@ public:
   //! @throws std::out_of_range as `set` does, std::invalid_argument for a time that is negative or
   //! longer than the pass.
   void set_exchanges(pass_kind kind, int stage, int chunk, double time) {
-    std::size_t const at = index(kind, stage, chunk);
-    if (!(time >= 0 && time <= times_.at(at)))
-      throw std::invalid_argument("cost_table::set_exchanges: exchanges are a part of the time of "
-                                  "a pass, so they are not negative and take no longer than it");
-    exchanges_[at] = time;
+    for (int microbatch = 0; microbatch < microbatches_; ++microbatch) {
+      std::size_t const at = index(row_writer::make(kind, stage, microbatch, chunk));
+      if (!(time >= 0 && time <= times_.at(at)))
+        throw std::invalid_argument("cost_table::set_exchanges: exchanges are a part of the time "
+                                    "of a pass, so they are not negative and take no longer than "
+                                    "it");
+      exchanges_[at] = time;
+    }
   }
   //! @brief The same of all kinds with a role that run outside groups and take time.
   void set_exchanges(role is, int stage, int chunk, double time) {
@@ -128,7 +160,7 @@ public:
   //! @brief How much of the time of a pass by itself are such exchanges; of a fused
   //! `backward`, what it does not hide itself is none that others could.
   [[nodiscard]] double exchanges(pass const& what) const {
-    return number_of(what.kind) < 0 ? 0 : exchanges_[index(what.kind, what.stage, what.chunk)];
+    return number_of(what.kind) < 0 ? 0 : exchanges_[index(what)];
   }
   //! @brief The same table with all exchanges hidden: no order takes less than under these times.
   [[nodiscard]] cost_table without_exchanges() const {
@@ -164,9 +196,9 @@ public:
 
   [[nodiscard]] double duration(pass const& what) const {
     if (!takes_halves(what.kind))
-      return number_of(what.kind) < 0 ? 0 : times_[index(what.kind, what.stage, what.chunk)];
-    std::size_t const input = place(input_row_, what.stage, what.chunk);
-    double const weight = times_[place(weight_row_, what.stage, what.chunk)];
+      return number_of(what.kind) < 0 ? 0 : times_[index(what)];
+    std::size_t const input = place(input_row_, what);
+    double const weight = times_[place(weight_row_, what)];
     return std::max(times_[input] - exchanges_[input], 0.0) + std::max(weight, exchanges_[input]);
   }
   [[nodiscard]] double latency() const noexcept { return base_.communication; }
@@ -223,19 +255,25 @@ private:
   }
 
   //! @pre the kind has times of its own
-  [[nodiscard]] std::size_t index(pass_kind kind, int stage, int chunk) const {
-    if (number_of(kind) < 0)
+  [[nodiscard]] std::size_t index(pass const& what) const {
+    if (number_of(what.kind) < 0)
       throw std::out_of_range("cost_table: no pass of this kind takes time in this table");
-    return place(number_of(kind), stage, chunk);
+    return place(number_of(what.kind), what);
   }
-  [[nodiscard]] std::size_t place(int row, int stage, int chunk) const {
-    if (stage < 0 || stage >= stages_ || chunk < 0 || chunk >= chunks_)
-      throw std::out_of_range("cost_table: no such stage or chunk in this table");
-    return static_cast<std::size_t>((row * stages_ + stage) * chunks_ + chunk);
+  [[nodiscard]] std::size_t place(int row, pass const& what) const {
+    int const microbatch = microbatches_ == 1 ? 0 : what.microbatch;
+    if (what.stage >= stages_ || microbatch >= microbatches_ || what.chunk >= chunks_)
+      throw std::out_of_range("cost_table: no such stage, microbatch or chunk in this table");
+    return (static_cast<std::size_t>(row * stages_ + what.stage) *
+              static_cast<std::size_t>(microbatches_) +
+            static_cast<std::size_t>(microbatch)) *
+             static_cast<std::size_t>(chunks_) +
+           what.chunk;
   }
 
   int devices_;
   int chunks_;
+  int microbatches_ = 1; // with times of their own
   uniform_cost base_;
   int stages_;
   std::vector<timed_kind> kinds_;

@@ -65,6 +65,21 @@ TEST_CASE("hopper backward: chunks of any length, at any offset, match the doubl
   }
 }
 
+TEST_CASE("hopper backward: heads that are not whole panels") {
+  table<std::int32_t> const first(the_machine().where, three_documents());
+  at::both<at::sliding_window, at::document> const some{{70, 3}, {first.data(), 0}};
+  unsigned seed = 50;
+  for (auto const& [queries, before] : random_chunks(8, 2, 200, 200)) {
+    sizes s{.queries = queries, .query_offset = before, .keys = queries + before, .dim = 80};
+    check_backward<__nv_bfloat16>("80", s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 112;
+    check_backward<__half>("112", s, at::causal{}, at::plain{}, ++seed);
+  }
+  sizes const masked{
+    .queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .key_heads = 1, .dim = 96};
+  check_backward<__half>("96_cap", masked, some, at::soft_cap{5}, ++seed);
+}
+
 TEST_CASE("hopper backward: whole tiles take the path without questions") {
   // More steps than stages, in both kernels; the second has keys of the past alone.
   check_backward<__nv_bfloat16>(
@@ -231,7 +246,7 @@ std::vector<std::vector<double>> runs_of(char const* name, std::int64_t dim) {
 TEST_CASE(
   "hopper backward: where dQ has an order, that of blocks, warps and copies changes no bit") {
   for (auto const& [name, dim] :
-       {std::pair{"64", 64}, std::pair{"128", 128}, std::pair{"256", 256}}) {
+       {std::pair{"64", 64}, std::pair{"80", 80}, std::pair{"128", 128}, std::pair{"256", 256}}) {
     for (auto const seen = runs_of(name, dim); auto const& one : seen) {
       CHECK(one == seen.front());
     }
@@ -251,6 +266,9 @@ TEST_CASE(
 TEST_CASE("hopper backward: without an order dQ is as close, dK and dV have the same bits") {
   sizes const s{.queries = 140, .query_offset = 260, .keys = 400, .dim = 128};
   check_backward<__nv_bfloat16>("128_free", s, at::causal{}, at::plain{}, 16);
+  auto narrow = s;
+  narrow.dim = 80;
+  check_backward<__nv_bfloat16>("80_free", narrow, at::causal{}, at::plain{}, 16);
   std::vector<std::vector<double>> seen;
   for (auto const* name : {"128", "128_free"}) {
     backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);

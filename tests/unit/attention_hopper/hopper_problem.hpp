@@ -60,9 +60,12 @@ struct piece_order {
 struct shape {
   int keys, stages, consumers = 2;
   unsigned threads() const { return static_cast<unsigned>(128 * (1 + consumers)); }
-  unsigned shared(std::int64_t dim) const {
-    return static_cast<unsigned>((64 * consumers + 2 * stages * keys) * dim * 2 +
-                                 8 * (2 + 4 * stages) + 4 * stages + 4 * 5);
+  //! Of a call: rows lie whole panels apart.
+  unsigned shared(at::parameters const& p) const {
+    auto const row = [](std::int64_t dim) { return (dim + 63) / 64 * 128; };
+    return static_cast<unsigned>((64 * consumers + stages * keys) * row(p.head_dim) +
+                                 stages * keys * row(p.dim_of_values()) + 8 * (2 + 4 * stages) +
+                                 4 * stages + 4 * 5);
   }
 };
 
@@ -72,9 +75,10 @@ struct backward_shape {
   static int step(std::int64_t dim) { return dim == 64 ? 128 : 64; }
   static unsigned shared(std::int64_t dim) {
     int const stages = dim == 256 ? 2 : 3;
+    auto const row = (dim + 63) / 64 * 128;   // bytes: whole panels
     int const gradients = dim == 256 ? 2 : 1; // beside them the weights
-    auto const of_step = 2 * step(dim) * dim * 2 + 2 * step(dim) * 4;
-    return static_cast<unsigned>(2 * keys(dim) * dim * 2 + stages * of_step +
+    auto const of_step = 2 * step(dim) * row + 2 * step(dim) * 4;
+    return static_cast<unsigned>(2 * keys(dim) * row + stages * of_step +
                                  2 * gradients * keys(dim) * step(dim) * 2 + 8 * (3 + 3 * stages) +
                                  16 * stages + 20);
   }
@@ -115,7 +119,7 @@ struct machine {
                               name,
                               {blocks == 0 ? static_cast<unsigned>(pieces) : blocks},
                               {tile.threads()},
-                              tile.shared(call.p.head_dim),
+                              tile.shared(call.p),
                               arguments,
                               how);
     where.remove(&taken);

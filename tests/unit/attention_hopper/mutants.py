@@ -49,7 +49,7 @@ FORWARD = {
                             TELL_WORK + "wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;\n    "),
     "end_of_work_told_too_early": (TELLS, "wait_for(memory.query_empty(), query_parity);\n  write", "write"),
     "end_of_work_not_told": (TELLS, "write_slot(memory.work(work_number::first), no_more_work);", ""),
-    "too_few_bytes": (TELLS, "memory.value_full(value.stage), shape::key_bytes", "memory.value_full(value.stage), shape::key_bytes / 2"),
+    "too_few_bytes": (TELLS, "memory.value_full(value.stage), shape::value_bytes", "memory.value_full(value.stage), shape::value_bytes / 2"),
     "too_many_bytes": (TELLS, "memory.query_full(), shape::query_bytes", "memory.query_full(), shape::query_bytes + 16"),
     "slot_told_too_late": (TELLS, "write_slot(memory.slot(key.stage), no_more_tiles);\n    arrive(memory.key_full(key.stage));",
                            "arrive(memory.key_full(key.stage));\n    write_slot(memory.slot(key.stage), no_more_tiles);"),
@@ -175,7 +175,7 @@ WIDE_BACKWARD = {
     "wide_back_dv_of_queries": (WIDE, "where == of_weights ? 1 : 0", "0"),
     "wide_back_rows_of_another_consumer": (PARTS, "Shape::is_wide ? number % 128 : number", "number"),
     "wide_back_columns_of_the_first_half": (WIDE, "return steps.walk.consumer() * half;", "return 0;"),
-    "wide_back_half_of_the_zeros": (SUMS, "n < step * Dim / 4;", "n < step * Dim / 8;"),
+    "wide_back_half_of_the_zeros": (SUMS, "n < numbers_of_step<Family, Dim> / 4;", "n < numbers_of_step<Family, Dim> / 8;"),
     "wide_back_step_too_close": (STEPS, "(shape::step * Dim) +", "(shape::step * Dim / 2) +"),
 }
 KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD}

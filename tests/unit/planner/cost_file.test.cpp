@@ -117,6 +117,86 @@ TEST_CASE("a step that ran comes back by way of a file") {
         pp::make_timetable(schedule, size, fitted).ends);
 }
 
+TEST_CASE("microbatches with times of their own, bytes and unit come back from a file") {
+  for (unsigned seed = 0; seed < 10; ++seed) {
+    CAPTURE(seed);
+    pp::shape const extents{.devices = 1 + static_cast<int>(seed % 4),
+                            .microbatches = 2 + static_cast<int>(seed % 3),
+                            .chunks = 1 + static_cast<int>(seed % 2)};
+    pp::cut_costs costs{extents.devices,
+                        extents.chunks,
+                        random_costs(extents, seed).by_microbatch(extents.microbatches)};
+    std::mt19937_64 random(seed);
+    auto const bytes = [&random](int count) {
+      std::vector<double> all;
+      for (int i = 0; i < count; ++i)
+        all.push_back(static_cast<double>(1 + random() % 1000000));
+      return all;
+    };
+    for (int stage = 0; stage < extents.devices; ++stage)
+      for (int i = 0; i < extents.microbatches; ++i)
+        for (int chunk = 0; chunk < extents.chunks; ++chunk)
+          costs.times.set(pp::row_writer::make(pp::pass_kind::forward, stage, i, chunk),
+                          1e-3 * static_cast<double>(1 + random() % 1000));
+    costs.in_seconds = seed % 2 == 0;
+    if (seed % 3 > 0)
+      costs.memory = {bytes(extents.devices * extents.chunks), {}, bytes(extents.devices)};
+    if (seed % 3 > 1)
+      costs.memory.weight_input = bytes(extents.devices * extents.chunks);
+    std::string const text = pp::write_costs(costs);
+    pp::cut_costs const read = pp::read_costs(text);
+    CHECK(pp::write_costs(read) == text);
+    CHECK(read.times.microbatches() == extents.microbatches);
+    CHECK(read.in_seconds == costs.in_seconds);
+    CHECK(read.memory == costs.memory);
+    CHECK(pp::memory_for(read, extents) == costs.memory);
+    pp::cost_table const same = pp::costs_for(read, extents);
+    for (pp::pass_kind const kind : all_kinds)
+      for (int stage = 0; stage < extents.devices; ++stage)
+        for (int i = 0; i < extents.microbatches; ++i)
+          for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+            pp::pass const what = pp::row_writer::make(kind, stage, i, chunk);
+            CHECK(read.times.duration(what) == costs.times.duration(what));
+            CHECK(same.duration(what) == costs.times.duration(what));
+          }
+    CHECK_THROWS_WITH_AS(
+      (void)pp::costs_for(read, {.devices = extents.devices, .microbatches = 17}),
+      ("costs: the file has the times of " + std::to_string(extents.microbatches) +
+       " microbatches one by one, and this pipeline has 17")
+        .c_str(),
+      std::invalid_argument);
+  }
+}
+
+TEST_CASE("a file says what its microbatches take, in which unit, and what stages hold") {
+  pp::cut_costs const read = pp::read_costs(R"({"pipelining_costs": 1,
+"unit": "ms",
+"microbatches": 2,
+"communication": 0.5,
+"forward": [[1, 2], [3, 4]],
+"backward_input": [[2, 3], [4, 5]],
+"backward_weight": [[1, 1], [1, 1]],
+"activation_bytes": [[100], [300]],
+"resident_bytes": [[7], [9]]})");
+  CHECK(read.chunks == 1);
+  CHECK(read.in_seconds);
+  CHECK(read.times.latency() == 0.5e-3);
+  auto const forward = [](pp::cost_table const& costs, int stage, int microbatch) {
+    return costs.duration(pp::row_writer::make(pp::pass_kind::forward, stage, microbatch));
+  };
+  CHECK(forward(read.times, 0, 0) == 1e-3);
+  CHECK(forward(read.times, 0, 1) == 2e-3);
+  CHECK(forward(read.times, 1, 1) == 4e-3);
+  // As one stage: everything together. As four: halves.
+  pp::shape const one{.devices = 1, .microbatches = 2};
+  CHECK(forward(pp::costs_for(read, one), 0, 1) == doctest::Approx(6e-3));
+  CHECK(pp::memory_for(read, one) == pp::stage_memory{{400}, {}, {16}});
+  pp::shape const four{.devices = 4, .microbatches = 2, .chunks = 2};
+  CHECK(forward(pp::costs_for(read, four), 3, 0) == doctest::Approx(0.75e-3));
+  CHECK(pp::memory_for(read, four) ==
+        pp::stage_memory{{25, 25, 25, 25, 75, 75, 75, 75}, {}, {3.5, 3.5, 4.5, 4.5}});
+}
+
 TEST_CASE("another cut of the same model does the same work") {
   pp::cut_costs const measured{4, 2, random_costs({.devices = 4, .chunks = 2}, 5)};
   auto const work = [](pp::cost_table const& costs, int stages, int chunks, pp::pass_kind kind) {
@@ -162,9 +242,34 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
         "costs, line 2: 'communication' must be a number, 0 or between 1e-12 and 1e12");
   CHECK(refusal_of(with("communication", "comunication")) ==
         "costs, line 2: 'comunication' is no entry of a file of costs; those are pipelining_costs, "
-        "communication, links, message_bytes, forward, backward_input, backward_weight, recompute, "
+        "communication, links, message_bytes, unit, microbatches, activation_bytes, "
+        "weight_input_bytes, resident_bytes, forward, backward_input, backward_weight, recompute, "
         "copy_out, copy_in, gather_weights, scatter_gradients, embed, logits, logits_gradient "
         "and embed_gradient");
+  auto const besides = [](std::string const& entry) {
+    return refusal_of(with("0.5", "0.5,\n" + entry));
+  };
+  CHECK(besides("\"unit\": \"hours\"") ==
+        "costs, line 3: 'unit' must be \"s\", \"ms\", \"us\" or \"ns\"");
+  CHECK(besides("\"unit\": 1") == "costs, line 3: 'unit' must be \"s\", \"ms\", \"us\" or \"ns\"");
+  CHECK(besides("\"unit\": \"s\"") == "it was read");
+  CHECK(besides("\"microbatches\": 2") == "it was read");
+  CHECK(besides("\"microbatches\": 4") ==
+        "costs, line 4: 'forward' has 2 times for stage 0, which must be a multiple of the 4 "
+        "microbatches");
+  for (char const* const count : {"0", "1.5", "70000", "[[2]]"})
+    CHECK(
+      besides(std::string("\"microbatches\": ") + count).find("a whole number from 1 to 65535") !=
+      std::string::npos);
+  CHECK(besides("\"activation_bytes\": [[1, 2], [3, 4]]") == "it was read");
+  for (char const* const bytes :
+       {"[[1, 2]]", "[[1], [2, 3]]", "[[1, 2], [3, -1]]", "[[1, 2], [3, 1e13]]"})
+    CHECK(besides(std::string("\"activation_bytes\": ") + bytes) ==
+          "costs, line 3: 'activation_bytes' needs a list for each of 2 stages, with 2 numbers of "
+          "bytes, 0 or between 1 and 2^40");
+  CHECK(besides("\"resident_bytes\": [[1, 2], [3, 4]]") ==
+        "costs, line 3: 'resident_bytes' needs a list for each of 2 stages, with 1 numbers of "
+        "bytes, 0 or between 1 and 2^40");
   CHECK(refusal_of(with("backward_weight", "recompute")) ==
         "costs: 'backward_weight' is missing; write the file anew by write_costs, from whole steps "
         "of training");

@@ -21,13 +21,16 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace pp = pipelining;
@@ -137,6 +140,187 @@ TEST_CASE("small searches end at the proven optimum") {
         ++all;
       }
   CHECK(equal == all);
+}
+
+namespace {
+
+//! The least makespan of all orders of a chain whose devices hold no more than they may, by looking
+//! at every order of every device.
+class every_order {
+public:
+  every_order(int devices, int microbatches, bool split, pp::cost_table const& cost)
+      : devices_(devices), microbatches_(microbatches), split_(split), cost_(cost) {}
+
+  [[nodiscard]] double least(pp::stage_memory const& memory, std::vector<double> const& room) {
+    std::vector<std::vector<row>> all(static_cast<std::size_t>(devices_));
+    for (int device = 0; device < devices_; ++device) {
+      auto const at = static_cast<std::size_t>(device);
+      grow({}, std::vector<int>(static_cast<std::size_t>(microbatches_)), [&](row const& one) {
+        if (peak(one, memory, device) <= room[at])
+          all[at].push_back(one);
+      });
+    }
+    double best = std::numeric_limits<double>::infinity();
+    std::vector<row const*> chosen;
+    choose(all, chosen, best);
+    return best;
+  }
+
+private:
+  struct step {
+    int part; //!< 0 forward, 1 backward or backward_input, 2 backward_weight
+    int microbatch;
+  };
+  using row = std::vector<step>;
+
+  void grow(row one, std::vector<int> done, auto const& use) {
+    int const parts = split_ ? 3 : 2;
+    if (static_cast<int>(one.size()) == parts * microbatches_)
+      return use(one);
+    for (int i = 0; i < microbatches_; ++i)
+      if (int& part = done[static_cast<std::size_t>(i)]; part < parts) {
+        one.push_back({part++, i});
+        grow(one, done, use);
+        one.pop_back();
+        --part;
+      }
+  }
+  [[nodiscard]] double peak(row const& one, pp::stage_memory const& memory, int device) const {
+    auto const at = static_cast<std::size_t>(device);
+    double held = memory.resident[at];
+    double most = held;
+    double const all = memory.activation[at];
+    double const waits = memory.weight_input[at];
+    for (step const& each : one) {
+      held += each.part == 0 ? all : 0;
+      most = std::max(most, held);
+      held -= each.part == 0 ? 0 : !split_ ? all : each.part == 1 ? all - waits : waits;
+    }
+    return most;
+  }
+  void
+  choose(std::vector<std::vector<row>> const& all, std::vector<row const*>& chosen, double& best) {
+    if (chosen.size() == all.size()) {
+      best = std::min(best, makespan(chosen));
+      return;
+    }
+    for (row const& one : all[chosen.size()]) {
+      chosen.push_back(&one);
+      choose(all, chosen, best);
+      chosen.pop_back();
+    }
+  }
+  [[nodiscard]] double time(step const& what, int device) const {
+    pp::pass_kind const kinds[] = {pp::pass_kind::forward,
+                                   split_ ? pp::pass_kind::backward_input : pp::pass_kind::backward,
+                                   pp::pass_kind::backward_weight};
+    return cost_.duration(pp::row_writer::make(kinds[what.part], device, what.microbatch));
+  }
+  [[nodiscard]] double makespan(std::vector<row const*> const& rows) const {
+    double ends[3][3][3]; // [part][device][microbatch]; negative: not yet
+    std::fill_n(&ends[0][0][0], 27, -1.0);
+    std::vector<std::size_t> at(rows.size());
+    std::vector<double> free(rows.size());
+    std::size_t left = rows.size() * rows.front()->size();
+    for (bool moved = true; moved && left > 0;) {
+      moved = false;
+      for (int device = 0; device < devices_; ++device) {
+        auto const d = static_cast<std::size_t>(device);
+        while (at[d] < rows[d]->size()) {
+          step const what = (*rows[d])[at[d]];
+          int const before = what.part == 0 ? device - 1 : what.part == 1 ? device + 1 : device;
+          double ready = 0;
+          if (what.part < 2 && before >= 0 && before < devices_) {
+            double const sent = ends[what.part][before][what.microbatch];
+            if (sent < 0)
+              break;
+            ready = sent + cost_.latency();
+          }
+          free[d] = std::max(free[d], ready) + time(what, device);
+          ends[what.part][device][what.microbatch] = free[d];
+          ++at[d];
+          --left;
+          moved = true;
+        }
+      }
+    }
+    return left > 0 ? std::numeric_limits<double>::infinity()
+                    : *std::max_element(free.begin(), free.end());
+  }
+
+  int devices_;
+  int microbatches_;
+  bool split_;
+  pp::cost_table const& cost_;
+};
+
+} // namespace
+
+TEST_CASE(
+  "with limits in bytes no device holds more than it may, and small orders are the shortest") {
+  std::mt19937_64 random(5);
+  int equal = 0;
+  int all = 0;
+  for (auto const& [devices, microbatches, split] :
+       {std::tuple{2, 2, true}, std::tuple{2, 3, false}, std::tuple{3, 2, false}})
+    for (int draw = 0; draw < 20; ++draw) {
+      CAPTURE(devices);
+      CAPTURE(draw);
+      orders_list const starts{
+        pp::make_orders(pp::OneFOneB{}, pp::pipeline_size{devices, microbatches})};
+      pp::cost_table cost =
+        random_costs(starts[0].over.extents, random()).by_microbatch(microbatches);
+      pp::stage_memory memory;
+      std::vector<double> room;
+      for (int device = 0; device < devices; ++device) {
+        for (int i = 0; i < microbatches; ++i)
+          cost.set(pp::row_writer::make(pp::pass_kind::forward, device, i),
+                   static_cast<double>(3 + random() % 9));
+        memory.activation.push_back(static_cast<double>(10 + random() % 20));
+        memory.weight_input.push_back(static_cast<double>(1 + random() % 10));
+        memory.resident.push_back(static_cast<double>(random() % 50));
+        room.push_back(memory.resident.back() +
+                       memory.activation.back() * (1 + static_cast<double>(random() % 8) / 4));
+      }
+      double const least = every_order(devices, microbatches, split, cost).least(memory, room);
+      pp::order_search_options const options{
+        .room = room, .memory = memory, .split_backward = split, .most_moves = 20000};
+      pp::found_order const found =
+        pp::search_order(std::span<pp::device_orders const>(starts), cost, options);
+      std::vector<double> const held = pp::device_bytes(found.table, memory);
+      for (std::size_t device = 0; device < room.size(); ++device)
+        CHECK(held[device] <= room[device]);
+      CHECK(pp::makespan(found.table) >= least * (1 - 1e-12));
+      equal += pp::makespan(found.table) <= least * (1 + 1e-12) ? 1 : 0;
+      ++all;
+    }
+  CHECK(equal == all);
+}
+
+TEST_CASE("limits in bytes that cannot be are refused") {
+  orders_list const starts{pp::make_orders(pp::OneFOneB{}, pp::pipeline_size{2, 4})};
+  auto const message = [&](pp::order_search_options const& options) -> std::string {
+    try {
+      (void)pp::search_order(
+        std::span<pp::device_orders const>(starts), pp::uniform_cost{}, options);
+    } catch (std::invalid_argument const& error) {
+      return error.what();
+    }
+    return "it was found";
+  };
+  pp::stage_memory const memory{{100, 100}, {40, 40}, {50, 70}};
+  CHECK(message({.room = {150, 170}, .memory = memory}) == "it was found");
+  CHECK(message({.room = {150, 169}, .memory = memory}) ==
+        "search_order: no order keeps the limit of device 1, which has 99 bytes beside what is "
+        "always there; a microbatch takes 100 of them");
+  CHECK(message({.memory_limit = 2, .room = {150, 170}, .memory = memory}) ==
+        "search_order: the limit is in slots or in bytes; give one of them");
+  CHECK(message({.room = {150}, .memory = memory}).find("give room for each device") !=
+        std::string::npos);
+  CHECK(message({.room = {150, 170}, .memory = {{100}, {}, {}}}).find("give room for each") !=
+        std::string::npos);
+  CHECK(message({.room = {150, 170}, .memory = {{100, 100}, {40, 101}, {}}})
+          .find("is a part of the activation") != std::string::npos);
 }
 
 TEST_CASE("the length that moves keep up is that of a whole simulation, and so is what is held") {

@@ -57,7 +57,9 @@ struct key_consumer {
   }
 
   //! Starts dQ: gradients [64 queries, 128 keys] times keys [128, 64]. At head dim 64 a consumer
-  //! has half of the queries, at 128 half of the head dim.
+  //! has half of the queries, else a panel of the head dim. Where heads are not whole panels the
+  //! second one multiplies zeros, too: products of two widths in branches would wait for each
+  //! other.
   __forceinline__ __device__ void start_queries() {
     int const share = steps.walk.consumer();
     auto const gradients =

@@ -22,9 +22,9 @@ namespace pipelining::inline v0_3::attention {
 //! their values, queries and dO come in steps, through a ring of stages.
 template <int Dim>
 struct hopper_backward_shape {
-  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
-                "attention::hopper_backward_shape: the head dim must be 64, 128 or 256, because "
-                "tiles are laid out for these");
+  static_assert(detail::are_kernel_dims(Dim) && detail::query_dim(Dim) == detail::value_dim(Dim),
+                "attention::hopper_backward_shape: the head dim must be 64, 80, 96, 112, 128 or "
+                "256, because tiles of other widths are not laid out");
   static constexpr int dim = Dim;                       //!< elements of a head
   static constexpr int consumers = 2;                   //!< warpgroups that multiply
   static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
@@ -38,9 +38,9 @@ struct hopper_backward_shape {
     detail::queries_of_step(kernel_family::hopper, Dim); //!< queries of a stage
   //! Queries whose weights a consumer makes at once.
   static constexpr int part = is_wide ? 32 : 64;
-  static constexpr int parts = Dim == 64 ? 2 : 1;         //!< of a step that a consumer makes
-  static constexpr int stages = is_wide ? 2 : 3;          //!< steps on the way
-  static constexpr int row_bytes = Dim * 2;               //!< of one query, key, value or dO
+  static constexpr int parts = Dim == 64 ? 2 : 1; //!< of a step that a consumer makes
+  static constexpr int stages = is_wide ? 2 : 3;  //!< steps on the way
+  static constexpr int row_bytes = detail::row_elements(Dim) * 2; //!< of a query, key, value or dO
   static constexpr int own_tile_bytes = rows * row_bytes; //!< one tile of keys, or of values
   static constexpr int own_bytes = 2 * own_tiles * own_tile_bytes; //!< all keys and values
   static constexpr int tile_bytes = step * row_bytes;              //!< one tile of a stage

@@ -91,7 +91,10 @@ struct key_steps {
       thread_anew() * 4 + walk.consumer() * (Count * 128 - 128 * 4);
 #pragma unroll
     for (int n = 0; n < Count / 4; ++n) {
-      add_four(to + n * 128 * 4, of_query + 4 * n);
+      // Of heads that are not whole panels the second consumer has the rest.
+      if (Dim % panel_width == 0 || n < Dim % panel_width / 8 || walk.consumer() == 0) {
+        add_four(to + n * 128 * 4, of_query + 4 * n);
+      }
     }
     if constexpr (Order == query_order::kept) {
       arrive_warp(walk.memory.added(), walk.lane() == 0);

@@ -12,6 +12,7 @@
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
+#include <pipe/planner/cut/stage_memory.hpp>
 #include <pipe/planner/model/flat_json.hpp>
 #include <pipe/planner/model/measured.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -31,11 +32,13 @@ namespace pipelining::inline v0_3 {
 
 //! @brief The times of a model that is cut into stages, its sequences into chunks.
 struct cut_costs {
-  int stages = 1;                             //!< S, equal shares of the layers
-  int chunks = 1;                             //!< C, equal shares of a sequence
-  cost_table times;                           //!< of that cut, in one unit; runners measure seconds
+  int stages = 1;   //!< S, equal shares of the layers
+  int chunks = 1;   //!< C, equal shares of a sequence
+  cost_table times; //!< of that cut, in one unit, perhaps by microbatch; runners measure seconds
   std::vector<detail::measured_link> links{}; //!< where messages between devices were told apart
   double message_bytes = 0;                   //!< of a message of one chunk, for `links`
+  bool in_seconds = false;                    //!< whether the file says a unit, read as seconds
+  stage_memory memory{};                      //!< of that cut, where it is known
 };
 
 namespace detail {
@@ -48,6 +51,29 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
   return static_cast<double>(std::max<std::int64_t>(end - begin, 0)) / static_cast<double>(others);
 }
 
+//! What the old stages and chunks that lie in a new one have together, each by its part.
+//! @param of `of(stage, chunk)` of the old cut
+[[nodiscard]] double
+sum_of_parts(auto const& measured, shape const& extents, int stage, int chunk, auto const& of) {
+  int const new_stages = stages(extents);
+  auto const first = [](int piece, int old_pieces, int pieces) {
+    return static_cast<int>(std::int64_t{piece} * old_pieces / pieces);
+  };
+  auto const behind_last = [](int piece, int old_pieces, int pieces) {
+    return static_cast<int>((std::int64_t{piece + 1} * old_pieces + pieces - 1) / pieces);
+  };
+  double sum = 0;
+  for (int s = first(stage, measured.stages, new_stages);
+       s < behind_last(stage, measured.stages, new_stages);
+       ++s)
+    for (int c = first(chunk, measured.chunks, extents.chunks);
+         c < behind_last(chunk, measured.chunks, extents.chunks);
+         ++c)
+      sum += of(s, c) * part_inside(s, measured.stages, stage, new_stages) *
+             part_inside(c, measured.chunks, chunk, extents.chunks);
+  return sum;
+}
+
 } // namespace detail
 
 //! @brief The costs of the same model in another cut, such as another schedule has: times are
@@ -57,37 +83,50 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
 //! pass. Finer ones take equal shares, whatever they hold. A message of a chunk has its share of
 //! the bytes. Its time is the time of its link, where that was measured, else of the median
 //! message.
-//! @complexity O(S + S') (C + C') for the old and the new numbers of stages and chunks
+//! @throws std::invalid_argument where microbatches have times of their own and the pipeline has
+//! another number of them.
+//! @complexity O(S + S') (C + C') B for the old and the new numbers of stages and chunks, and B
+//! microbatches with times of their own
 //! @source own derivation
 [[nodiscard]] inline cost_table costs_for(cut_costs const& measured, shape const& extents) {
+  int const own_times = measured.times.microbatches();
+  if (own_times > 1 && own_times != extents.microbatches)
+    throw std::invalid_argument("costs: the file has the times of " + std::to_string(own_times) +
+                                " microbatches one by one, and this pipeline has " +
+                                std::to_string(extents.microbatches));
   cost_table result = measured.times.reshaped(extents, measured.times.latency());
   for (detail::measured_link const& link : measured.links)
     if (link.from < extents.devices && link.to < extents.devices)
       result.set_link(link.from,
                       link.to,
                       link.seconds(measured.message_bytes * measured.chunks / extents.chunks));
-  int const new_stages = stages(extents);
-  auto const first = [](int piece, int old_pieces, int pieces) {
-    return static_cast<int>(std::int64_t{piece} * old_pieces / pieces);
-  };
-  auto const behind_last = [](int piece, int old_pieces, int pieces) {
-    return static_cast<int>((std::int64_t{piece + 1} * old_pieces + pieces - 1) / pieces);
-  };
-  for (int stage = 0; stage < new_stages; ++stage)
+  for (int stage = 0; stage < stages(extents); ++stage)
     for (int chunk = 0; chunk < extents.chunks; ++chunk)
-      for (timed_kind const& one : measured.times.kinds()) {
-        double time = 0;
-        for (int s = first(stage, measured.stages, new_stages);
-             s < behind_last(stage, measured.stages, new_stages);
-             ++s)
-          for (int c = first(chunk, measured.chunks, extents.chunks);
-               c < behind_last(chunk, measured.chunks, extents.chunks);
-               ++c)
-            time += measured.times.duration(row_writer::make(one.kind, s, 0, c)) *
-                    detail::part_inside(s, measured.stages, stage, new_stages) *
-                    detail::part_inside(c, measured.chunks, chunk, extents.chunks);
-        result.set(one.kind, stage, chunk, time);
-      }
+      for (timed_kind const& one : measured.times.kinds())
+        for (int microbatch = 0; microbatch < own_times; ++microbatch)
+          result.set(row_writer::make(one.kind, stage, microbatch, chunk),
+                     detail::sum_of_parts(measured, extents, stage, chunk, [&](int s, int c) {
+                       return measured.times.duration(row_writer::make(one.kind, s, microbatch, c));
+                     }));
+  return result;
+}
+
+//! @brief The bytes of the same model in another cut, spread as times are. Empty lists stay empty.
+//! @complexity as of `costs_for`
+[[nodiscard]] inline stage_memory memory_for(cut_costs const& measured, shape const& extents) {
+  stage_memory result;
+  shape const whole{.devices = stages(extents)};
+  auto const spread =
+    [&](std::vector<double> const& from, std::vector<double>& to, shape const& over, int chunks) {
+      for (int stage = 0; !from.empty() && stage < stages(extents); ++stage)
+        for (int chunk = 0; chunk < over.chunks; ++chunk)
+          to.push_back(detail::sum_of_parts(measured, over, stage, chunk, [&](int s, int c) {
+            return c < chunks ? from[static_cast<std::size_t>(s * chunks + c)] : 0;
+          }));
+    };
+  spread(measured.memory.activation, result.activation, extents, measured.chunks);
+  spread(measured.memory.weight_input, result.weight_input, extents, measured.chunks);
+  spread(measured.memory.resident, result.resident, whole, 1);
   return result;
 }
 
@@ -97,6 +136,26 @@ inline constexpr char const* format_of_costs = "pipelining_costs";
 inline constexpr char const* message_of_costs = "communication";
 inline constexpr char const* links_of_costs = "links";
 inline constexpr char const* bytes_of_costs = "message_bytes";
+inline constexpr char const* unit_of_costs = "unit";
+inline constexpr char const* microbatches_of_costs = "microbatches";
+
+//! A list of bytes by stage, and where it is kept.
+struct named_bytes {
+  char const* name;
+  std::vector<double> stage_memory::*list;
+  bool by_chunk; //!< else one number per stage
+};
+inline constexpr named_bytes memory_of_costs[] = {
+  {"activation_bytes", &stage_memory::activation, true},
+  {"weight_input_bytes", &stage_memory::weight_input, true},
+  {"resident_bytes", &stage_memory::resident, false}};
+
+//! A unit of time.
+struct time_unit {
+  char const* name;
+  double in_second; //!< so many are a second
+};
+inline constexpr time_unit time_units[] = {{"s", 1}, {"ms", 1e3}, {"us", 1e6}, {"ns", 1e9}};
 
 //! The extents of a cut, for a table of its times.
 [[nodiscard]] inline shape extents_of_cut(int stages, int chunks) {
@@ -136,9 +195,56 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
   return found->second;
 }
 
-//! The times of a kind, [stage][chunk], where the file has them.
-[[nodiscard]] inline std::vector<std::vector<double>> times_in_costs(flat_json const& file,
-                                                                     timed_kind const& kind) {
+//! How many of the file's units of time are one of ours: of a second, where it says its unit.
+[[nodiscard]] inline double unit_in_costs(flat_json const& file) {
+  if (!file.names().contains(unit_of_costs))
+    return 1;
+  auto const found = file.words().find(unit_of_costs);
+  for (time_unit const& each : time_units)
+    if (found != file.words().end() && found->second == each.name)
+      return each.in_second;
+  refuse_costs(file, unit_of_costs, "must be \"s\", \"ms\", \"us\" or \"ns\"");
+}
+
+//! The microbatches that have times of their own; 1 where the file has none.
+[[nodiscard]] inline int microbatches_in_costs(flat_json const& file) {
+  if (!file.names().contains(microbatches_of_costs))
+    return 1;
+  constexpr number_range most{1, 65535, false, "a whole number from 1 to 65535"};
+  double const count = number_in_costs(file, microbatches_of_costs, most);
+  if (count != static_cast<int>(count))
+    refuse_costs(file, microbatches_of_costs, std::string("must be ") + most.words);
+  return static_cast<int>(count);
+}
+
+//! Bytes of stages and chunks, one after the other, where the file has them.
+[[nodiscard]] inline std::vector<double> bytes_in_costs(flat_json const& file,
+                                                        named_bytes const& of,
+                                                        std::size_t stages,
+                                                        std::size_t chunks) {
+  std::vector<double> all;
+  if (!file.names().contains(of.name))
+    return all;
+  std::size_t const each = of.by_chunk ? chunks : 1;
+  std::vector<std::vector<double>> const rows = file.rows(of.name);
+  for (std::vector<double> const& row : rows)
+    for (double const bytes : row) {
+      all.push_back(bytes);
+      if (row.size() != each || !byte_range.contains(bytes))
+        all.clear(); // and never as long as is wanted again
+    }
+  if (rows.size() != stages || all.size() != stages * each)
+    refuse_costs(file,
+                 of.name,
+                 "needs a list for each of " + std::to_string(stages) + " stages, with " +
+                   std::to_string(each) + " numbers of bytes, " + byte_range.words);
+  return all;
+}
+
+//! The times of a kind, [stage][microbatch][chunk], where the file has them.
+//! @param in_unit so many of its units are one of ours
+[[nodiscard]] inline std::vector<std::vector<double>>
+times_in_costs(flat_json const& file, timed_kind const& kind, double in_unit) {
   std::vector<std::vector<double>> rows;
   char const* const name = kind.word.c_str();
   if (file.names().contains(name))
@@ -158,18 +264,21 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
                    "has another number of times for stage " + std::to_string(stage) + " (" +
                      std::to_string(rows[stage].size()) + ") than for stage 0 (" +
                      std::to_string(rows.front().size()) + "); every stage needs one per chunk");
-    for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk)
+    for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk) {
+      rows[stage][chunk] /= in_unit;
       if (!time_range.contains(rows[stage][chunk]))
         refuse_costs(file,
                      name,
                      "has a time for stage " + std::to_string(stage) + ", chunk " +
                        std::to_string(chunk) + " that is not " + time_range.words);
+    }
   }
   return rows;
 }
 
 //! The links, where the file has them: [from, to, seconds, seconds per byte] each.
-[[nodiscard]] inline std::vector<measured_link> links_in_costs(flat_json const& file) {
+[[nodiscard]] inline std::vector<measured_link> links_in_costs(flat_json const& file,
+                                                               double in_unit) {
   std::vector<measured_link> links;
   if (!file.names().contains(links_of_costs))
     return links;
@@ -178,23 +287,30 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
       return number >= 0 && number <= 65535 && number == static_cast<int>(number);
     };
     if (row.size() != 4 || !is_device(row[0]) || !is_device(row[1]) || row[0] == row[1] ||
-        !time_range.contains(row[2]) || !byte_time_range.contains(row[3]))
+        !time_range.contains(row[2] / in_unit) || !byte_time_range.contains(row[3] / in_unit))
       refuse_costs(file,
                    links_of_costs,
                    "needs of every link two different devices, the seconds of an empty message (" +
                      std::string(time_range.words) + ") and those of a byte (" +
                      byte_time_range.words + "); link " + std::to_string(links.size()) +
                      " has others");
-    links.push_back({static_cast<int>(row[0]), static_cast<int>(row[1]), row[2], row[3]});
+    links.push_back(
+      {static_cast<int>(row[0]), static_cast<int>(row[1]), row[2] / in_unit, row[3] / in_unit});
   }
   return links;
 }
 
-//! The entries that a file of costs may have besides its format.
+//! The entries that a file of costs may have besides its format, kinds and bytes of stages.
+inline constexpr char const* entries_of_costs[] = {
+  message_of_costs, links_of_costs, bytes_of_costs, unit_of_costs, microbatches_of_costs};
+
+//! All of them.
 [[nodiscard]] inline std::string list_entries(std::span<timed_kind const> kinds) {
   std::string text;
-  for (char const* const name : {message_of_costs, links_of_costs, bytes_of_costs})
+  for (char const* const name : entries_of_costs)
     text += std::string(", ") + name;
+  for (named_bytes const& each : memory_of_costs)
+    text += std::string(", ") + each.name;
   for (timed_kind const& kind : kinds)
     text += std::string(&kind == &kinds.back() ? " and " : ", ") + kind.word.c_str();
   return text;
@@ -202,8 +318,11 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
 
 inline void check_names_in_costs(flat_json const& file, std::span<timed_kind const> kinds) {
   for (auto const& [name, place] : file.names()) {
-    bool known = name == format_of_costs || name == message_of_costs || name == links_of_costs ||
-                 name == bytes_of_costs;
+    bool known = name == format_of_costs;
+    for (char const* const each : entries_of_costs)
+      known = known || name == each;
+    for (named_bytes const& each : memory_of_costs)
+      known = known || name == each.name;
     for (timed_kind const& kind : kinds)
       known = known || name == kind.word.c_str();
     if (!known)
@@ -248,55 +367,93 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
 
 } // namespace detail
 
-//! @brief Costs as the text of a file: the time of every kind on every stage for every chunk, and
-//! of a message. Kinds that take no time are left out.
+namespace detail {
+
+//! The times of a kind, [stage][microbatch][chunk]; empty where it takes none and need not.
+[[nodiscard]] inline std::string rows_of_costs(cut_costs const& costs, timed_kind const& kind) {
+  std::string rows;
+  bool any = kind.needed;
+  int const count = costs.times.microbatches() * costs.chunks;
+  for (int stage = 0; stage < costs.stages; ++stage) {
+    rows += stage == 0 ? "\n[" : ",\n[";
+    for (int i = 0; i < count; ++i) {
+      double const time = costs.times.duration(
+        row_writer::make(kind.kind, stage, i / costs.chunks, i % costs.chunks));
+      rows += i == 0 ? "" : ", ";
+      append_cost(rows, time);
+      any = any || time > 0;
+    }
+    rows += "]";
+  }
+  return any ? rows : std::string();
+}
+
+} // namespace detail
+
+//! @brief Costs as the text of a file, all that `read_costs` reads: the time of every kind on every
+//! stage for every chunk, perhaps of every microbatch, and of a message, bytes of stages, the unit.
+//! Kinds that take no time are left out.
+//! @throws std::out_of_range where the costs are of fewer stages or chunks, std::invalid_argument
+//! where a time is beyond `time_range`. Shorter ones are written as 0.
+//! @complexity O(S C) for each microbatch with times of its own
+[[nodiscard]] inline std::string write_costs(cut_costs const& costs) {
+  std::string out = "{\"pipelining_costs\": 1,\n";
+  if (costs.in_seconds)
+    out += "\"unit\": \"s\",\n";
+  if (costs.times.microbatches() > 1)
+    out += "\"microbatches\": " + std::to_string(costs.times.microbatches()) + ",\n";
+  out += "\"communication\": ";
+  detail::append_cost(out, costs.times.latency());
+  if (!costs.links.empty())
+    detail::append_links(out, costs.links, costs.message_bytes);
+  for (timed_kind const& kind : costs.times.kinds())
+    if (std::string const rows = detail::rows_of_costs(costs, kind); !rows.empty())
+      out += std::string(",\n\"") + kind.word.c_str() + "\": [" + rows + "]";
+  for (detail::named_bytes const& each : detail::memory_of_costs) {
+    std::vector<double> const& all = costs.memory.*each.list;
+    int const count = each.by_chunk ? costs.chunks : 1;
+    for (int i = 0; i < static_cast<int>(all.size()); ++i) {
+      if (i == 0)
+        out += std::string(",\n\"") + each.name + "\": [";
+      out += i % count > 0 ? ", " : i > 0 ? "],\n[" : "\n[";
+      detail::append_cost(out, all[static_cast<std::size_t>(i)], byte_range);
+    }
+    out += all.empty() ? "" : "]]";
+  }
+  return out + "}\n";
+}
+
+//! @brief The same of costs as a runner gives them.
 //! @param links as `fit_links` gives them; none: the links of the cost table, where it has any.
 //! @param message_bytes of a message of one chunk: what the time per byte of links is of.
 //! @param extents of the pipeline that the costs are of, for example of the step that `costs_of`
 //! has read.
-//! @throws std::out_of_range where the costs are of fewer stages or chunks, std::invalid_argument
-//! where a time is beyond `time_range`. Shorter ones are written as 0.
-//! @complexity O(S C)
 [[nodiscard]] inline std::string write_costs(shape const& extents,
                                              cost_table const& costs,
                                              std::span<detail::measured_link const> links = {},
                                              double message_bytes = 0) {
-  std::string out = "{\"pipelining_costs\": 1,\n\"communication\": ";
-  detail::append_cost(out, costs.latency());
-  std::vector<detail::measured_link> const known =
-    links.empty() ? detail::links_of_table(costs, extents.devices)
-                  : std::vector<detail::measured_link>(links.begin(), links.end());
-  if (!known.empty())
-    detail::append_links(out, known, message_bytes);
-  for (timed_kind const& kind : costs.kinds()) {
-    std::string rows;
-    bool any = kind.needed;
-    for (int stage = 0; stage < stages(extents); ++stage) {
-      rows += stage == 0 ? "\n[" : ",\n[";
-      for (int chunk = 0; chunk < extents.chunks; ++chunk) {
-        double const time = costs.duration(row_writer::make(kind.kind, stage, 0, chunk));
-        rows += chunk == 0 ? "" : ", ";
-        detail::append_cost(rows, time);
-        any = any || time > 0;
-      }
-      rows += "]";
-    }
-    if (any)
-      out += std::string(",\n\"") + kind.word.c_str() + "\": [" + rows + "]";
-  }
-  return out + "}\n";
+  return write_costs({.stages = stages(extents),
+                      .chunks = extents.chunks,
+                      .times = costs,
+                      .links = links.empty()
+                                 ? detail::links_of_table(costs, extents.devices)
+                                 : std::vector<detail::measured_link>(links.begin(), links.end()),
+                      .message_bytes = message_bytes});
 }
 
 namespace detail {
 
 //! The times of all kinds of a file. @param first those of the first kind of the table
 //! @return what the kinds that each step needs take together
-inline double
-set_times(flat_json const& file, std::vector<std::vector<double>> const& first, cost_table& times) {
+inline double set_times(flat_json const& file,
+                        std::vector<std::vector<double>> const& first,
+                        double in_unit,
+                        int chunks,
+                        cost_table& times) {
   double work = 0;
   std::string const named(times.kinds().front().word.c_str());
   for (timed_kind const& kind : times.kinds()) {
-    std::vector<std::vector<double>> rows = times_in_costs(file, kind);
+    std::vector<std::vector<double>> rows = times_in_costs(file, kind, in_unit);
     if (rows.empty() && kind.is == role::again)
       rows = first;
     if (rows.empty())
@@ -309,9 +466,10 @@ set_times(flat_json const& file, std::vector<std::vector<double>> const& first, 
                      "' of " + std::to_string(first.size()) + " x " +
                      std::to_string(first.front().size()) + "; all are of the same cut");
     for (std::size_t stage = 0; stage < rows.size(); ++stage)
-      for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk) {
-        double const time = rows[stage][chunk];
-        times.set(kind.kind, static_cast<int>(stage), static_cast<int>(chunk), time);
+      for (int i = 0; i < static_cast<int>(rows[stage].size()); ++i) {
+        double const time = rows[stage][static_cast<std::size_t>(i)];
+        times.set(row_writer::make(kind.kind, static_cast<int>(stage), i / chunks, i % chunks),
+                  time);
         work += kind.needed ? time : 0;
       }
   }
@@ -330,22 +488,37 @@ set_times(flat_json const& file, std::vector<std::vector<double>> const& first, 
   detail::flat_json const file(json);
   cost_table const none(of, {}, {});
   detail::check_names_in_costs(file, none.kinds());
-  double const message = detail::number_in_costs(file, detail::message_of_costs, time_range);
+  double const in_unit = detail::unit_in_costs(file);
+  int const microbatches = detail::microbatches_in_costs(file);
+  double const message =
+    detail::number_in_costs(file, detail::message_of_costs, time_range) / in_unit;
   timed_kind const& first = none.kinds().front();
-  std::vector<std::vector<double>> const rows = detail::times_in_costs(file, first);
+  std::vector<std::vector<double>> const rows = detail::times_in_costs(file, first, in_unit);
   std::size_t const most = 65535;
-  if (rows.size() > most || rows.front().size() > most)
+  std::size_t const own_times = static_cast<std::size_t>(microbatches);
+  if (rows.front().size() % own_times != 0)
+    detail::refuse_costs(file,
+                         first.word.c_str(),
+                         "has " + std::to_string(rows.front().size()) +
+                           " times for stage 0, which must be a multiple of the " +
+                           std::to_string(microbatches) + " microbatches");
+  if (rows.size() > most || rows.front().size() / own_times > most)
     detail::refuse_costs(file, first.word.c_str(), "has more than 65535 stages or chunks");
   int const stage_count = static_cast<int>(rows.size());
-  int const chunk_count = static_cast<int>(rows.front().size());
+  int const chunk_count = static_cast<int>(rows.front().size() / own_times);
   cut_costs result{
     stage_count,
     chunk_count,
-    cost_table(of, detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message}),
-    detail::links_in_costs(file)};
+    cost_table(of, detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message})
+      .by_microbatch(microbatches),
+    detail::links_in_costs(file, in_unit)};
   if (!result.links.empty())
     result.message_bytes = detail::number_in_costs(file, detail::bytes_of_costs, byte_range);
-  if (!(detail::set_times(file, rows, result.times) > 0))
+  result.in_seconds = file.names().contains(detail::unit_of_costs);
+  for (detail::named_bytes const& each : detail::memory_of_costs)
+    result.memory.*each.list =
+      detail::bytes_in_costs(file, each, rows.size(), rows.front().size() / own_times);
+  if (!(detail::set_times(file, rows, in_unit, chunk_count, result.times) > 0))
     detail::refuse_costs(
       file, first.word.c_str(), "and the backward passes take no time; measure again");
   return result;

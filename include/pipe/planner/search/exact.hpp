@@ -89,8 +89,15 @@ struct tick_scale {
   return {1000};
 }
 
-[[nodiscard]] double time_of(cost_model auto const& cost, pass_kind kind, int stage) {
-  return cost.duration(row_writer::make(kind, stage, 0));
+//! @throws std::invalid_argument where microbatches take unlike times
+[[nodiscard]] double
+time_of(cost_model auto const& cost, pass_kind kind, int stage, int microbatches) {
+  double const first = cost.duration(row_writer::make(kind, stage, 0));
+  for (int i = 1; i < microbatches; ++i)
+    if (double{cost.duration(row_writer::make(kind, stage, i))} != first)
+      throw std::invalid_argument(
+        "shortest_order: every microbatch must take the same times; proofs are of those only");
+  return first;
 }
 
 inline void check_exact(shape const& extents, exact_options const& options) {
@@ -146,18 +153,22 @@ inline void check_exact(shape const& extents, exact_options const& options) {
   }
   for (int stage = 0; stage < world.stages; ++stage) {
     for (pass_kind const kind : detail::split_kinds(training))
-      times.push_back(time_of(cost, kind, stage));
+      times.push_back(time_of(cost, kind, stage, world.microbatches));
     if (world.recomputes)
-      times.push_back(time_of(cost, kind_with(training, role::forward), stage) * options.recompute);
+      times.push_back(time_of(cost, kind_with(training, role::forward), stage, world.microbatches) *
+                      options.recompute);
   }
   scale = scale_of(times);
   world.copy = options.copy < 0 ? -1 : scale(options.copy);
   for (int stage = 0; stage < world.stages; ++stage) {
     world.device[stage] = device_of(extents, stage);
-    double const forward = time_of(cost, kind_with(training, role::forward), stage);
+    double const forward =
+      time_of(cost, kind_with(training, role::forward), stage, world.microbatches);
     world.forward[stage] = scale(forward);
-    world.input[stage] = scale(time_of(cost, kind_with(training, role::input), stage));
-    world.weight[stage] = scale(time_of(cost, kind_with(training, role::weights), stage));
+    world.input[stage] =
+      scale(time_of(cost, kind_with(training, role::input), stage, world.microbatches));
+    world.weight[stage] =
+      scale(time_of(cost, kind_with(training, role::weights), stage, world.microbatches));
     world.again[stage] = world.recomputes ? scale(forward * options.recompute) : 0;
     world.up[stage] = stage > 0 ? scale(message(stage, stage - 1)) : 0;
     world.down[stage] = stage + 1 < world.stages ? scale(message(stage, stage + 1)) : 0;

@@ -10,12 +10,14 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/planner/cut/stage_memory.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -58,12 +60,12 @@ struct graph_edge {
 //! are no part of it.
 struct order_graph {
   int devices = 0;
-  int memory_limit = 0;              // slots of a device
+  std::vector<std::int64_t> room;    // by device: slots, or bytes, see `count_bytes`
   std::vector<pass> passes;          // by node
   std::vector<double> times;         // by node
   std::vector<std::int32_t> holders; // by node: its device
-  std::vector<std::int8_t> taken;    // by node: slots at its start
-  std::vector<std::int8_t> freed;    // by node: slots at its end
+  std::vector<std::int64_t> taken;   // by node: of the room, at its start
+  std::vector<std::int64_t> freed;   // by node: of the room, at its end
   std::vector<graph_edge> before;    // whom a node waits for, node after node
   std::vector<std::int32_t> first_before;
   std::vector<graph_edge> after; // who waits for a node
@@ -159,7 +161,7 @@ inline void count_spans(order_graph& graph) {
                                      int memory_limit) {
   order_graph graph;
   graph.devices = over.extents.devices;
-  graph.memory_limit = memory_limit;
+  graph.room.assign(rows.size(), memory_limit);
   graph.waits.assign(rows.size(), 0);
   std::vector<graph_node> node_of(static_cast<std::size_t>(pass_indices(over)), no_node);
   pool_effect const effects = effect_on(*over.declared, slot_class::activation);
@@ -169,8 +171,8 @@ inline void count_spans(order_graph& graph) {
       graph.passes.push_back(what);
       graph.times.push_back(checked_duration(cost, what));
       graph.holders.push_back(device_of(over, what));
-      graph.taken.push_back(static_cast<std::int8_t>(effects.taken[index_of(what.kind)]));
-      graph.freed.push_back(static_cast<std::int8_t>(effects.freed[index_of(what.kind)]));
+      graph.taken.push_back(effects.taken[index_of(what.kind)]);
+      graph.freed.push_back(effects.freed[index_of(what.kind)]);
     }
   double const latency = checked_latency(cost);
   std::span<double const> const links = checked_links(cost, graph.devices);
@@ -200,6 +202,28 @@ inline void count_spans(order_graph& graph) {
   }
   find_paths(graph);
   return graph;
+}
+
+//! Makes the graph count bytes in place of slots, each rounded up.
+//! @param room [P] bytes of each device, those that are always there included
+//! @pre the flow is training's, and the bytes are of its stages and chunks
+inline void count_bytes(order_graph& graph,
+                        pipeline_view const& over,
+                        stage_memory memory,
+                        std::span<double const> room) {
+  for (std::vector<double>* const all : {&memory.activation, &memory.weight_input})
+    for (double& bytes : *all)
+      bytes = std::ceil(bytes);
+  std::vector<double> const resident = resident_bytes(memory, over);
+  for (std::size_t device = 0; device < room.size(); ++device)
+    graph.room[device] = static_cast<std::int64_t>(std::floor(room[device] - resident[device]));
+  for (std::size_t i = 0; i < graph.passes.size(); ++i) {
+    auto const bytes = static_cast<std::int64_t>(
+      moved_bytes(memory, *over.declared, over.extents.chunks, graph.passes[i]));
+    bool const takes = (*over.declared)[graph.passes[i].kind].is == role::forward;
+    graph.taken[i] = takes ? bytes : 0;
+    graph.freed[i] = takes ? 0 : bytes;
+  }
 }
 
 //! The nodes of rows of passes.
@@ -235,7 +259,7 @@ struct list_taste {
   double filler = 8;         // of a pass that nobody waits for
   double age = 1;            // of each microbatch that is older
   double depth = 0;          // of the path that is left behind a pass
-  double slope = 0;          // slots that each device has less than the one before
+  double slope = 0;          // of P-ths of its room that each device has less than the one before
   bool early_memory = false; // the slope begins at the last device
   //! By node: when another order starts it, which then counts in place of age and depth. Not owned.
   std::vector<double> const* times = nullptr;
@@ -243,11 +267,10 @@ struct list_taste {
 
 //! Tastes for orders of a list scheduler's own.
 //! @source tried out: the best of a few hundred on pipelines of 16 devices
-[[nodiscard]] inline std::vector<list_taste> own_tastes(int devices, int memory_limit) {
-  double const step = static_cast<double>(memory_limit) / devices;
-  return {{.wait = 16, .taker = -1, .filler = 4, .age = 2, .depth = 1, .slope = step},
+[[nodiscard]] inline std::vector<list_taste> own_tastes() {
+  return {{.wait = 16, .taker = -1, .filler = 4, .age = 2, .depth = 1, .slope = 1},
           {.wait = 16, .taker = 0, .filler = 0, .age = 1, .depth = 1},
-          {.wait = 4, .taker = 0, .filler = 2, .age = 1, .depth = 1, .slope = step},
+          {.wait = 4, .taker = 0, .filler = 2, .age = 1, .depth = 1, .slope = 1},
           {.wait = 2, .taker = 1, .filler = 1, .age = 1, .depth = 1},
           {.wait = 16, .taker = 2, .filler = 1, .age = 0.5, .depth = 0.1, .early_memory = true},
           {.wait = 16, .taker = -4, .filler = 16, .age = 1, .depth = 0},
@@ -321,7 +344,9 @@ private:
     limits_.resize(devices);
     for (std::size_t device = 0; device < devices; ++device) {
       double const place = static_cast<double>(taste_.early_memory ? devices - 1 - device : device);
-      limits_[device] = std::max(1, of_.memory_limit - static_cast<int>(taste_.slope * place));
+      auto const share = static_cast<double>(of_.room[device]) / of_.devices;
+      limits_[device] = std::max<std::int64_t>(
+        1, of_.room[device] - static_cast<std::int64_t>(taste_.slope * share * place));
     }
     for (std::size_t i = 0; i < count; ++i) {
       open_[i] = of_.first_before[i + 1] - of_.first_before[i];
@@ -346,14 +371,14 @@ private:
       ++oldest_[device];
   }
   [[nodiscard]] bool fits(graph_node node) const noexcept {
-    int const taken = of_.taken[at(node)];
+    std::int64_t const taken = of_.taken[at(node)];
     if (taken == 0)
       return true;
     std::size_t const device = at(of_.holders[at(node)]);
     int const microbatch = of_.passes[at(node)].microbatch;
-    int const held = held_[device] + taken;
+    std::int64_t const held = held_[device] + taken;
     if (microbatch == oldest_[device])
-      return held <= of_.memory_limit;
+      return held <= of_.room[device];
     return held + to_take_[slot(device, oldest_[device])] <= limits_[device];
   }
   [[nodiscard]] double begin_of(std::size_t device) const noexcept {
@@ -400,15 +425,15 @@ private:
   list_taste taste_;
   int microbatches_;
   double wait_cost_ = 0;
-  std::vector<int> held_;          // by device
-  std::vector<int> limits_;        // by device
-  std::vector<int> oldest_;        // by device: the first microbatch that has to take more
-  std::vector<int> to_take_;       // [devices][M]: slots that it has yet to take
-  std::vector<double> free_from_;  // by device
-  node_rows waiting_;              // by device: passes whose dependencies have run
-  std::vector<std::int32_t> open_; // by node: dependencies that have not
-  std::vector<double> ready_;      // by node: when what it waits for is there
-  std::vector<double> liking_;     // by node: least is best
+  std::vector<std::int64_t> held_;    // by device
+  std::vector<std::int64_t> limits_;  // by device
+  std::vector<int> oldest_;           // by device: the first microbatch that has to take more
+  std::vector<std::int64_t> to_take_; // [devices][M]: room that it has yet to take
+  std::vector<double> free_from_;     // by device
+  node_rows waiting_;                 // by device: passes whose dependencies have run
+  std::vector<std::int32_t> open_;    // by node: dependencies that have not
+  std::vector<double> ready_;         // by node: when what it waits for is there
+  std::vector<double> liking_;        // by node: least is best
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -8,6 +8,7 @@
 
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/sort_stably.hpp>
+#include <pipe/planner/cut/stage_memory.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_walk.hpp>
@@ -38,6 +39,9 @@ enum class search_goal : std::uint8_t { makespan, span };
 struct order_search_options {
   //! Activations that a device may hold, in chunks of one stage.
   int memory_limit = detail::unlimited;
+  //! In place of that: bytes that each device may hold, [P], and the bytes of the stages.
+  std::vector<double> room{};
+  stage_memory memory{};
   search_goal goal = search_goal::makespan; //!< what is made least
   //! True when backward passes may come apart into their halves. False: orders stay as whole as the
   //! ones to start from, and own ones have whole backward passes.
@@ -106,7 +110,7 @@ public:
       going_ = !any_ || (!done() && watch(best_, moves_));
       return !going_;
     };
-    for (list_taste const& taste : own_tastes(graph_.devices, graph_.memory_limit)) {
+    for (list_taste const& taste : own_tastes()) {
       add(list_order(graph_, microbatches, taste).make());
       if (enough())
         return;
@@ -199,13 +203,57 @@ private:
   std::int64_t most_ = 0;
 };
 
-//! The most slots that one microbatch takes of a device. With as many, orders can be made.
-[[nodiscard]] inline int most_of_microbatch(order_graph const& graph) {
-  std::vector<int> taken(static_cast<std::size_t>(graph.devices), 0);
+//! That no order keeps the limit, with what one microbatch takes of a device: with as much room,
+//! orders can be made.
+[[nodiscard]] inline std::string describe_lack_of_room(order_graph const& graph, bool bytes) {
+  std::vector<std::int64_t> taken(static_cast<std::size_t>(graph.devices), 0);
   for (std::size_t i = 0; i < graph.passes.size(); ++i)
     if (graph.passes[i].microbatch == 0)
       taken[static_cast<std::size_t>(graph.holders[i])] += graph.taken[i];
-  return *std::max_element(taken.begin(), taken.end());
+  std::size_t worst = 0;
+  for (std::size_t i = 1; i < taken.size(); ++i)
+    if (graph.room[i] - taken[i] < graph.room[worst] - taken[worst])
+      worst = i;
+  std::string const limit = std::to_string(graph.room[worst]);
+  std::string const all = std::to_string(taken[worst]);
+  if (bytes)
+    return "search_order: no order keeps the limit of device " + std::to_string(worst) +
+           ", which has " + limit + " bytes beside what is always there; a microbatch takes " +
+           all + " of them";
+  return "search_order: no order keeps the memory limit of " + limit +
+         (graph.room[worst] == 1 ? " chunk" : " chunks") + "; a microbatch takes " + all +
+         " on a device";
+}
+
+//! @throws std::invalid_argument for limits in bytes that do not fit the pipeline.
+inline void check_room(pipeline_view const& over, order_search_options const& options) {
+  if (options.room.empty())
+    return;
+  auto const stage_count = static_cast<std::size_t>(stages(over.extents));
+  std::size_t const chunk_count = stage_count * static_cast<std::size_t>(over.extents.chunks);
+  auto const fits = [](std::vector<double> const& all, std::size_t count) {
+    return (all.empty() || all.size() == count) &&
+           std::all_of(
+             all.begin(), all.end(), [](double bytes) { return byte_range.contains(bytes); });
+  };
+  if (options.memory_limit != unlimited)
+    throw std::invalid_argument(
+      "search_order: the limit is in slots or in bytes; give one of them");
+  if (options.room.size() != static_cast<std::size_t>(over.extents.devices) ||
+      !fits(options.room, options.room.size()) || !fits(options.memory.activation, chunk_count) ||
+      !fits(options.memory.weight_input, chunk_count) ||
+      !fits(options.memory.resident, stage_count))
+    throw std::invalid_argument(
+      std::string("search_order: give room for each device, resident bytes for each stage and the "
+                  "other bytes for each stage and chunk, all of them ") +
+      byte_range.words);
+  for (std::size_t i = 0; i < options.memory.weight_input.size(); ++i)
+    if (options.memory.activation.empty() ||
+        options.memory.weight_input[i] > options.memory.activation[i])
+      throw std::invalid_argument("search_order: what waits for backward_weight is a part of the "
+                                  "activation, and takes no more bytes than it");
+  if (!is_of_training(*over.declared))
+    throw std::invalid_argument("search_order: limits in bytes are for flows of training");
 }
 
 //! The order of a graph as a timetable, verified.
@@ -238,6 +286,7 @@ private:
 //! Starts from all of the orders that are given and from own ones of a list scheduler, and changes
 //! them by local moves: a pass goes past others of its device. The found order is never longer than
 //! any given order that keeps the limit, and is the same for the same seed and number of moves.
+//! With `room` no device holds more bytes than it may at any time.
 //!
 //! @param starts orders of the same pipeline, at least one; those over the limit still serve by
 //! their placement. @param cost any cost model. @param watch told the progress every few thousand
@@ -274,7 +323,10 @@ template <cost_model Cost, class Watch>
     rows.push_back(detail::plain_rows(each, options.split_backward));
   }
   int const limit = std::min(options.memory_limit, pass_indices(over));
+  detail::check_room(over, options);
   detail::order_graph graph = detail::make_graph(over, cost, rows.front(), limit);
+  if (!options.room.empty())
+    detail::count_bytes(graph, over, options.memory, options.room);
   if (options.goal == search_goal::span)
     detail::count_spans(graph);
 
@@ -298,10 +350,7 @@ template <cost_model Cost, class Watch>
   if (!search.done() && (options.own_starts || !search.any()))
     search.add_lists(over.extents.microbatches, tell);
   if (!search.any())
-    throw std::invalid_argument("search_order: no order keeps the memory limit of " +
-                                std::to_string(limit) + (limit == 1 ? " chunk" : " chunks") +
-                                "; a microbatch takes " +
-                                std::to_string(detail::most_of_microbatch(graph)) + " on a device");
+    throw std::invalid_argument(detail::describe_lack_of_room(graph, !options.room.empty()));
   if (!search.done())
     search.improve(options.most_moves, tell);
   result.moves = search.moves();

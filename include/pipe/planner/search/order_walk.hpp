@@ -26,8 +26,9 @@ public:
     auto const count = static_cast<std::size_t>(graph.size());
     for (std::vector<double>* each : {&heads_, &tails_, &saved_})
       each->resize(count);
-    for (std::vector<std::int32_t>* each : {&place_, &previous_, &next_, &held_})
+    for (std::vector<std::int32_t>* each : {&place_, &previous_, &next_})
       each->resize(count);
+    held_.resize(count);
     marked_.resize(count);
   }
 
@@ -58,7 +59,7 @@ public:
     timed_ = true;
     sort_by_time();
     for (std::size_t i = 0; i < held_.size(); ++i)
-      if (held_[i] > of_.memory_limit)
+      if (held_[i] > of_.room[at(of_.holders[i])])
         return false;
     return true;
   }
@@ -146,7 +147,7 @@ private:
 
   void link_rows() {
     std::vector<graph_node> last(at(of_.devices), no_node);
-    std::vector<std::int32_t> held(at(of_.devices), 0);
+    std::vector<std::int64_t> held(at(of_.devices), 0);
     for (std::size_t i = 0; i < sequence_.size(); ++i) {
       graph_node const node = sequence_[i];
       place_[at(node)] = static_cast<std::int32_t>(i);
@@ -186,10 +187,11 @@ private:
     std::int32_t lowest = -1;
     for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k)
       lowest = std::max(lowest, place_[at(of_.before[at(k)].other)]);
-    int const change = of_.taken[at(node)] - of_.freed[at(node)];
+    std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
+    std::int64_t const room = of_.room[at(of_.holders[at(node)])];
     graph_node front = no_node; // the pass that it goes before
     for (graph_node other = previous_[at(node)]; other != no_node && jumps > 0; --jumps) {
-      if (place_[at(other)] <= lowest || held_[at(other)] + change > of_.memory_limit)
+      if (place_[at(other)] <= lowest || held_[at(other)] + change > room)
         break;
       front = other;
       other = previous_[at(other)];
@@ -223,10 +225,11 @@ private:
     std::int32_t highest = of_.size();
     for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
       highest = std::min(highest, place_[at(of_.after[at(k)].other)]);
-    int const change = of_.taken[at(node)] - of_.freed[at(node)];
+    std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
+    std::int64_t const room = of_.room[at(of_.holders[at(node)])];
     graph_node back = no_node; // the pass that it goes behind
     for (graph_node other = next_[at(node)]; other != no_node && jumps > 0; --jumps) {
-      if (place_[at(other)] >= highest || held_[at(other)] - change > of_.memory_limit)
+      if (place_[at(other)] >= highest || held_[at(other)] - change > room)
         break;
       back = other;
       other = next_[at(other)];
@@ -386,7 +389,7 @@ private:
   std::vector<std::int32_t> place_;    // by node: where it is in the sequence
   std::vector<std::int32_t> previous_; // by node: on its device
   std::vector<std::int32_t> next_;
-  std::vector<std::int32_t> held_; // by node: slots of its device while it runs
+  std::vector<std::int64_t> held_; // by node: what its device holds while it runs
   std::vector<double> heads_;      // by node: when it starts
   std::vector<double> tails_;      // by node: the longest path behind its end
   std::vector<double> saved_;      // by place
