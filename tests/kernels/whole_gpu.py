@@ -41,6 +41,9 @@ SHAPES = {
     "d64_square_8k": shape(64, 1, 16, 16, 8 * K, 8 * K), "d64_chunk": shape(64, 1, 16, 16, 2 * K, 32 * K),
     "d64_chunk_1k": shape(64, 1, 24, 24, K, 32 * K), "d64_few_2k": shape(64, 1, 8, 1, 2 * K, 2 * K),
     "d256_square_8k": shape(256, 1, 8, 8, 8 * K, 8 * K), "d256_many_2k": shape(256, 4, 32, 32, 2 * K, 2 * K),
+    "d80_square_8k": shape(80, 1, 16, 16, 8 * K, 8 * K), "d96_square_8k": shape(96, 1, 16, 16, 8 * K, 8 * K),
+    "d112_square_8k": shape(112, 1, 16, 16, 8 * K, 8 * K), "d192_128_square_8k": shape(192, 1, 16, 16, 8 * K, 8 * K),
+    "d80_chunk": shape(80, 1, 16, 16, 2 * K, 32 * K), "d192_128_chunk": shape(192, 1, 16, 16, 2 * K, 32 * K),
     "window_1k_32k": shape(128, 1, 16, 16, 32 * K, 32 * K, "window", K),
     "window_4k_32k": shape(128, 1, 16, 16, 32 * K, 32 * K, "window", 4 * K),
     "window_1k_128k": shape(128, 1, 4, 4, 128 * K, 128 * K, "window", K),
@@ -66,7 +69,7 @@ def build(nvcc, run, folder, over=None):
     flags = ["-std=c++20", *(["-O0"] if over else ["-O2", "-Xcompiler=-Wall,-Wextra,-Werror,-Wno-unknown-pragmas"])]
     include = [f"-I{path}" for path in (over, ROOT / "include") if path]
     objects = []
-    for name in ("geometry.cu", "peer.cpp", "simulate.cpp", "main.cpp"):
+    for name in ("geometry.cu", "geometry_other_dims.cu", "peer.cpp", "simulate.cpp", "main.cpp"):
         made = folder / f"{name}.o"
         objects.append(str(made))
         if over is None or name == "geometry.cu":
@@ -82,6 +85,11 @@ def ask(program, lines, constants=CONSTANTS):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def ways_of(of):
+    """Backward of 192 with values of 128 has no kernels for Hopper."""
+    return ("forward",) if of.startswith("192") else WAYS
+
+
 def line(way, of, held=0, gpu="h100", peer=False, name="-"):
     return f"{name} {way} {of} {held} {gpu} {int(peer)}"
 
@@ -90,7 +98,7 @@ def calls_of(names=None):
     """Lines of all shapes in all ways, and of forward while multiprocessors are held."""
     for name, of in SHAPES.items():
         if names is None or name in names:
-            yield from (line(way, of, name=f"{name}:{way}") for way in WAYS)
+            yield from (line(way, of, name=f"{name}:{way}") for way in ways_of(of))
             if name.startswith("held"):
                 yield from (line("forward", of, held, name=f"{name}:forward_{held}_held") for held in HELD)
 
