@@ -202,8 +202,11 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
                      piece.first / shape::keys;
     out.pieces.push_back({begin, static_cast<std::int64_t>(out.visits.size()), own, own, -1});
   }
-  out.bytes = {
-    shape::step * Dim * 4, shape::step * Dim * 4, shape::keys * Dim * 4, shape::keys * Dim * 8};
+  auto const dims = c.dim + c.value_dim(); // of a query with its dO, a key with its value
+  out.bytes = {shape::step * dims * 2,
+               shape::step * c.dim * 4,
+               shape::keys * dims * 2,
+               shape::keys * dims * 4};
   out.visited_objects = static_cast<int>(c.batch * c.heads) * sums.steps;
   out.own_objects = out.result_objects = streams * tiles;
   out.adds_results = true;
@@ -225,8 +228,6 @@ work walk(call const& c, gpu const& on) {
   with_mask(c, out.asked, [&](auto const& m) {
     if (c.which == way::forward) {
       walk_forward<Dim>(c, on, m, out);
-    } else if constexpr (at::detail::query_dim(Dim) != at::detail::value_dim(Dim)) {
-      throw std::invalid_argument("backward on Hopper has no such head dims");
     } else if (c.which == way::kept) {
       walk_backward<Dim, at::query_order::kept>(c, on, m, out);
     } else {

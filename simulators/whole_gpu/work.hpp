@@ -78,7 +78,7 @@ struct work {
   int group_parts = 1;              //!< parts that the heads of a group are cut into
   int heads_together = 0;           //!< heads that are worked on together
   //! The piece that a block does after piece `last`, -1 before its first; none: at least as many as
-  //! there are.
+  //! there are. It counts, so work is simulated once.
   std::function<int(int block, int last)> next;
 };
 

@@ -85,11 +85,6 @@ def ask(program, lines, constants=CONSTANTS):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def ways_of(of):
-    """Backward of 192 with values of 128 has no kernels for Hopper."""
-    return ("forward",) if of.startswith("192") else WAYS
-
-
 def line(way, of, held=0, gpu="h100", peer=False, name="-"):
     return f"{name} {way} {of} {held} {gpu} {int(peer)}"
 
@@ -98,7 +93,7 @@ def calls_of(names=None):
     """Lines of all shapes in all ways, and of forward while multiprocessors are held."""
     for name, of in SHAPES.items():
         if names is None or name in names:
-            yield from (line(way, of, name=f"{name}:{way}") for way in ways_of(of))
+            yield from (line(way, of, name=f"{name}:{way}") for way in WAYS)
             if name.startswith("held"):
                 yield from (line("forward", of, held, name=f"{name}:forward_{held}_held") for held in HELD)
 
