@@ -318,8 +318,9 @@ private:
       if (!each.searched || found.time < each.found.time)
         each.found = std::move(found);
       each.searched = true;
-    } catch (std::invalid_argument const&) { // nothing keeps the limit, or did in this time
+    } catch (std::invalid_argument const& error) { // nothing keeps the limit, or did in this time
       each.searched = line_.time_left();
+      reason_ = error.what();
     }
   }
 
@@ -327,6 +328,7 @@ private:
   command const& asked_;
   progress_line& line_;
   std::int64_t moves_ = 0;
+  std::string reason_;
 };
 
 std::string shown(double value) {
