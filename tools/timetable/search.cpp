@@ -225,15 +225,12 @@ public:
       : groups_(groups), asked_(asked), line_(line) {}
 
   void run() {
-    std::vector<group*> promising;
-    for (group& each : groups_)
-      promising.push_back(&each);
-    std::stable_sort(promising.begin(), promising.end(), [](group const* a, group const* b) {
-      return a->best_start < b->best_start;
+    std::stable_sort(groups_.begin(), groups_.end(), [](group const& a, group const& b) {
+      return a.best_start < b.best_start;
     });
-    for (group* const each : promising)
+    for (group& each : groups_)
       if (line_.time_left())
-        look(*each, std::max<std::int64_t>(20000, 40 * passes_of(*each)), 0);
+        look(each, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
     if (asked_.search.goal == pp::search_goal::makespan && asked_.search.split_backward)
       for (group& each : groups_)
         if (line_.time_left() && each.has_order() && each.room.empty() && !each.found.proven() &&
