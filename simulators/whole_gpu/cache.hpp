@@ -11,7 +11,7 @@
 namespace whole_gpu {
 
 //! @brief Whether an object is read, written, or both.
-enum class access : std::uint8_t { read, write, add };
+enum class usage : std::uint8_t { read, write, add };
 
 class cache {
 public:
@@ -23,16 +23,16 @@ public:
 
   //! @brief Uses an object. @return bytes between memory and L2 for it, those that are dropped with
   //! changes among them
-  std::int64_t touch(std::size_t object, std::int64_t bytes, access how) {
+  std::int64_t touch(std::size_t object, std::int64_t bytes, usage how) {
     auto& entry = entries_[object];
     std::int64_t moved = 0;
     if (entry.bytes != 0) {
       take_out(object);
     } else {
-      moved = how == access::write ? 0 : bytes;
+      moved = how == usage::write ? 0 : bytes;
       room_ -= entry.bytes = bytes;
     }
-    entry.is_changed = entry.is_changed || how != access::read;
+    entry.is_changed = entry.is_changed || how != usage::read;
     put_in(object);
     while (room_ < 0) {
       moved += drop(entries_.back().newer);

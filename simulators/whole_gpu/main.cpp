@@ -105,7 +105,7 @@ speeds speeds_of(constants const& k, question const& q) {
 //! Kernels before and after: of sums of dQ, or the merge of parts of keys; and launches.
 std::int64_t around(constants const& k, question const& q, work const& w) {
   auto const& c = q.of;
-  auto const elements = c.batch * c.heads * c.queries * c.dim;
+  auto const elements = c.batch * c.heads * c.queries * c.value_dim();
   auto const rate = k.at(q.gpu + ".memory_rate");
   auto const other = k.at("other_kernel");
   auto out = k.at("launch");
@@ -125,7 +125,9 @@ void answer(constants const& k, question const& q) {
   auto const time = o.picoseconds + around(k, q, w);
   auto const pieces = static_cast<std::int64_t>(w.pieces.size());
   auto const visits = static_cast<std::int64_t>(w.visits.size());
-  auto const flops = (q.of.which == way::forward ? 4 : 10) * pairs_of(q.of) * q.of.dim;
+  auto const products =
+    q.of.which == way::forward ? q.of.dim + q.of.value_dim() : 3 * q.of.dim + 2 * q.of.value_dim();
+  auto const flops = 2 * pairs_of(q.of) * products;
   std::cout << R"({"name": ")" << q.of.name << R"(", "key_parts": )" << w.key_parts
             << R"(, "group_parts": )" << w.group_parts << R"(, "heads_together": )"
             << w.heads_together << R"(, "blocks": )" << w.blocks << R"(, "resident": )"

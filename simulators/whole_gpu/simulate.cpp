@@ -105,7 +105,7 @@ private:
   }
 
   //! When an object is there that was asked for at a time.
-  std::int64_t bring(std::int64_t asked, std::int64_t object, std::int64_t bytes, access how) {
+  std::int64_t bring(std::int64_t asked, std::int64_t object, std::int64_t bytes, usage how) {
     if (bytes == 0) {
       return asked;
     }
@@ -142,7 +142,7 @@ private:
     at.position = piece_of(at).begin;
     at.begun = now;
     auto const own = 2 * std::int64_t{w_.visited_objects} + piece_of(at).own;
-    events_.emplace(bring(now, own, w_.bytes.own, access::read), n);
+    events_.emplace(bring(now, own, w_.bytes.own, usage::read), n);
   }
 
   void begin_visit(int n, std::int64_t now) {
@@ -150,8 +150,8 @@ private:
     auto const& v = w_.visits[static_cast<std::size_t>(at.position)];
     ++at.visits;
     auto const asked = std::max(at.begun, now - w_.stages * s_.visit);
-    auto const there = bring(asked, v.object, w_.bytes.visited, access::read);
-    auto const added = bring(asked, v.object + w_.visited_objects, w_.bytes.summed, access::add);
+    auto const there = bring(asked, v.object, w_.bytes.visited, usage::read);
+    auto const added = bring(asked, v.object + w_.visited_objects, w_.bytes.summed, usage::add);
     auto const done = std::max(std::max(now, there) + (v.masked ? s_.masked : s_.visit), added);
     if (v.before >= 0 && done_[static_cast<std::size_t>(v.before)] == unknown) {
       waiter_[static_cast<std::size_t>(v.before)] = n;
@@ -192,7 +192,7 @@ private:
       }
     }
     auto const result = 2 * std::int64_t{w_.visited_objects} + w_.own_objects + p.result;
-    bring(now, result, w_.bytes.result, w_.adds_results ? access::add : access::write);
+    bring(now, result, w_.bytes.result, w_.adds_results ? usage::add : usage::write);
     auto const done = now + s_.end;
     out_.picoseconds = std::max(out_.picoseconds, done);
     auto const ended = static_cast<std::size_t>(at.piece);

@@ -31,6 +31,9 @@ struct call {
   mask_kind mask = mask_kind::causal;
   std::int64_t extent = 0; //!< of a window or of a document, in tokens
   int held = 0;            //!< multiprocessors that another kernel holds all the time
+
+  //! @brief Elements of a value.
+  [[nodiscard]] int value_dim() const { return dim == 192 ? 128 : dim; }
 };
 
 //! @brief One pass of the loop over tiles.
@@ -75,7 +78,7 @@ struct work {
   int group_parts = 1;              //!< parts that the heads of a group are cut into
   int heads_together = 0;           //!< heads that are worked on together
   //! The piece that a block does after piece `last`, -1 before its first; none: at least as many as
-  //! there are.
+  //! there are. It counts, so work is simulated once.
   std::function<int(int block, int last)> next;
 };
 
@@ -88,6 +91,9 @@ struct gpu {
 //! @brief The library's own launch, order and tiles of a call.
 //! @throws std::invalid_argument for a head dim without kernels
 [[nodiscard]] work work_of(call const& of, gpu const& on);
+
+//! @brief The same of 80, 96, 112, and 192 with values of 128, in a source of its own.
+[[nodiscard]] work work_of_other_dims(call const& of, gpu const& on);
 
 //! @brief Blocks of the portable kernels: shared memory, and how many a multiprocessor has at a
 //! time by shared memory.

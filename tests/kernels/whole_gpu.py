@@ -41,6 +41,9 @@ SHAPES = {
     "d64_square_8k": shape(64, 1, 16, 16, 8 * K, 8 * K), "d64_chunk": shape(64, 1, 16, 16, 2 * K, 32 * K),
     "d64_chunk_1k": shape(64, 1, 24, 24, K, 32 * K), "d64_few_2k": shape(64, 1, 8, 1, 2 * K, 2 * K),
     "d256_square_8k": shape(256, 1, 8, 8, 8 * K, 8 * K), "d256_many_2k": shape(256, 4, 32, 32, 2 * K, 2 * K),
+    "d80_square_8k": shape(80, 1, 16, 16, 8 * K, 8 * K), "d96_square_8k": shape(96, 1, 16, 16, 8 * K, 8 * K),
+    "d112_square_8k": shape(112, 1, 16, 16, 8 * K, 8 * K), "d192_128_square_8k": shape(192, 1, 16, 16, 8 * K, 8 * K),
+    "d80_chunk": shape(80, 1, 16, 16, 2 * K, 32 * K), "d192_128_chunk": shape(192, 1, 16, 16, 2 * K, 32 * K),
     "window_1k_32k": shape(128, 1, 16, 16, 32 * K, 32 * K, "window", K),
     "window_4k_32k": shape(128, 1, 16, 16, 32 * K, 32 * K, "window", 4 * K),
     "window_1k_128k": shape(128, 1, 4, 4, 128 * K, 128 * K, "window", K),
@@ -66,7 +69,7 @@ def build(nvcc, run, folder, over=None):
     flags = ["-std=c++20", *(["-O0"] if over else ["-O2", "-Xcompiler=-Wall,-Wextra,-Werror,-Wno-unknown-pragmas"])]
     include = [f"-I{path}" for path in (over, ROOT / "include") if path]
     objects = []
-    for name in ("geometry.cu", "peer.cpp", "simulate.cpp", "main.cpp"):
+    for name in ("geometry.cu", "geometry_other_dims.cu", "peer.cpp", "simulate.cpp", "main.cpp"):
         made = folder / f"{name}.o"
         objects.append(str(made))
         if over is None or name == "geometry.cu":

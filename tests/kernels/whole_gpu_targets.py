@@ -96,11 +96,11 @@ def rows(program):
 def every_shape(program):
     """Sentences: predicted rates of each shape, next to FlashAttention-3's where its order is known."""
     for name, of in SHAPES.items():
-        has_peer = "window" not in of and "documents" not in of
+        has_peer = "window" not in of and "documents" not in of and of.split()[0] in ("64", "128", "256")
         lines = [line(way, of) for way in whole_gpu.WAYS]
         lines += [line(way, of, peer=True) for way in ("forward", "free")] if has_peer else []
         rates = [found["tflops"] for found in whole_gpu.ask(program, lines)]
-        text = f"{name}: predicted TFLOP/s forward {rates[0]:.0f}, kept {rates[1]:.0f}, free {rates[2]:.0f}"
+        text = f"{name}: predicted TFLOP/s " + ", ".join(f"{way} {rate:.0f}" for way, rate in zip(whole_gpu.WAYS, rates))
         if has_peer:
             text += (f"; FA3 {rates[3]:.0f} and {rates[4]:.0f}: {rates[0] / rates[3]:.2f}, {rates[1] / rates[4]:.2f}, "
                      f"{rates[2] / rates[4]:.2f} of it")

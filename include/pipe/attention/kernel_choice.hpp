@@ -21,7 +21,6 @@ enum class kernel_family : std::uint8_t {
 enum class choice_reason : std::uint8_t {
   all_there,     //!< hopper: the GPU and the program have what it takes
   other_gpu,     //!< portable: the compute capability is not 9.0
-  head_dim,      //!< portable: there are no kernels for Hopper of this head dim
   no_code,       //!< portable: nothing in the program is compiled for sm_90a
   strides,       //!< portable: the tensor copies of Hopper cannot take these strides
   few_registers, //!< portable: the sm_90a code launches with fewer registers than it shares out
@@ -47,8 +46,6 @@ struct kernel_choice {
   switch (reason) {
   case choice_reason::all_there: return "compute capability 9.0, and the program has sm_90a code";
   case choice_reason::other_gpu: return "the GPU has another compute capability than 9.0";
-  case choice_reason::head_dim:
-    return "there are no kernels for compute capability 9.0 of this head dim";
   case choice_reason::no_code:
     return "this program has no sm_90a code; compile with -gencode arch=compute_90a,code=sm_90a";
   case choice_reason::strides:

@@ -79,21 +79,6 @@ kernel_choice choose(launch_memory& memory, Code const& code) {
   return {kernel_family::portable, choice_reason::no_code};
 }
 
-//! Whether there are backward kernels for Hopper of these head dims.
-template <int Dim>
-inline constexpr bool has_hopper_backward = query_dim(Dim) == value_dim(Dim);
-
-template <int Dim, class Element, mask Mask, score Score, class Built, query_order Order>
-kernel_choice choose_backward(launch_memory& memory) {
-  if constexpr (has_hopper_backward<Dim>) {
-    return choose(memory, backward_code<Dim, Element, Mask, Score, Built, Order>);
-  } else {
-    check_gpu(memory.gpu());
-    return {kernel_family::portable,
-            memory.gpu().is_hopper() ? choice_reason::head_dim : choice_reason::other_gpu};
-  }
-}
-
 //! Floats of dO . O, up to the next multiple of 16 bytes.
 [[nodiscard]] constexpr std::int64_t floats_of_means(parameters const& p) {
   return (p.batch * p.heads * p.query_length + 3) / 4 * 4;
@@ -129,7 +114,7 @@ template <int Dim,
           query_order Order = query_order::kept>
 [[nodiscard]] kernel_choice chosen_backward() {
   launch_memory once;
-  return detail::choose_backward<Dim, Element, Mask, Score, Built, Order>(once);
+  return detail::choose(once, detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
 }
 
 //! @brief Floats of scratch with which forward_on_gpu is fastest on the current GPU: 0 where the
@@ -234,7 +219,8 @@ kernel_choice backward_on_gpu(parameters const& p,
   check(p, t);
   launch_memory once;
   auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
-  auto choice = detail::choose_backward<Dim, Element, Mask, Score, Built, Order>(memory);
+  auto choice =
+    detail::choose(memory, detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
   detail::check_scratch(scratch, backward_scratch(p));
   auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
   auto const sums = [&](kernel_family family) {
@@ -245,12 +231,10 @@ kernel_choice backward_on_gpu(parameters const& p,
       !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
     choice = {kernel_family::portable, choice_reason::strides};
   }
-  if constexpr (detail::has_hopper_backward<Dim>) {
-    if (choice.family == kernel_family::hopper) {
-      detail::start_on_hopper<Dim, Built, Order>(
-        p, t, mean, sums(choice.family), m, f, stream, memory);
-      return choice;
-    }
+  if (choice.family == kernel_family::hopper) {
+    detail::start_on_hopper<Dim, Built, Order>(
+      p, t, mean, sums(choice.family), m, f, stream, memory);
+    return choice;
   }
   detail::start_on_device<Dim, Built, Order>(p, t, mean, sums(choice.family), m, f, stream, memory);
   return choice;

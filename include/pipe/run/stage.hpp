@@ -63,6 +63,14 @@ concept is_frozen = requires(Stage& stage, context const& where, input in, outpu
   stage.backward_input(where, in, out);
 };
 
+//! @brief `static constexpr bool takes_chunks = true`: every pass of the stage does only the chunk
+//! of the sequence that its context names. Another stage would do the whole sequence once for each
+//! chunk, so it is refused where sequences have several. A stage with `perform` need not say it.
+template <class Stage>
+concept takes_chunks = can_perform<Stage> || requires {
+  requires Stage::takes_chunks;
+};
+
 namespace detail {
 //! With no trained stage before it, a frozen stage needs only forward.
 template <class Stage>
@@ -142,6 +150,14 @@ struct check_stage {
            "(weight_input) in a fused pass; give it backward(context const&, input, output)";
   return "run: the schedule splits the backward pass, but " + who +
          " has only the fused backward; give it backward_input and backward_weight";
+}
+
+//! A sentence that says what to give a stage that does not say that it takes chunks.
+[[nodiscard]] inline std::string missing_chunks(int chunks, std::string const& who) {
+  return "run: the schedule cuts every sequence into " + std::to_string(chunks) + " chunks, but " +
+         who +
+         " does not say that its passes do only the chunk of their context; let them, and declare "
+         "static constexpr bool takes_chunks = true, or take a schedule of whole sequences";
 }
 
 //! Calls the member of a stage that a pass asks for; `copy`, and weights of a stage that has none

@@ -14,7 +14,7 @@ import sys
 LOADS = "cp.async.bulk.tensor.5d.shared"  # each consumer's own tiles, and those of a stage
 STORES = "cp.async.bulk.tensor.5d.global"
 # What setmaxnreg shares out again: 65536 over the threads, down to a multiple of 8.
-LAUNCH_REGISTERS = {"forward_64": 128}  # of 512 threads
+LAUNCH_REGISTERS = {"forward_64": 128, "forward_80": 128, "forward_112": 128}  # of 512 threads
 LAUNCH_REGISTERS_OF_384 = 168
 
 
@@ -43,6 +43,15 @@ def wide_backward(is_ordered=True):
             "wgmma.wait_group": 10, LOADS: 4, "red.relaxed.gpu.global.add.v4.f32": 32}
 
 
+# Head dim 192 with values of 128: the code of two consumers, of which one has no dV.
+def latent_backward(is_ordered=True):
+    both = 2 * (192 // 16 + 128 // 16 + 2 * 64 // 16) + 64 // 16  # logits, dO . V, dQ and dK; dV
+    return {**wide_backward(is_ordered), "wgmma.mma_async": 2 * both, "wgmma.fence": 10, "wgmma.commit_group": 18,
+            "wgmma.wait_group": 20, "fence.proxy.async": 4, "stmatrix": 16, "bar.sync 7": 2 * (2 + is_ordered),
+            "red.relaxed.gpu.global.add.v4.f32": 48, "red.relaxed.gpu.global.add.v2.f32": 80, "ld.acquire.gpu": 3 * is_ordered,
+            "st.release.gpu": 3 * is_ordered}
+
+
 COUNTS = {
     "forward_64": forward(64, 128, consumers=3),
     "forward_64_own": forward(64, 128),
@@ -52,9 +61,9 @@ COUNTS = {
     "forward_128_cap": forward(128, 64),
     "forward_256": forward(256, 80),
     "forward_256_cap": forward(256, 64),
-    "forward_80": forward(80, 128),
+    "forward_80": forward(80, 96, consumers=3),
     "forward_96_cap": forward(96, 64),
-    "forward_112": forward(112, 128),
+    "forward_112": forward(112, 96, consumers=3),
     "forward_192_128": forward(192, 128, value=128),
     "forward_192_128_cap": forward(192, 64, value=128),
     "backward_64": backward(64),
@@ -64,6 +73,9 @@ COUNTS = {
     "backward_128_free": backward(128, is_ordered=False),
     "backward_128_document": backward(128),
     "backward_128_cap": backward(128),
+    "backward_192_128": latent_backward(),
+    "backward_192_128_free": latent_backward(is_ordered=False),
+    "backward_192_128_cap": latent_backward(),
     "backward_80": backward(80),
     "backward_80_free": backward(80, is_ordered=False),
     "backward_96_cap": backward(96),
@@ -75,7 +87,7 @@ COUNTS = {
 }
 EVERY_KERNEL = {"setmaxnreg.inc": 1, "setmaxnreg.dec": 1, "atom.": 0, "red.global": 0, "red.async": 0}
 # Kernels without wgmma, and the most registers they may take.
-OTHERS = {"merge_128": 64, **{f"{way}_sums_{name}": 64 for way in ("start", "finish") for name in ("64", "64_own", "128", "128_document", "128_cap", "256", "256_cap", "80", "96_cap", "112")}}
+OTHERS = {"merge_128": 64, **{f"{way}_sums_{name}": 64 for way in ("start", "finish") for name in ("64", "64_own", "128", "128_document", "128_cap", "256", "256_cap", "80", "96_cap", "112", "192_128", "192_128_cap")}}
 
 
 def problems_of_text(text):

@@ -80,13 +80,12 @@ __device__ __forceinline__ void bring_step(Call const& c,
   write_slot(memory.slot(stage), told);
   write_slot(memory.head(stage), head);
   write_slot(memory.sums(stage), sums.first_step(c.p, batch, head) + step);
-  arrive_expecting(memory.full(stage), 2 * Shape::tile_bytes);
+  arrive_expecting(memory.full(stage), Shape::stage_bytes);
   tile_place const from{step * Shape::step, head, batch};
-  auto const load = [&](int which, CUtensorMap const& map) {
-    load_rows<Shape::dim, Shape::step>(memory.step(which, stage), map, from, memory.full(stage));
-  };
-  load(0, maps.query);
-  load(1, maps.output_gradient);
+  load_rows<Shape::query_dim, Shape::step>(
+    memory.step(0, stage), maps.query, from, memory.full(stage));
+  load_rows<Shape::value_dim, Shape::step>(
+    memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
 }
 
 //! The copying warp, which finds the steps. It has few registers next to the registers for masks:
@@ -102,11 +101,10 @@ __device__ inline void copy_for_keys(Call const& c,
     arrive_expecting(memory.own_full(), Shape::own_bytes);
     for (int tile = 0; tile < Shape::own_tiles; ++tile) {
       tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
-      auto const load = [&](int which, CUtensorMap const& map) {
-        load_rows<Shape::dim, Shape::rows>(memory.own(which, tile), map, at, memory.own_full());
-      };
-      load(0, maps.key);
-      load(1, maps.value);
+      load_rows<Shape::query_dim, Shape::rows>(
+        memory.own(0, tile), maps.key, at, memory.own_full());
+      load_rows<Shape::value_dim, Shape::rows>(
+        memory.own(1, tile), maps.value, at, memory.own_full());
     }
   }
   __syncwarp();

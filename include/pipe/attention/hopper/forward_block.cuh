@@ -21,7 +21,7 @@
 namespace pipelining::inline v0_3::attention {
 
 //! @brief Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into its
-//! registers without spills. Scores beside plain need some registers themselves. At 64 the
+//! registers without spills. Scores beside plain need some registers themselves. Below 128 the
 //! exponentials take as long as the products, and a third consumer keeps both busy.
 template <int Dim, score Score = plain>
 struct hopper_forward_shape {
@@ -31,17 +31,20 @@ struct hopper_forward_shape {
   static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
   static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
   //! Warpgroups that multiply.
-  static constexpr int consumers = Dim == 64 && std::is_same_v<Score, plain> ? 3 : 2;
+  static constexpr int consumers = Dim < 128 && std::is_same_v<Score, plain> ? 3 : 2;
   static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
   static constexpr int rows = 64;                       //!< queries of one consumer
   static constexpr int queries = consumers * rows;      //!< of a block
   //! Keys of one tile.
   static constexpr int keys = Dim == 64                       ? 128
                               : !std::is_same_v<Score, plain> ? 64
+                              : Dim < 128                     ? 96
                               : Dim != 256                    ? 128
                                                               : 80;
   //! Tiles of keys, and of values, on the way.
-  static constexpr int stages = detail::row_elements(query_dim) * keys > 128 * 64 ? 2 : 4;
+  static constexpr int stages = detail::row_elements(query_dim) * keys <= 128 * 64 ? 4
+                                : consumers == 3                                   ? 3
+                                                                                   : 2;
   static constexpr int row_bytes = detail::row_elements(query_dim) * 2; //!< of a query or key
   static constexpr int consumer_bytes = rows * row_bytes;               //!< queries of one
   static constexpr int query_bytes = consumers * consumer_bytes;        //!< of a block

@@ -46,6 +46,28 @@ start_product(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
                  "C"(name_in_ptx<Element>));
 }
 
+//! The same for d[64 x 96].
+template <class Element, bool AcrossA = false, bool AcrossB = false>
+__device__ inline void
+start_product(float (&d)[48], std::uint64_t a, std::uint64_t b, bool add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %50, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n96k16.f32.%53.%53 "
+               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+               "%48, %49, add, 1, 1, %51, %52;\n}"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                 "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+                 "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+                 "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(AcrossA), "n"(AcrossB),
+                 "C"(name_in_ptx<Element>));
+}
+
 //! The same for d[64 x 80].
 template <class Element, bool AcrossA = false, bool AcrossB = false>
 __device__ inline void
