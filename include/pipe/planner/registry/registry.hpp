@@ -324,14 +324,13 @@ shape shown_extents(schedule_choice const& choice) {
 
 template <class Rows>
 device_orders plain_orders(schedule_choice const& choice, any_cost const& cost) {
-  return detail::with_schedule<Rows>(
-    choice, [&]<class Schedule>(Schedule const& made) -> device_orders {
-      pipeline_size const size{choice.devices, choice.microbatches};
-      if constexpr (orders_for_recomputation<Schedule>)
-        if (choice.adapted == adapter::recompute)
-          return make_orders(order_for_recomputation<Schedule>{made}, size, cost);
-      return make_orders(made, size, cost);
-    });
+  return detail::with_schedule<Rows>(choice, [&]<class Schedule>(Schedule const& made) {
+    pipeline_size const size{choice.devices, choice.microbatches};
+    if constexpr (pipelining::detail::orders_for_recomputation<Schedule>)
+      if (choice.adapted == adapter::recompute)
+        return make_orders(pipelining::detail::order_for_recomputation<Schedule>{made}, size, cost);
+    return make_orders(made, size, cost);
+  });
 }
 
 template <class Rows>
