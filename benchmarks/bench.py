@@ -19,6 +19,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/performance.json"
+SOLVER = ROOT / "benchmarks/results/solver_peers.json"
 PAGE = ROOT / "docs/performance.md"
 README = ROOT / "README.md"
 MARKS = ("<!-- performance -->\n", "<!-- end of performance -->\n")
@@ -149,6 +150,22 @@ AdamW moves {adamw['rate']:.1f} GB/s, {100 * adamw['rate'] / adamw['memory']:.0f
 """
 
 
+def render_solver():
+    """What solver_peers.py has found, where it has run."""
+    if not SOLVER.exists():
+        return ""
+    found = json.loads(SOLVER.read_text(encoding="utf-8"))
+    ours, theirs = found["proven"]
+    worse = f"longer in {found['worse']}" if found["worse"] else "never longer"
+    return f"""## Next to a solver
+
+{found['instances']} random pipelines, {found['seconds']:g} s each on one core (`benchmarks/solver_peers.py`): next to CP-SAT (OR-Tools {found['version']})
+`timetable search` is {worse}, shorter in {found['better']}, by up to {found['longest']} %. It proves {ours} of them, CP-SAT {theirs}, in {found['proof_seconds'][0]} and {found['proof_seconds'][1]} s
+in the median; {found['both'] if not found['unequal'] else found['both'] - found['unequal']} proven by both have the same makespan.
+
+"""
+
+
 def render_page(found):
     about = found["machine"]
     smallest, *_, largest = found["making"]
@@ -227,7 +244,7 @@ Stages that wait for the time of a pass (20 ms of a device's share of the model)
                     f"{peers[row['schedule']]['ratio']:.3f}" if row["schedule"] in peers else ""]
                    for row in found["reality"]["ours"]]) + "\n"
     text += render_arithmetic(found["arithmetic"])
-    text += """## Timetables of the compiler
+    text += render_solver() + """## Timetables of the compiler
 
 Processor time of a file that makes and verifies one timetable as a constant (`benchmarks/compile_time`).
 

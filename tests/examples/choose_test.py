@@ -851,6 +851,33 @@ class Choice(unittest.TestCase):
             plain = json.loads(output("--model", files[False], *words, "--format", "json"))
             self.assertFalse(any("cannot" in row for row in plain["candidates"]))
 
+    def test_frozen_layers_go_forward_only(self):
+        words = (*SMALL, *unsearched(), "--layout", "Et*12|t*12L")
+        found = json.loads(output(*words, "--frozen", 12, "--format", "json"))
+        self.check_pick(found)
+        rows = {row["schedule"]: row for row in found["candidates"]}
+        row = rows["1f1b --frozen 1"]
+        # By hand: the first stage is done after one forward pass and a message; then the second works without a pause.
+        hidden, sequence, vocabulary, peak = 2048, 2048, 51200, 312e12
+        products, attention = 12 * 24 * hidden ** 2 * sequence / (0.62 * peak), 12 * 2 * hidden * sequence ** 2 / (0.62 * peak)
+        output_layer = 2 * hidden * sequence * vocabulary / (0.40 * peak)
+        busy = 3 * products + 3.5 * attention + 3 * output_layer
+        self.assertAlmostEqual(row["seconds"], products + attention + 2 * hidden * sequence / 300e9 + 4 * busy, places=9)
+        self.assertAlmostEqual(row["bound"], 4 * busy, places=9)
+        weights = 12 * 12 * hidden ** 2 + hidden * vocabulary
+        activation = 12 * sequence * (32 * hidden + 4 * 16)
+        self.assertAlmostEqual(row["memory_gb"], (18 * weights + 6 * sequence * vocabulary + activation) / 1e9, places=9)
+        # With the first stage only half frozen nothing is left out; with all layers of both it is the output layer that trains.
+        part = json.loads(output(*words, "--frozen", 11, "--format", "json"))["candidates"]
+        self.assertIn("1f1b", {each["schedule"] for each in part})
+        free = {each["schedule"]: each for each in json.loads(output(*SMALL, *unsearched(), "--frozen", 12, "--format", "json"))["candidates"]}
+        least = min(each["seconds"] for name, each in free.items() if name.startswith("1f1b"))
+        self.assertLess(least, row["seconds"])  # more of the frozen layers' share is the first device's
+        for more, wanted in ((("--frozen", 25), "--frozen has 25 layers, the model 24"), (("--frozen", 3, "--search"), "--search knows no frozen"),
+                             (("--frozen", 3, "--format", "header"), "--format header knows no frozen"), (("--frozen", 0), "between 1 and"),
+                             (("--frozen", 12, "--layout", "Et*12|t*12L", "--tied"), "no schedule can run that; the first says: plan: the first stage is frozen")):
+            self.check_refusal((*SMALL, *more), wanted)
+
     def test_no_cut_of_any_listed_schedule_is_faster(self):
         """Random small models: every cut into as many stages as devices, or twice as many, given as a layout."""
         draw = random.Random(3)

@@ -82,6 +82,42 @@ class Search(unittest.TestCase):
             made = subprocess.run([str(root / "main")], check=True, capture_output=True, text=True).stdout
         self.assertEqual(made, wanted)
 
+    def test_no_device_holds_more_bytes_than_it_may(self):
+        costs = {"pipelining_costs": 1, "unit": "ms", "microbatches": 4, "communication": 0.5,
+                 "forward": [[10, 20, 10, 40]] * 2, "backward_input": [[10, 20, 10, 40]] * 2, "backward_weight": [[5, 10, 5, 20]] * 2,
+                 "activation_bytes": [[4e9], [6e9]], "weight_input_bytes": [[1e9], [2e9]], "resident_bytes": [[20e9], [30e9]]}
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            file.write_text(json.dumps(costs), encoding="utf-8")
+            words = ("search", "--devices", 2, "--microbatches", 4, "--cost", file, "--like", "zb-h1", "--moves", 20000)
+            spans = []
+            for room in ((24.5, 42), (28, 36.5), (33, 50)):
+                limit = ",".join(f"{each}GB" for each in room)
+                rows = [line.split(",") for line in output(*words, "--memory", limit, "--format", "csv").splitlines()]
+                rows = [dict(zip(rows[0], row)) for row in rows[1:]]
+                for device in (0, 1):
+                    held = most = costs["resident_bytes"][device][0]
+                    whole, late = costs["activation_bytes"][device][0], costs["weight_input_bytes"][device][0]
+                    for row in rows:
+                        if int(row["device"]) == device:
+                            held += whole if row["kind"] == "F" else 0
+                            most = max(most, held)
+                            held -= {"F": 0, "B": whole, "I": whole - late, "W": late}[row["kind"]]
+                    self.assertLessEqual(most, room[device] * 1e9)
+                self.assertIn(f"a device holds at most {limit}\n", output(*words, "--memory", limit))
+                spans.append(max(float(row["end"]) for row in rows))
+            self.assertGreaterEqual(spans[0], spans[2])
+            self.assertGreaterEqual(spans[1], spans[2])
+            for more, wanted in (("22GB", "no order keeps the limit of device 1"), ("30GB,40GB,50GB", "--memory names 3 amounts"),
+                                 ("30GB,", "--memory wants an amount")):
+                result = run(*words, "--memory", more)
+                self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 1))
+                self.assertIn(wanted, result.stderr)
+            result = run("search", *SMALL, "--memory", "30GB")
+            self.assertIn("needs --cost FILE with activation_bytes", result.stderr)
+            result = run("1f1b", "--devices", 2, "--microbatches", 5, "--cost", file)
+            self.assertIn("the file has the times of 4 microbatches one by one, and this pipeline has 5", result.stderr)
+
     def test_refusals(self):
         for words, reason in (
                 ((*SMALL,), "--memory is missing"),
@@ -106,6 +142,15 @@ class Search(unittest.TestCase):
                      "--seconds", 0.2, "--like", "zb-h1", "--format", "csv")
         self.assertEqual(result.returncode, 0)
         self.assertGreater(len(result.stdout.splitlines()), 8 * 32 * 3)
+
+    def test_what_there_was_no_time_for_is_said(self):
+        words = ("search", "--devices", 32, "--microbatches", 128, "--memory", 16, "--seconds", 0.001)
+        found = output(*words)  # before the first pipeline is searched
+        rows = re.findall(r"^\S.*? {2,}(none fits|[\w-]+) +([\d.]*) +no time to search +unknown$", found, re.MULTILINE)
+        self.assertGreater(len(rows), 5)
+        least = min(float(makespan) for _, makespan in rows if makespan)
+        self.assertIn(f", {least:g}\n", found)  # a schedule that is there already
+        self.assertNotIn("%", found.split("found: ")[1].split("\n")[0])
 
 
 if __name__ == "__main__":

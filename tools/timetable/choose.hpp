@@ -69,6 +69,7 @@ struct choose_command {
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
   std::vector<int> layout;                       //!< of --layout: layers of each stage, or empty
   std::vector<std::string> schedules;            //!< names of --schedules, or empty: all
+  int frozen = 0;         //!< the first layers that have nothing to train, nor has the embedding
   bool clip = false;      //!< gradients are clipped by the norm of all, so stages have totals
   bool tied = false;      //!< first and last stage share a weight, whatever the model says
   bool all = false;       //!< every row of the table
@@ -253,7 +254,8 @@ template <class WithCut, class Costs, class Count>
 [[nodiscard]] std::vector<int> cut_sequence(choose_command const& asked, int chunks);
 
 //! What the stages of a candidate hold, [S].
-[[nodiscard]] std::vector<pipelining::stage_content> content_of(candidate const& one);
+[[nodiscard]] std::vector<pipelining::stage_content> content_of(choose_command const& asked,
+                                                                candidate const& one);
 
 //! What the stages of a candidate hold, as `write_layout` writes it. Empty where layers do not stay
 //! whole on a device.

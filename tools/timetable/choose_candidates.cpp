@@ -118,7 +118,7 @@ namespace {
 
 //! Copies that a run without them has not measured take the link to the host.
 void add_copies(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
-  std::vector<pp::stage_content> const content = content_of(one);
+  std::vector<pp::stage_content> const content = content_of(asked, one);
   for (int stage = 0; stage < pp::stages(one.extents); ++stage)
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
       for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
@@ -135,7 +135,7 @@ void add_copies(choose_command const& asked, candidate const& one, pp::cost_tabl
 
 //! Weights and gradients of a stage cross the network of its replicas, or come from the host.
 void add_sharding(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
-  std::vector<pp::stage_content> const content = content_of(one);
+  std::vector<pp::stage_content> const content = content_of(asked, one);
   for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
     pp::stage_bytes const bytes = pp::predict_bytes(
       asked.model, asked.setup, content[static_cast<std::size_t>(stage)], one.chunk_lengths);
@@ -168,6 +168,8 @@ std::string label_of(schedule_choice const& c) {
   if (c.memory_limit)
     pp::append(text, " --memory-limit ", static_cast<int>(*c.memory_limit));
   text += c.eager ? " --eager" : "";
+  if (c.frozen > 0)
+    text += " --frozen " + std::to_string(c.frozen);
   schedule_choice const usual;
   if (c.resident != usual.resident)
     text += " --resident " + std::to_string(c.resident);
@@ -191,7 +193,12 @@ part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool e
                           time(pp::pass_kind::backward_input),
                           time(pp::pass_kind::backward_weight)};
   };
-  std::vector<pp::layer_cost> layers(static_cast<std::size_t>(asked.model.layers), cost({1}));
+  std::vector<int> const alone(static_cast<std::size_t>(asked.model.layers), 1);
+  std::vector<pp::layer_cost> layers;
+  for (pp::stage_content each : pp::stage_contents(alone, asked.model.dense_layers, asked.frozen)) {
+    each.embedding = each.output = false;
+    layers.push_back(cost(each));
+  }
   return {std::move(layers), cost({.layers = 0, .output = true})};
 }
 
@@ -247,7 +254,11 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
     return pp::even_partition(tokens, chunks);
   pp::token_range const all{tokens, 0};
   double const linear =
-    pp::linear_flops(asked.model, all) / asked.reached.linear * asked.model.layers +
+    pp::detail::of_layers(asked.model,
+                          asked.model.layers,
+                          asked.model.dense_layers,
+                          [&](pp::transformer const& of) { return pp::linear_flops(of, all); }) /
+      asked.reached.linear +
     pp::vocabulary_flops(asked.model, all) / asked.reached.vocabulary;
   double const attention = pp::attention_flops(asked.model, pp::pass_kind::forward, all) /
                            asked.reached.attention * asked.model.layers;
@@ -259,7 +270,7 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
 void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) {
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   std::vector<pp::stage_bytes> bytes;
-  for (pp::stage_content const& each : content_of(one))
+  for (pp::stage_content const& each : content_of(asked, one))
     bytes.push_back(pp::predict_bytes(asked.model, asked.setup, each, one.chunk_lengths));
   for (int device = 0; device < asked.devices; ++device) {
     auto const activation = [&](pp::pass const& what) {
@@ -338,10 +349,30 @@ void measure(choose_command const& asked,
         : pp::memory_relief::recompute_all;
   if (one.choice.adapted == adapter::offload)
     options.relief = pp::memory_relief::copy;
+  if (one.choice.frozen > 0) { // paths of frozen stages are not known
+    for (int device = 0; device < asked.devices; ++device)
+      one.bound = std::max(one.bound, pp::busy(table, device));
+    return;
+  }
   // What waits for exchanges in one order hides them in another.
   pp::cost_table const hidden = cost.without_exchanges();
   one.bound = pp::least_times(table.over, hidden, options).makespan.least();
 }
+
+namespace {
+
+//! The first stages that have frozen layers only, or no layers after these.
+int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
+  int before = 0;
+  int count = 0;
+  if (asked.frozen > 0)
+    while (count + 1 < static_cast<int>(layers.size()) &&
+           (before += layers[static_cast<std::size_t>(count)]) <= asked.frozen)
+      ++count;
+  return count;
+}
+
+} // namespace
 
 evaluated evaluate(choose_command const& asked,
                    schedule_choice const& choice,
@@ -367,6 +398,8 @@ evaluated evaluate(choose_command const& asked,
                                 "--stages-per-device must be twice the layers over the devices");
   else
     cuts.emplace_back(static_cast<std::size_t>(pp::stages(inside))); // has parts of layers
+  if (asked.frozen > 0)                                              // another cut has other passes
+    cuts.resize(1);
   plain.chunk_lengths = cut_sequence(asked, plain.extents.chunks);
   return with_best_cut(
     asked,
@@ -374,10 +407,15 @@ evaluated evaluate(choose_command const& asked,
     [&](std::vector<int> const& layers) {
       candidate one = plain;
       one.layers = layers;
+      one.choice.frozen = frozen_stages(asked, layers);
+      if (one.choice.frozen > 0) {
+        one.label = label_of(one.choice);
+        one.type.clear(); // the type of a schedule says nothing of frozen stages
+      }
       pp::cost_table const cost = costs_of(asked, one);
       // Orders are kept by the times of the first microbatch.
       made_orders* const kept = cost.microbatches() > 1 ? nullptr : &made;
-      pp::dynamic_timetable table = make_named_timetable(choice, cost, kept);
+      pp::dynamic_timetable table = make_named_timetable(one.choice, cost, kept);
       if (choice.adapted == adapter::offload &&
           table.offsets[static_cast<std::size_t>(asked.devices)] ==
             table.offsets[static_cast<std::size_t>(asked.devices) + 1])
@@ -389,12 +427,13 @@ evaluated evaluate(choose_command const& asked,
     [&](pp::timetable_view table, candidate& one) { count_memory(asked, table, one); });
 }
 
-std::vector<pp::stage_content> content_of(candidate const& one) {
+std::vector<pp::stage_content> content_of(choose_command const& asked, candidate const& one) {
   bool const named = !one.choice.name.empty(); // searched ones have no name
   if (named && find_schedule(one.choice.name).traits.cuts_layers)
     return pp::parted_contents(pp::stages(one.extents) / 2);
-  return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)
-                                        : pp::stage_contents(one.layers);
+  int const dense = asked.model.dense_layers;
+  return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices, dense)
+                                        : pp::stage_contents(one.layers, dense, asked.frozen);
 }
 
 std::string layout_of(candidate const& one) {
@@ -413,7 +452,7 @@ std::string layout_of(candidate const& one) {
 namespace {
 
 pp::cost_table predicted(choose_command const& asked, candidate const& one, pp::gpu const& on) {
-  std::vector<pp::stage_content> const content = content_of(one);
+  std::vector<pp::stage_content> const content = content_of(asked, one);
   if (has_shards(one.choice.adapted))
     return pp::predict_shards(asked.model,
                               asked.setup,
@@ -663,6 +702,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   // No type is written down of these, and costs are predicted alone.
   bool const apart = !asked.measured && asked.layout.empty() && asked.gpus.size() == 1 &&
                      asked.lengths.empty() && asked.format != "header" &&
+                     asked.model.dense_layers == 0 && asked.frozen == 0 &&
                      asked.model.layers >= asked.devices;
   std::vector<schedule_choice> const others =
     apart ? calls_apart(schedule, asked) : std::vector<schedule_choice>{};

@@ -44,7 +44,7 @@ pp::stage_bytes most_of_chunk(choose_command const& asked, candidate const& pick
   pp::training_setup chunk = asked.setup;
   chunk.sequence = longest;
   pp::stage_bytes most;
-  for (pp::stage_content const& content : content_of(pick)) {
+  for (pp::stage_content const& content : content_of(asked, pick)) {
     pp::stage_bytes const bytes =
       pp::predict_bytes(asked.model, chunk, content, pick.chunk_lengths);
     most.activation = std::max(most.activation, bytes.activation);

@@ -186,7 +186,7 @@ void count_packed_memory(choose_command const& asked,
                          packing const& microbatches,
                          pp::timetable_view table,
                          candidate& one) {
-  std::vector<pp::stage_content> const content = content_of(one);
+  std::vector<pp::stage_content> const content = content_of(asked, one);
   std::vector<double> resident;
   // Gradients of keys and values travel between the chunks of one sequence at a time.
   for (pp::stage_content const& stage : content)
@@ -199,10 +199,14 @@ void count_packed_memory(choose_command const& asked,
       int const layers = content[what.stage].layers;
       auto const part = [&](std::int64_t bytes) { return static_cast<double>(bytes) / tensor; };
       // A chunk that is recomputed keeps its input, and keys and values for those behind it.
-      return pp::unit_bytes{layers * part(pp::activation_bytes(asked.model, tokens)),
-                            part(pp::input_bytes(asked.model, tokens)) +
-                              layers * part(pp::key_value_bytes(asked.model, tokens)),
-                            0};
+      auto const of_layer = [&](pp::transformer const& of) {
+        return pp::activation_bytes(of, tokens);
+      };
+      return pp::unit_bytes{
+        part(pp::detail::of_layers(asked.model, layers, content[what.stage].dense, of_layer)),
+        part(pp::input_bytes(asked.model, tokens)) +
+          layers * part(pp::key_value_bytes(asked.model, tokens)),
+        0};
     });
     for (int stage = 0; stage < pp::stages(one.extents); ++stage)
       for (int const holder : pp::holders_of(table.over, stage))
@@ -260,7 +264,10 @@ public:
       speed_ += asked.setup.expert > 1 ? std::max(rate, link) : rate; // what experts get is sent
     }
     // What no padding and no exchange adds to, on the first GPU.
-    pp::stage_content const model{asked.model.layers, true, true};
+    pp::stage_content const model{.layers = asked.model.layers,
+                                  .embedding = true,
+                                  .output = true,
+                                  .dense = asked.model.dense_layers};
     for (int const length : asked.lengths)
       for (pp::pass_kind const kind :
            {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})

@@ -49,7 +49,7 @@ std::string reason_of(choose_command const& asked, candidate const& one, pp::tim
 //! A choice of the same flow and placement has the same.
 std::string kind_of(schedule_choice const& choice) {
   return in_adapter(choice.name, choice.adapted) + " " +
-         std::to_string(choice.stages_per_device.value_or(0));
+         std::to_string(choice.stages_per_device.value_or(0)) + " " + std::to_string(choice.frozen);
 }
 
 //! A hash of the passes of every row.
@@ -145,7 +145,8 @@ int extras_of(schedule_choice const& choice) {
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found) {
   candidate one = made.what;
   one.order = hash_of(made.table);
-  if (one.groups.empty() && (asked.model.tied || asked.tied || asked.clip)) {
+  bool const needs_more = asked.model.tied || asked.tied || asked.clip || asked.frozen > 0;
+  if (one.groups.empty() && needs_more) {
     std::string const kind = kind_of(one.choice);
     auto known = found.known.find(kind);
     if (known == found.known.end())
@@ -165,7 +166,7 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
 }
 
 void improve_cuts(choose_command const& asked, candidates& found) {
-  if (asked.measured || !asked.lengths.empty() || !asked.layout.empty())
+  if (asked.measured || asked.frozen > 0 || !asked.lengths.empty() || !asked.layout.empty())
     return;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < found.all.size(); ++i)

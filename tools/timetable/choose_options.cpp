@@ -224,6 +224,11 @@ constexpr option_reader<choose_command> options[] = {
    verbs::choose,
    "first and last stage share a weight, as models with tie_word_embeddings do",
    [](choose_command& c, std::string_view, std::string_view) { c.tied = true; }},
+  {"--frozen",
+   "N",
+   verbs::choose,
+   "the first N layers and the embedding have nothing to train: stages of these only go forward",
+   set<count_of<(1 << 20)>, &choose_command::frozen>},
   {"--jitter",
    "X",
    verbs::choose,
@@ -278,6 +283,22 @@ void check_layout(choose_command const& asked, std::string const& who) {
                       std::to_string(asked.model.layers));
 }
 
+//! What frozen layers do not go with.
+void check_frozen(choose_command const& asked, std::string const& who) {
+  if (asked.frozen == 0)
+    return;
+  if (asked.frozen > asked.model.layers)
+    throw usage_error(who + "--frozen has " + std::to_string(asked.frozen) + " layers, the model " +
+                      std::to_string(asked.model.layers));
+  char const* const other = asked.search               ? "--search"
+                            : asked.measured           ? "--cost"
+                            : !asked.lengths.empty()   ? "--lengths"
+                            : asked.format == "header" ? "--format header"
+                                                       : nullptr;
+  if (other != nullptr)
+    throw usage_error(who + other + " knows no frozen layers; leave it or --frozen out");
+}
+
 } // namespace
 
 std::vector<offered_option> choose_options(verbs one) {
@@ -318,6 +339,7 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
     throw usage_error(who + "--search cuts layers anew, and --cost has times of stages alone; "
                             "leave one of them out");
   check_layout(result, who);
+  check_frozen(result, who);
   pp::check_setup(result.model, result.setup);
   if (result.measured && result.devices > result.model.layers)
     throw usage_error(who + std::to_string(result.devices) +

@@ -361,7 +361,7 @@ void append_chunks(std::string& out,
                    candidates const& found,
                    candidate const& pick) {
   if (!asked.measured)
-    out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
+    out += "chunks: published runs with 4 reached 0.88 to 0.93 of the predicted speed\n";
   candidate const* whole = nullptr;
   for (candidate const& each : found.all)
     if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 && each.cannot.empty() &&
@@ -382,6 +382,8 @@ void append_reasons(std::string& out,
   append_pick(out, asked, found, pick);
   append_cut(out, asked, pick);
   append_memory(out, asked, found, pick);
+  if (!asked.measured && asked.lengths.empty())
+    out += "time: 74 % of 105 published runs took within 15 % of the prediction\n";
   if (pick.extents.chunks > 1)
     append_chunks(out, asked, found, pick);
   if (choice.faster) {

@@ -24,7 +24,7 @@ using packing = std::vector<pipelining::packed_microbatch>;
 class packed_model {
 public:
   packed_model(choose_command const& asked, candidate const& one, packing const& microbatches) {
-    std::vector<pipelining::stage_content> const content = content_of(one);
+    std::vector<pipelining::stage_content> const content = content_of(asked, one);
     stages_ = content.size();
     std::vector<std::vector<int>> holders(stages_, {0});
     if (asked.gpus.size() > 1)

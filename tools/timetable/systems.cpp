@@ -97,7 +97,7 @@ traffic traffic_of(choose_command const& asked, evaluated const& made) {
   // Of a chunk: an activation or a gradient, or three numbers of each token.
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   std::vector<pp::stage_content> const content =
-    made.sent ? std::vector<pp::stage_content>{} : content_of(one);
+    made.sent ? std::vector<pp::stage_content>{} : content_of(asked, one);
   auto const sent = [&](pp::pass const& maker, pp::product_reader const& reader) {
     if (made.sent)
       return made.sent(maker, reader);

@@ -53,6 +53,46 @@ TEST_CASE("bytes of a stage follow from what it holds") {
         2LL * 4 * 4 * 4096 * 4096 / 8);
 }
 
+TEST_CASE("layers without experts and frozen ones are counted as they are") {
+  pp::transformer const model = pp::find_transformer("deepseek-v3");
+  pp::training_setup const setup{.sequence = 4096, .expert = 8};
+  std::vector<int> const layers{2, 4, 55};
+  std::vector<int> const whole{4096};
+  auto const content = pp::stage_contents(layers, model.dense_layers, 3);
+  CHECK(content[0] == pp::stage_content{.layers = 2, .embedding = true, .dense = 2, .frozen = 2});
+  CHECK(content[1] == pp::stage_content{.layers = 4, .dense = 1, .frozen = 1});
+  CHECK(content[2] == pp::stage_content{.layers = 55, .output = true});
+  // By hand: a dense layer has three matrices of 7168 x 18432, the others 32 + 1 of 256 experts.
+  std::int64_t const attention = pp::detail::attention_parameters(model);
+  std::int64_t const dense = attention + 3LL * 7168 * 18432;
+  std::int64_t const mixed = attention + 33 * 3LL * 7168 * 2048 + 7168LL * 256;
+  std::int64_t const embedding = 7168LL * 129280;
+  pp::stage_bytes const first = pp::predict_bytes(model, setup, content[0], whole);
+  CHECK(first.weights == 2 * (2 * dense + embedding));
+  CHECK(first.gradients + first.optimizer + first.activation == 0);
+  pp::stage_bytes const second = pp::predict_bytes(model, setup, content[1], whole);
+  CHECK(second.weights == 2 * (dense + 3 * mixed));
+  CHECK(second.gradients == 4 * 3 * mixed);
+  CHECK(second.optimizer == 12 * 3 * mixed);
+  CHECK(second.activation == 3 * pp::activation_bytes(model, 4096));
+  pp::stage_bytes const trained = pp::predict_bytes(model, setup, {.layers = 2, .dense = 2}, whole);
+  CHECK(trained.gradients == 4 * 2 * dense);
+  CHECK(trained.activation == 2 * pp::activation_bytes(pp::detail::dense_shape(model), 4096));
+  auto const seconds = [&](pp::stage_content const& of, pp::pass_kind kind) {
+    return pp::pass_seconds(model, setup, pp::find_gpu("h100"), {}, of, kind, {4096, 0});
+  };
+  for (pp::pass_kind const kind :
+       {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight}) {
+    bool const forward = kind == pp::pass_kind::forward;
+    double const layer = seconds({.layers = 1}, kind);
+    double const plain = seconds({.layers = 1, .dense = 1}, kind);
+    CHECK(plain < layer); // 18,432 in place of 9 x 2,048, and no messages
+    CHECK(seconds({.layers = 4, .dense = 1}, kind) == doctest::Approx(plain + 3 * layer));
+    CHECK(seconds(content[0], kind) == doctest::Approx(forward ? 2 * plain : 0));
+    CHECK(seconds(content[1], kind) == doctest::Approx(forward ? plain + 3 * layer : 3 * layer));
+  }
+}
+
 TEST_CASE("parts of layers are whole layers together") {
   for (char const* const name : {"gpt-7b", "llama-70b", "mixtral-8x7b"}) {
     CAPTURE(name);

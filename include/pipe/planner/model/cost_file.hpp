@@ -12,9 +12,9 @@
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/planner/cut/stage_memory.hpp>
 #include <pipe/planner/model/flat_json.hpp>
 #include <pipe/planner/model/measured.hpp>
+#include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost_table.hpp>
 
@@ -51,7 +51,7 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
   return static_cast<double>(std::max<std::int64_t>(end - begin, 0)) / static_cast<double>(others);
 }
 
-//! What the old stages and chunks that lie in a new one have together, each by its part.
+//! The sum over the old stages and chunks that lie in a new one, each by its part.
 //! @param of `of(stage, chunk)` of the old cut
 [[nodiscard]] double
 sum_of_parts(auto const& measured, shape const& extents, int stage, int chunk, auto const& of) {

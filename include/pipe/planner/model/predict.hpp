@@ -111,6 +111,8 @@ struct stage_content {
   int projections = 0; //!< what gives query, keys and values
   int attentions = 0;  //!< attention, which has no weights
   int remainders = 0;  //!< what follows attention
+  int dense = 0;       //!< of the layers: without experts, though the model has some
+  int frozen = 0;      //!< of the layers: with nothing to train, nor any layer before them
 
   friend constexpr bool operator==(stage_content const&, stage_content const&) = default;
 };
@@ -149,9 +151,14 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
                                 "GPUs that they are spread over, but " +
                                 std::to_string(model.experts) + " is none of " +
                                 std::to_string(setup.expert));
-  double const of_token =
-    static_cast<double>(activation_bytes(model, 1) + key_value_bytes(model, 1)) * model.layers +
-    static_cast<double>(detail::logits_bytes(model, 1));
+  double const of_token = detail::of_layers(model,
+                                            model.layers,
+                                            model.dense_layers,
+                                            [](transformer const& of) {
+                                              return static_cast<double>(activation_bytes(of, 1) +
+                                                                         key_value_bytes(of, 1));
+                                            }) +
+                          static_cast<double>(detail::logits_bytes(model, 1));
   if (static_cast<double>(setup.sequence) * setup.sequences * of_token > 1e18)
     throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
                                 "not counted; give shorter sequences or fewer of them");
@@ -159,11 +166,21 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
 
 //! @brief The stages of a pipeline with these layers: the first holds the embedding, the last the
 //! output layer.
-//! @param layers [S]
-[[nodiscard]] inline std::vector<stage_content> stage_contents(std::span<int const> layers) {
+//! @param layers [S] @param dense the first layers that have no experts, where others have
+//! @param frozen the first layers that have nothing to train
+[[nodiscard]] inline std::vector<stage_content>
+stage_contents(std::span<int const> layers, int dense = 0, int frozen = 0) {
   std::vector<stage_content> result;
-  for (std::size_t stage = 0; stage < layers.size(); ++stage)
-    result.push_back({layers[stage], stage == 0, stage + 1 == layers.size()});
+  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+    int const here = layers[stage];
+    result.push_back({.layers = here,
+                      .embedding = stage == 0,
+                      .output = stage + 1 == layers.size(),
+                      .dense = std::clamp(dense, 0, here),
+                      .frozen = std::clamp(frozen, 0, here)});
+    dense -= here;
+    frozen -= here;
+  }
   return result;
 }
 
@@ -180,6 +197,19 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return result;
 }
 
+namespace detail {
+
+//! The layers that a pass of a stage goes through: backward passes leave out frozen ones.
+[[nodiscard]] constexpr stage_content passed_layers(stage_content stage, pass_kind kind) noexcept {
+  if (training_kind(kind).is == role::input || training_kind(kind).is == role::weights) {
+    stage.layers -= stage.frozen; // the first ones, as are those without experts
+    stage.dense = stage.dense > stage.frozen ? stage.dense - stage.frozen : 0;
+  }
+  return stage;
+}
+
+} // namespace detail
+
 //! @brief Seconds that the GPUs of a tensor parallel group exchange activations for one pass of a
 //! stage, which computes nothing of its own meanwhile: all-reduces, or with sequence parallelism
 //! gathers and scatters. 0 for the gradient of weights.
@@ -195,7 +225,8 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   if (detail::training_kind(kind).is == role::weights)
     return 0;
   double const gathered = static_cast<double>(message_bytes(model, tokens, setup.sequences));
-  double const layers = stage.layers + 0.25 * stage.projections + 0.75 * stage.remainders;
+  double const layers =
+    detail::passed_layers(stage, kind).layers + 0.25 * stage.projections + 0.75 * stage.remainders;
   return layers * 2 * 2.0 * (setup.tensor - 1) / setup.tensor * gathered / (on.link_gb_per_s * 1e9);
 }
 
@@ -208,27 +239,31 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
                                             training_setup const& setup,
                                             gpu const& on,
                                             efficiency const& reached,
-                                            stage_content const& stage,
+                                            stage_content const& content,
                                             pass_kind kind,
                                             token_range tokens) noexcept {
+  stage_content const stage = detail::passed_layers(content, kind);
   double const rate = on.peak_tflops * 1e12 * setup.tensor;
   double const linear = linear_flops(model, tokens, setup.sequences);
   double const projection = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
                             static_cast<double>(detail::projection_parameters(model));
-  double seconds = (stage.layers * linear + stage.projections * projection +
-                    stage.remainders * (linear - projection)) /
-                     (rate * reached.linear) +
-                   (stage.layers + stage.attentions) *
-                     attention_flops(model, kind, tokens, setup.sequences) /
-                     (rate * reached.attention);
+  double const products =
+    detail::of_layers(model, stage.layers, stage.dense, [&](transformer const& of) {
+      return linear_flops(of, tokens, setup.sequences);
+    });
+  double seconds =
+    (products + stage.projections * projection + stage.remainders * (linear - projection)) /
+      (rate * reached.linear) +
+    (stage.layers + stage.attentions) * attention_flops(model, kind, tokens, setup.sequences) /
+      (rate * reached.attention);
   if (stage.output)
     seconds +=
       vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary * stage.shards);
   if (detail::training_kind(kind).is != role::weights)
-    seconds += (stage.layers + stage.remainders) *
+    seconds += (stage.layers - stage.dense + stage.remainders) *
                detail::expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
                setup.tensor / (on.link_gb_per_s * 1e9);
-  return seconds + exchange_seconds(model, setup, on, stage, kind, tokens.length);
+  return seconds + exchange_seconds(model, setup, on, content, kind, tokens.length);
 }
 
 //! @brief True when two devices of the pipeline sit in one machine. A device is `tensor` GPUs.
@@ -367,13 +402,25 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
     (model.experts > 0
        ? (model.gated ? 3 : 2) * std::int64_t{model.hidden} * model.experts * model.ffn
        : 0);
+  auto const of_stage = [&](int layers, int without_experts) {
+    return detail::of_layers(model, layers, without_experts, [&](transformer const& of) {
+      return of.experts > 0 ? dense + (detail::layer_parameters(model) - dense) / setup.expert
+                            : detail::layer_parameters(of);
+    });
+  };
   std::int64_t const held =
-    (stage.layers + stage.remainders) *
-      (dense + (detail::layer_parameters(model) - dense) / setup.expert) +
+    of_stage(stage.layers + stage.remainders, stage.dense) +
     (stage.projections - stage.remainders) * detail::projection_parameters(model) +
     ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0)) *
       ((detail::vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
   std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
+  // Frozen layers, and the embedding before them, have weights only.
+  int const frozen_dense = stage.dense < stage.frozen ? stage.dense : stage.frozen;
+  std::int64_t const still = stage.frozen == 0
+                               ? 0
+                               : of_stage(stage.frozen, frozen_dense) +
+                                   (stage.embedding ? detail::vocabulary_parameters(model) : 0);
+  std::int64_t const trained = (held - still + setup.tensor - 1) / setup.tensor;
   stage_bytes result;
   // Beside attention a projection keeps the inputs of its norm and its product, and what follows
   // attention all else, with a copy of attention's output.
@@ -382,13 +429,17 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
   std::int64_t const before = 2 * input_bytes(model, setup.sequence, setup.sequences);
   std::int64_t const copy = attended_message_bytes(model, setup.sequence, setup.sequences) -
                             message_bytes(model, setup.sequence, setup.sequences);
-  result.activation =
-    (stage.layers * whole + stage.attentions * attention + stage.projections * before +
-     stage.remainders * (whole - attention - before + copy)) /
-    setup.tensor;
+  stage_content const kept = detail::passed_layers(stage, kind_with(training, role::weights));
+  std::int64_t const layers =
+    detail::of_layers(model, kept.layers, kept.dense, [&](transformer const& of) {
+      return activation_bytes(of, setup.sequence, setup.sequences);
+    });
+  result.activation = (layers + stage.attentions * attention + stage.projections * before +
+                       stage.remainders * (whole - attention - before + copy)) /
+                      setup.tensor;
   result.weights = 2 * share;
-  result.gradients = 4 * share;
-  result.optimizer = (12 * share + setup.data - 1) / setup.data;
+  result.gradients = 4 * trained;
+  result.optimizer = (12 * trained + setup.data - 1) / setup.data;
   if (stage.output)
     result.logits =
       detail::logits_bytes(model, longest, setup.sequences) / setup.tensor / stage.shards;
@@ -470,7 +521,8 @@ struct grouped_gpus {
   //! nothing hides its exchanges.
   [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
     training_setup const group{.sequence = tokens, .tensor = size};
-    stage_content const whole{model.layers, true, true};
+    stage_content const whole{
+      .layers = model.layers, .embedding = true, .output = true, .dense = model.dense_layers};
     double seconds = 0;
     for (pass_kind const kind : detail::split_kinds(training))
       seconds += pass_seconds(model, group, on, reached, whole, kind, {tokens, 0}) -
@@ -482,8 +534,10 @@ struct grouped_gpus {
   [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
     if (model.heads % size != 0)
       return std::numeric_limits<double>::infinity();
-    return static_cast<double>(model.layers * activation_bytes(model, tokens) +
-                               detail::logits_bytes(model, tokens)) /
+    auto const of_layer = [&](transformer const& of) { return activation_bytes(of, tokens); };
+    return static_cast<double>(
+             detail::of_layers(model, model.layers, model.dense_layers, of_layer) +
+             detail::logits_bytes(model, tokens)) /
            size;
   }
   //! @brief Bytes that are there whatever the sequences are: a share of all weights, gradients and
@@ -518,13 +572,13 @@ private:
 
 //! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages inside,
 //! a shard of the output layer per device.
-//! @param layers [stages inside] layers of each
-[[nodiscard]] inline std::vector<stage_content> shard_contents(std::span<int const> layers,
-                                                               int devices) {
+//! @param layers [stages inside] layers of each @param dense as for `stage_contents`
+[[nodiscard]] inline std::vector<stage_content>
+shard_contents(std::span<int const> layers, int devices, int dense = 0) {
   std::vector<stage_content> result(static_cast<std::size_t>(devices),
                                     stage_content{0, true, false, devices});
-  for (int const each : layers)
-    result.push_back({each});
+  for (stage_content const& each : stage_contents(layers, dense))
+    result.push_back({.layers = each.layers, .dense = each.dense});
   result.insert(
     result.end(), static_cast<std::size_t>(devices), stage_content{0, false, true, devices});
   return result;

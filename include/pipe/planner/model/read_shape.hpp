@@ -86,6 +86,10 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
     file, {"shared_ffn", "shared_expert_intermediate_size"}, shared * model.ffn);
   if (model.experts == 0)
     model.experts_per_token = model.shared_ffn = 0;
+  else
+    model.dense_layers = detail::whole_number(file, {"dense_layers", "first_k_dense_replace"}, 0);
+  if (model.dense_layers > 0)
+    model.dense_ffn = detail::whole_number(file, {"dense_ffn", "intermediate_size"}, -1);
   // Hubs do not say whether there is a gate; those whose activation is SiLU have one, and Gemma.
   auto const word = [&file](char const* name) {
     auto const found = file.words().find(name);

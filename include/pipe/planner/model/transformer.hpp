@@ -31,8 +31,8 @@ struct token_range {
 
 //! @brief The shape of a transformer: what a model's configuration file says of it.
 //!
-//! Dense by default; `experts` > 0 makes every layer a mixture of experts, whose `ffn` is the width
-//! of one expert.
+//! Dense by default; `experts` > 0 makes every layer but the first `dense_layers` a mixture of
+//! experts, whose `ffn` is the width of one expert.
 struct transformer {
   int layers = 1;     //!< layers of attention and feed-forward part
   int hidden = 1;     //!< width of a token
@@ -49,6 +49,8 @@ struct transformer {
   int query_rank = 0; //!< width that queries are compressed to (latent attention); 0: they are not
   int key_rank = 0;   //!< width that keys and values are compressed to; 0: they are not
   int rope_width = 0; //!< of each query and key, the part with positions beyond head_width
+  int dense_layers = 0; //!< of a model with experts: so many layers, the first ones, have none
+  int dense_ffn = 0;    //!< inner width of these layers
 
   friend constexpr bool operator==(transformer const&, transformer const&) = default;
 };
@@ -98,6 +100,21 @@ namespace detail {
          std::int64_t{model.hidden} * model.experts;
 }
 
+//! The shape of the layers without experts, as if all were like that.
+[[nodiscard]] constexpr transformer dense_shape(transformer model) noexcept {
+  model.ffn = model.dense_ffn;
+  model.experts = model.experts_per_token = model.shared_ffn = 0;
+  model.dense_layers = model.dense_ffn = 0;
+  return model;
+}
+
+//! Sums up a figure of `layers` layers, of which `dense` have no experts.
+[[nodiscard]] constexpr auto
+of_layers(transformer const& model, int layers, int dense, auto const& of_layer) noexcept {
+  return (layers - dense) * of_layer(model) +
+         (dense > 0 ? dense * of_layer(dense_shape(model)) : decltype(of_layer(model)){});
+}
+
 //! Checks that a model of this shape exists.
 //! @throws std::invalid_argument with one sentence that names what is wrong.
 constexpr void check_transformer(transformer const& model) {
@@ -122,6 +139,11 @@ constexpr void check_transformer(transformer const& model) {
   if (model.experts == 0 && (model.experts_per_token > 0 || model.shared_ffn > 0))
     throw std::invalid_argument(
       "transformer: experts_per_token and shared_ffn are of models with experts; give experts");
+  if (model.dense_layers < 0 || model.dense_layers > model.layers || model.dense_ffn < 0 ||
+      (model.dense_layers > 0) != (model.dense_ffn > 0) ||
+      (model.dense_layers > 0 && model.experts == 0))
+    throw std::invalid_argument("transformer: dense_layers, at most all layers, and dense_ffn are "
+                                "of models with experts, and belong together");
   if (model.key_rank == 0 && (model.query_rank > 0 || model.rope_width > 0))
     throw std::invalid_argument(
       "transformer: query_rank and rope_width are of latent attention; give key_rank as well");
@@ -137,6 +159,7 @@ constexpr void check_transformer(transformer const& model) {
                                    {"vocabulary", model.vocabulary},
                                    {"experts", model.experts},
                                    {"shared_ffn", model.shared_ffn},
+                                   {"dense_ffn", model.dense_ffn},
                                    {"query_rank", model.query_rank},
                                    {"key_rank", model.key_rank},
                                    {"rope_width", model.rope_width}})
@@ -146,10 +169,11 @@ constexpr void check_transformer(transformer const& model) {
   double const hidden = model.hidden; // in double, whose products cannot overflow
   double const inner = model.experts > 0 ? double{1} * model.experts * model.ffn + model.shared_ffn
                                          : double{1} * model.ffn;
+  double const widest = inner > model.dense_ffn ? inner : double{1} * model.dense_ffn;
   double const ranks = double{1} * model.query_rank + model.key_rank;
   double const of_layer =
     (4 * hidden + 3 * ranks) * static_cast<double>(scored_query_width(model)) + hidden * ranks +
-    3 * hidden * inner + hidden * model.experts;
+    3 * hidden * widest + hidden * model.experts;
   if (model.layers * of_layer + 2 * hidden * model.vocabulary > most_parameters)
     throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
                                 "counted; check layers, widths, experts and vocabulary");
@@ -180,7 +204,10 @@ constexpr void check_transformer(transformer const& model) {
 
 //! @brief Parameters of the whole model.
 [[nodiscard]] constexpr std::int64_t parameters(transformer const& model) noexcept {
-  return model.layers * detail::layer_parameters(model) +
+  return detail::of_layers(model,
+                           model.layers,
+                           model.dense_layers,
+                           [](transformer const& of) { return detail::layer_parameters(of); }) +
          (model.tied ? 1 : 2) * detail::vocabulary_parameters(model);
 }
 
@@ -317,9 +344,8 @@ plain(int layers, int hidden, int heads, int vocabulary = 51200) noexcept {
 
 //! Shapes of published experiments: gpt of Seq1F1B, zb of Zero Bubble, v of Controllable Memory,
 //! vocab of Vocabulary Parallelism. The others come from the files config.json that Meta,
-//! Mistral, Qwen, OpenAI and DeepSeek publish with their models. Of deepseek-v3 the first 3 of 61
-//! layers have no experts in truth, so that 5 % more parameters are counted; the windows of gpt-oss
-//! and modules for further tokens are not counted.
+//! Mistral, Qwen, OpenAI and DeepSeek publish with their models. The windows of gpt-oss and modules
+//! for further tokens are not counted.
 inline constexpr named_transformer transformers[] = {
   {"gpt-1.3b", plain(24, 2048, 16)},
   {"gpt-2.7b", plain(32, 2560, 32)},
@@ -350,7 +376,7 @@ inline constexpr named_transformer transformers[] = {
   {"mixtral-8x7b", {32, 4096, 32, 8, 0, 14336, true, 32000, false, 8, 2}},
   {"mixtral-8x22b", {56, 6144, 48, 8, 0, 16384, true, 32000, false, 8, 2}},
   {"deepseek-v3",
-   {61, 7168, 128, 128, 128, 2048, true, 129280, false, 256, 8, 2048, 1536, 512, 64}},
+   {61, 7168, 128, 128, 128, 2048, true, 129280, false, 256, 8, 2048, 1536, 512, 64, 3, 18432}},
 };
 //! The shapes that have a name.
 [[nodiscard]] constexpr std::span<named_transformer const> named_transformers() noexcept {

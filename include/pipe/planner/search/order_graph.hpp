@@ -10,7 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/planner/cut/stage_memory.hpp>
+#include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>

@@ -6,9 +6,12 @@
 //! pipelining::search_goal, order_search_options, order_search_progress, found_order and
 //! search_order.
 
+#include <pipe/flow/limits.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/flow/sort_stably.hpp>
-#include <pipe/planner/cut/stage_memory.hpp>
+#include <pipe/flow/training_kinds.hpp>
+#include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_walk.hpp>
@@ -24,9 +27,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,9 +44,8 @@ enum class search_goal : std::uint8_t { makespan, span };
 struct order_search_options {
   //! Activations that a device may hold, in chunks of one stage.
   int memory_limit = detail::unlimited;
-  //! In place of that: bytes that each device may hold, [P], and the bytes of the stages.
-  std::vector<double> room{};
-  stage_memory memory{};
+  std::vector<double> room{}; //!< in place of that: bytes that each device may hold, [P]
+  stage_memory memory{};      //!< bytes of the stages, where there is `room`
   search_goal goal = search_goal::makespan; //!< what is made least
   //! True when backward passes may come apart into their halves. False: orders stay as whole as the
   //! ones to start from, and own ones have whole backward passes.
@@ -54,7 +58,7 @@ struct order_search_options {
 //! @brief The progress of a search, for its watcher.
 struct order_search_progress {
   std::int64_t moves = 0; //!< that were tried
-  double best = 0;        //!< time of the best order so far
+  double best = 0;        //!< time of the best order so far; infinite without one
   double bound = 0;       //!< no order takes less
 };
 
@@ -78,11 +82,107 @@ struct pooled_order {
   double length;
 };
 
+//! Orders with other names for microbatches, which have the same passes on the same devices.
+class names_of_microbatches {
+public:
+  names_of_microbatches(order_graph const& graph, int microbatches)
+      : graph_(graph), nodes_(static_cast<std::size_t>(microbatches)), place_(graph.passes.size()) {
+    for (graph_node node = 0; node < graph.size(); ++node)
+      nodes_[microbatch_of(node)].push_back(node);
+    for (std::vector<graph_node>& each : nodes_) {
+      std::sort(each.begin(), each.end(), [this](graph_node a, graph_node b) {
+        return key_of(a) < key_of(b);
+      });
+      for (std::size_t i = 0; i < each.size(); ++i)
+        place_[static_cast<std::size_t>(each[i])] = i;
+    }
+    for (std::vector<graph_node> const& each : nodes_)
+      compare(nodes_.front(), each);
+  }
+  //! True where all may change names, and some take unlike times.
+  [[nodiscard]] bool matter() const noexcept { return alike_ && unlike_times_; }
+  //! Numbers of microbatches, the one with the least time first.
+  [[nodiscard]] std::vector<int> by_time() const {
+    std::vector<double> sums;
+    for (std::vector<graph_node> const& each : nodes_) {
+      sums.push_back(0);
+      for (graph_node const node : each)
+        sums.back() += time_of(node);
+    }
+    std::vector<int> result(nodes_.size());
+    std::iota(result.begin(), result.end(), 0);
+    sort_stably(result, [&](int a, int b) {
+      return sums[static_cast<std::size_t>(a)] < sums[static_cast<std::size_t>(b)];
+    });
+    return result;
+  }
+  //! @param names [M] the new name of each microbatch
+  [[nodiscard]] node_rows renamed(node_rows rows, std::vector<int> const& names) const {
+    for (std::vector<graph_node>& row : rows)
+      for (graph_node& node : row)
+        node = nodes_[static_cast<std::size_t>(names[microbatch_of(node)])]
+                     [place_[static_cast<std::size_t>(node)]];
+    return rows;
+  }
+  //! Two change names, or several move by one.
+  [[nodiscard]] std::vector<int> by_chance(random_numbers& random) const {
+    std::vector<int> names(nodes_.size());
+    std::iota(names.begin(), names.end(), 0);
+    auto one = names.begin() + random.below(static_cast<int>(names.size()));
+    auto other = names.begin() + random.below(static_cast<int>(names.size()));
+    if (other < one)
+      std::swap(one, other);
+    switch (random.below(3)) {
+    case 0: std::rotate(one, one + (other > one ? 1 : 0), other + 1); break;
+    case 1: std::rotate(one, other, other + 1); break;
+    default: std::iter_swap(one, other);
+    }
+    return names;
+  }
+
+private:
+  void compare(std::vector<graph_node> const& a, std::vector<graph_node> const& b) {
+    alike_ = alike_ && a.size() == b.size();
+    for (std::size_t i = 0; alike_ && i < a.size(); ++i) {
+      alike_ = key_of(a[i]) == key_of(b[i]);
+      unlike_times_ = unlike_times_ || time_of(a[i]) != time_of(b[i]);
+    }
+  }
+  [[nodiscard]] std::size_t microbatch_of(graph_node node) const {
+    return graph_.passes[static_cast<std::size_t>(node)].microbatch;
+  }
+  [[nodiscard]] double time_of(graph_node node) const {
+    return graph_.times[static_cast<std::size_t>(node)];
+  }
+  [[nodiscard]] std::tuple<int, int, int, int> key_of(graph_node node) const {
+    pass const& what = graph_.passes[static_cast<std::size_t>(node)];
+    return {static_cast<int>(what.kind),
+            what.stage,
+            what.chunk,
+            graph_.holders[static_cast<std::size_t>(node)]};
+  }
+
+  order_graph const& graph_;
+  std::vector<std::vector<graph_node>> nodes_; // by microbatch, sorted alike
+  std::vector<std::size_t> place_;             // by node: among those of its microbatch
+  bool alike_ = true;
+  bool unlike_times_ = false;
+};
+
 //! Searches over the orders of one graph.
 class pool_search {
 public:
-  pool_search(order_graph const& graph, std::uint64_t seed, double bound)
-      : graph_(graph), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}), bound_(bound) {
+  pool_search(order_graph const& graph, int microbatches, std::uint64_t seed, double bound)
+      : graph_(graph), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}),
+        names_(graph, microbatches), bound_(bound) {
+    if (names_.matter()) { // the shortest get the first names, or the last ones
+      std::vector<int> const shortest = names_.by_time();
+      by_time_.assign(2, std::vector<int>(shortest.size()));
+      for (std::size_t i = 0; i < shortest.size(); ++i) {
+        by_time_[0][i] = shortest[i];
+        by_time_[1][i] = shortest[shortest.size() - 1 - i];
+      }
+    }
     double sum = 0;
     for (double const time : graph.times)
       sum += time;
@@ -99,19 +199,25 @@ public:
     if (!fits)
       return;
     pool_.push_back({std::move(rows), walk_.length()});
-    if (!any_ || pool_.back().length < best_)
-      best_ = pool_.back().length;
-    any_ = true;
+    best_ = std::min(best_, pool_.back().length);
+  }
+  //! The same, and with other names of microbatches that take unlike times.
+  void add_renamed(node_rows const& rows) {
+    for (std::vector<int> const& names : by_time_)
+      if (!rows.empty())
+        add(names_.renamed(rows, names));
   }
   //! Adds orders of the list scheduler: own ones, and ones that follow the best so far. `watch`
-  //! false ends it as soon as there is an order.
+  //! false ends it.
   void add_lists(int microbatches, auto const& watch) {
     auto const enough = [&] {
-      going_ = !any_ || (!done() && watch(best_, moves_));
+      going_ = !done() && watch(best_, moves_);
       return !going_;
     };
     for (list_taste const& taste : own_tastes()) {
-      add(list_order(graph_, microbatches, taste).make());
+      node_rows rows = list_order(graph_, microbatches, taste).make();
+      add_renamed(rows);
+      add(std::move(rows));
       if (enough())
         return;
     }
@@ -126,9 +232,12 @@ public:
         }
       }
   }
-  [[nodiscard]] bool any() const noexcept { return any_; }
+  [[nodiscard]] bool any() const noexcept { return !pool_.empty(); }
+  //! False where the watcher has ended it.
+  [[nodiscard]] bool going() const noexcept { return going_; }
+  //! Infinite without an order.
   [[nodiscard]] double best() const noexcept { return best_; }
-  [[nodiscard]] bool done() const noexcept { return any_ && best_ <= bound_ * (1 + 1e-12); }
+  [[nodiscard]] bool done() const noexcept { return any() && best_ <= bound_ * (1 + 1e-12); }
 
   //! Rounds of annealing, each longer than the one before, up to a limit. The worse half of the
   //! pool is dropped after each, until the best is left. `watch(best, moves)` false ends it.
@@ -141,9 +250,12 @@ public:
         pool_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
       pool_.resize(round == 0 ? std::min<std::size_t>(8, pool_.size())
                               : std::max<std::size_t>(1, pool_.size() / 2));
-      for (pooled_order& each : pool_)
+      for (pooled_order& each : pool_) {
+        if (going_ && names_.matter())
+          rename(each, length / (2 * size), watch);
         if (going_)
           anneal(each, length, watch);
+      }
       if (length < 2000 * size)
         length *= 2;
     }
@@ -170,6 +282,20 @@ private:
     return leaders;
   }
 
+  //! Gives microbatches other names where that is shorter. Moves of single passes do not get there
+  //! where memory is tight.
+  void rename(pooled_order& order, std::int64_t tries, auto const& watch) {
+    for (std::int64_t i = 0; i < tries && going_; ++i) {
+      node_rows rows = names_.renamed(order.rows, names_.by_chance(random_));
+      if (walk_.start(rows) && walk_.length() < order.length * (1 - 1e-12)) {
+        order = {std::move(rows), walk_.length()};
+        best_ = std::min(best_, order.length);
+      }
+      moves_ += graph_.size() / 4 + 1; // takes as long, about
+      going_ = !done() && moves_ < most_ && watch(best_, moves_);
+    }
+  }
+
   void anneal(pooled_order& order, std::int64_t length, auto const& watch) {
     constexpr std::int64_t between_looks = 2048;
     (void)walk_.start(order.rows);
@@ -184,7 +310,7 @@ private:
         order.rows = walk_.rows();
         best_ = std::min(best_, order.length);
       }
-      if (moves_ % between_looks == 0 || done() || moves_ == most_)
+      if (moves_ % between_looks == 0 || done() || moves_ >= most_)
         going_ = !done() && moves_ < most_ && watch(best_, moves_);
     }
   }
@@ -192,19 +318,20 @@ private:
   order_graph const& graph_;
   random_numbers random_;
   order_walk walk_;
+  names_of_microbatches names_;
+  std::vector<std::vector<int>> by_time_; // new names; none where names do not matter
   std::vector<pooled_order> pool_;
   std::vector<pooled_order> followed_; // not followed yet
   double bound_;
   double mean_ = 0;
-  double best_ = 0;
-  bool any_ = false;
+  double best_ = std::numeric_limits<double>::infinity();
   bool going_ = true;
   std::int64_t moves_ = 0;
   std::int64_t most_ = 0;
 };
 
-//! That no order keeps the limit, with what one microbatch takes of a device: with as much room,
-//! orders can be made.
+//! The sentence that no order keeps the limit, and what one microbatch takes of a device: with as
+//! much room, orders can be made.
 [[nodiscard]] inline std::string describe_lack_of_room(order_graph const& graph, bool bytes) {
   std::vector<std::int64_t> taken(static_cast<std::size_t>(graph.devices), 0);
   for (std::size_t i = 0; i < graph.passes.size(); ++i)
@@ -289,10 +416,11 @@ inline void check_room(pipeline_view const& over, order_search_options const& op
 //! With `room` no device holds more bytes than it may at any time.
 //!
 //! @param starts orders of the same pipeline, at least one; those over the limit still serve by
-//! their placement. @param cost any cost model. @param watch told the progress every few thousand
-//! moves; where it returns false, the search ends with the best so far.
+//! their placement. @param cost any cost model. @param watch told the progress after each own order
+//! and every few thousand moves; where it returns false, the search ends with the best so far.
 //! @throws std::invalid_argument without orders, for orders of different pipelines or of a flow
-//! with several engines, for costs that cannot be, and where nothing keeps the limit.
+//! with several engines, for costs that cannot be, and where nothing keeps the limit, or did before
+//! the watcher ended the search.
 //! @complexity O(n) memory for n passes; a move takes about as many steps as passes run while the
 //! moved one changes its place.
 //! @source own derivation: neighbourhoods and longest paths as in tabu search for job shops
@@ -338,17 +466,20 @@ template <cost_model Cost, class Watch>
     time_bounds const least = least_times(over, cost, bounds);
     result.bound = options.goal == search_goal::span ? least.span.least() : least.makespan.least();
   }
-  detail::pool_search search(graph, options.seed, result.bound);
-  result.start = std::numeric_limits<double>::infinity();
+  detail::pool_search search(graph, over.extents.microbatches, options.seed, result.bound);
   for (std::vector<std::vector<pass>> const& each : rows)
     search.add(detail::nodes_of(over, graph, each));
-  if (search.any())
-    result.start = search.best();
+  result.start = search.best();
+  for (std::vector<std::vector<pass>> const& each : rows)
+    search.add_renamed(detail::nodes_of(over, graph, each));
   auto const tell = [&](double best, std::int64_t moves) {
     return watch(order_search_progress{moves, best, result.bound});
   };
   if (!search.done() && (options.own_starts || !search.any()))
     search.add_lists(over.extents.microbatches, tell);
+  if (!search.any() && !search.going())
+    throw std::invalid_argument("search_order: it was ended before any order kept the memory "
+                                "limit; let it go on, or allow more memory");
   if (!search.any())
     throw std::invalid_argument(detail::describe_lack_of_room(graph, !options.room.empty()));
   if (!search.done())

@@ -8,7 +8,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -56,8 +55,11 @@ moved_bytes(stage_memory const& memory, flow const& declared, int chunks, pass c
                                                         pipeline_view const& over) {
   std::vector<double> result(static_cast<std::size_t>(over.extents.devices));
   for (std::size_t stage = 0; stage < memory.resident.size(); ++stage)
-    for (int const device : holders_of(over, static_cast<int>(stage)))
-      result[static_cast<std::size_t>(device)] += memory.resident[stage];
+    for (int device = 0; device < over.extents.devices; ++device)
+      if (int const at = static_cast<int>(stage);
+          device_of(over, at, 0) == device ||
+          device_of(over, at, over.extents.microbatches - 1) == device) // another one both ways
+        result[static_cast<std::size_t>(device)] += memory.resident[stage];
   return result;
 }
 
