@@ -59,26 +59,30 @@ struct program {
   effort spend{.least_runs = 5, .most_runs = 11, .milliseconds = 20, .warm_up = 200};
   std::ofstream json;
 
-  void say(shape const& s, int dim, char const* what, double milliseconds, double pairs) {
-    auto const operations = (what[0] == 'b' ? 10 : 4) * pairs * static_cast<double>(dim);
-    auto const rate = operations / (milliseconds * 1e9);
-    std::printf("%-26s D%-3d %3lld x %3lld/%-3lld %6lld of %6lld  %-20s %9.4f ms %7.1f TFLOP/s\n",
-                s.name,
-                dim,
-                static_cast<long long>(s.batch),
-                static_cast<long long>(s.heads),
-                static_cast<long long>(s.key_heads),
-                static_cast<long long>(s.queries),
-                static_cast<long long>(s.tokens),
-                what,
-                milliseconds,
-                rate);
+  void say(shape const& s, int dims, char const* what, double milliseconds, double pairs) {
+    int const query_dim = at::detail::query_dim(dims);
+    int const value_dim = at::detail::value_dim(dims);
+    int const products = what[0] == 'b' ? 3 * query_dim + 2 * value_dim : query_dim + value_dim;
+    auto const rate = 2.0 * products * pairs / (milliseconds * 1e9);
+    std::printf(
+      "%-26s D%3d/%-3d %3lld x %3lld/%-3lld %6lld of %6lld  %-20s %9.4f ms %7.1f TFLOP/s\n",
+      s.name,
+      query_dim,
+      value_dim,
+      static_cast<long long>(s.batch),
+      static_cast<long long>(s.heads),
+      static_cast<long long>(s.key_heads),
+      static_cast<long long>(s.queries),
+      static_cast<long long>(s.tokens),
+      what,
+      milliseconds,
+      rate);
     std::fflush(stdout);
-    json << R"({"name": ")" << s.name << R"(", "dim": )" << dim << R"(, "batch": )" << s.batch
-         << R"(, "heads": )" << s.heads << R"(, "key_heads": )" << s.key_heads << R"(, "queries": )"
-         << s.queries << R"(, "tokens": )" << s.tokens << R"(, "extent": )" << s.extent
-         << R"(, "what": ")" << what << R"(", "milliseconds": )" << milliseconds
-         << R"(, "tflops": )" << rate << "}\n"
+    json << R"({"name": ")" << s.name << R"(", "dim": )" << query_dim << R"(, "value_dim": )"
+         << value_dim << R"(, "batch": )" << s.batch << R"(, "heads": )" << s.heads
+         << R"(, "key_heads": )" << s.key_heads << R"(, "queries": )" << s.queries
+         << R"(, "tokens": )" << s.tokens << R"(, "extent": )" << s.extent << R"(, "what": ")"
+         << what << R"(", "milliseconds": )" << milliseconds << R"(, "tflops": )" << rate << "}\n"
          << std::flush;
   }
 };
@@ -86,6 +90,8 @@ struct program {
 //! Tensors of a call with their memory.
 template <int Dim>
 struct tensors {
+  static constexpr int query_dim = at::detail::query_dim(Dim);
+  static constexpr int value_dim = at::detail::value_dim(Dim);
   shape s;
   at::parameters p;
   buffer<element> query, key, value, output, output_gradient, query_gradient;
@@ -94,9 +100,10 @@ struct tensors {
   at::launch_memory* memory = nullptr;
 
   explicit tensors(shape const& of)
-      : s(of), p(parameters_of(of)), query(queries()), key(keys()), value(keys()),
-        output(queries()), output_gradient(queries()), query_gradient(queries()),
-        log_sum_exp(s.batch * s.queries * s.heads), key_gradient(keys()), value_gradient(keys()),
+      : s(of), p(parameters_of(of)), query(queries(query_dim)), key(keys(query_dim)),
+        value(keys(value_dim)), output(queries(value_dim)), output_gradient(queries(value_dim)),
+        query_gradient(queries(query_dim)), log_sum_exp(s.batch * s.queries * s.heads),
+        key_gradient(keys(query_dim)), value_gradient(keys(value_dim)),
         scratch(std::max(at::backward_scratch(p), at::forward_scratch<Dim, element>(p))), taken(1) {
     taken.zero();
     query.fill(1);
@@ -115,15 +122,16 @@ struct tensors {
     p.key_length = s.tokens;
     p.heads = s.heads;
     p.key_heads = s.key_heads;
-    p.head_dim = Dim;
+    p.head_dim = query_dim;
+    p.value_dim = value_dim;
     return p;
   }
-  [[nodiscard]] std::int64_t queries() const { return s.batch * s.queries * s.heads * Dim; }
-  [[nodiscard]] std::int64_t keys() const { return s.batch * s.tokens * s.key_heads * Dim; }
+  [[nodiscard]] std::int64_t queries(int dim) const { return s.batch * s.queries * s.heads * dim; }
+  [[nodiscard]] std::int64_t keys(int dim) const { return s.batch * s.tokens * s.key_heads * dim; }
   template <class T>
   [[nodiscard]] at::tensor_view<T>
-  view(buffer<T> const& of, std::int64_t length, std::int64_t heads) const {
-    return at::dense_tensor(of.data(), s.batch, length, heads, Dim);
+  view(buffer<T> const& of, std::int64_t length, std::int64_t heads, int dim = query_dim) const {
+    return at::dense_tensor(of.data(), s.batch, length, heads, dim);
   }
   [[nodiscard]] at::row_view<float> rows() const {
     return at::dense_rows(log_sum_exp.data(), s.batch, s.heads, s.queries);
@@ -136,8 +144,8 @@ struct tensors {
   void forward(Mask const& m, bool stay = true, cudaStream_t stream = nullptr) const {
     at::forward_tensors<element> const t{view(query, s.queries, s.heads),
                                          view(key, s.tokens, s.key_heads),
-                                         view(value, s.tokens, s.key_heads),
-                                         view(output, s.queries, s.heads),
+                                         view(value, s.tokens, s.key_heads, value_dim),
+                                         view(output, s.queries, s.heads, value_dim),
                                          rows()};
     at::forward_on_gpu<Dim>(p, t, room(stay), m, at::plain{}, stream);
   }
@@ -146,13 +154,13 @@ struct tensors {
   void backward(Mask const& m) const {
     at::backward_tensors<element> const t{view(query, s.queries, s.heads),
                                           view(key, s.tokens, s.key_heads),
-                                          view(value, s.tokens, s.key_heads),
-                                          view(output, s.queries, s.heads),
+                                          view(value, s.tokens, s.key_heads, value_dim),
+                                          view(output, s.queries, s.heads, value_dim),
                                           rows(),
-                                          view(output_gradient, s.queries, s.heads),
+                                          view(output_gradient, s.queries, s.heads, value_dim),
                                           view(query_gradient, s.queries, s.heads),
                                           view(key_gradient, s.tokens, s.key_heads),
-                                          view(value_gradient, s.tokens, s.key_heads)};
+                                          view(value_gradient, s.tokens, s.key_heads, value_dim)};
     at::backward_on_gpu<Dim, element, Mask, at::plain, at::built_here, Order>(
       p, t, room(false), m, at::plain{}, nullptr);
   }
@@ -303,6 +311,11 @@ void measure_all(program& to) {
   for (shape const& s :
        {shape{"square", 1, 16, 16, 8192, 8192}, shape{"chunk", 1, 16, 16, 2048, 32768}}) {
     measure_both<64>(to, s, at::causal{}, causal_keys());
+    measure_both<80>(to, s, at::causal{}, causal_keys());
+    measure_both<96>(to, s, at::causal{}, causal_keys());
+    measure_both<112>(to, s, at::causal{}, causal_keys());
+    measure_both<256>(to, s, at::causal{}, causal_keys());
+    measure_both<at::head_dims(192, 128)>(to, s, at::causal{}, causal_keys());
   }
   for (shape const& s : {shape{"window of 1k", 1, 16, 16, 32768, 32768, 1024},
                          shape{"window of 4k", 1, 16, 16, 32768, 32768, 4096}}) {

@@ -43,6 +43,7 @@ void wait_for(std::chrono::duration<double> pass) {
 }
 
 struct sleeping_stage {
+  static constexpr bool takes_chunks = true;
   std::chrono::duration<double> pass{};
 
   void forward(pp::context const&, pp::input, pp::output) { wait_for(pass); }

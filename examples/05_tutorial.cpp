@@ -66,7 +66,7 @@ struct layer {
     gradient += at.weight_input.as<double>()[0] * at.activation.as<double>()[0];
   }
 };
-static_assert(pp::fits<LateWeights, layer, 4, 8>); // it has all that the schedule calls
+static_assert(pp::check_fits<LateWeights, layer, 4, 8>); // it has all that the schedule calls
 // [snippet stage]
 
 // The same gradients without a pipeline: one microbatch after the other, forward and back.

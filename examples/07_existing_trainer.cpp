@@ -72,7 +72,7 @@ struct stage {
     }
   }
 };
-static_assert(pp::fits<pp::OneFOneB, stage>); // it has all that the schedule calls
+static_assert(pp::check_fits<pp::OneFOneB, stage>); // it has all that the schedule calls
 // [snippet stage]
 
 } // namespace

@@ -57,6 +57,7 @@ __global__ void tick_kernel(stamp* at) {
 
 //! A stage of which every pass takes the time of the cost model.
 struct spinning_stage {
+  static constexpr bool takes_chunks = true;
   pp::shape extents{};
   pp::uniform_cost cost{};
   stamp* stamps = nullptr; // [pass_indices]

@@ -3,12 +3,19 @@
 """Puts the pages of the site into a folder, as the site has them: links to files that are no pages keep their words only,
 and headings have the addresses that Markdown files of a repository give them.
 
+A program that a page shows whole has a link to Compiler Explorer where PIPELINING_HEADER_URL says from where that gets the
+header that scripts/amalgamate writes.
+
 usage: stage.py FOLDER
 """
+import base64
+import json
+import os
 import pathlib
 import re
 import shutil
 import sys
+import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -36,11 +43,25 @@ def link(path):
     return rewrite
 
 
-def staged(path):
+def explorer(fence, header):
+    """A code fence, and below it a link that runs it, if it is a program of the library and the standard one only."""
+    code = fence.removeprefix("```cpp\n").removesuffix("```")
+    if not header or "int main(" not in code or "#include <pipe/" not in code:
+        return fence
+    source = re.sub(r"#include <pipe/[^>]+>", f"#include <{header}>", code, count=1)
+    source = re.sub(r"#include <pipe/[^>]+>\n", "", source)
+    compiler = {"id": "g122", "options": "-std=c++20 -O1 -pthread"}
+    state = {"sessions": [{"id": 1, "language": "c++", "source": source, "compilers": [], "executors": [{"compiler": compiler}]}]}
+    place = urllib.parse.quote(base64.b64encode(json.dumps(state).encode()), safe="")
+    return f"{fence}\n\n[Run it in Compiler Explorer](https://godbolt.org/clientstate/{place})"
+
+
+def staged(path, header=os.environ.get("PIPELINING_HEADER_URL", "")):
     text = path.read_text(encoding="utf-8")
     text = re.sub(r"<!-- .*?-->\n?", "", text, flags=re.DOTALL)
     parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
     parts[::2] = [re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", link(path), part) for part in parts[::2]]
+    parts[1::2] = [explorer(part, header) for part in parts[1::2]]
     return "".join(parts)
 
 

@@ -172,6 +172,7 @@ struct exchanged_model {
 
 //! A part of a layer for one chunk of sequences, as the library calls it.
 struct exchanged_piece {
+  static constexpr bool takes_chunks = true;
   pp::exchange_stage what;
   exchanged_model* model;
 

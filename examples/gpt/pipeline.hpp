@@ -33,6 +33,7 @@ namespace pp = pipelining;
 
 //! A stage as the library calls it: contexts become units, bytes become floats.
 struct pipeline_stage : stage<float> {
+  static constexpr bool takes_chunks = true;
   using stage<float>::stage;
 
   void forward(pp::context const& where, pp::input x, pp::output y) {

@@ -17,6 +17,7 @@ namespace pp = pipelining;
 //! For each way that microbatches take through the devices the stage that is there.
 template <class Stage>
 struct copies_of {
+  static constexpr bool takes_chunks = true;
   pp::shape extents;
   std::vector<Stage*> of; //!< by route; null in another process
 

@@ -120,6 +120,8 @@ private:
 template <class Sums>
 class tensor_stage : public stage_shard {
 public:
+  static constexpr bool takes_chunks = true;
+
   //! @param at must outlive this
   tensor_stage(model_size const& size,
                layer_range const& layers,

@@ -48,6 +48,7 @@ numbers_per_token(model_size const& size, sharded_cut const& cut, int piece, pp:
 
 //! The pieces as the library calls them.
 struct sharded_stage : sharded_piece {
+  static constexpr bool takes_chunks = true;
   using sharded_piece::sharded_piece;
 
   void forward(pp::context const& where, pp::input, pp::output y) {

@@ -168,6 +168,7 @@ private:
 //! A microbatch, as the library knows a stage.
 template <class Home>
 struct staying_microbatch {
+  static constexpr bool takes_chunks = true;
   visited_device<Home>* at;
 
   void forward(pp::context const& where, pp::input in, pp::output out) {

@@ -2,17 +2,16 @@
 #pragma once
 
 //! @file
-//! @brief Some layers of a torch::nn::Sequential as a stage of a pipeline: autograd inside, messages
-//! outside.
+//! @brief Some layers of a torch::nn::Sequential as a stage of a pipeline: autograd inside,
+//! messages outside.
 
 #include <pipe/run/context.hpp>
-
-#include <torch/torch.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <torch/torch.h>
 #include <utility>
 #include <vector>
 
@@ -26,6 +25,8 @@ namespace pp = pipelining;
 //! plan's slot numbers index, so there is no more of it than the schedule allows.
 class torch_stage {
 public:
+  static constexpr bool takes_chunks = true;
+
   torch_stage(torch::nn::Sequential layers, model_size const& size)
       : layers_(std::move(layers)), size_(size), parameters_(layers_->parameters()),
         optimizer_(parameters_, torch::optim::SGDOptions(0.1)) {
@@ -113,9 +114,9 @@ private:
   struct pass {
     torch::Tensor x{};
     torch::Tensor y{};
-    tensors past{};           // keys and values of the chunks before, as far as they need gradients
-    tensors own{};            // keys and values of this chunk
-    tensors outputs{};        // y and own ...
+    tensors past{};    // keys and values of the chunks before, as far as they need gradients
+    tensors own{};     // keys and values of this chunk
+    tensors outputs{}; // y and own ...
     tensors output_gradients{}; // ... and what came back for them
   };
   //! Of one sequence in chunks: keys and values, chunk after chunk, and their gradients.
@@ -209,7 +210,8 @@ private:
       kept.outputs, with_respect_to, kept.output_gradients, again, false, true);
   }
   //! Sends the gradient of x, adds those of keys and values to the chunks that they come from.
-  void hand_on(pp::context const& where, pass const& kept, tensors const& gradients, pp::output dx) {
+  void
+  hand_on(pp::context const& where, pass const& kept, tensors const& gradients, pp::output dx) {
     std::size_t next = 0;
     if (!where.first_stage())
       send(gradients[next++], dx);

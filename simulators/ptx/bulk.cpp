@@ -238,7 +238,7 @@ void wait_group(warp& w, instruction const& i, u32 mask) {
         carry_out(w, c);
         acquire_actor(w, 1U << l, c.agent, c.clock);
       }
-      groups.pop_front();
+      groups.erase(groups.begin());
     }
   });
 }

@@ -69,7 +69,7 @@ void wait_for(warp& w, int lane, std::size_t left) {
     for (auto const& c : groups.front()) {
       finish_copy(w, lane, c);
     }
-    groups.pop_front();
+    groups.erase(groups.begin());
   }
 }
 

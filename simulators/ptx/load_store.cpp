@@ -12,9 +12,18 @@ namespace {
 
 enum : u8 { wide_register = 1, sign_extends = 2, strong = 4, orders = 8 };
 
+template <class Bits>
+u64 bits_at(std::byte const* from) {
+  Bits v = 0;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
 u64 element(std::byte const* from, std::size_t bytes, bool with_sign) {
-  u64 v = 0;
-  std::memcpy(&v, from, bytes);
+  u64 v = bytes == 4   ? bits_at<u32>(from)
+          : bytes == 2 ? bits_at<u16>(from)
+          : bytes == 1 ? bits_at<u8>(from)
+                       : bits_at<u64>(from);
   if (with_sign && bytes < 8) {
     unsigned const shift = static_cast<unsigned>(64 - 8 * bytes);
     v = static_cast<u64>(static_cast<s64>(v << shift) >> shift);
@@ -34,11 +43,29 @@ void load_elements(warp& w, instruction const& i, int lane, std::byte const* fro
   }
 }
 
+// Lanes that look again and again at places, while nobody changes anything, wait for others: they
+// rest, as after a look at an mbarrier that has not turned over.
+void rest_from_looking(warp& w, instruction const& i, u32 mask, u64 addresses) {
+  constexpr u32 patience = 16;
+  lookout const now{&i, mask, addresses, w.home->launch->progress};
+  lookout& last = w.looked;
+  bool const again = last.by == now.by && last.lanes == now.lanes &&
+                     last.addresses == now.addresses && last.progress == now.progress;
+  u32 const times = again ? last.times + 1 : 0;
+  last = now;
+  last.times = times;
+  if (times >= patience) {
+    w.rest(mask);
+  }
+}
+
 void load(warp& w, instruction const& i, u32 mask) {
   u32 const bytes = static_cast<u32>(size_of(i.t) * i.count);
   touch const how{.read = true, .strong = (i.flags & strong) != 0};
+  u64 addresses = 0;
   for_lanes(mask, [&](int l) {
     u64 const address = address_of(w, i, 0, l);
+    addresses += address;
     region const r = locate(w, i, l, i.where, address, bytes, bytes, false);
     if (how.strong) {
       strong_access(w, l, address, how, (i.flags & orders) != 0, false);
@@ -46,6 +73,9 @@ void load(warp& w, instruction const& i, u32 mask) {
     note(w, i, l, r, bytes, how);
     load_elements(w, i, l, r.data);
   });
+  if (how.strong) {
+    rest_from_looking(w, i, mask, addresses);
+  }
 }
 
 // Parameters are the launch's own bytes; offsets are fixed in the text.

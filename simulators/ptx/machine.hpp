@@ -4,7 +4,6 @@
 //! @brief The state of a running launch: decoded instructions, warps, blocks.
 
 #include <array>
-#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -159,6 +158,16 @@ struct thread_clock {
   clock_pointer gathered; //!< seen by relaxed reads, known after the next memory fence
 };
 
+//! @brief The last look of a warp at memory that others may change, and how often it found the
+//! same.
+struct lookout {
+  instruction const* by = nullptr;
+  u32 lanes = 0;
+  u64 addresses = 0; //!< a sum over the lanes
+  u64 progress = 0;  //!< of the launch
+  u32 times = 0;
+};
+
 struct warp {
   block* home = nullptr;
   kernel const* code = nullptr;
@@ -173,14 +182,16 @@ struct warp {
   bool yields = false;  //!< gives up its turn
   u32 barrier = 0;
   instruction const* now = nullptr;
+  lookout looked;
   std::vector<u64> registers;
   std::array<thread_clock, 32> clocks;
   std::array<std::vector<small_copy>, 32> open_copies;
-  std::array<std::deque<std::vector<small_copy>>, 32> copy_groups;
+  // Groups in flight, the oldest first: few, and none in most warps, which then allocate nothing.
+  std::array<std::vector<std::vector<small_copy>>, 32> copy_groups;
   std::array<std::vector<bulk_copy>, 32> open_bulk;
-  std::array<std::deque<std::vector<bulk_copy>>, 32> bulk_groups;
+  std::array<std::vector<std::vector<bulk_copy>>, 32> bulk_groups;
   std::vector<matrix_job> open_jobs;
-  std::deque<std::vector<matrix_job>> job_groups;
+  std::vector<std::vector<matrix_job>> job_groups;
   std::map<s32, u32> busy; //!< registers of wgmma in flight: offset -> jobs
   bool matrix_fenced = false;
 
@@ -191,6 +202,11 @@ struct warp {
     return reinterpret_cast<slot_of<T>*>(file() + offset);
   }
   u32& predicate(s32 offset) { return *reinterpret_cast<u32*>(file() + offset); }
+  //! @brief Lanes that wait let others go first: other lanes, or other warps where all wait.
+  void rest(u32 lanes) {
+    yields = lanes == alive;
+    resting |= yields ? 0 : lanes;
+  }
 };
 
 struct mbarrier {
@@ -228,7 +244,7 @@ struct block {
   std::vector<u8> local_state;
   std::array<named_barrier, 16> barriers;
   std::map<u32, mbarrier> mbarriers;
-  std::deque<bulk_copy> engine;
+  std::vector<bulk_copy> engine;
   u32 next_agent = 0;
   u32 live_warps = 0;
 

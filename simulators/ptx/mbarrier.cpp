@@ -103,12 +103,7 @@ void try_wait(warp& w, instruction const& i, u32 mask) {
   acquire(w, together, last);
   u32& p = w.predicate(i.op[0]);
   p = (p & ~mask) | done;
-  u32 const failed = mask & ~done;
-  if (failed == w.alive) {
-    w.yields = true;
-  } else {
-    w.resting |= failed;
-  }
+  w.rest(mask & ~done);
 }
 
 bool decode_arrive(decoder& d) {

@@ -13,6 +13,11 @@ std::uintptr_t address_of(void const* p) {
   return reinterpret_cast<std::uintptr_t>(p);
 }
 
+//! Eight bytes that are alike.
+constexpr std::uint64_t bytes_of(std::uint8_t each) {
+  return 0x0101010101010101u * each;
+}
+
 } // namespace
 
 void memory::add(
@@ -53,13 +58,25 @@ allocation const* memory::nearest(std::uintptr_t address) const {
 
 void memory::mark(void const* begin, std::size_t bytes, bool initialised) {
   auto const first = address_of(begin);
-  for (auto& [start, a] : allocations_) {
+  auto const past = allocations_.upper_bound(first);
+  auto at = past == allocations_.begin() ? past : std::prev(past);
+  std::uint8_t const kept = static_cast<std::uint8_t>(~state_initialised);
+  std::uint8_t const added = initialised ? state_initialised : 0;
+  for (; at != allocations_.end() && at->first < first + bytes; ++at) {
+    auto& [start, a] = *at;
     auto const low = std::max(first, start);
     auto const high = std::min(first + bytes, start + a.bytes);
-    for (auto at = low; at < high; ++at) {
-      auto& byte = a.state[at - start];
-      byte = static_cast<std::uint8_t>(initialised ? byte | state_initialised
-                                                   : byte & ~state_initialised);
+    for (auto k = low; k < high;) {
+      std::uint8_t* const state = a.state.data() + (k - start);
+      if (std::uint64_t eight = 0; high - k >= sizeof eight) { // most marks are long
+        std::memcpy(&eight, state, sizeof eight);
+        eight = (eight & bytes_of(kept)) | bytes_of(added);
+        std::memcpy(state, &eight, sizeof eight);
+        k += sizeof eight;
+      } else {
+        *state = static_cast<std::uint8_t>((*state & kept) | added);
+        ++k;
+      }
     }
   }
 }
@@ -79,7 +96,7 @@ namespace {
 
 // What kernels reach is mostly untouched: eight bytes at a time.
 std::size_t first_touched(allocation const& a, std::size_t from, state which) {
-  std::uint64_t const pattern = 0x0101010101010101u * which;
+  std::uint64_t const pattern = bytes_of(which);
   std::size_t i = from;
   while (i < a.reached_end) {
     std::uint64_t eight = 0;
@@ -99,14 +116,14 @@ std::size_t first_touched(allocation const& a, std::size_t from, state which) {
 }
 
 void collect(std::vector<range>& out, allocation& a, state which) {
-  for (std::size_t i = first_touched(a, a.reached_begin, which); i < a.reached_end;
-       i = first_touched(a, i + 1, which)) {
-    a.state[i] = static_cast<std::uint8_t>(a.state[i] & ~which);
-    if (!out.empty() && out.back().end == a.begin + i && out.back().begin >= a.begin) {
-      ++out.back().end;
-    } else {
-      out.push_back({a.begin + i, a.begin + i + 1});
+  std::uint8_t* const state = a.state.data();
+  for (std::size_t i = first_touched(a, a.reached_begin, which); i < a.reached_end;) {
+    auto const begin = i;
+    for (; i < a.reached_end && (state[i] & which) != 0; ++i) {
+      state[i] = static_cast<std::uint8_t>(state[i] & ~which);
     }
+    out.push_back({a.begin + begin, a.begin + i});
+    i = first_touched(a, i, which);
   }
 }
 

@@ -1,46 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "values.hpp"
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 namespace ptx {
 
-namespace {
-
-struct type_row {
-  std::string_view name;
-  type value;
-  u8 bytes;
-};
-constexpr std::array<type_row, 21> type_rows{{
-  {"pred", type::pred, 1},   {"b8", type::b8, 1},      {"b16", type::b16, 2},
-  {"b32", type::b32, 4},     {"b64", type::b64, 8},    {"b128", type::b128, 16},
-  {"u8", type::uint8, 1},    {"u16", type::uint16, 2}, {"u32", type::uint32, 4},
-  {"u64", type::uint64, 8},  {"s8", type::int8, 1},    {"s16", type::int16, 2},
-  {"s32", type::int32, 4},   {"s64", type::int64, 8},  {"f16", type::f16, 2},
-  {"f16x2", type::f16x2, 4}, {"bf16", type::bf16, 2},  {"bf16x2", type::bf16x2, 4},
-  {"f32", type::f32, 4},     {"f64", type::f64, 8},    {"tf32", type::tf32, 4},
-}};
-
-} // namespace
-
 type type_of(std::string_view name) {
-  for (auto const& row : type_rows) {
-    if (row.name == name) {
-      return row.value;
-    }
-  }
-  return type::none;
-}
-
-std::size_t size_of(type t) {
-  for (auto const& row : type_rows) {
-    if (row.value == t) {
-      return row.bytes;
-    }
-  }
-  return 0;
+  auto const found = std::find_if(
+    std::begin(types), std::end(types), [&](type_facts const& of) { return of.name == name; });
+  return found == std::end(types) ? type::none : static_cast<type>(found - std::begin(types));
 }
 
 bool is_signed(type t) {

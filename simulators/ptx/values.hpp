@@ -28,9 +28,25 @@ enum class type : u8 {
 };
 // clang-format on
 
+//! @brief How PTX spells a type, and its size.
+struct type_facts {
+  std::string_view name{};
+  u8 bytes = 0;
+};
+//! @brief Of every type, in the order of the enumerators.
+inline constexpr type_facts types[] = {
+  {},          {"pred", 1}, {"b8", 1},    {"b16", 2},  {"b32", 4},    {"b64", 8}, {"b128", 16},
+  {"u8", 1},   {"u16", 2},  {"u32", 4},   {"u64", 8},  {"s8", 1},     {"s16", 2}, {"s32", 4},
+  {"s64", 8},  {"f16", 2},  {"f16x2", 4}, {"bf16", 2}, {"bf16x2", 4}, {"f32", 4}, {"f64", 8},
+  {"tf32", 4},
+};
+
 //! @brief type::none if `name` is no type.
 type type_of(std::string_view name);
-std::size_t size_of(type t);
+constexpr std::size_t size_of(type t) {
+  return types[static_cast<u8>(t)].bytes;
+}
+static_assert(size_of(type::int64) == 8 && types[static_cast<u8>(type::tf32)].name == "tf32");
 bool is_signed(type t);
 bool is_float(type t);
 

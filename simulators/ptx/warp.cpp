@@ -205,11 +205,7 @@ void sleep(warp& w, instruction const& i, u32 mask) {
   u32 longest = 0;
   for_lanes(mask, [&](int l) { longest = std::max(longest, w.lanes<u32>(i.op[0])[l]); });
   w.home->launch->out.counts.nanoseconds += longest;
-  if (mask == w.alive) {
-    w.yields = true;
-  } else {
-    w.resting |= mask;
-  }
+  w.rest(mask);
 }
 
 void trap(warp& w, instruction const& i, u32 mask) {

@@ -251,7 +251,7 @@ void wait_group(warp& w, instruction const& i, u32 mask) {
       }
       finished = job.clock;
     }
-    w.job_groups.pop_front();
+    w.job_groups.erase(w.job_groups.begin());
   }
   if (finished != 0) {
     acquire_actor(w, mask, w.home->matrix_actor(w), finished);

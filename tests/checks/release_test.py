@@ -65,6 +65,10 @@ class Release(unittest.TestCase):
         self.assertNotIn("CURRENT_LIST_DIR}/../..", portfile)
         manifest = json.loads((folder / "ports/pipelining/vcpkg.json").read_text())
         self.assertEqual((manifest["version"], manifest["homepage"]), (self.version, "https://github.com/some/one"))
+        recipe = (folder / "conanfile.py").read_text()
+        for field in ("homepage", "url"):
+            self.assertIn(f'\n    {field} = "https://github.com/some/one"\n', recipe)
+        compile(recipe, "conanfile.py", "exec")
 
     def refused(self, reason, version=None):
         done = self.release(version or self.version)

@@ -140,6 +140,7 @@ static __global__ void scatter_kernel(word* gradient, word const* whole) {
 
 //! @brief The numbers of support::arithmetic_stage, made on the device.
 struct kernel_stage {
+  static constexpr bool takes_chunks = true;
   using word = std::uint64_t;
 
   word weight = 0;

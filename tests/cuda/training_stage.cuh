@@ -124,6 +124,7 @@ struct replica_line {
 
 //! @brief A stage of the model on a device.
 struct training_kernel_stage {
+  static constexpr bool takes_chunks = true;
   support::trained* numbers = nullptr;         //!< on the stage's device
   support::trained* copy_of_numbers = nullptr; //!< on the device of its other copy, if any
   int device_of_copy = -1;                     //!< its numbers before its last step are next to it

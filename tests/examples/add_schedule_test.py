@@ -53,7 +53,8 @@ def main(root, compiler, lists):
         tree = pathlib.Path(folder)
         for name in COPIED:
             shutil.copytree(root / name, tree / name)
-        shutil.copy(root / "CHANGELOG.md", tree)
+        for name in ("CHANGELOG.md", "README.md"):
+            shutil.copy(root / name, tree)
         files = follow(page, tree)
         if len(files) > MOST_FILES:
             yield f"the page changes {len(files)} files by hand, more than {MOST_FILES}: {sorted(files)}"

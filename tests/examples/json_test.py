@@ -15,6 +15,8 @@ PROGRAM, PAGE = sys.argv[1], pathlib.Path(sys.argv[2]).read_text(encoding="utf-8
 SIZE = ["--devices", "4", "--microbatches", "8"]
 SMALL = ["--devices", "3", "--microbatches", "4"]
 MODEL = ["--model", "gpt-1.3b", "--sequence", "2048", "--gpu", "a100", *SIZE]
+# Whole sequences and chunks, and nothing that is searched: choose searches for seconds.
+SOME = ["--schedules", "gpipe,1f1b,eager-1f1b,seq1f1b,zb-h1,zb-h2,breadth-first"]
 
 
 def printed(*words):
@@ -76,8 +78,10 @@ class Json(unittest.TestCase):
             self.assertEqual(each["proven"], "at least" not in row["least makespan"])
 
     def test_choose(self):
-        made = self.hold("choose", "choose", *MODEL)
-        self.assertLess(made["pick"], len(made["candidates"]))
+        every = json.loads(printed("choose", *MODEL, "--json"))
+        self.assertLessEqual(keys(every), documented("choose"))
+        for made in (every, self.hold("choose", "choose", *MODEL, *SOME)):
+            self.assertLess(made["pick"], len(made["candidates"]))
 
     def test_choose_says_how_sure_its_pick_is(self):
         # Where the upper end of the band of the pick is beyond the memory, the fastest one is named whose is not.
@@ -86,7 +90,7 @@ class Json(unittest.TestCase):
 
         doubts = 0
         for memory in (8, 12, 80):
-            words = ["choose", *MODEL, "--memory", f"{memory}GB"]
+            words = ["choose", *MODEL, *SOME, "--memory", f"{memory}GB"]
             made = json.loads(printed(*words, "--json"))
             pick = made["candidates"][made["pick"]]
             sure = [each for each in made["candidates"] if "cannot" not in each and most(each) <= memory]

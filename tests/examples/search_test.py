@@ -143,6 +143,15 @@ class Search(unittest.TestCase):
         self.assertEqual(result.returncode, 0)
         self.assertGreater(len(result.stdout.splitlines()), 8 * 32 * 3)
 
+    def test_what_there_was_no_time_for_is_said(self):
+        words = ("search", "--devices", 32, "--microbatches", 128, "--memory", 16, "--seconds", 0.001)
+        found = output(*words)  # before the first pipeline is searched
+        rows = re.findall(r"^\S.*? {2,}(none fits|[\w-]+) +([\d.]*) +no time to search +unknown$", found, re.MULTILINE)
+        self.assertGreater(len(rows), 5)
+        least = min(float(makespan) for _, makespan in rows if makespan)
+        self.assertIn(f", {least:g}\n", found)  # a schedule that is there already
+        self.assertNotIn("%", found.split("found: ")[1].split("\n")[0])
+
 
 if __name__ == "__main__":
     PROGRAM, COMPILER, INCLUDE = sys.argv[1:4]

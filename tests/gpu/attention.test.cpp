@@ -2,6 +2,7 @@
 // Attention by the front door on the GPU against the double reference: chunks whose sizes fit
 // nothing, of every head dim and element type. bin/attention checks long sequences before it times
 // them.
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/merge.hpp>
 #include <pipe/attention/packed_mask.hpp>
@@ -89,12 +90,15 @@ void check_chunk(gpu_tests::program const& calls, at::parameters const& p) {
     });
 }
 
+constexpr int latent = at::head_dims(192, 128);
+
 //! @param on_device the mask for kernels, on_host the same for the reference
 template <int Dim, class Element, class Mask, class Score>
 void check_kernels(at::parameters p, Mask const& on_device, Mask const& on_host, Score const& f) {
   using kernels = gpu_tests::attention_kernels<Dim, Element, Mask, Score>;
-  CAPTURE(Dim);
-  p.head_dim = Dim;
+  p.head_dim = at::detail::query_dim(Dim);
+  p.value_dim = at::detail::value_dim(Dim);
+  CAPTURE(p.head_dim);
   attention_call_of<Element> c(p);
   check_call(
     c,
@@ -160,6 +164,9 @@ TEST_CASE("every head dim and element type, with masks and scores") {
   check_kernels<64, __nv_bfloat16>(p, at::causal{}, at::causal{}, at::plain{});
   check_kernels<128, __nv_bfloat16>(p, at::causal{}, at::causal{}, at::plain{});
   check_kernels<256, __nv_bfloat16>(p, at::causal{}, at::causal{}, at::plain{});
+  check_kernels<80, __nv_bfloat16>(p, at::causal{}, at::causal{}, at::plain{});
+  check_kernels<112, __nv_bfloat16>(p, at::causal{}, at::causal{}, at::plain{});
+  check_kernels<latent, __nv_bfloat16>(p, at::causal{}, at::causal{}, at::plain{});
   // Two documents, the second of which begins within the chunk.
   device_array<std::int32_t> first(p.key_length);
   std::fill(first.host.begin() + p.query_offset + 5, first.host.end(), p.query_offset + 5);
@@ -170,6 +177,8 @@ TEST_CASE("every head dim and element type, with masks and scores") {
   check_kernels<64, __half>(p, on_device, on_host, at::soft_cap{5});
   check_kernels<128, __half>(p, on_device, on_host, at::soft_cap{5});
   check_kernels<256, __half>(p, on_device, on_host, at::soft_cap{5});
+  check_kernels<96, __half>(p, on_device, on_host, at::soft_cap{5});
+  check_kernels<latent, __half>(p, on_device, on_host, at::soft_cap{5});
 }
 
 TEST_CASE("sequences packed by their lengths, with sinks") {

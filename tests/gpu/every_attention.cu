@@ -46,10 +46,18 @@ attention_kernels<Dim, Element, Mask, Score>::backward(at::parameters const& p,
 template struct attention_kernels<64, __nv_bfloat16, at::causal, at::plain>;
 template struct attention_kernels<128, __nv_bfloat16, at::causal, at::plain>;
 template struct attention_kernels<256, __nv_bfloat16, at::causal, at::plain>;
+template struct attention_kernels<80, __nv_bfloat16, at::causal, at::plain>;
+template struct attention_kernels<112, __nv_bfloat16, at::causal, at::plain>;
+template struct attention_kernels<at::head_dims(192, 128), __nv_bfloat16, at::causal, at::plain>;
 template struct attention_kernels<64, __nv_bfloat16, at::packed, at::plain>;
 template struct attention_kernels<64, __half, window_of_document, at::soft_cap>;
 template struct attention_kernels<128, __half, window_of_document, at::soft_cap>;
 template struct attention_kernels<256, __half, window_of_document, at::soft_cap>;
+template struct attention_kernels<96, __half, window_of_document, at::soft_cap>;
+template struct attention_kernels<at::head_dims(192, 128),
+                                  __half,
+                                  window_of_document,
+                                  at::soft_cap>;
 
 void start_at_sinks(at::tensor_view<__nv_bfloat16> output,
                     at::row_view<float> lse,

@@ -40,6 +40,7 @@ __global__ void hang_kernel(unsigned const volatile* released) {
 }
 
 struct troubled_stage {
+  static constexpr bool takes_chunks = true;
   kernel_stage inner{};
   unsigned longest_wait = 0;
   std::uint64_t coin = 1;

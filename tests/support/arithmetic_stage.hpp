@@ -18,6 +18,7 @@ namespace support {
 //! stale message changes
 //!        the result. Weight gradients are a sum over units that does not depend on their order.
 struct arithmetic_stage {
+  static constexpr bool takes_chunks = true;
   std::uint64_t weight = 1;
   std::uint64_t gradient = 0;
   std::uint64_t losses = 0;

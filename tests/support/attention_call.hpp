@@ -60,10 +60,10 @@ struct attention_call_of {
   using element = Element;
 
   explicit attention_call_of(at::parameters const& of = some_parameters, unsigned seed = 1)
-      : p(of), query(query_count()), key(key_count()), value(key_count()), output(query_count()),
-        output_gradient(query_count()), query_gradient(query_count()), lse(row_count()),
+      : p(of), query(query_count()), key(key_count()), value(value_count()), output(output_count()),
+        output_gradient(output_count()), query_gradient(query_count()), lse(row_count()),
         mean(row_count()), sums(sum_count()), key_gradient(key_count()),
-        value_gradient(key_count()) {
+        value_gradient(value_count()) {
     std::mt19937 random(seed);
     query.fill(random);
     key.fill(random);
@@ -84,7 +84,12 @@ struct attention_call_of {
   std::int64_t query_count() const { return row_count() * p.head_dim; }
   std::int64_t key_count() const { return p.batch * p.key_length * p.key_heads * p.head_dim; }
 
-  //! A dense tensor of queries or keys, whatever the memory.
+  std::int64_t output_count() const { return row_count() * p.dim_of_values(); }
+  std::int64_t value_count() const {
+    return p.batch * p.key_length * p.key_heads * p.dim_of_values();
+  }
+
+  //! A dense tensor of queries, keys, outputs or values, whatever the memory.
   template <class Number>
   at::tensor_view<Number> of_queries(Number* data) const {
     return at::dense_tensor(data, p.batch, p.query_length, p.heads, p.head_dim);
@@ -94,6 +99,14 @@ struct attention_call_of {
     return at::dense_tensor(data, p.batch, p.key_length, p.key_heads, p.head_dim);
   }
   template <class Number>
+  at::tensor_view<Number> of_outputs(Number* data) const {
+    return at::dense_tensor(data, p.batch, p.query_length, p.heads, p.dim_of_values());
+  }
+  template <class Number>
+  at::tensor_view<Number> of_values(Number* data) const {
+    return at::dense_tensor(data, p.batch, p.key_length, p.key_heads, p.dim_of_values());
+  }
+  template <class Number>
   at::row_view<Number> rows(Number* data) const {
     return at::dense_rows(data, p.batch, p.heads, p.query_length);
   }
@@ -101,20 +114,20 @@ struct attention_call_of {
   at::forward_tensors<element> forward() const {
     return {of_queries(query.data()),
             of_keys(key.data()),
-            of_keys(value.data()),
-            of_queries(output.data()),
+            of_values(value.data()),
+            of_outputs(output.data()),
             rows(lse.data())};
   }
   at::backward_tensors<element> backward() const {
     return {of_queries(query.data()),
             of_keys(key.data()),
-            of_keys(value.data()),
-            of_queries(output.data()),
+            of_values(value.data()),
+            of_outputs(output.data()),
             rows(lse.data()),
-            of_queries(output_gradient.data()),
+            of_outputs(output_gradient.data()),
             of_queries(query_gradient.data()),
             of_keys(key_gradient.data()),
-            of_keys(value_gradient.data())};
+            of_values(value_gradient.data())};
   }
 
   at::parameters p;
@@ -130,9 +143,11 @@ struct attention_answers {
   explicit attention_answers(attention_call_of<Element> const& c,
                              Mask const& m = {},
                              Score const& f = {})
-      : output(static_cast<std::size_t>(c.query_count())),
-        lse(static_cast<std::size_t>(c.row_count())), query_gradient(output.size()),
-        key_gradient(static_cast<std::size_t>(c.key_count())), value_gradient(key_gradient.size()) {
+      : output(static_cast<std::size_t>(c.output_count())),
+        lse(static_cast<std::size_t>(c.row_count())),
+        query_gradient(static_cast<std::size_t>(c.query_count())),
+        key_gradient(static_cast<std::size_t>(c.key_count())),
+        value_gradient(static_cast<std::size_t>(c.value_count())) {
     auto q = c.query.numbers();
     auto k = c.key.numbers();
     auto v = c.value.numbers();
@@ -140,21 +155,21 @@ struct attention_answers {
     at::reference_forward(c.p,
                           {c.of_queries(q.data()),
                            c.of_keys(k.data()),
-                           c.of_keys(v.data()),
-                           c.of_queries(output.data()),
+                           c.of_values(v.data()),
+                           c.of_outputs(output.data()),
                            c.rows(lse.data())},
                           m,
                           f);
     at::reference_backward(c.p,
                            {c.of_queries(q.data()),
                             c.of_keys(k.data()),
-                            c.of_keys(v.data()),
-                            c.of_queries(output.data()),
+                            c.of_values(v.data()),
+                            c.of_outputs(output.data()),
                             c.rows(lse.data()),
-                            c.of_queries(g.data()),
+                            c.of_outputs(g.data()),
                             c.of_queries(query_gradient.data()),
                             c.of_keys(key_gradient.data()),
-                            c.of_keys(value_gradient.data())},
+                            c.of_values(value_gradient.data())},
                            m,
                            f);
   }

@@ -91,6 +91,7 @@ inline stage_member const* find_member(std::string_view name) {
 //! row of the totals with bytes that are not zero, `fill(context, output)`.
 template <class Observer>
 struct observed_stage {
+  static constexpr bool takes_chunks = true;
   Observer* observer = nullptr;
 
   void forward(pipelining::context const& at, pipelining::input, pipelining::output) {

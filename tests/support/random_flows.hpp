@@ -61,7 +61,7 @@ struct dice {
 //! @brief What `declare` is given.
 struct declaration {
   std::vector<pipelining::datum> data{};
-  std::vector<pipelining::numbered_kind> kinds{};
+  std::vector<pipelining::detail::numbered_kind> kinds{};
 
   [[nodiscard]] pipelining::flow flow() const { return pipelining::declare(data, kinds); }
 };

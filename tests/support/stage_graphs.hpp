@@ -106,6 +106,7 @@ inline edge_list draw_units(int stages, std::mt19937& random) {
 //! the same bits. A stage that nobody reads has the loss: the gradient of its output is the number
 //! of the unit.
 struct joining_stage {
+  static constexpr bool takes_chunks = true;
   std::uint64_t weight = 1;
   std::uint64_t gradient = 0;
   std::uint64_t inputs = 0;  //!< seen in all forward passes

@@ -287,6 +287,7 @@ inline void train_copies(pipelining::pipeline_view const& over, trained_copies& 
 
 //! A stage of the model for executors on the host.
 struct training_stage {
+  static constexpr bool takes_chunks = true;
   trained numbers{};
   int last_stage = 0;
   int announced = 0;
@@ -374,6 +375,7 @@ private:
 
 //! A stage of which every device has its own, for pipelines with several copies.
 struct training_stage_by_device {
+  static constexpr bool takes_chunks = true;
   std::vector<training_stage> of; //!< by device
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {

@@ -44,6 +44,7 @@ template <class Values>
 //! Every shard of the embedding has data of its own; the gradient of an output shard's input is
 //! weight times what all shards' outputs combine to, or, with one barrier, weight times 5 x.
 struct vocabulary_stage {
+  static constexpr bool takes_chunks = true;
   int barriers = 2;
   std::uint64_t weight = 1;
   std::uint64_t gradient = 0;

@@ -39,11 +39,11 @@ int whole(std::string_view option, std::string_view word) {
   return *value;
 }
 
-word_list formats(verbs) {
+word_list block_formats(verbs) {
   return {"text", "json", "svg", "cpp"};
 }
 
-constexpr option_reader<blocks_command> options[] = {
+constexpr option_reader<blocks_command> block_options[] = {
   {"--devices",
    "P",
    verbs::blocks,
@@ -69,15 +69,15 @@ constexpr option_reader<blocks_command> options[] = {
    verbs::blocks,
    "text (default), json, svg, or cpp: the blocks as C++ types",
    [](blocks_command& c, std::string_view option, std::string_view word) {
-     c.format = one_of(option, word, formats(verbs::blocks));
+     c.format = one_of(option, word, block_formats(verbs::blocks));
    },
-   formats},
+   block_formats},
   json_option<blocks_command>(verbs::blocks),
 };
 
 blocks_command read(std::span<char const* const> words) {
   blocks_command asked;
-  no_names(verbs::blocks, read_options<blocks_command>(options, verbs::blocks, asked, words));
+  no_names(verbs::blocks, read_options<blocks_command>(block_options, verbs::blocks, asked, words));
   return asked;
 }
 
@@ -86,7 +86,7 @@ struct memory_share {
   int of = 1;
   int parts = 1;
 };
-constexpr memory_share shares[] = {
+constexpr memory_share memory_shares[] = {
   {1, 6}, {1, 5}, {1, 4}, {1, 3}, {3, 8}, {1, 2}, {5, 8}, {3, 4}, {1, 1}};
 
 //! The least bubble among blocks of so many legs and chunks within a share of the memory, or null.
@@ -104,7 +104,7 @@ std::string per_cent(double part) {
   return decimals(100 * part, 1) + " %";
 }
 
-std::string table_of(blocks_command const& asked, std::vector<pp::block_choice> const& all) {
+std::string block_table(blocks_command const& asked, std::vector<pp::block_choice> const& all) {
   std::string out;
   for (int const chunks : asked.how.chunks) {
     pp::append(out, out.empty() ? "" : "\n", "The least bubble of ", asked.devices, " devices, ");
@@ -116,7 +116,7 @@ std::string table_of(blocks_command const& asked, std::vector<pp::block_choice> 
     for (int legs = 1; legs <= asked.how.most_legs; ++legs)
       out += " --- |";
     out += "\n";
-    for (memory_share const& share : shares) {
+    for (memory_share const& share : memory_shares) {
       double const memory = static_cast<double>(asked.devices) * share.of / share.parts;
       std::string row;
       bool any = false;
@@ -268,7 +268,7 @@ std::string chart_of(blocks_command const& asked, std::vector<pp::block_choice> 
 } // namespace
 
 std::vector<offered_option> blocks_options(verbs one) {
-  return offered<blocks_command>(options, one);
+  return offered<blocks_command>(block_options, one);
 }
 
 void blocks(std::span<char const* const> words) {
@@ -284,7 +284,7 @@ void blocks(std::span<char const* const> words) {
   std::string const out = asked.format == "svg"    ? chart_of(asked, all)
                           : asked.format == "cpp"  ? types_of(asked, all)
                           : asked.format == "json" ? json_of(asked, all)
-                                                   : table_of(asked, all);
+                                                   : block_table(asked, all);
   std::fwrite(out.data(), 1, out.size(), stdout);
 }
 

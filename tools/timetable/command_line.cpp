@@ -192,7 +192,7 @@ constexpr verbs adapting = verbs::timetable | verbs::csv;
 constexpr verbs printed = verbs::timetable | verbs::csv | verbs::search;
 
 //! In the order of --help.
-constexpr option_reader<command> options[] = {
+constexpr option_reader<command> all_options[] = {
   {"--devices", "P", sized, "devices of the pipeline", extent<&schedule_choice::devices>},
   {"--microbatches",
    "M",
@@ -508,13 +508,13 @@ constexpr option_reader<command> options[] = {
 } // namespace
 
 std::vector<offered_option> command_options(verbs one) {
-  return offered<command>(options, one);
+  return offered<command>(all_options, one);
 }
 
 command read_command_line(verbs verb, std::span<char const* const> words) {
   command result;
   result.verb = verb;
-  read_words const read = read_options<command>(options, verb, result, words);
+  read_words const read = read_options<command>(all_options, verb, result, words);
   if (verb == verbs::timetable || verb == verbs::csv) {
     if (read.names.empty())
       throw usage_error(verb == verbs::csv

@@ -39,8 +39,6 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-using line = table_line;
-
 //! A run of "Zero Bubble Pipeline Parallelism", table 5: times of its passes, and rates of its
 //! bubbles.
 struct profiled_run {
@@ -69,7 +67,7 @@ constexpr profiled_run profiled_runs[] = {
   {"28.3B", {32, 256}, {10.402, 10.248, 7.698, 0.460}, {.1352, .0594, .0257, .0594, .0018}}};
 
 std::string zero_bubble() {
-  std::vector<line> rows{{"model, P, M"}};
+  std::vector<table_line> rows{{"model, P, M"}};
   for (char const* const name : {"1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p"})
     for (char const* const what : {"", " ours", " difference"})
       rows[0].push_back(std::string(name) + what);
@@ -85,7 +83,7 @@ std::string zero_bubble() {
         pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = size.devices}, size, each.cost),
       pp::make_timetable(
         pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = 2 * size.devices}, size, each.cost)};
-    line row{each.name()};
+    table_line row{each.name()};
     for (std::size_t i = 0; i < 5; ++i) {
       double const ours = std::round(pp::bubble_rate(tables[i]) * 1e4) / 1e4;
       compare(row, each.rates[i], ours, 4);
@@ -103,18 +101,18 @@ std::string zero_bubble() {
 
 //! How much sooner the next iteration of ZB-2p can begin where it validates the optimizer's step.
 std::string post_validation() {
-  std::vector<line> rows{{"model, P, M",
-                          "iteration with a barrier",
-                          "validated in the next",
-                          "faster by % published",
-                          "ours",
-                          "difference"}};
+  std::vector<table_line> rows{{"model, P, M",
+                                "iteration with a barrier",
+                                "validated in the next",
+                                "faster by % published",
+                                "ours",
+                                "difference"}};
   for (profiled_run const& each : profiled_runs) {
     auto const table = pp::make_timetable(
       pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = 2 * each.size.devices}, each.size, each.cost);
     double const barrier = pp::makespan(table);
     double const validated = pp::post_validated_period(table);
-    line row{each.name()};
+    table_line row{each.name()};
     for (double const time : {barrier, validated}) {
       std::string text;
       pp::append_significant(text, time, 4);
@@ -143,17 +141,17 @@ double longest_life(pp::timetable_view table, int microbatch) {
 }
 
 std::string controllable_memory() {
-  std::vector<line> rows{{"block",
-                          "P",
-                          "longest life published",
-                          "ours",
-                          "difference",
-                          "peak published",
-                          "ours",
-                          "difference",
-                          "bubble published",
-                          "ours",
-                          "difference"}};
+  std::vector<table_line> rows{{"block",
+                                "P",
+                                "longest life published",
+                                "ours",
+                                "difference",
+                                "peak published",
+                                "ours",
+                                "difference",
+                                "bubble published",
+                                "ours",
+                                "difference"}};
   for (int const p : {8, 16, 32}) {
     pp::pipeline_size const size{p, 4 * p};
     double const whole = (p - 1.0) / (size.microbatches + p - 1);
@@ -162,7 +160,7 @@ std::string controllable_memory() {
       [&](char const* name, auto const& schedule, double life, double peak, double bubble) {
         pp::dynamic_timetable const table = pp::make_timetable(schedule, size);
         int const held = table.over.extents.stages_per_device;
-        line row{name, std::to_string(p)};
+        table_line row{name, std::to_string(p)};
         compare(row, life, longest_life(table, 2 * p), 0);
         compare(row, peak, pp::to_double(pp::peak_activations(table)) / held, 2);
         compare(row, bubble, pp::bubble_rate(table), 4);
@@ -177,10 +175,10 @@ std::string controllable_memory() {
 }
 
 std::string pareto() {
-  std::vector<line> rows{{"limit / P", "zb-auto", "v-auto"}};
+  std::vector<table_line> rows{{"limit / P", "zb-auto", "v-auto"}};
   pp::pipeline_size const size{8, 32};
   for (int limit = 6; limit <= 16; ++limit) { // stages of a V; two are one of zb-auto
-    line row{decimals(limit / 16.0, 3)};
+    table_line row{decimals(limit / 16.0, 3)};
     pp::uniform_cost const linear{2, 2, 2};
     row.push_back(
       limit % 2 != 0
@@ -252,7 +250,7 @@ std::string seq1f1b_memory() {
                          {"gpt-30b", 8, 8, 32, {71.4, 0, 37.6}},
                          {"gpt-30b", 8, 8, 48, {0, 0, 54.7}},
                          {"gpt-30b", 8, 8, 64, {0, 0, 67.5}}};
-  std::vector<line> rows{{"model, P x T, tokens"}};
+  std::vector<table_line> rows{{"model, P x T, tokens"}};
   for (char const* const name : {"1F1B", "interleaved", "Seq1F1B"})
     for (char const* const what : {" GB", " ours", " difference"})
       rows[0].push_back(std::string(name) + what);
@@ -266,8 +264,8 @@ std::string seq1f1b_memory() {
       gigabytes(pp::OneFOneB{}, model, setup, each.devices, {tokens}),
       gigabytes(pp::Interleaved<2>{}, model, setup, each.devices, {tokens}),
       gigabytes(pp::Seq1F1B<4>{}, model, setup, each.devices, four_chunks(model, tokens))};
-    line row{std::string(each.model) + ", " + std::to_string(each.devices) + " x " +
-             std::to_string(each.tensor) + ", " + std::to_string(each.kilotokens) + " k"};
+    table_line row{std::string(each.model) + ", " + std::to_string(each.devices) + " x " +
+                   std::to_string(each.tensor) + ", " + std::to_string(each.kilotokens) + " k"};
     for (std::size_t i = 0; i < 3; ++i) {
       bool const ran = each.bars[i] > 0;
       row.push_back(ran ? decimals(each.bars[i], 1) : "out of memory");
@@ -296,15 +294,15 @@ std::string seq1f1b_speed() {
                          {64, 16, {124.0, 128.7, 123.1, 118.0}},
                          {128, 8, {0, 0, 136.7, 135.1}},
                          {128, 16, {0, 0, 142.1, 136.6}}};
-  std::vector<line> rows{{"tokens, M",
-                          "schedule",
-                          "TFLOPS",
-                          "over",
-                          "TFLOPS",
-                          "speed published",
-                          "ours",
-                          "difference",
-                          "published over ours"}};
+  std::vector<table_line> rows{{"tokens, M",
+                                "schedule",
+                                "TFLOPS",
+                                "over",
+                                "TFLOPS",
+                                "speed published",
+                                "ours",
+                                "difference",
+                                "published over ours"}};
   pp::transformer const model = pp::find_transformer("gpt-7b");
   for (auto const& each : published) {
     int const tokens = each.kilotokens * 1024;
@@ -347,15 +345,15 @@ std::string seq1f1b_speed() {
 }
 
 std::string dual_pipe() {
-  std::vector<line> rows{{"schedule",
-                          "stages, M",
-                          "F, I, W, F&B",
-                          "bubble by formula",
-                          "ours",
-                          "difference",
-                          "peak by formula",
-                          "ours",
-                          "difference"}};
+  std::vector<table_line> rows{{"schedule",
+                                "stages, M",
+                                "F, I, W, F&B",
+                                "bubble by formula",
+                                "ours",
+                                "difference",
+                                "peak by formula",
+                                "ours",
+                                "difference"}};
   struct {
     char const* text;
     pp::uniform_cost cost;
@@ -372,9 +370,10 @@ std::string dual_pipe() {
         double busy = HUGE_VAL;
         for (int device = 0; device < table.over.extents.devices; ++device)
           busy = std::min(busy, pp::busy(table, device));
-        line row{name,
-                 std::to_string(stages) + ", " + std::to_string(table.over.extents.microbatches),
-                 each.text};
+        table_line row{name,
+                       std::to_string(stages) + ", " +
+                         std::to_string(table.over.extents.microbatches),
+                       each.text};
         compare(row, formula, pp::makespan(table) - busy, 0);
         compare(row, stages + 1, pp::to_double(pp::peak_activations(table)), 0);
         rows.push_back(row);
@@ -395,7 +394,7 @@ std::string chunk_flow() {
                         {"1F1B, equal lengths", {2, 2, 2, 2}, 0, 42.86},
                         {"chunks of 2, K = 2", {4, 1, 2, 1}, 2, 47.83},
                         {"chunks of 4", {4, 1, 2, 1}, 4, 60.00}};
-  std::vector<line> rows{{"example", "published %", "ours", "difference", "makespan"}};
+  std::vector<table_line> rows{{"example", "published %", "ours", "difference", "makespan"}};
   for (auto const& each : examples) {
     std::vector<pp::packed_microbatch> microbatches;
     if (each.size > 0)
@@ -407,7 +406,7 @@ std::string chunk_flow() {
       pp::make_timetable(pp::ChunkFlow<>{{pp::counts_of(microbatches)}, 2},
                          {4, static_cast<int>(microbatches.size())},
                          pp::packed_cost(microbatches, pp::sequence_work{}));
-    line row{each.name};
+    table_line row{each.name};
     compare(row, each.published, 100 * (1 - pp::busy(table, 0) / pp::makespan(table)), 2);
     row.push_back(decimals(pp::makespan(table), 0));
     rows.push_back(row);
@@ -416,7 +415,7 @@ std::string chunk_flow() {
 }
 
 std::string vocabulary() {
-  std::vector<line> rows{
+  std::vector<table_line> rows{
     {"vocabulary", "layers", "P, M", "sequence, tokens", "published s", "ours", "difference %"}};
   for (published_run const& run : published_runs) {
     double const milliseconds = pp::makespan(timetable_of(run)) / 1000;
@@ -454,26 +453,26 @@ struct reproduce_command {
   std::string format = "text";
 };
 
-word_list formats(verbs) {
+word_list paper_formats(verbs) {
   return {"text", "json"};
 }
 
-constexpr option_reader<reproduce_command> options[] = {
+constexpr option_reader<reproduce_command> paper_options[] = {
   {"--format",
    "FORMAT",
    verbs::reproduce,
    "text (default): Markdown; or json",
    [](reproduce_command& c, std::string_view option, std::string_view word) {
-     c.format = one_of(option, word, formats(verbs::reproduce));
+     c.format = one_of(option, word, paper_formats(verbs::reproduce));
    },
-   formats},
+   paper_formats},
   json_option<reproduce_command>(verbs::reproduce),
 };
 
 } // namespace
 
 std::vector<offered_option> reproduce_options(verbs one) {
-  return offered<reproduce_command>(options, one);
+  return offered<reproduce_command>(paper_options, one);
 }
 
 word_list published_tables() {
@@ -482,7 +481,8 @@ word_list published_tables() {
 
 void reproduce(std::span<char const* const> words) {
   reproduce_command asked;
-  read_words const read = read_options<reproduce_command>(options, verbs::reproduce, asked, words);
+  read_words const read =
+    read_options<reproduce_command>(paper_options, verbs::reproduce, asked, words);
   for (table_name const& each : tables)
     if (read.names.size() == 1 && each.name == read.names[0]) {
       progress_line line(HUGE_VAL, "making the table " + std::string(each.name));

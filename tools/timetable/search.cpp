@@ -39,10 +39,11 @@ struct group {
   pp::stage_memory memory;  //!< and those of the stages
   std::string best_name;    //!< of the starts that keep the limit
   double best_start = HUGE_VAL;
-  pp::found_order found;
+  pp::found_order found; //!< the best start, until it is searched
   bool searched = false;
 
   [[nodiscard]] pp::shape const& extents() const { return starts.front().over.extents; }
+  [[nodiscard]] bool has_order() const { return !found.table.passes.empty(); }
 };
 
 std::string describe(pp::shape const& extents) {
@@ -91,7 +92,7 @@ double slots_for(command const& asked, pp::shape const& extents, int held) {
   return std::clamp(largest > 0 ? std::floor(least / largest) : most, double{1} * held, most);
 }
 
-double time_of(pp::timetable_view table, pp::search_goal goal) {
+double goal_time(pp::timetable_view table, pp::search_goal goal) {
   return goal == pp::search_goal::span ? pp::span_of(table) : pp::makespan(table);
 }
 
@@ -153,11 +154,12 @@ void add_start(std::vector<group>& groups,
     mine.memory = pp::memory_for(*asked.measured, extents);
   mine.starts.push_back(orders);
   // Made as the schedule is, with pairs and whole backward passes.
-  pp::dynamic_timetable const table = pp::simulate(std::move(orders), cost);
-  if (double const time = time_of(table, asked.search.goal);
+  pp::dynamic_timetable table = pp::simulate(std::move(orders), cost);
+  if (double const time = goal_time(table, asked.search.goal);
       keeps_limit(mine, table) && time < mine.best_start) {
     mine.best_start = time;
     mine.best_name = name;
+    mine.found = {std::move(table), time, 0, time, 0};
   }
 }
 
@@ -223,16 +225,21 @@ public:
       : groups_(groups), asked_(asked), line_(line) {}
 
   void run() {
+    std::stable_sort(groups_.begin(), groups_.end(), [](group const& a, group const& b) {
+      return a.best_start < b.best_start;
+    });
     for (group& each : groups_)
-      look(each, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
+      if (line_.time_left())
+        look(each, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
     if (asked_.search.goal == pp::search_goal::makespan && asked_.search.split_backward)
       for (group& each : groups_)
-        if (each.searched && each.room.empty() && !each.found.proven() &&
+        if (line_.time_left() && each.has_order() && each.room.empty() && !each.found.proven() &&
             each.found.bound < best()) {
           line_.say(describe(each.extents()) + ": proving");
           prove(each);
         }
-    std::erase_if(groups_, [](group const& each) { return !each.searched; });
+    // Where nothing keeps the limit there is nothing to say.
+    std::erase_if(groups_, [](group const& each) { return each.searched && !each.has_order(); });
     for (std::uint64_t round = 1; !groups_.empty() && !ended(); ++round) {
       std::vector<group*> open = open_groups();
       if (open.empty())
@@ -243,7 +250,6 @@ public:
     }
   }
   [[nodiscard]] std::int64_t moves() const noexcept { return moves_; }
-  [[nodiscard]] bool finished() { return open_groups().empty(); }
   //! Why the last pipeline that was refused was.
   [[nodiscard]] std::string const& reason() const noexcept { return reason_; }
 
@@ -257,7 +263,7 @@ private:
   [[nodiscard]] double best() const {
     double least = HUGE_VAL;
     for (group const& each : groups_)
-      if (each.searched)
+      if (each.has_order())
         least = std::min(least, each.found.time);
     return least;
   }
@@ -265,7 +271,7 @@ private:
   std::vector<group*> open_groups() {
     std::vector<group*> open;
     for (group& each : groups_)
-      if (!each.found.proven() && each.found.bound < best() * (1 - 1e-9))
+      if (each.has_order() && !each.found.proven() && each.found.bound < best() * (1 - 1e-9))
         open.push_back(&each);
     std::stable_sort(open.begin(), open.end(), [](group const* a, group const* b) {
       return a->found.time < b->found.time;
@@ -299,17 +305,20 @@ private:
                          options,
                          [&](pp::order_search_progress const& at) {
                            std::string text = where;
-                           pp::append(text, ": ", moves_ + at.moves, " moves, best ");
-                           pp::append_rounded(text, std::min(at.best, others), 3);
+                           pp::append(text, ": ", moves_ + at.moves, " moves");
+                           if (double const least = std::min(at.best, others); least < HUGE_VAL) {
+                             text += ", best ";
+                             pp::append_rounded(text, least, 3);
+                           }
                            line_.say(text);
                            return line_.time_left();
                          });
       moves_ += found.moves;
-      if (!each.searched || found.time < each.found.time) {
+      if (!each.searched || found.time < each.found.time)
         each.found = std::move(found);
-      }
       each.searched = true;
-    } catch (std::invalid_argument const& error) {
+    } catch (std::invalid_argument const& error) { // nothing keeps the limit, or did in this time
+      each.searched = line_.time_left();
       reason_ = error.what();
     }
   }
@@ -339,11 +348,11 @@ std::string report_of(command const& asked, std::vector<group> const& groups, gr
     rows.push_back({describe(each.extents()),
                     each.best_name.empty() ? "none fits" : each.best_name,
                     each.best_name.empty() ? "" : shown(each.best_start),
-                    shown(each.found.time),
-                    shown(each.found.bound)});
+                    each.searched ? shown(each.found.time) : "no time to search",
+                    each.searched ? shown(each.found.bound) : "unknown"});
   out += aligned(rows, 2);
   pp::append(out, "\nfound: ", describe(best.extents()), ", ", shown(best.found.time));
-  double least = best.found.bound;
+  double least = best.found.bound; // 0 where a pipeline was not searched
   for (group const& each : groups)
     least = std::min(least, each.found.bound);
   double const first =
@@ -354,7 +363,7 @@ std::string report_of(command const& asked, std::vector<group> const& groups, gr
     pp::append(out, ", ", shown(100 * (1 - best.found.time / first)), " % below the best schedule");
   if (best.found.time <= least * (1 + 1e-9))
     out += "; proven, no order on any of these pipelines takes less";
-  else
+  else if (least > 0)
     pp::append(
       out, "; at most ", shown(100 * (best.found.time / least - 1)), " % above what is possible");
   return out + "\n\n";
@@ -404,15 +413,18 @@ searched search(command const& asked) {
   alternation turns(groups, asked, line);
   turns.run();
   line.end();
+  auto const by_time = [](group const& a, group const& b) {
+    return a.has_order() && (!b.has_order() || a.found.time < b.found.time);
+  };
   if (groups.empty())
     throw usage_error("search: no order keeps the memory limit; " +
                       (asked.search.room.empty()
                          ? "a microbatch of a device's share takes --memory 1"
                          : turns.reason()));
-  group const& best =
-    *std::min_element(groups.begin(), groups.end(), [](group const& a, group const& b) {
-      return a.found.time < b.found.time;
-    });
+  group const& best = *std::min_element(groups.begin(), groups.end(), by_time);
+  if (!best.has_order())
+    throw usage_error("search: no order that keeps the memory limit was found in this time; allow "
+                      "more --seconds or --memory");
   static_cast<void>(pp::lower(best.found.table, asked.sizes)); // proves the plan, or throws
   searched result{{"search", best.found.table, best.mean, best.cost}, {}, {}};
   result.report = report_of(asked, groups, best);

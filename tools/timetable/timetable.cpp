@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Prints the timetable of a schedule as text, picture, page or file. `timetable --help` says how.
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/item.hpp>
@@ -443,10 +442,10 @@ void follow(std::span<char const* const> words) {
 
 } // namespace
 
-int main(int count, char** words) {
+int examples::timetable(std::span<char const* const> words) {
   example::report_files_beyond_limits();
   try {
-    follow({words + std::min(count, 1), words + count});
+    follow(words);
   } catch (std::bad_alloc const&) {
     std::fprintf(stderr, "timetable: not enough memory for a timetable of this size\n");
     return 2;

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The verbs of the timetable tool that need no types of their own: tables of blocks, gaps,
-//! systems, papers and all schedules.
+//! @brief The timetable tool, and its verbs that need no types of their own: tables of blocks,
+//! gaps, systems, papers and all schedules.
 
 #include <span>
 #include <string>
@@ -47,5 +47,9 @@ std::string closed_forms();
 //! One line for every schedule, in the order of --list; those that cannot be made say why. Where no
 //! memory limit is given, schedules that need one have that of 1F1B.
 [[nodiscard]] std::string compare(command const& asked);
+
+//! Follows the words after the name of the program, and says on stderr why it cannot.
+//! @return the status of the program, unless it ends by itself
+int timetable(std::span<char const* const> words);
 
 } // namespace examples

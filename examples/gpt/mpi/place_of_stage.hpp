@@ -31,6 +31,7 @@ struct copy_group {
 //! A stage of the model, where it is at home, be it for some of the microbatches; on all other
 //! ranks an empty place that no pass visits. Where a pipeline has two copies of it, one of them.
 struct place_of_stage {
+  static constexpr bool takes_chunks = true;
   std::unique_ptr<pipeline_stage> here{};
   replica_group replicas{};
   MPI_Comm pipeline = MPI_COMM_NULL;

@@ -65,7 +65,7 @@ void start_on_device(parameters const& p,
 //! summed by one thread in one order. Several blocks add to one of dQ: in a kept order, in which
 //! each waits for the one before, or as they come.
 //!
-//! @tparam Dim   elements of a head: 64, 128 or 256
+//! @tparam Dim   elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @tparam Order of the sums of dQ. kept: the same call gives the same bits. free: the last bits
 //!               of dQ differ from call to call; faster where few heads leave blocks waiting
 //! @param p      sizes, offsets, scale (above 0): those of the chunk's forward

@@ -25,12 +25,12 @@ namespace detail {
 //! Scratch of backward. Rows of a block are stored last query first.
 template <class Real>
 struct backward_scratch {
-  Real* query;           // [tile_rows, dim], times scale
-  Real* output_gradient; // [tile_rows, dim]
-  Real* query_gradient;  // [tile_rows, dim], not yet times scale
-  Real* key;             // [tile_keys, dim]
-  Real* key_across;      // [dim, tile_keys]
-  Real* value_across;    // [dim, tile_keys]
+  Real* query;           // [tile_rows, head_dim], times scale
+  Real* output_gradient; // [tile_rows, value_dim]
+  Real* query_gradient;  // [tile_rows, head_dim], not yet times scale
+  Real* key;             // [tile_keys, head_dim]
+  Real* key_across;      // [head_dim, tile_keys]
+  Real* value_across;    // [value_dim, tile_keys]
   Real* product;         // [tile_rows, tile_keys], then gradients of the products
   Real* weight;          // [tile_rows, tile_keys], logits first
   Real* lse;             // [tile_rows]
@@ -39,17 +39,18 @@ struct backward_scratch {
   Real* slope;           // [tile_keys], derivatives of the score in one row
   vector_version version = vector_version::of_process();
 
-  backward_scratch(workspace<Real>& space, std::int64_t dim) {
-    auto const rows = tile_rows * dim;
-    auto const keys = tile_keys * dim;
+  backward_scratch(workspace<Real>& space, parameters const& p) {
+    auto const rows = tile_rows * p.head_dim;
+    auto const keys = tile_keys * p.head_dim;
     auto const tile = tile_rows * tile_keys;
-    query = space.reserve(3 * rows + 3 * keys + 3 * tile + 2 * tile_rows + tile_keys);
-    output_gradient = query + rows;
-    query_gradient = output_gradient + rows;
+    auto const values = (tile_rows + tile_keys) * p.dim_of_values();
+    query = space.reserve(2 * rows + 2 * keys + values + 3 * tile + 2 * tile_rows + tile_keys);
+    query_gradient = query + rows;
     key = query_gradient + rows;
     key_across = key + keys;
-    value_across = key_across + keys;
-    product = value_across + keys;
+    output_gradient = key_across + keys;
+    value_across = output_gradient + tile_rows * p.dim_of_values();
+    product = value_across + tile_keys * p.dim_of_values();
     weight = product + tile;
     lse = weight + tile;
     mean = lse + tile_rows;
@@ -70,11 +71,12 @@ void load_rows(parameters const& p,
     auto const r = rows.end - 1 - local;
     auto const h = rows.key_head * p.group() + r % p.group();
     auto const* const output = t.output.row(rows.batch, r / p.group(), h);
+    Real const* const gradient = s.output_gradient + local * t.output.dim;
     Real mean = 0;
-    for (std::int64_t d = 0; d < p.head_dim; ++d) {
-      mean += s.output_gradient[local * p.head_dim + d] * static_cast<Real>(output[d]);
-      s.query_gradient[local * p.head_dim + d] = 0;
+    for (std::int64_t d = 0; d < t.output.dim; ++d) {
+      mean += gradient[d] * static_cast<Real>(output[d]);
     }
+    std::fill_n(s.query_gradient + local * p.head_dim, p.head_dim, Real{0});
     s.mean[local] = mean;
     auto const lse = static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group()));
     s.lse[local] = lse == no_logit<Real> ? Real{0} : lse; // saw nothing: no -inf minus -inf
@@ -132,17 +134,18 @@ void backward_tile(parameters const& p,
                    tile_cover covered,
                    backward_scratch<Real> const& s) {
   auto const dim = p.head_dim;
-  pack_keys(p, t.key, rows, keys, s.key);
-  pack_keys_across(p, t.key, rows, keys, s.key_across);
-  pack_keys_across(p, t.value, rows, keys, s.value_across);
+  auto const dim_of_values = p.dim_of_values();
+  pack_keys(t.key, rows, keys, s.key);
+  pack_keys_across(t.key, rows, keys, s.key_across);
+  pack_keys_across(t.value, rows, keys, s.value_across);
   auto const count = rows.count();
   std::fill_n(s.product, count * tile_keys, Real{0});
   std::fill_n(s.along, count * tile_keys, Real{0});
-  auto const add_to_keys = [&](Real* to, Real const* from, Real const* across) {
-    add_product(s.version, to, tile_keys, from, dim, 1, across, tile_keys, count, dim, tile_keys);
+  auto const add_to_keys = [&](Real* to, Real const* from, std::int64_t of, Real const* across) {
+    add_product(s.version, to, tile_keys, from, of, 1, across, tile_keys, count, of, tile_keys);
   };
-  add_to_keys(s.product, s.query, s.key_across);
-  add_to_keys(s.along, s.output_gradient, s.value_across);
+  add_to_keys(s.product, s.query, dim, s.key_across);
+  add_to_keys(s.along, s.output_gradient, dim_of_values, s.value_across);
   for (std::int64_t local = 0; local < count; ++local) {
     gradients_of_row(p, m, f, rows, keys, covered, local, s);
   }
@@ -159,8 +162,8 @@ void backward_tile(parameters const& p,
               dim);
   auto const add_to_gradient = [&](auto const& gradient, Real const* from, Real const* other) {
     auto* const to = gradient.row(rows.batch, keys.begin, rows.key_head);
-    add_across(
-      s.version, to, gradient.length_stride, from, tile_keys, other, keys.count(), count, dim);
+    auto const stride = gradient.length_stride;
+    add_across(s.version, to, stride, from, tile_keys, other, keys.count(), count, gradient.dim);
   };
   add_to_gradient(t.key_gradient, s.product, s.query);
   add_to_gradient(t.value_gradient, s.weight, s.output_gradient);
@@ -214,7 +217,7 @@ void backward(parameters const& p,
                 "attention::backward: the running dK and dV must be float or wider, because they "
                 "are rounded once per query");
   check(p, t);
-  detail::backward_scratch<accumulate_t<Element>> const scratch(space, p.head_dim);
+  detail::backward_scratch<accumulate_t<Element>> const scratch(space, p);
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t kv = 0; kv < p.key_heads; ++kv) {
       for (std::int64_t end = p.query_length * p.group(); end > 0; end -= detail::tile_rows) {

@@ -22,7 +22,7 @@ PIPELINING_KERNEL void __launch_bounds__(start_sums_threads)
 }
 
 template <class Built, kernel_family Family, int Dim, class Element, mask Mask, score Score>
-PIPELINING_KERNEL void __launch_bounds__(finish_sums_threads)
+PIPELINING_KERNEL void __launch_bounds__(finishing_threads<Family, Dim>)
   finish_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
                      query_sums const __grid_constant__ sums) {
   finish_sums_block<Family, Dim, Element>(call, sums);
@@ -59,13 +59,13 @@ void launch_backward(launch_memory& memory,
          stream,
          sums);
   if (tiles != 0) {
-    start(tiles * query_sums::halves(Family, Dim) * static_cast<unsigned>(sums.parts));
+    start(tiles * query_sums::halves(Family, query_dim(Dim)) * static_cast<unsigned>(sums.parts));
   }
   launch(memory,
          finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
          call,
          {finishing_blocks<Family, Dim> * steps},
-         finish_sums_threads,
+         finishing_threads<Family, Dim>,
          0,
          stream,
          sums);

@@ -131,7 +131,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 //! Does what attention::forward of the host does, with sums in float and weights rounded to
 //! elements. The same call gives the same bits.
 //!
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @param p      sizes, offsets, scale (above 0)
 //! @param t      views of device memory, bf16 or fp16, each 16-byte aligned with strides that are
 //!               multiples of 8 elements; shapes as forward_tensors says

@@ -23,23 +23,22 @@ namespace detail {
 //! Scratch of forward. Shapes in tiles; the online softmax keeps most and sum per row.
 template <class Real>
 struct forward_scratch {
-  Real* query;      // [tile_rows, dim], times scale
-  Real* key_across; // [dim, tile_keys]
-  Real* value;      // [tile_keys, dim]
-  Real* output;     // [tile_rows, dim], not yet divided by sum
+  Real* query;      // [tile_rows, head_dim], times scale
+  Real* key_across; // [head_dim, tile_keys]
+  Real* value;      // [tile_keys, value_dim]
+  Real* output;     // [tile_rows, value_dim], not yet divided by sum
   Real* logit;      // [tile_rows, tile_keys]
   Real* most;       // [tile_rows]
   Real* sum;        // [tile_rows]
   vector_version version = vector_version::of_process();
 
-  forward_scratch(workspace<Real>& space, std::int64_t dim) {
-    auto const rows = tile_rows * dim;
-    auto const keys = tile_keys * dim;
-    query = space.reserve(2 * rows + 2 * keys + tile_rows * (tile_keys + 2));
-    key_across = query + rows;
-    value = key_across + keys;
-    output = value + keys;
-    logit = output + rows;
+  forward_scratch(workspace<Real>& space, parameters const& p) {
+    auto const dims = p.head_dim + p.dim_of_values();
+    query = space.reserve((tile_rows + tile_keys) * dims + tile_rows * (tile_keys + 2));
+    key_across = query + tile_rows * p.head_dim;
+    value = key_across + tile_keys * p.head_dim;
+    output = value + tile_keys * p.dim_of_values();
+    logit = output + tile_rows * p.dim_of_values();
     most = logit + tile_rows * tile_keys;
     sum = most + tile_rows;
   }
@@ -63,9 +62,7 @@ void start_rows(parameters const& p,
       carried ? static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group())) : no_logit<Real>;
     s.sum[local] = s.most[local] == no_logit<Real> ? Real{0} : Real{1};
     if (s.sum[local] == 0) {
-      for (std::int64_t d = 0; d < p.head_dim; ++d) {
-        s.output[local * p.head_dim + d] = 0;
-      }
+      std::fill_n(s.output + local * t.output.dim, t.output.dim, Real{0});
     }
   }
 }
@@ -105,20 +102,20 @@ void forward_tile(parameters const& p,
                   key_block const& keys,
                   tile_cover covered,
                   forward_scratch<Real> const& s) {
-  auto const dim = p.head_dim;
-  pack_keys_across(p, t.key, rows, keys, s.key_across);
-  pack_keys(p, t.value, rows, keys, s.value);
+  auto const dim = p.dim_of_values();
+  pack_keys_across(t.key, rows, keys, s.key_across);
+  pack_keys(t.value, rows, keys, s.value);
   std::fill_n(s.logit, rows.count() * tile_keys, Real{0});
   add_product(s.version,
               s.logit,
               tile_keys,
               s.query,
-              dim,
+              p.head_dim,
               1,
               s.key_across,
               tile_keys,
               rows.count(),
-              dim,
+              p.head_dim,
               tile_keys);
   if (!products_are_logits<Score>(covered, keys)) {
     for (std::int64_t local = 0; local < rows.count(); ++local) {
@@ -149,8 +146,9 @@ void finish_rows(parameters const& p,
     auto const h = rows.key_head * p.group() + r % p.group();
     Real const sum = s.sum[local];
     Element* const output = t.output.row(rows.batch, i, h);
-    for (std::int64_t d = 0; d < p.head_dim; ++d) {
-      output[d] = static_cast<Element>(sum > 0 ? s.output[local * p.head_dim + d] / sum : Real{0});
+    auto const dim = t.output.dim;
+    for (std::int64_t d = 0; d < dim; ++d) {
+      output[d] = static_cast<Element>(sum > 0 ? s.output[local * dim + d] / sum : Real{0});
     }
     t.log_sum_exp.at(rows.batch, h, i) =
       static_cast<Statistic>(sum > 0 ? s.most[local] + std::log(sum) : no_logit<Real>);
@@ -183,7 +181,7 @@ void forward(parameters const& p,
              workspace<accumulate_t<Element>>& space) {
   using real = accumulate_t<Element>;
   check(p, t);
-  detail::forward_scratch<real> const scratch(space, p.head_dim);
+  detail::forward_scratch<real> const scratch(space, p);
   auto const scale = static_cast<real>(p.effective_scale());
   auto const rows_of_head = p.query_length * p.group();
   for (std::int64_t b = 0; b < p.batch; ++b) {

@@ -131,7 +131,7 @@ void start_on_hopper(parameters const& p,
 //! tolerance; the bits differ. The same call gives the same bits. The program has to be compiled
 //! for sm_90a (-gencode arch=compute_90a,code=sm_90a); forward_on_gpu does without where it is not.
 //!
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim as of forward_on_device
 //! @param p      sizes, offsets, scale (above 0)
 //! @param t      as for forward_on_device; strides must be above 0
 //! @param m      which pairs are kept; tiles that it skips are neither read nor multiplied

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Arguments of attention kernels, and demands that they make of a call beyond its shapes.
 
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
@@ -64,18 +65,29 @@ void check_pieces(char const* name, tensor_view<Element> const& view) {
   }
 }
 
+//! "128", or "192 with values of 128".
+inline std::string text_of_dims(std::int64_t query, std::int64_t value) {
+  auto text = std::to_string(query);
+  if (value != query) {
+    text += " with values of ";
+    text += std::to_string(value);
+  }
+  return text;
+}
+
 //! Refuses sizes that the kernels cannot run with, whatever the tensors are.
-inline void check_kernel_sizes(parameters const& p, std::int64_t dim) {
-  if (p.head_dim != dim) {
-    refuse("the kernel is built for head dim " + std::to_string(dim) +
-           ", but the parameters ask for " + std::to_string(p.head_dim));
+//! @param dims of the kernel
+inline void check_kernel_sizes(parameters const& p, int dims) {
+  if (p.head_dim != query_dim(dims) || p.dim_of_values() != value_dim(dims)) {
+    refuse("the kernel is built for head dim " + text_of_dims(query_dim(dims), value_dim(dims)) +
+           ", but the parameters ask for " + text_of_dims(p.head_dim, p.dim_of_values()));
   }
   if (p.batch * p.heads * (p.query_length / 32 + p.key_length / 32 + 2) > 0x7fffffff) {
     refuse("batch * heads * lengths need more blocks than one launch can have");
   }
 }
 
-//! Checks a forward call for a kernel of head dim Dim.
+//! Checks a forward call for a kernel of head dims Dim.
 //! @throws std::invalid_argument with one sentence, as check
 template <int Dim, class Element>
 void check_for_kernels(parameters const& p, forward_tensors<Element, float> const& t) {
@@ -87,7 +99,7 @@ void check_for_kernels(parameters const& p, forward_tensors<Element, float> cons
   detail::check_pieces("output", t.output);
 }
 
-//! Checks a backward call for kernels of head dim Dim.
+//! Checks a backward call for kernels of head dims Dim.
 //! @throws std::invalid_argument with one sentence, as check
 template <int Dim, class Element>
 void check_for_kernels(parameters const& p,

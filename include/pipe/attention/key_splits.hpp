@@ -13,19 +13,20 @@ namespace pipelining::inline v0_3::attention {
 
 //! @brief Memory for the results of a forward call after each part of the keys.
 struct key_splits {
-  float* output = nullptr;      //!< [count, batch, heads, query_length, head_dim], dense
+  float* output = nullptr;      //!< [count, batch, heads, query_length, value_dim], dense
   float* log_sum_exp = nullptr; //!< [count, batch, heads, query_length], dense
   std::int32_t count = 1;       //!< parts, of tiles as equal in number as can be
 
   //! @brief Numbers that output and log_sum_exp have to hold, together.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, std::int32_t count) {
-    return count * p.batch * p.heads * p.query_length * (p.head_dim + 1);
+    return count * p.batch * p.heads * p.query_length * (p.dim_of_values() + 1);
   }
 
   //! @brief The parts in scratch(p, count) numbers from `start` on.
   [[nodiscard]] static constexpr key_splits
   in(float* start, parameters const& p, std::int32_t count) {
-    return {start, start + count * p.batch * p.heads * p.query_length * p.head_dim, count};
+    auto const rows = count * p.batch * p.heads * p.query_length;
+    return {start, start + rows * p.dim_of_values(), count};
   }
 };
 

@@ -8,6 +8,7 @@
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/attention/forward.cuh>
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/merge.hpp>
@@ -31,10 +32,10 @@ namespace detail {
 
 inline constexpr int merge_state_threads = 128;
 
-//! The work of one block: some rows, with Dim / 8 neighbouring lanes to each.
+//! The work of one block: some rows.
 template <int Dim, class Element>
 __device__ inline void merge_block(merge_call<Element> const& c) {
-  constexpr int lanes = Dim / 8;
+  constexpr int lanes = lanes_of_row(Dim);
   auto const row = std::int64_t{blockIdx.x} * (merge_state_threads / lanes) + threadIdx.x / lanes;
   bool const there = row < c.output.batch * c.output.heads * c.output.length;
   auto const position = there ? row % c.output.length : 0;
@@ -44,7 +45,9 @@ __device__ inline void merge_block(merge_call<Element> const& c) {
   if (there) {
     shares =
       shares_of<float>(c.lse.at(batch, head, position), c.other_lse.at(batch, head, position));
-    auto const piece = threadIdx.x % lanes * 8;
+  }
+  auto const piece = threadIdx.x % lanes * 8;
+  if (there && piece < Dim) {
     auto* const to = reinterpret_cast<uint4*>(c.output.row(batch, position, head) + piece);
     uint4 mine = *to;
     auto const theirs =
@@ -78,8 +81,9 @@ PIPELINING_KERNEL void __launch_bounds__(merge_state_threads)
 //! @brief Merges the state (other_output, other_lse) of other keys into (output, lse), on the GPU
 //! of the stream. For slices of the keys that were attended to apart, here or on another device.
 //!
-//! @tparam Dim elements of a head: 64, 128 or 256
-//! @param output [batch, length, heads, Dim], bf16 or fp16 in device memory, read and written
+//! @tparam Dim as of forward_on_device
+//! @param output [batch, length, heads, elements of a value], bf16 or fp16 in device memory, read
+//! and written
 //! @param lse    [batch, heads, length], natural logarithm, read and written
 //! @param other_output as output, of a disjoint set of keys
 //! @param other_lse    as lse, of the same set
@@ -96,24 +100,25 @@ void merge_on_device(tensor_view<Element> output,
   static_assert(detail::is_kernel_element<Element>,
                 "attention::merge_on_device: elements must be __nv_bfloat16 or __half; use "
                 "attention::merge for float");
-  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
-                "attention::merge_on_device: the head dim must be 64, 128 or 256, because a row is "
-                "shared out to the lanes of one warp");
+  constexpr int dim = detail::value_dim(Dim);
+  static_assert(dim % 16 == 0 && dim <= 256,
+                "attention::merge_on_device: the head dim must be a multiple of 16 up to 256, "
+                "because a row is shared out to the lanes of one warp");
   auto p = detail::parameters_of(output);
-  p.head_dim = Dim;
+  p.head_dim = dim;
   detail::check_tensor("output", output, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_tensor("other output", other_output, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_rows("log-sum-exp", lse, p);
   detail::check_rows("other log-sum-exp", other_lse, p);
   detail::check_pieces("output", output);
   detail::check_pieces("other output", other_output);
-  detail::check_kernel_sizes(p, Dim);
+  detail::check_kernel_sizes(p, dim);
   auto const rows = p.batch * p.heads * p.query_length;
-  constexpr int rows_of_block = detail::merge_state_threads / (Dim / 8);
+  constexpr int rows_of_block = detail::merge_state_threads / detail::lanes_of_row(dim);
   if (rows != 0) {
     launch_memory once;
     detail::launch(once,
-                   detail::merge_kernel<Built, Dim, Element>,
+                   detail::merge_kernel<Built, dim, Element>,
                    merge_call<Element>{output, lse, other_output, other_lse},
                    {static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block)},
                    detail::merge_state_threads,

@@ -94,7 +94,7 @@ inline key_splits splits_in(gpu_scratch const& scratch, parameters const& p, std
 } // namespace detail
 
 //! @brief The kernels that forward_on_gpu takes for dense tensors on the current GPU.
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @throws std::invalid_argument where the current GPU is below compute capability 8.0
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
@@ -104,7 +104,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 }
 
 //! @brief The kernels that backward_on_gpu takes for dense tensors on the current GPU.
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @throws as chosen_forward
 template <int Dim,
           class Element,
@@ -145,7 +145,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 //! compute the same within one tolerance. The same call on the same kind of GPU gives the same
 //! bits.
 //!
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @param p       sizes, offsets, scale (above 0)
 //! @param t       as for forward_on_device
 //! @param scratch none, or up to forward_scratch floats: where queries are few, it lets keys be
@@ -192,7 +192,7 @@ kernel_choice forward_on_gpu(parameters const& p,
 //!
 //! The chunks of a sequence come last chunk first, as backward_on_device says.
 //!
-//! @tparam Dim   elements of a head: 64, 128 or 256
+//! @tparam Dim   elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @tparam Order of the sums of dQ, as backward_on_device says
 //! @param p       sizes, offsets, scale (above 0): those of the chunk's forward
 //! @param t       as for backward_on_device

@@ -41,13 +41,19 @@ struct parameters {
   std::int64_t key_offset = 0;   //!< position of the first key; not 0 for a slice that starts later
   std::int64_t heads = 1;        //!< query heads
   std::int64_t key_heads = 1;    //!< key and value heads; divides heads
-  std::int64_t head_dim = 0;     //!< elements of one head
+  std::int64_t head_dim = 0;     //!< elements of one head of queries and keys
+  std::int64_t value_dim = 0;    //!< of one head of values and outputs; 0 stands for head_dim
   double scale = 0;              //!< on query . key, not negative; 0 stands for 1 / sqrt(head_dim)
   carry from = carry::none;      //!< see carry
 
   //! @brief Query heads that share one key head.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int64_t group() const noexcept {
     return heads / key_heads;
+  }
+
+  //! @brief The elements of one head of values and outputs that are meant.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int64_t dim_of_values() const noexcept {
+    return value_dim == 0 ? head_dim : value_dim;
   }
 
   //! @brief The factor on query . key that is meant.
@@ -131,8 +137,8 @@ template <class Element, class Statistic = accumulate_t<Element>>
 struct forward_tensors {
   tensor_view<Element const> query; //!< [batch, query_length, heads, head_dim]
   tensor_view<Element const> key;   //!< [batch, key_length, key_heads, head_dim]
-  tensor_view<Element const> value; //!< [batch, key_length, key_heads, head_dim]
-  tensor_view<Element> output;      //!< [batch, query_length, heads, head_dim]
+  tensor_view<Element const> value; //!< [batch, key_length, key_heads, value_dim]
+  tensor_view<Element> output;      //!< [batch, query_length, heads, value_dim]
   row_view<Statistic> log_sum_exp;  //!< [batch, heads, query_length], natural logarithm
 };
 
@@ -145,10 +151,10 @@ struct backward_tensors {
   tensor_view<Element const> output; //!< what forward wrote
   row_view<Statistic const>
     log_sum_exp; //!< what forward wrote (of all keys, where keys are sliced)
-  tensor_view<Element const> output_gradient; //!< [batch, query_length, heads, head_dim]
+  tensor_view<Element const> output_gradient; //!< [batch, query_length, heads, value_dim]
   tensor_view<Element> query_gradient;        //!< [batch, query_length, heads, head_dim], written
   tensor_view<Carry> key_gradient;   //!< [batch, key_length, key_heads, head_dim], added to
-  tensor_view<Carry> value_gradient; //!< [batch, key_length, key_heads, head_dim], added to
+  tensor_view<Carry> value_gradient; //!< [batch, key_length, key_heads, value_dim], added to
 };
 
 namespace detail {
@@ -216,6 +222,7 @@ inline void check_parameters(parameters const& p) {
   check_count("heads", p.heads, 1);
   check_count("key heads", p.key_heads, 1);
   check_count("head dim", p.head_dim, 1);
+  check_count("value dim", p.value_dim, 0);
   if (p.heads % p.key_heads != 0) {
     refuse(std::to_string(p.heads) + " heads cannot share " + std::to_string(p.key_heads) +
            " key heads evenly; heads must be a multiple of key heads");
@@ -240,8 +247,8 @@ void check(parameters const& p, forward_tensors<Element, Statistic> const& t) {
   detail::check_parameters(p);
   detail::check_tensor("query", t.query, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_tensor("key", t.key, p.batch, p.key_length, p.key_heads, p.head_dim);
-  detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.head_dim);
-  detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.dim_of_values());
+  detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.dim_of_values());
   detail::check_rows("log-sum-exp", t.log_sum_exp, p);
 }
 
@@ -252,17 +259,17 @@ void check(parameters const& p, backward_tensors<Element, Statistic, Carry> cons
   detail::check_parameters(p);
   detail::check_tensor("query", t.query, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_tensor("key", t.key, p.batch, p.key_length, p.key_heads, p.head_dim);
-  detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.head_dim);
-  detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.dim_of_values());
+  detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.dim_of_values());
   detail::check_rows("log-sum-exp", t.log_sum_exp, p);
   detail::check_tensor(
-    "output gradient", t.output_gradient, p.batch, p.query_length, p.heads, p.head_dim);
+    "output gradient", t.output_gradient, p.batch, p.query_length, p.heads, p.dim_of_values());
   detail::check_tensor(
     "query gradient", t.query_gradient, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_tensor(
     "key gradient", t.key_gradient, p.batch, p.key_length, p.key_heads, p.head_dim);
   detail::check_tensor(
-    "value gradient", t.value_gradient, p.batch, p.key_length, p.key_heads, p.head_dim);
+    "value gradient", t.value_gradient, p.batch, p.key_length, p.key_heads, p.dim_of_values());
 }
 
 } // namespace pipelining::inline v0_3::attention

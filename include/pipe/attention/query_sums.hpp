@@ -26,7 +26,7 @@ namespace detail {
   if (family == kernel_family::hopper) {
     return dim == 64 ? 128 : 64;
   }
-  return dim == 256 ? 32 : 64;
+  return dim > 128 ? 32 : 64;
 }
 
 } // namespace detail

@@ -87,7 +87,7 @@ void reference_forward(parameters const& p,
           most = row.kept[k] && row.logit[k] > most ? row.logit[k] : most;
         }
         double sum = 0;
-        std::vector<double> output(static_cast<std::size_t>(p.head_dim), 0.0);
+        std::vector<double> output(static_cast<std::size_t>(p.dim_of_values()), 0.0);
         for (std::int64_t j = 0; j < p.key_length; ++j) {
           auto const k = static_cast<std::size_t>(j);
           double const weight = row.kept[k] ? std::exp(row.logit[k] - most) : 0;
@@ -124,7 +124,7 @@ void reference_backward(parameters const& p,
         double const* const out_gradient = t.output_gradient.row(b, i, h);
         double* const query_gradient = t.query_gradient.row(b, i, h);
         auto const row = detail::row_of(p, query, t.key, m, f, b, h, i);
-        double const mean = detail::dot(out_gradient, t.output.row(b, i, h), p.head_dim);
+        double const mean = detail::dot(out_gradient, t.output.row(b, i, h), p.dim_of_values());
         std::vector<double> sum(static_cast<std::size_t>(p.head_dim), 0.0);
         for (std::int64_t j = 0; j < p.key_length; ++j) {
           auto const k = static_cast<std::size_t>(j);
@@ -133,13 +133,15 @@ void reference_backward(parameters const& p,
           }
           auto const kv = h / p.group();
           double const weight = std::exp(row.logit[k] - t.log_sum_exp.at(b, h, i));
-          double const along = detail::dot(out_gradient, t.value.row(b, j, kv), p.head_dim);
+          double const along = detail::dot(out_gradient, t.value.row(b, j, kv), p.dim_of_values());
           double const slope =
             f.derivative(row.product[k], row.logit[k], detail::pair_at(p, b, h, i, j));
           double const ds = weight * (along - mean) * slope * scale;
           for (std::int64_t d = 0; d < p.head_dim; ++d) {
             sum[static_cast<std::size_t>(d)] += ds * t.key.row(b, j, kv)[d];
             t.key_gradient.row(b, j, kv)[d] += ds * query[d];
+          }
+          for (std::int64_t d = 0; d < p.dim_of_values(); ++d) {
             t.value_gradient.row(b, j, kv)[d] += weight * out_gradient[d];
           }
         }

@@ -116,7 +116,7 @@ void start_at_sinks_on_device(tensor_view<Element> output,
   auto const p = detail::parameters_of(output);
   detail::check_rows("log-sum-exp", lse, p);
   detail::check_pieces("output", output);
-  detail::check_kernel_sizes(p, output.dim / 8 * 8);
+  detail::check_kernel_sizes(p, static_cast<int>(output.dim / 8 * 8));
   auto const pieces = p.batch * p.query_length * p.heads * (output.dim / 8);
   if (pieces != 0) {
     launch_memory once;

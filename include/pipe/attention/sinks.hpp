@@ -77,7 +77,7 @@ void add_sink_gradient(parameters const& p,
         Element const* const output = t.output.row(b, i, h);
         Element const* const its_gradient = t.output_gradient.row(b, i, h);
         Statistic mean = 0;
-        for (std::int64_t d = 0; d < p.head_dim; ++d) {
+        for (std::int64_t d = 0; d < p.dim_of_values(); ++d) {
           mean += static_cast<Statistic>(output[d]) * static_cast<Statistic>(its_gradient[d]);
         }
         sum += detail::sink_weight<Statistic>(sinks[h], t.log_sum_exp.at(b, h, i)) * mean;

@@ -18,7 +18,7 @@ namespace pipelining::inline v0_3::attention::detail {
 [[nodiscard]] constexpr std::int32_t
 heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t cache_bytes) {
   auto const streams = p.batch * p.key_heads;
-  auto const bytes = p.key_length * p.head_dim * 4; // a key and a value of 2 bytes
+  auto const bytes = p.key_length * (p.head_dim + p.dim_of_values()) * 2;
   auto const fit = bytes == 0 ? streams : cache_bytes / 8 * 5 / bytes;
   if (2 * streams <= multiprocessors || streams <= fit) {
     return static_cast<std::int32_t>(p.batch * p.heads);
@@ -27,7 +27,7 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
 }
 
 //! Into how many parts the heads of a group are cut: so many that there are three blocks for each
-//! multiprocessor, as far as there are heads.
+//! multiprocessor, as far as there are heads, and that all have as many heads.
 //! @param keys of a tile
 [[nodiscard]] constexpr std::int32_t
 parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
@@ -36,7 +36,12 @@ parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
     return 1;
   }
   auto const wanted = (3 * multiprocessors + blocks - 1) / blocks;
-  return static_cast<std::int32_t>(wanted < p.group() ? wanted : p.group());
+  for (auto parts = wanted; parts < p.group(); ++parts) {
+    if (p.group() % parts == 0) {
+      return static_cast<std::int32_t>(parts);
+    }
+  }
+  return static_cast<std::int32_t>(p.group());
 }
 
 //! Key heads that are worked on together, see query_sums::section: as many as have their queries,
@@ -47,7 +52,8 @@ parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
                                                         std::int64_t multiprocessors,
                                                         std::int64_t cache_bytes) {
   auto const streams = p.batch * p.key_heads;
-  auto const bytes = p.group() * p.query_length * p.head_dim * 8; // 2, 2 and 4 of each number
+  // 2 and 4 of each number of a query and of dQ, 2 of dO.
+  auto const bytes = p.group() * p.query_length * (p.head_dim * 6 + p.dim_of_values() * 2);
   auto const fit = bytes == 0 ? streams : cache_bytes / 4 * 3 / bytes;
   bool const is_shared = order == query_order::free && 2 * p.batch * p.heads <= multiprocessors;
   if (is_shared || streams <= fit) {

@@ -17,13 +17,13 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief A kind under its number.
+namespace detail {
+
+//! A kind under its number.
 struct numbered_kind {
   pass_kind number;  //!< its number in the flow
   kind_of_pass kind; //!< what it is and does
 };
-
-namespace detail {
 
 //! The reads of a kind, before implied ones are left out.
 struct kind_reads {
@@ -32,16 +32,6 @@ struct kind_reads {
   int input = kind_links::none;
   int input_step = 0;
 };
-
-//! True when these kinds together make every wanted row of a unit once, and no row twice.
-[[nodiscard]] constexpr bool makes_rows_once(flow const& declared, flow_set kinds) noexcept {
-  for (int row = 0; row < declared.rows; ++row) {
-    flow_set const makers = declared.makers[row] & kinds;
-    if (makers == 0 ? declared.wanted[row] : (makers & (makers - 1)) != 0)
-      return false;
-  }
-  return true;
-}
 
 //! The kinds that make, read and free each datum of a unit.
 struct data_users {
@@ -82,9 +72,6 @@ struct data_users {
       return false;
   }
   return true;
-}
-[[nodiscard]] constexpr bool uses_all_data(flow const& declared, flow_set kinds) noexcept {
-  return uses_all_data(data_users(declared), kinds);
 }
 
 //! Works out the links of a flow whose data and kinds are in place.
@@ -427,9 +414,9 @@ private:
 //! pass has, data that nobody makes, or that one kind frees and another may still read.
 //! @complexity O(k^2 e + r^3) for k kinds of e effects and r rows, and at most 1,024 sets of kinds.
 [[nodiscard]] constexpr flow declare(std::span<datum const> data,
-                                     std::span<numbered_kind const> kinds) {
+                                     std::span<detail::numbered_kind const> kinds) {
   flow result;
-  for (numbered_kind const& one : kinds) {
+  for (detail::numbered_kind const& one : kinds) {
     detail::require(index_of(one.number) < most_kinds && !result[one.number].exists(),
                     one.kind,
                     "has a number of 64 or more, or that of another kind; use another pass_kind");
@@ -442,7 +429,7 @@ private:
 
 //! @brief The same of lists.
 [[nodiscard]] constexpr flow declare(std::initializer_list<datum> data,
-                                     std::initializer_list<numbered_kind> kinds) {
+                                     std::initializer_list<detail::numbered_kind> kinds) {
   return declare(std::span(data.begin(), data.size()), std::span(kinds.begin(), kinds.size()));
 }
 

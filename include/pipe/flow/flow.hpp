@@ -310,31 +310,16 @@ namespace detail {
   return slot_class::activation;
 }
 
-//! The letters of roles, for kinds without one.
-[[nodiscard]] constexpr char letter_of(role is) noexcept {
-  constexpr char letters[] = {'F', 'B', 'I', 'W', 'R', 'C', 'M', 'N'};
-  return letters[static_cast<int>(is)];
-}
-
 } // namespace detail
 
 //! @brief The letter of a kind in texts: its own, or that of its role; '?' for one that the flow
 //! does not have.
 [[nodiscard]] constexpr char letter(flow const& declared, pass_kind kind) noexcept {
+  constexpr char of_roles[] = {'F', 'B', 'I', 'W', 'R', 'C', 'M', 'N'};
   if (index_of(kind) >= most_kinds || !declared[kind].exists())
     return '?';
   return declared[kind].letter != '\0' ? declared[kind].letter
-                                       : detail::letter_of(declared[kind].is);
-}
-
-//! @brief The name of a kind in files: its letter, or its word where it has none; "?" for a kind
-//! that the flow does not have.
-[[nodiscard]] constexpr flow_word sign(flow const& declared, pass_kind kind) noexcept {
-  if (index_of(kind) < most_kinds && declared[kind].exists() && declared[kind].letter == '\0')
-    return declared[kind].word;
-  flow_word result;
-  result.text[0] = letter(declared, kind);
-  return result;
+                                       : of_roles[static_cast<int>(declared[kind].is)];
 }
 
 //! @brief The kind with a word: `constexpr auto experts = kind_named(declared, "experts");`
@@ -353,6 +338,16 @@ namespace detail {
 }
 
 namespace detail {
+
+//! The name of a kind in files: its letter, or its word where it has none; "?" for a kind that the
+//! flow does not have.
+[[nodiscard]] constexpr flow_word sign(flow const& declared, pass_kind kind) noexcept {
+  if (index_of(kind) < most_kinds && declared[kind].exists() && declared[kind].letter == '\0')
+    return declared[kind].word;
+  flow_word result;
+  result.text[0] = letter(declared, kind);
+  return result;
+}
 
 //! True for the kinds that stand between passes and take no time: marks, and what calls no
 //! stage, or hands it memory.

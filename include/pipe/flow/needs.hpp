@@ -4,12 +4,11 @@
 //! @file
 //! @brief Is what a pass needs of its stage there where the pass stands?
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-
-#include <cstddef>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -17,11 +16,7 @@ namespace pipelining::inline v0_3::detail {
 class needed_data {
 public:
   constexpr explicit needed_data(pipeline_view const& over)
-      : flow_(*over.declared), stages_(stages(over.extents)),
-        held_(new int[static_cast<std::size_t>(most_data) * static_cast<std::size_t>(stages_)]{}) {}
-  constexpr ~needed_data() { delete[] held_; }
-  needed_data(needed_data const&) = delete;
-  needed_data& operator=(needed_data const&) = delete;
+      : flow_(*over.declared), stages_(stages(over.extents)), held_(most_data * stages_, 0) {}
 
   //! The next pass. @return whether all that it needs is there
   constexpr bool enter(pass const& what) noexcept {
@@ -49,7 +44,7 @@ private:
 
   flow const& flow_;
   int stages_;
-  int* held_; // [data][S]
+  owned<int> held_; // [data][S]
 };
 
 } // namespace pipelining::inline v0_3::detail

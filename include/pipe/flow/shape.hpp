@@ -98,13 +98,12 @@ device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
   return extents.microbatches * extents.chunks;
 }
 
-//! @brief The most passes of one timetable. Larger ones would take gigabytes before anything runs.
-inline constexpr std::int64_t most_passes = std::int64_t{1} << 28;
-
 //! @brief Checks that every extent is positive and that the whole fits the numbers of a pass.
 //! @throws std::invalid_argument with one sentence that names the extent.
 //! @param rows rows of the flow.
 constexpr void check_extents(shape const& extents, int rows = 3) {
+  // Larger timetables would take gigabytes before anything runs.
+  constexpr std::int64_t most_passes = std::int64_t{1} << 28;
   constexpr int most = 65535; // stage, microbatch and chunk of a pass are 16 bits wide
   if (extents.devices < 1)
     throw std::invalid_argument("shape: the number of devices must be at least 1");

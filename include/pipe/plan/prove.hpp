@@ -4,10 +4,10 @@
 //! @file
 //! @brief The proof that a plan drains and mixes up no data. Header for pipelining::prove.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove/device_checks.hpp>
@@ -45,17 +45,17 @@ struct device_finding {
 
 //! The arrays of a proof.
 struct proof_space {
-  scratch<int> sender;
-  scratch<int> receiver;
-  scratch<flow_set> kinds;
-  scratch<unsigned char> others;
+  owned<int> sender;
+  owned<int> receiver;
+  owned<flow_set> kinds;
+  owned<unsigned char> others;
   device_space of_devices;
 
   constexpr explicit proof_space(plan_view const& work)
       : sender(message_indices(work), nothing), receiver(message_indices(work), nothing),
         kinds(unit_indices(work.over), 0),
-        others(other_indices(work.over.extents), 0), of_devices{{sender.data, receiver.data},
-                                                                {kinds.data, others.data}} {}
+        others(other_indices(work.over.extents), 0), of_devices{{sender, receiver},
+                                                                {kinds, others}} {}
 };
 
 //! Looks at device after device, while its program is in the caches. Checks after a failed one are
@@ -82,18 +82,18 @@ constexpr proof check_all_messages(plan_view work, message_ends ends) {
 //! Zero buffering.
 constexpr proof prove_drain(plan_view work) {
   int const devices = work.over.extents.devices;
-  scratch<int> at(devices, 0);
-  scratch<int> stack(devices, 0);
-  scratch<bool> queued(devices, false);
-  plan_drain run{work, at.data, stack.data, queued.data};
+  owned<int> at(devices, 0);
+  owned<int> stack(devices, 0);
+  owned<bool> queued(devices, false);
+  plan_drain run{work, at, stack, queued};
   begin(run);
   while (advance(run, 0x7fffffff) > 0) {
   }
-  scratch<int> circle(devices, nothing);
-  if (find_circle(run, circle.data) == 0)
+  owned<int> circle(devices, nothing);
+  if (find_circle(run, circle) == 0)
     return {};
-  int const device = circle.data[0];
-  return {plan_rule::circular, device, at.data[device]};
+  int const device = circle[0];
+  return {plan_rule::circular, device, at[device]};
 }
 
 //! The first rule that does not hold, in the order of the rules: first the checks of single

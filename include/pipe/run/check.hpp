@@ -59,7 +59,7 @@ template <class Stage>
 }
 
 //! Checks that there is one stage for each stage of the plan, and that each can run its
-//! passes, has the hooks that the plan calls, and no others.
+//! passes, takes chunks where there are any, has the hooks that the plan calls, and no others.
 //! @param only the device whose passes are looked at, or `nothing` for all. Stages of other devices
 //! may be null pointers.
 //! @throws std::invalid_argument with one sentence.
@@ -88,6 +88,8 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
         stage_call const call = (*work.over.declared)[step.work.kind].calls;
         if (step.about == subject::pass && !can_run<Stage>(call))
           throw std::invalid_argument(missing_member(call, who));
+        if (int const chunks = work.over.extents.chunks; chunks > 1 && !takes_chunks<Stage>)
+          throw std::invalid_argument(missing_chunks(chunks, who));
       });
       if (!there)
         throw std::invalid_argument("run: " + who + " is a null pointer, but device " +

@@ -63,6 +63,14 @@ concept is_frozen = requires(Stage& stage, context const& where, input in, outpu
   stage.backward_input(where, in, out);
 };
 
+//! @brief `static constexpr bool takes_chunks = true`: every pass of the stage does only the chunk
+//! of the sequence that its context names. Another stage would do the whole sequence once for each
+//! chunk, so it is refused where sequences have several. A stage with `perform` need not say it.
+template <class Stage>
+concept takes_chunks = can_perform<Stage> || requires {
+  requires Stage::takes_chunks;
+};
+
 namespace detail {
 //! With no trained stage before it, a frozen stage needs only forward.
 template <class Stage>
@@ -144,6 +152,71 @@ struct check_stage {
          " has only the fused backward; give it backward_input and backward_weight";
 }
 
+//! A sentence that says what to give a stage that does not say that it takes chunks.
+[[nodiscard]] inline std::string missing_chunks(int chunks, std::string const& who) {
+  return "run: the schedule cuts every sequence into " + std::to_string(chunks) + " chunks, but " +
+         who +
+         " does not say that its passes do only the chunk of their context; let them, and declare "
+         "static constexpr bool takes_chunks = true, or take a schedule of whole sequences";
+}
+
+//! Calls the member of a stage that a pass asks for; `copy`, and weights of a stage that has none
+//! to train, ask for none. @return false where the stage lacks it
+template <class Stage>
+bool call_member(
+  Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
+  constexpr bool splits = can_split_backward<Stage> && !is_frozen<Stage>;
+  constexpr bool scatters = can_scatter_gradients<Stage> && !is_frozen<Stage>;
+  switch (call) {
+  case stage_call::forward:
+    if constexpr (can_forward<Stage>)
+      stage.forward(where, in, out);
+    return can_forward<Stage>;
+  case stage_call::backward:
+    if constexpr (is_frozen<Stage>)
+      stage.backward_input(where, in, out);
+    else if constexpr (can_backward<Stage>)
+      stage.backward(where, in, out);
+    return is_frozen<Stage> || can_backward<Stage>;
+  case stage_call::backward_input:
+    if constexpr (splits || is_frozen<Stage>)
+      stage.backward_input(where, in, out);
+    return splits || is_frozen<Stage>;
+  case stage_call::backward_weight:
+    if constexpr (splits)
+      stage.backward_weight(where);
+    return splits || is_frozen<Stage>;
+  case stage_call::recompute:
+    if constexpr (can_recompute<Stage>)
+      stage.recompute(where, in);
+    else if constexpr (can_forward<Stage>)
+      stage.forward(where, in, out);
+    return can_recompute<Stage> || can_forward<Stage>;
+  case stage_call::copy: return true;
+  case stage_call::gather_weights:
+    if constexpr (can_gather_weights<Stage>)
+      stage.gather_weights(where, out);
+    return can_gather_weights<Stage>;
+  case stage_call::use_weights:
+    if constexpr (can_gather_weights<Stage>)
+      stage.use_weights(where, in);
+    return can_gather_weights<Stage>;
+  case stage_call::collect_gradients:
+    if constexpr (scatters)
+      stage.collect_gradients(where, out);
+    return scatters || is_frozen<Stage>;
+  case stage_call::scatter_gradients:
+    if constexpr (scatters)
+      stage.scatter_gradients(where, in);
+    return scatters || is_frozen<Stage>;
+  case stage_call::perform:
+    if constexpr (can_perform<Stage>)
+      stage.perform(kind, where, in, out);
+    return can_perform<Stage>;
+  }
+  return false;
+}
+
 //! Runs one pass on a stage.
 //! @param kind is handed to `perform`, for kinds of the user's own.
 //! @throws what the stage throws; std::logic_error for a member that the stage lacks.
@@ -151,76 +224,8 @@ template <class Stage>
 void run_pass(
   Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
   static_assert(check_stage<Stage>::good);
-  switch (call) {
-  case stage_call::forward:
-    if constexpr (can_forward<Stage>) {
-      stage.forward(where, in, out);
-      return;
-    }
-    break;
-  case stage_call::backward:
-    if constexpr (is_frozen<Stage>) {
-      stage.backward_input(where, in, out);
-      return;
-    } else if constexpr (can_backward<Stage>) {
-      stage.backward(where, in, out);
-      return;
-    }
-    break;
-  case stage_call::backward_input:
-    if constexpr (can_split_backward<Stage> || is_frozen<Stage>) {
-      stage.backward_input(where, in, out);
-      return;
-    }
-    break;
-  case stage_call::backward_weight:
-    if constexpr (is_frozen<Stage>) {
-      return;
-    } else if constexpr (can_split_backward<Stage>) {
-      stage.backward_weight(where);
-      return;
-    }
-    break;
-  case stage_call::recompute:
-    if constexpr (can_recompute<Stage>) {
-      stage.recompute(where, in);
-      return;
-    } else if constexpr (can_forward<Stage>) {
-      stage.forward(where, in, out);
-      return;
-    }
-    break;
-  case stage_call::copy: return;
-  case stage_call::gather_weights:
-  case stage_call::use_weights:
-    if constexpr (can_gather_weights<Stage>) {
-      if (call == stage_call::gather_weights)
-        stage.gather_weights(where, out);
-      else
-        stage.use_weights(where, in);
-      return;
-    }
-    break;
-  case stage_call::collect_gradients:
-  case stage_call::scatter_gradients:
-    if constexpr (is_frozen<Stage>) {
-      return;
-    } else if constexpr (can_scatter_gradients<Stage>) {
-      if (call == stage_call::collect_gradients)
-        stage.collect_gradients(where, out);
-      else
-        stage.scatter_gradients(where, in);
-      return;
-    }
-    break;
-  case stage_call::perform:
-    if constexpr (can_perform<Stage>) {
-      stage.perform(kind, where, in, out);
-      return;
-    }
-    break;
-  }
-  throw std::logic_error(missing_member(call, "the stage"));
+  if (!call_member(stage, call, kind, where, in, out))
+    throw std::logic_error(missing_member(call, "the stage"));
 }
 
 } // namespace detail

@@ -56,18 +56,17 @@ struct parameter<dynamic, Default, Number> {
 
 //! @brief Appends the passes of one device, in the order in which it runs them.
 //!
-//! Writes into storage of the caller, which holds at least `row_capacity(pipeline)` passes.
+//! Writes into storage of the caller, which holds one pass more than the capacity. That one tells
+//! which pass was too many; passes after it are not kept.
 struct row_writer {
   pass* passes = nullptr; //!< where passes go, in storage of the caller
-  int capacity = 0;       //!< passes that fit there
-  int count = 0;          //!< passes written so far
+  int capacity = 0;       //!< the most passes that the row can have
+  int count = 0;          //!< passes written so far; above the capacity where there are too many
 
   //! Appends a pass.
   constexpr void push(pass const& what) {
-    if (count == capacity)
-      refuse();
-    passes[count] = what;
-    ++count;
+    if (count <= capacity)
+      passes[count++] = what;
   }
   //! @brief Room for the next `number` passes, all of which the caller writes.
   [[nodiscard]] constexpr pass* append(int number) {
@@ -94,9 +93,7 @@ struct row_writer {
   }
 
   [[noreturn]] static void refuse() { //!< throws std::length_error: the row is full
-    throw std::length_error(
-      "row_writer: the schedule gives a device more passes than its stages can have; "
-      "each unit has one forward and one backward, or one forward and the two halves");
+    throw std::length_error("row_writer: a device has more passes than its stages can have");
   }
   //! A pass from its parts.
   [[nodiscard]] static constexpr pass
@@ -189,21 +186,6 @@ constexpr void check_total(double total) {
   if (!(total < 1e300))
     throw std::invalid_argument("cost model: the times of all passes together are too large");
 }
-
-//! Owns numbers without values, and stands for the pointer to them.
-template <class Number>
-struct owned {
-  Number* of;
-
-  constexpr explicit owned(std::integral auto count)
-      : of(new Number[static_cast<std::size_t>(count)]) {}
-  constexpr ~owned() { delete[] of; }
-  owned(owned const&) = delete;
-  owned& operator=(owned const&) = delete;
-  constexpr operator Number*() const noexcept { // NOLINT(google-explicit-constructor)
-    return of;
-  }
-};
 
 struct no_cost {
   [[nodiscard]] static constexpr double duration(pass const&) noexcept { return 1; }

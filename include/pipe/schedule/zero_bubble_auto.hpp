@@ -5,6 +5,7 @@
 //! @brief Zero bubble under a memory limit, with the times of every stage. Header for
 //! pipelining::ZeroBubbleAuto.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
@@ -538,7 +539,7 @@ struct ZeroBubbleAuto {
       any = true;
     }
     detail::zero_bubble_problem const problem{
-      devices, microbatches, limit, kept_for_weight, latency, times, any ? again.of : nullptr};
+      devices, microbatches, limit, kept_for_weight, latency, times, any ? again.data : nullptr};
     detail::zero_bubble_run run(problem);
     run(detail::zero_bubble_choice(problem).best(), std::numeric_limits<double>::infinity(), rows);
   }

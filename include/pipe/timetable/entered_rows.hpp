@@ -5,6 +5,7 @@
 //! @brief Where the passes of a timetable stand, and what each waits for. What `simulate` and
 //! `verify` share.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
@@ -39,8 +40,8 @@ inline constexpr int nothing_before = -1;
 //! The place that every pass has, by line and unit.
 struct place_map {
   pipeline_view over;
-  int const* holders;              //!< [lines], the device of each
-  place_code const* const* places; //!< [lines] of [units]
+  int const* holders;        //!< [lines], the device of each
+  place_code* const* places; //!< [lines] of [units]
 };
 
 //! A line whose maker a pass waits for in another row, in its own unit, or `nothing_before`. A pass
@@ -50,10 +51,10 @@ using input_line = std::int32_t;
 //! One row of a timetable without times.
 struct place_row {
   pass const* passes;
-  input_line const* inputs; //!< what each pass waits for on another device
+  input_line* inputs; //!< what each pass waits for on another device
   //! [count][most_waits], what each waits for on other engines, `nothing_before` after the last;
   //! null where there is one engine.
-  input_line const* others;
+  input_line* others;
   entry_number count;
 };
 
@@ -188,123 +189,176 @@ struct entry_rules {
   }
 };
 
-//! Enters the passes of one row into the map and finds what they wait for. A pass that does not
-//! exist waits for nothing. One call without inner calls: compilers take microseconds for each.
+//! Where a pass stands, from which its links and its unit follow.
+struct entry_place {
+  bool known;         //!< false where there is no such pass
+  int where;          //!< of entry_rules
+  int first;          //!< unit of its microbatch
+  int count;          //!< chunks of its microbatch
+  bool still = false; //!< of a graph, whether the stage only goes forward
+};
+
+//! The place of a pass where stages are no chain, or microbatches differ in chunks.
+//! @param in_chain its place in a chain of microbatches that are alike
+[[nodiscard]] constexpr entry_place
+place_beyond_chains(pipeline_view const& over, pass const& what, entry_place in_chain) noexcept {
+  entry_place found = in_chain;
+  if (found.known && over.edges != nullptr) {
+    found.where =
+      (neighbours(over, what, -1) > 0 ? 1 : 0) + (neighbours(over, what, 1) > 0 ? 2 : 0);
+    found.known = contains(over, what);
+    found.still = goes_forward_only(over, what.stage);
+  }
+  if (found.known && over.first_units != nullptr) {
+    found.first = over.first_units[what.microbatch];
+    found.count = over.first_units[what.microbatch + 1] - found.first;
+  }
+  return found;
+}
+
+//! Enters a pass for what it makes besides its first line.
+//! @param lines of row 0 of the flow, from the stage of the pass on
+//! @return the distance of a line that another pass has made already, or none
+constexpr int
+enter_also(entry_links const& links, place_code* const* lines, int unit, place_code code) noexcept {
+  int taken = entry_links::none;
+  for (int k = 0; k < 2 && links.also[k] != entry_links::none; ++k) {
+    place_code& at = lines[links.also[k]][unit];
+    if (at == 0)
+      at = code;
+    else
+      taken = links.also[k];
+  }
+  return taken;
+}
+
+//! One row of the map while its passes are entered, in their order.
 //! @tparam Plain whether the pipeline is_plain
-//! @param number of the row
-//! @param places_of those of the map, to write @param inputs, others those of the row, to write
 template <bool Plain>
-constexpr row_findings enter_row(place_map const& map,
-                                 entry_rules const& rules,
-                                 place_row const& row,
-                                 int number,
-                                 place_code* const* places_of,
-                                 input_line* inputs,
-                                 input_line* others) {
-  constexpr int none = entry_links::none;
-  row_findings found{};
-  shape const& extents = map.over.extents;
-  int const* const first_units = map.over.first_units;
-  int const chunks = extents.chunks;
-  int const microbatches = extents.microbatches;
-  int const last_stage = stages(extents) - 1;
-  int const one_way = map.over.declared->rows * (last_stage + 1);
-  bool const one_route = routes(extents) == 1;
-  int const device = Plain ? number : number % extents.devices;
-  auto const most_waits = static_cast<entry_number>(Plain ? 0 : map.over.declared->most_waits);
-  int const* const holders = map.holders;
-  place_code const* const* const made_at = map.places;
-  pass const* const passes = row.passes;
-  entry_number const all = row.count;
-  // Entries of this row have codes from `here` on, those of rows after it greater ones.
-  place_code const here =
-    Plain ? 1 : (static_cast<place_code>(number / extents.devices) << place_bits) + 1;
-  int entered = 0;
-  for (entry_number i = 0; i < all; ++i) {
-    pass const what = passes[i];
+struct row_entrance {
+  place_map const& map;
+  entry_rules const& rules;
+  place_row row;
+  int number;                   //!< of the row
+  place_code* const* places_of; //!< those of the map, to write
+  input_line* inputs;           //!< those of the row, to write
+  input_line* others;           //!< likewise
+  int const* holders;           // copies, since what is written might change the others
+  shape extents;
+  int device, last_stage, one_way;
+  bool one_route;
+  place_code here; //!< entries of this row have codes from here on, those after it greater ones
+
+  constexpr row_entrance(place_map const& into, entry_rules const& by, place_row const& of, int at)
+      : map(into), rules(by), row(of), number(at), places_of(into.places), inputs(of.inputs),
+        others(of.others), holders(into.holders), extents(into.over.extents),
+        device(Plain ? at : at % extents.devices), last_stage(stages(extents) - 1),
+        one_way(into.over.declared->rows * (last_stage + 1)), one_route(routes(extents) == 1),
+        here(Plain ? 1 : (static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
+
+  //! The place of a pass.
+  [[nodiscard]] constexpr entry_place place_of(pass const& what) const noexcept {
     int const stage = what.stage;
-    int const microbatch = what.microbatch;
-    int const chunk = what.chunk;
-    int const kind = static_cast<int>(what.kind);
-    bool still = false; // of a graph, whether the stage only goes forward
-    bool known = kind < most_kinds && stage <= last_stage && microbatch < microbatches;
-    int where = stage > 0 ? stage < last_stage ? 3 : 1 : stage < last_stage ? 2 : 0;
-    int first = microbatch * chunks;
-    int count = chunks;
-    if constexpr (!Plain) {
-      for (entry_number k = 0; others != nullptr && k < most_waits; ++k)
-        others[i * most_waits + k] = nothing_before;
-      if (known && map.over.edges != nullptr) {
-        where = (neighbours(map.over, what, -1) > 0 ? 1 : 0) +
-                (neighbours(map.over, what, 1) > 0 ? 2 : 0);
-        known = contains(map.over, what);
-        still = goes_forward_only(map.over, stage);
-      }
-      if (known && first_units != nullptr) {
-        first = first_units[microbatch];
-        count = first_units[microbatch + 1] - first;
-      }
-    }
-    entry_links const& links = rules.of[known ? kind : 0][where];
-    int const made = links.made;
-    if (!known || chunk >= count || made == none ||
-        (still && !is_wanted(map.over, what.kind, stage))) {
-      inputs[i] = nothing_before;
-      if (found.first)
-        found.first = {rule::unknown_pass, device, static_cast<int>(i), what, {}};
-      continue;
-    }
-    int const base = one_route ? stage : stage + route_of(extents, microbatch) * one_way;
-    int const unit = first + chunk;
+    int const where = (stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0);
+    bool const known = static_cast<int>(what.kind) < most_kinds && stage <= last_stage &&
+                       what.microbatch < extents.microbatches;
+    entry_place const place{known, where, what.microbatch * extents.chunks, extents.chunks};
+    if constexpr (Plain)
+      return place;
+    else
+      return place_beyond_chains(map.over, what, place);
+  }
+
+  //! Finds what an entry waits for.
+  //! @param base the line of row 0 of the flow on its stage
+  constexpr void find_waits(entry_number i,
+                            entry_links const& links,
+                            int base,
+                            entry_place const& place,
+                            pass const& what) const noexcept {
+    int const unit = place.first + what.chunk;
     // What stands before this entry in the row has a code from here to here + behind - 1.
     place_code const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
-    input_line input = links.input;
-    if (input != none) {
-      input += base;
-      if (holders[input] == device && made_at[input][unit] - here < behind)
-        input = nothing_before;
-    } else {
-      input = nothing_before;
+    input_line input = nothing_before;
+    if (links.input != entry_links::none) {
+      int const line = base + links.input;
+      if (holders[line] != device || places_of[line][unit] - here >= behind)
+        input = line;
     }
+    auto const most_waits = static_cast<entry_number>(Plain ? 0 : map.over.declared->most_waits);
     entry_number waits = 0; // for passes of other engines
-    if (links.own[0] != none)
-      for (int k = 0; k < kind_links::most_own && links.own[k] != none; ++k) {
-        int const line = base + links.own[k];
-        if (made_at[line][unit] - here < behind)
-          continue;
-        if (!Plain && others != nullptr)
-          others[i * most_waits + waits++] = line;
-        else
-          input = line;
-      }
-    int const line = base + made;
-    place_code* const places = places_of[line];
+    for (int k = 0; k < kind_links::most_own && links.own[k] != entry_links::none; ++k) {
+      int const line = base + links.own[k];
+      if (places_of[line][unit] - here < behind)
+        continue;
+      if (!Plain && others != nullptr)
+        others[i * most_waits + waits++] = line;
+      else
+        input = line;
+    }
     if (links.chunk_step != 0 && (Plain || others == nullptr)) {
-      int const beside = chunk + links.chunk_step;
-      if (beside >= 0 && beside < count && places[first + beside] - here >= behind)
+      int const beside = what.chunk + links.chunk_step;
+      int const line = base + links.made;
+      if (beside >= 0 && beside < place.count &&
+          places_of[line][place.first + beside] - here >= behind)
         input = line;
     }
     inputs[i] = input;
+  }
 
-    int taken = none; // a line that another pass has made already
-    if (holders[line] != device || (!Plain && !links.runs_here) || places[unit] != 0 ||
-        (what.overlapped && !completes_pair(passes, i))) {
-      taken = made;
-    } else {
-      place_code const code = here + i;
-      places[unit] = code;
-      entered += still ? 1 : links.wanted; // what others read, or all
-      if (links.also[0] != none)
-        for (int k = 0; k < 2 && links.also[k] != none; ++k) {
-          place_code& at = places_of[base + links.also[k]][unit];
-          if (at == 0)
-            at = code;
-          else
-            taken = links.also[k];
-        }
+  //! Enters the lines that an entry makes. Counts those that are wanted.
+  //! @return the distance of a line that it cannot make, or none
+  constexpr int enter(entry_number i,
+                      entry_links const& links,
+                      int base,
+                      entry_place const& place,
+                      pass const& what,
+                      int& entered) const noexcept {
+    int const line = base + links.made;
+    place_code& at = places_of[line][place.first + what.chunk];
+    if (holders[line] != device || (!Plain && !links.runs_here) || at != 0 ||
+        (what.overlapped && !completes_pair(row.passes, i)))
+      return links.made;
+    at = here + i;
+    entered += place.still ? 1 : links.wanted; // what others read, or all
+    return links.also[0] == entry_links::none
+             ? entry_links::none
+             : enter_also(links, places_of + base, place.first + what.chunk, at);
+  }
+};
+
+//! Enters the passes of one row into the map and finds what they wait for. A pass that does not
+//! exist waits for nothing.
+template <bool Plain>
+constexpr row_findings enter_row(row_entrance<Plain> const into) {
+  row_findings found{};
+  place_row const& row = into.row;
+  pipeline_view const& over = into.map.over;
+  if constexpr (!Plain)
+    for (int k = 0;
+         into.others != nullptr && k < static_cast<int>(row.count) * over.declared->most_waits;
+         ++k)
+      into.others[k] = nothing_before;
+  int entered = 0;
+  for (entry_number i = 0; i < row.count; ++i) {
+    pass const what = row.passes[i];
+    entry_place const place = into.place_of(what);
+    entry_links const& links =
+      into.rules.of[place.known ? static_cast<int>(what.kind) : 0][place.where];
+    if (!place.known || what.chunk >= place.count || links.made == entry_links::none ||
+        (place.still && !is_wanted(over, what.kind, what.stage))) {
+      into.inputs[i] = nothing_before;
+      if (found.first)
+        found.first = {rule::unknown_pass, into.device, static_cast<int>(i), what, {}};
+      continue;
     }
-    if (taken != none && found.first)
-      found.first = misplaced(map, row, number, i, taken / (last_stage + 1));
+    int const base = into.one_route
+                       ? what.stage
+                       : what.stage + route_of(into.extents, what.microbatch) * into.one_way;
+    into.find_waits(i, links, base, place, what);
+    int const taken = into.enter(i, links, base, place, what, entered);
+    if (taken != entry_links::none && found.first)
+      found.first = misplaced(into.map, row, into.number, i, taken / (into.last_stage + 1));
   }
   found.entered = entered;
   return found;
@@ -338,63 +392,45 @@ constexpr row_findings enter_row(place_map const& map,
 class entered_rows {
 public:
   //! @param offsets [rows + 1], row after row
-  constexpr entered_rows(pipeline_view const& over, pass const* passes, int const* offsets) {
-    int const line_count = lines(over);
-    int const unit_count = units(over);
-    int const row_total = row_count(over);
-    bool const engines = over.declared->engines > 1;
-    auto const cells = static_cast<std::size_t>(line_count) * static_cast<std::size_t>(unit_count);
-    auto const entries = static_cast<std::size_t>(offsets[row_total]) + 1;
-    holders_ = new int[static_cast<std::size_t>(line_count)];
-    cells_ = new place_code[cells]{};
-    lines_ = new place_code*[static_cast<std::size_t>(line_count)];
-    inputs_ = new input_line[entries];
-    auto const most_waits = static_cast<std::size_t>(over.declared->most_waits);
-    others_ = engines ? new input_line[entries * most_waits] : nullptr;
-    rows_ = new place_row[static_cast<std::size_t>(row_total)];
+  constexpr entered_rows(pipeline_view const& over, pass const* passes, int const* offsets)
+      : holders_(lines(over)), cells_(std::int64_t{lines(over)} * units(over), 0),
+        lines_(lines(over)), inputs_(offsets[row_count(over)]),
+        others_(over.declared->engines > 1
+                  ? std::int64_t{offsets[row_count(over)]} * over.declared->most_waits
+                  : 0),
+        rows_(row_count(over)), map_{over, holders_, lines_} {
     entry_rules rules(over, 0);
     bool const plain = is_plain(over);
-    for (int line = 0; line < line_count; ++line) {
+    for (int line = 0; line < lines(over); ++line) {
       holders_[line] = holder_of(over, line);
-      lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * unit_count;
+      lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * units(over);
     }
-    map_ = {over, holders_, lines_};
-    for (int row = 0; row < row_total; ++row) {
+    for (int row = 0; row < row_count(over); ++row) {
       int const first = offsets[row];
-      input_line* const others = engines ? others_ + first * over.declared->most_waits : nullptr;
-      rows_[row] = {passes + first,
-                    inputs_ + first,
-                    others,
-                    static_cast<entry_number>(offsets[row + 1] - first)};
+      input_line* const others =
+        over.declared->engines > 1 ? others_ + first * over.declared->most_waits : nullptr;
+      place_row const& entries = rows_[row] = {passes + first,
+                                               inputs_ + first,
+                                               others,
+                                               static_cast<entry_number>(offsets[row + 1] - first)};
       if (row > 0 && row % over.extents.devices == 0)
         rules = entry_rules(over, row / over.extents.devices);
-      found_.add(
-        plain ? enter_row<true>(map_, rules, rows_[row], row, lines_, inputs_ + first, others)
-              : enter_row<false>(map_, rules, rows_[row], row, lines_, inputs_ + first, others));
+      found_.add(plain ? enter_row(row_entrance<true>(map_, rules, entries, row))
+                       : enter_row(row_entrance<false>(map_, rules, entries, row)));
     }
   }
-  constexpr ~entered_rows() {
-    delete[] holders_;
-    delete[] cells_;
-    delete[] lines_;
-    delete[] inputs_;
-    delete[] others_;
-    delete[] rows_;
-  }
-  entered_rows(entered_rows const&) = delete;
-  entered_rows& operator=(entered_rows const&) = delete;
 
   [[nodiscard]] constexpr place_map const& map() const noexcept { return map_; }
   [[nodiscard]] constexpr place_row const* rows() const noexcept { return rows_; }
   [[nodiscard]] constexpr row_findings const& found() const noexcept { return found_; }
 
 private:
-  int* holders_;
-  place_code* cells_;
-  place_code** lines_;
-  input_line* inputs_;
-  input_line* others_;
-  place_row* rows_;
+  owned<int> holders_;
+  owned<place_code> cells_;
+  owned<place_code*> lines_;
+  owned<input_line> inputs_;
+  owned<input_line> others_;
+  owned<place_row> rows_;
   place_map map_;
   row_findings found_;
 };

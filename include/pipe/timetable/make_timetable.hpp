@@ -12,6 +12,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/circle.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/report.hpp>
@@ -48,6 +49,17 @@ template <class Schedule>
     return {};
 }
 
+//! The table of the edges of a chain with frozen stages; empty without such.
+[[nodiscard]] inline std::vector<int> edges_of_chain(shape const& extents,
+                                                     std::vector<int> const& frozen) {
+  if (frozen.empty())
+    return {};
+  std::vector<stage_edge> chain;
+  for (int stage = 1; stage < stages(extents); ++stage)
+    chain.push_back({stage - 1, stage, of_unit::same});
+  return edge_table(chain, stages(extents), {}, frozen, extents.chunks);
+}
+
 //! The table of the edges that a schedule gives, or that it adapts; empty for a chain.
 template <class Schedule>
 [[nodiscard]] std::vector<int>
@@ -67,13 +79,8 @@ edges_by(Schedule const& plan, shape const& extents, std::vector<int> const& fro
     }
   } else if constexpr (adapts_schedule<Schedule>) {
     return edges_by(plan.of, extents, frozen);
-  } else if (!frozen.empty()) {
-    std::vector<stage_edge> chain;
-    for (int stage = 1; stage < stages(extents); ++stage)
-      chain.push_back({stage - 1, stage, of_unit::same});
-    return edge_table(chain, stages(extents), {}, frozen, extents.chunks);
   } else {
-    return {};
+    return edges_of_chain(extents, frozen);
   }
 }
 
@@ -106,20 +113,27 @@ struct growing_room {
 
   [[nodiscard]] pass* operator()(int begin) const {
     auto const first = static_cast<std::size_t>(begin);
-    auto const capacity = static_cast<std::size_t>(row_capacity(orders.over));
-    orders.passes.resize(std::max(orders.passes.size(), first + capacity));
+    auto const most = static_cast<std::size_t>(row_capacity(orders.over)) + 1;
+    orders.passes.resize(std::max(orders.passes.size(), first + most));
     return orders.passes.data() + first;
   }
 };
 
 //! Orders the passes of every row, in the program and in the compiler.
 //! @param offsets [rows + 1], to write
-//! @param room gives memory for `row_capacity` passes, from that entry on
+//! @param room gives memory for one pass more than `row_capacity`, from that entry on
+//! @return the first row with more passes than it can have
 template <class Schedule, cost_model Cost, class Room>
-constexpr void order_rows(
+[[nodiscard]] constexpr report order_rows(
   Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Room room) {
   int const capacity = row_capacity(over);
   int const rows = row_count(over);
+  report result;
+  auto const look_at = [&](row_writer const& made, int row) {
+    if (result && made.count > capacity)
+      result = {
+        rule::too_many_passes, row % over.extents.devices, capacity, made.passes[capacity], {}};
+  };
   offsets[0] = 0;
   if constexpr (closed_form_schedule<Schedule>) {
     for (int row = 0; row < rows; ++row) {
@@ -129,12 +143,13 @@ constexpr void order_rows(
       row_writer out{room(offsets[row]), capacity};
       plan.order(over.extents, row, out);
       offsets[row + 1] += out.count;
+      look_at(out, row);
     }
   } else {
-    owned<pass> const storage(std::int64_t{rows} * capacity);
+    owned<pass> const storage(std::int64_t{rows} * (capacity + 1));
     owned<row_writer> const writers(rows);
     for (int row = 0; row < rows; ++row)
-      writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * capacity, capacity};
+      writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * (capacity + 1), capacity};
     plan.generate(over.extents, cost, writers);
     for (int row = 0; row < rows; ++row) {
       row_writer const& made = writers[row];
@@ -142,15 +157,18 @@ constexpr void order_rows(
       for (int i = 0; i < made.count; ++i)
         out[i] = made.passes[i];
       offsets[row + 1] = offsets[row] + made.count;
+      look_at(made, row);
     }
   }
+  return result;
 }
 
 } // namespace detail
 
 //! @brief The order of passes on every device, without times.
 //! @throws std::invalid_argument for extents that are not positive, too large, or against the
-//! schedule's precondition, and for costs that are negative or not finite.
+//! schedule's precondition, for more passes than a row can have, and for costs that are negative or
+//! not finite.
 //! @complexity as the schedule says; O(1) per pass for closed forms.
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] device_orders
@@ -158,7 +176,10 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   device_orders orders{detail::arranged_pipeline(plan, size), {}, {0}};
   detail::check_cost(orders.over, cost);
   orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over)) + 1);
-  detail::order_rows(plan, orders.over, cost, orders.offsets.data(), detail::growing_room{orders});
+  if (report const verdict = detail::order_rows(
+        plan, orders.over, cost, orders.offsets.data(), detail::growing_room{orders});
+      !verdict)
+    throw std::invalid_argument(describe(verdict, orders.over));
   orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
   if (!detail::frozen_by(plan).empty())
     detail::leave_out_unneeded(orders);
@@ -180,7 +201,7 @@ make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) 
   if (entered.found().first) // else a pass may name what the pipeline does not have
     detail::run(table, entered, cost);
   if (report const verdict = detail::verify_entered(table, entered, detail::unlimited); !verdict)
-    throw std::invalid_argument(describe(verdict, table.over));
+    throw std::invalid_argument(describe(verdict, table));
   return table;
 }
 
@@ -230,6 +251,9 @@ template <rule Broken,
           class Entry,
           class... Pass>
 struct timetable_breaks {
+  static_assert(Broken != rule::too_many_passes,
+                "timetable: a device has more passes than its stages can have: each unit has one "
+                "forward and one backward, or one forward and the two halves");
   static_assert(
     Broken != rule::unknown_pass,
     "timetable: a pass names a stage, microbatch or chunk that the pipeline does not have");
@@ -339,12 +363,13 @@ struct timed {
   //! The order, in as much room as the rows could need. Not part of a program that uses the table.
   struct ordered {
     array_of<int, rows + 1> offsets;
-    array_of<pass, rows * row_capacity(over)> passes;
+    array_of<pass, rows*(row_capacity(over) + 1)> passes;
+    report verdict;
   };
   static constexpr ordered order = evaluate([] {
     ordered result{};
     check_cost(over, Cost::value);
-    order_rows(Schedule{}, over, Cost::value, result.offsets, [&](int begin) {
+    result.verdict = order_rows(Schedule{}, over, Cost::value, result.offsets, [&](int begin) {
       return result.passes + begin;
     });
     return result;
@@ -379,7 +404,8 @@ struct timed {
     entered_rows const entered(over, result.passes, result.offsets);
     if (entered.found().first) // else a pass may name what the pipeline does not have
       run(entered, result.offsets, result.starts, result.ends, messages, Cost::value);
-    result.verdict = verify_entered(result.view(), entered, unlimited);
+    result.verdict =
+      order.verdict ? verify_entered(result.view(), entered, unlimited) : order.verdict;
     return result;
   });
   static constexpr timetable_view view = value.view();

@@ -17,6 +17,7 @@ namespace pipelining::inline v0_3 {
 //! @brief The rules of a timetable, in the order in which `verify` checks them.
 enum class rule : std::uint8_t {
   none,              //!< nothing is wrong
+  too_many_passes,   //!< a row longer than all passes of the device's stages
   unknown_pass,      //!< a stage, microbatch or chunk that the pipeline does not have
   wrong_device,      //!< a pass on a device that does not hold its stage
   lone_half,         //!< an overlapped pass that is not the second half of a pair
@@ -70,6 +71,9 @@ namespace detail {
 [[nodiscard]] constexpr char const* sentence(rule broken) noexcept {
   switch (broken) {
   case rule::none: return "the timetable keeps every rule";
+  case rule::too_many_passes:
+    return "a device has more passes than its stages can have: each unit has one forward and one "
+           "backward, or one forward and the two halves";
   case rule::unknown_pass:
     return "a pass names a stage, microbatch or chunk that the pipeline does not have";
   case rule::wrong_device: return "a pass is on a device that does not hold its stage";

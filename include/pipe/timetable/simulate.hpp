@@ -4,6 +4,7 @@
 //! @file
 //! @brief Times of passes in a given order. Header for pipelining::simulate.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
@@ -125,18 +126,27 @@ struct message_times {
   }
 };
 
-//! The state of a simulation, on arrays of the caller.
+//! The state of a simulation.
 struct simulation {
   place_map const& map;
-  place_row const* rows;   //!< [rows]
-  int const* offsets;      //!< [rows + 1], where the times of each row begin
-  double* starts;          //!< [offsets[rows]]
-  double* ends;            //!< [offsets[rows]]
-  entry_number* next;      //!< [rows], the entry that each row comes to next
-  double* free_from;       //!< [rows], when each row has ended its last pass
-  int* waits_for_row;      //!< [rows], a row can go on when this row
-  entry_number* waits_for; //!< [rows], has come past this entry; `no_entry` is never
+  place_row const* rows; //!< [rows]
+  int const* offsets;    //!< [rows + 1], where the times of each row begin
+  double* starts;        //!< [offsets[rows]]
+  double* ends;          //!< [offsets[rows]]
   message_times messages;
+  owned<entry_number> next;      //!< [rows], the entry that each row comes to next
+  owned<double> free_from;       //!< [rows], when each row has ended its last pass
+  owned<int> waits_for_row;      //!< [rows], a row can go on when this row
+  owned<entry_number> waits_for; //!< [rows], has come past this entry; `no_entry` is never
+
+  constexpr simulation(entered_rows const& entered,
+                       int const* begins,
+                       double* from,
+                       double* to,
+                       message_times const& times)
+      : map(entered.map()), rows(entered.rows()), offsets(begins), starts(from), ends(to),
+        messages(times), next(row_count(map.over), 0), free_from(row_count(map.over), 0),
+        waits_for_row(row_count(map.over), 0), waits_for(row_count(map.over), 0) {}
 
   //! The end of a pass that has been timed.
   [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
@@ -197,14 +207,28 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
   return latest;
 }
 
-//! Runs a row until a pass has to wait. Without inner calls but for the cost,
-//! since compilers take microseconds for each.
+//! The halves of a pair run together: where the second has to wait, takes back the times of the
+//! first, which ran as entry `next - 1`.
+//! @return the entry that the row goes on with
+constexpr entry_number take_back_half(simulation& state, int number, entry_number next) noexcept {
+  pass const* const passes = state.rows[number].passes;
+  if (next == state.rows[number].count || !passes[next].overlapped || passes[next - 1].overlapped)
+    return next;
+  int const half = state.offsets[number] + static_cast<int>(next) - 1;
+  state.starts[half] = state.ends[half] = never;
+  return next - 1;
+}
+
+//! Runs a row until a pass has to wait. Calls others for few passes, and the cost: compilers take
+//! microseconds for a call.
 //! @tparam Plain whether the pipeline is_plain, and all messages take the same time
 template <bool Plain, cost_model Cost>
 constexpr void run_row(simulation& state, Cost const& cost, int number) {
   place_row const row = state.rows[number];
   pass const* const passes = row.passes;
-  int const chunks = state.map.over.extents.chunks;
+  pipeline_view const& over = state.map.over;
+  int const devices = over.extents.devices;
+  int const chunks = over.extents.chunks;
   entry_number const first = state.next[number];
   double* const starts = state.starts + state.offsets[number];
   double* const ends = state.ends + state.offsets[number];
@@ -219,58 +243,41 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
     if (!pair) // else from the start of the other half on
       start = free_from;
     int const input = row.inputs[entry];
-    int unit = what.microbatch * chunks + what.chunk;
-    if constexpr (!Plain)
-      unit = unit_of(state.map.over, what);
+    int const unit = Plain ? what.microbatch * chunks + what.chunk : unit_of(over, what);
     if (input != nothing_before) {
       place_code const at = state.map.places[input][unit];
       int const holder = state.map.holders[input];
-      int source = holder;
-      entry_number wanted = at - 1;
-      if constexpr (!Plain) {
-        source += static_cast<int>(at >> place_bits) * state.map.over.extents.devices;
-        wanted = (at & entry_mask) - 1;
-      }
+      int const source = Plain ? holder : holder + static_cast<int>(at >> place_bits) * devices;
+      entry_number const wanted = (Plain ? at : at & entry_mask) - 1;
       if (wanted >= state.next[source]) {
         state.waits_for_row[number] = source;
         state.waits_for[number] = wanted;
         break;
       }
-      double ready = state.ends[state.offsets[source] + static_cast<int>(wanted)];
-      if constexpr (Plain) // what stands before it in its own row is no input
-        ready += state.messages.latency;
-      else
-        ready += state.messages.between(
-          state.map.over.extents.devices, holder, number % state.map.over.extents.devices);
-      if (ready > start)
-        start = ready;
+      // Where all take the latency, what stands before the pass in its own row is no input.
+      double const message =
+        Plain ? state.messages.latency : state.messages.between(devices, holder, number % devices);
+      start = std::max(start, state.end_of(source, wanted) + message);
     }
     if constexpr (!Plain) {
       double const ready = ready_beside(state, number, entry, unit);
       if (ready == never)
         break;
-      if (ready > start)
-        start = ready;
+      start = std::max(start, ready);
     }
     if (pair) {
-      free_from = start + pair_duration(cost, *state.map.over.declared, passes[entry - 1], what);
+      free_from = start + pair_duration(cost, *over.declared, passes[entry - 1], what);
       starts[entry - 1] = start;
       ends[entry - 1] = free_from;
     } else {
-      free_from = start + time_of(cost, *state.map.over.declared, what);
+      free_from = start + time_of(cost, *over.declared, what);
     }
     starts[entry] = start;
     ends[entry] = free_from;
   }
-  // The halves of a pair run together: the first half waits with the second.
-  if (entry > first && entry < row.count && row.passes[entry].overlapped &&
-      !row.passes[entry - 1].overlapped) {
-    --entry;
-    starts[entry] = ends[entry] = never;
-    free_from = entry > first ? ends[entry - 1] : state.free_from[number];
-  }
+  entry = entry > first ? take_back_half(state, number, entry) : entry;
   state.next[number] = entry;
-  state.free_from[number] = free_from;
+  state.free_from[number] = entry > first ? ends[entry - 1] : state.free_from[number];
 }
 
 //! Runs passes as early as order, dependencies and messages allow, until nothing more can run.
@@ -331,29 +338,9 @@ constexpr void run(entered_rows const& rows,
                    double* ends,
                    message_times const& messages,
                    cost_model auto const& cost) {
-  int const row_total = row_count(rows.map().over);
-  for (int entry = 0; entry < offsets[row_total]; ++entry)
+  for (int entry = 0; entry < offsets[row_count(rows.map().over)]; ++entry)
     starts[entry] = ends[entry] = never;
-  auto const count = static_cast<std::size_t>(row_total);
-  owned<entry_number> const next(count);
-  owned<entry_number> const waits_for(count);
-  owned<int> const waits_for_row(count);
-  owned<double> const free_from(count);
-  for (int row = 0; row < row_total; ++row) {
-    next[row] = waits_for[row] = 0;
-    waits_for_row[row] = 0;
-    free_from[row] = 0;
-  }
-  simulation state{rows.map(),
-                   rows.rows(),
-                   offsets,
-                   starts,
-                   ends,
-                   next,
-                   free_from,
-                   waits_for_row,
-                   waits_for,
-                   messages};
+  simulation state(rows, offsets, starts, ends, messages);
   if (is_plain(rows.map().over) && messages.links == nullptr)
     advance<true>(state, cost);
   else

@@ -4,6 +4,7 @@
 //! @file
 //! @brief The rules that every timetable keeps. Header for pipelining::verify.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
@@ -174,7 +175,7 @@ constexpr report check_memory(pool_effect const& of,
 constexpr report check_sets(place_map const& map, place_row const* rows) {
   pipeline_view const& over = map.over;
   int const count = stages(over.extents) * units(over);
-  auto* const found = new flow_set[static_cast<std::size_t>(count)]{};
+  owned<flow_set> const found(count, 0);
   for (int row = 0; row < row_count(over); ++row)
     for (entry_number i = 0; i < rows[row].count; ++i) {
       pass const what = rows[row].passes[i];
@@ -193,7 +194,6 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
     } else if (!goes_forward_only(over, i / units(over))) {
       good = found[i];
     }
-  delete[] found;
   return result;
 }
 

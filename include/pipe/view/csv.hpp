@@ -60,7 +60,7 @@ void write_csv(Sink& out, timetable_view table) {
     for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
       pass const& what = table.passes[i];
       append(out, row % table.over.extents.devices, ",");
-      detail::append_csv_text(out, sign(*table.over.declared, what.kind).c_str());
+      detail::append_csv_text(out, detail::sign(*table.over.declared, what.kind).c_str());
       append(out, ",", what.stage, ",", what.microbatch, ",", what.chunk, ",");
       append(out, table.starts[i], ",", table.ends[i], "\n");
     }

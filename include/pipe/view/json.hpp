@@ -50,7 +50,7 @@ void write_json_row(text_sink auto& out, timetable_view table, int row) {
   for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
     pass const& what = table.passes[i];
     append(out, i == table.offsets[row] ? "" : ",", "\n{\"kind\":");
-    append_quoted(out, sign(*table.over.declared, what.kind).c_str());
+    append_quoted(out, detail::sign(*table.over.declared, what.kind).c_str());
     append(out, ",\"stage\":", what.stage, ",\"microbatch\":", what.microbatch);
     append(out, ",\"chunk\":", what.chunk, ",\"start\":", table.starts[i]);
     append(out, ",\"end\":", table.ends[i], "}");

@@ -5,11 +5,11 @@
 //! @brief Tables of a plan: the calls of CUDA and NCCL that it makes, what its policy costs, and
 //! its memory. Header for pipelining::describe_calls and describe_memory.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/exchange.hpp>
-#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct call_count {
 [[nodiscard]] constexpr call_count count_calls(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
-  scratch<bool> waited(count, false);
+  owned<bool> waited(count, false);
   call_count calls;
   int streams = 0; // beside that of passes
   for (int first = 0; first < count;) {
@@ -81,8 +81,8 @@ struct call_count {
     for (int i = first; i < end; ++i)
       for (int const wait : work.waits_of(steps[static_cast<std::size_t>(i)])) {
         ++calls.waits;
-        calls.records += waited.data[wait] ? 0 : 1;
-        waited.data[wait] = true;
+        calls.records += waited[wait] ? 0 : 1;
+        waited[wait] = true;
       }
     first = end;
   }

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief A timetable for the terminal, one row per device. Header for pipelining::write_text.
+//! @brief A timetable for the terminal, one row per device, in bands one below the other where its
+//! names need more room. Header for pipelining::write_text.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -34,7 +35,9 @@ struct text_grid {
   std::vector<int> locals;
   double first = 0;      //!< the time of the left edge
   double scale = 1;      //!< columns per unit of time
-  int columns = 0;       //!< width of the grid
+  int columns = 0;       //!< of the whole time
+  int band = 0;          //!< columns of a band
+  bool names = true;     //!< cells have numbers; false: only letters
   std::size_t label = 0; //!< width of the names of devices
 };
 
@@ -63,12 +66,12 @@ cell_name(text_grid const& grid, pass const& what, bool with_chunk, bool in_full
   return name;
 }
 
-//! The longest name of the entry that fits into a cell; "" when not even the letter does.
+//! The longest name of the entry that fits into a cell.
 [[nodiscard]] inline std::string cell_text(text_grid const& grid, int entry, std::size_t width) {
   pass const& what = grid.table.passes[entry];
   bool const pair = entry + 1 < grid.table.size() && grid.table.passes[entry + 1].overlapped;
   bool const chunks = grid.table.over.extents.chunks > 1;
-  for (int detail = 3; detail > 0; --detail) {
+  for (int detail = grid.names ? 3 : 0; detail > 0; --detail) {
     bool const with_chunk = chunks && detail >= 2;
     std::string name = cell_name(grid, what, with_chunk, detail == 3);
     if (pair)
@@ -91,12 +94,16 @@ cell_name(text_grid const& grid, pass const& what, bool with_chunk, bool in_full
   }
 }
 
-//! One cell: name, dashes up to its end, and a space before the next cell where there is room.
-void write_cell(text_sink auto& out, text_grid const& grid, int entry, int columns) {
+//! Columns [from, to) of one cell: name, dashes up to its end, and a space before the next cell
+//! where there are names and room.
+void write_cell(
+  text_sink auto& out, text_grid const& grid, int entry, int columns, int from, int to) {
   auto const width = static_cast<std::size_t>(columns);
   std::string text = cell_text(grid, entry, width);
-  bool const gap = text.size() < width;
+  bool gap = grid.names && text.size() < width;
   text.resize(gap ? width - 1 : width, '-');
+  gap = gap && to == columns;
+  text = text.substr(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from));
   if (grid.options.colour) {
     // Two shades of blue, orange, yellow, green and grey of the 256 colours of terminals.
     constexpr char const* shades[5][2] = {
@@ -119,20 +126,27 @@ void write_cell(text_sink auto& out, text_grid const& grid, int entry, int colum
   return std::clamp(static_cast<int>(column), 0, grid.columns);
 }
 
-void write_text_row(text_sink auto& out, text_grid const& grid, int row) {
+//! Columns [left, right) of a row.
+void write_text_row(text_sink auto& out, text_grid const& grid, int row, int left, int right) {
   timetable_view const& table = grid.table;
   int column = 0;
+  auto const idle_until = [&](int end) {
+    int const shown = std::min(end, right) - std::max(column, left);
+    out.append(std::string(static_cast<std::size_t>(std::max(0, shown)), '.'));
+    column = std::max(column, end);
+  };
   for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
-    int const begin = column_of(grid, table.starts[i]);
     int const end = column_of(grid, table.ends[i]);
     if (table.passes[i].overlapped || end <= column)
       continue;
-    out.append(std::string(static_cast<std::size_t>(std::max(0, begin - column)), '.'));
-    column = std::max(begin, column);
-    write_cell(out, grid, i, end - column);
+    idle_until(column_of(grid, table.starts[i]));
+    int const from = std::max(left - column, 0);
+    int const to = std::min(end, right) - column;
+    if (from < to)
+      write_cell(out, grid, i, end - column, from, to);
     column = end;
   }
-  out.append(std::string(static_cast<std::size_t>(grid.columns - column), '.'));
+  idle_until(grid.columns);
 }
 
 //! Columns that the longest name of a cell takes, with a space after it.
@@ -144,16 +158,39 @@ void write_text_row(text_sink auto& out, text_grid const& grid, int row) {
   return name.size() + 1;
 }
 
-//! Columns per unit of time: every name readable where that fits, else a whole number of columns
-//! for the shortest pass, else whatever fills the width.
-[[nodiscard]] inline double columns_per_time(timetable_view table, double room) {
-  double const shortest = shortest_time(table);
-  double const all = makespan(table);
-  if (shortest == 0 || all < 1e-290) // below that, columns per time overflow
-    return 1;
+//! Rows with passes.
+[[nodiscard]] inline int shown_rows(timetable_view table) {
+  int count = table.over.extents.devices;
+  for (int row = count; row < table.rows(); ++row)
+    count += table.row_size(row) > 0 ? 1 : 0;
+  return count;
+}
+
+//! Sets columns per unit of time: every name readable in one band where that fits, else in as many
+//! bands as fit on a screen. Else only letters: a whole number of columns for the shortest pass, or
+//! whatever fills the width.
+inline void scale_to(text_grid& grid, double room) {
+  constexpr double most_lines = 48;
+  double const shortest = shortest_time(grid.table);
+  double const all = makespan(grid.table);
+  grid.band = static_cast<int>(room);
+  if (shortest == 0 || all < 1e-290) { // below that, columns per time overflow
+    grid.scale = all > room ? room / all : 1;
+    return;
+  }
   double const whole = std::floor(room * shortest / all);
-  auto const wanted = static_cast<double>(widest_cell(table));
-  return whole >= 1 ? std::min(whole, wanted) / shortest : room / all;
+  auto const wanted = static_cast<double>(widest_cell(grid.table));
+  double const cells = all / shortest;
+  double const bands = std::ceil(cells / std::floor(room / wanted) - 1e-9);
+  if (whole >= wanted - 1) {
+    grid.scale = std::min(whole, wanted) / shortest;
+  } else if (bands * (shown_rows(grid.table) + 2) <= most_lines) {
+    grid.scale = wanted / shortest;
+    grid.band = static_cast<int>(std::ceil(cells / bands - 1e-9) * wanted);
+  } else {
+    grid.names = false;
+    grid.scale = whole >= 1 ? whole / shortest : room / all;
+  }
 }
 
 [[nodiscard]] inline text_grid make_text_grid(timetable_view table, text_options options) {
@@ -162,13 +199,16 @@ void write_text_row(text_sink auto& out, text_grid const& grid, int row) {
   append_number(last, table.over.extents.devices - 1);
   grid.label = last.size();
   double const room = std::max(options.width, 40) - static_cast<double>(last.size()) - 12;
-  grid.scale = columns_per_time(table, room);
+  scale_to(grid, room);
   grid.first = first_start(table);
   grid.columns = static_cast<int>(std::ceil(makespan(table) * grid.scale - 1e-6));
   return grid;
 }
 
-void write_text_heading(text_sink auto& out, timetable_view table, timetable_caption const& about) {
+void write_text_heading(text_sink auto& out,
+                        timetable_view table,
+                        timetable_caption const& about,
+                        int width) {
   shape const& extents = table.over.extents;
   append(out, about.schedule, ": devices ", extents.devices, ", stages ", stages(extents));
   append(out, ", microbatches ", extents.microbatches, ", chunks ", extents.chunks, "\n");
@@ -190,8 +230,12 @@ void write_text_heading(text_sink auto& out, timetable_view table, timetable_cap
   append(out, ", ");
   append_bubbles(out, found, 2);
   append(out, "\n");
-  append_peaks(out, table, found, 4);
-  append(out, "\n");
+  std::string peaks;
+  append_peaks(peaks, table, found, 4);
+  if (std::size_t const at = peaks.find(", weight inputs");
+      peaks.size() > static_cast<std::size_t>(width) && at != peaks.npos)
+    peaks.replace(at, 2, ",\n");
+  append(out, peaks, "\n");
   if (about.least_makespan > 0) {
     append(out, "no order of this placement and memory beats makespan ");
     append_rounded(out, about.least_makespan, 6);
@@ -212,45 +256,62 @@ void write_text_legend(text_sink auto& out, text_grid const& grid) {
     char const name[] = {letter(declared, kind), '\0'};
     append(out, name, " ", word(declared, kind), ", ");
   }
-  append(out, grid.table.over.extents.chunks > 1 ? "microbatch.chunk" : "microbatch");
-  if (grid.table.over.declared->engine_row[static_cast<int>(engine::network)] > 0)
+  append(out, ". idle, - goes on");
+  bool const pairs = std::any_of(grid.table.passes,
+                                 grid.table.passes + grid.table.size(),
+                                 [](pass const& each) { return each.overlapped; });
+  if (pairs)
+    append(out, grid.names ? ", + at once" : ", & two at once");
+  append(out, "\n");
+  if (!grid.names)
+    append(out, "a letter for the pass at the middle of its column; a wider text has numbers");
+  else
+    append(out, "numbers: microbatch", grid.table.over.extents.chunks > 1 ? ".chunk" : "");
+  if (grid.names && grid.table.over.declared->engine_row[static_cast<int>(engine::network)] > 0)
     append(out, ", of the network stage");
-  append(out, ", . idle");
-  if (most_local_stages(grid.table.over.extents, grid.locals) > 1)
+  if (int const most = most_local_stages(grid.table.over.extents, grid.locals); most > 1)
     append(out,
            grid.table.over.extents.where == placement::bidirectional
              ? "; lower case: microbatches that enter at the last device"
-             : "; lower case: every second stage of a device");
+           : most == 2 ? "; lower case: the second stage of a device"
+                       : "; lower case: every second stage of a device");
   append(out, "\n");
 }
 
-} // namespace detail
-
-//! @brief Writes the figures of a timetable and a grid with one row per device, time to the right,
-//! scaled to the width, peak activations at the end of each row and, where backward passes are
-//! split, after them peak weight inputs. Below it a row for each engine that copies.
-//! @complexity O(n + P width) for n passes.
-void write_text(text_sink auto& out,
-                timetable_view table,
-                timetable_caption const& about,
-                text_options options = {}) {
-  detail::text_grid const grid = detail::make_text_grid(table, options);
-  detail::write_text_heading(out, table, about);
-  double inputs = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    inputs = std::max(inputs, peak_weight_inputs(table, device, about));
-  bool const split = inputs > 0;
-  append(out, std::string(grid.label + 2 + static_cast<std::size_t>(grid.columns), ' '));
-  append(out, split ? " peak + weight inputs\n" : " peak\n");
+//! One band of the grid, with peaks after its rows where it is the last one.
+//! @param split whether the peaks have weight inputs
+void write_text_band(text_sink auto& out,
+                     text_grid const& grid,
+                     timetable_caption const& about,
+                     int left,
+                     bool split) {
+  timetable_view const& table = grid.table;
+  int const right = std::min(left + grid.band, grid.columns);
+  bool const last = right == grid.columns;
+  auto const write_name = [&](std::string name) {
+    name.resize(grid.label, ' ');
+    append(out, name, " |");
+  };
+  std::string heading(grid.label + 2, ' ');
+  if (grid.columns > grid.band) {
+    heading += "time ";
+    append_rounded(heading, left / grid.scale, 3);
+  }
+  if (last) {
+    std::size_t const end = grid.label + 2 + static_cast<std::size_t>(right - left);
+    heading.resize(std::max(heading.size(), end), ' ');
+    heading += split ? " peak + weight inputs" : " peak";
+  }
+  append(out, heading, "\n");
   for (int device = 0; device < table.over.extents.devices; ++device) {
     std::string name = "device ";
     append_number(name, device);
-    name.resize(grid.label, ' ');
-    append(out, name, " |");
-    detail::write_text_row(out, grid, device);
-    append(out, "| ");
-    append_rounded(out, peak_activations(table, device, about), 4);
-    if (split) {
+    write_name(name);
+    write_text_row(out, grid, device, left, right);
+    append(out, last ? "| " : "|");
+    if (last)
+      append_rounded(out, peak_activations(table, device, about), 4);
+    if (last && split) {
       append(out, " + ");
       append_rounded(out, peak_weight_inputs(table, device, about), 4);
     }
@@ -258,14 +319,36 @@ void write_text(text_sink auto& out,
     for (int row = device + table.over.extents.devices; row < table.rows();
          row += table.over.extents.devices)
       if (table.row_size(row) > 0) {
-        name = detail::engine_row_name(table, row);
-        name.resize(grid.label, ' ');
-        append(out, name, " |");
-        detail::write_text_row(out, grid, row);
+        write_name(engine_row_name(table, row));
+        write_text_row(out, grid, row, left, right);
         append(out, "|\n");
       }
   }
   append(out, "\n");
+}
+
+} // namespace detail
+
+//! @brief Writes the figures of a timetable and a grid with one row per device, time to the right,
+//! peak activations at the end of each row and, where backward passes are split, after them peak
+//! weight inputs. Below it a row for each engine that copies. Where the names of passes need more
+//! than the width, the grid goes on in bands below, up to a screen of them; then only letters are
+//! left, scaled to the width.
+//! @complexity O(b n + P width) for n passes and b bands.
+void write_text(text_sink auto& out,
+                timetable_view table,
+                timetable_caption const& about,
+                text_options options = {}) {
+  detail::text_grid const grid = detail::make_text_grid(table, options);
+  detail::write_text_heading(out, table, about, options.width);
+  double inputs = 0;
+  for (int device = 0; device < table.over.extents.devices; ++device)
+    inputs = std::max(inputs, peak_weight_inputs(table, device, about));
+  int left = 0;
+  do {
+    detail::write_text_band(out, grid, about, left, inputs > 0);
+    left += grid.band;
+  } while (left < grid.columns);
   detail::write_text_legend(out, grid);
 }
 

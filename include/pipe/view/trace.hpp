@@ -75,7 +75,7 @@ struct trace_writer {
 
   void write_pass(int process, measured_pass const& ran, double unit, pipeline_view const& over) {
     begin_event();
-    std::string name = sign(*over.declared, ran.what.kind).c_str();
+    std::string name = detail::sign(*over.declared, ran.what.kind).c_str();
     append_number(name, ran.what.microbatch);
     if (over.extents.chunks > 1)
       append(name, ".", ran.what.chunk);

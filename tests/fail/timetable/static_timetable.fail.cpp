@@ -20,6 +20,9 @@
 // case 11: expected-error {{timetable: the compiler makes timetables of stages in a chain; make those of a stage graph with make_timetable}}
 // case 12: expected-error {{timetable: a pass stands where what it needs of its stage is not there}}
 // case 12: expected-error {{timetable_breaks<.*not_there, misplaced, .*device<0>, .*entry<0>, .*forward>}}
+// case 13: expected-error {{timetable: a device has more passes than its stages can have: each unit has one forward and one backward}}
+// case 13: expected-error {{timetable_breaks<.*too_many_passes, misplaced, .*device<1>, .*entry<12>, .*backward>, .*stage<1>, .*microbatch<3>}}
+// case 13: expected-error {{(?s)\A([^\n]*\n){1,30}\Z}}
 // clang-format on
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -55,6 +58,9 @@ struct misplaced {
     out.passes[0].overlapped = true;
 #elif FAIL_CASE == 6
     out.passes[1] = out.passes[0];
+#elif FAIL_CASE == 13
+    for (int again = 0; again < 20; ++again)
+      out.backward(1, 3);
 #elif FAIL_CASE == 7
     out.passes[out.count] = out.passes[0]; // asks for what has not been copied
     out.passes[out.count++].kind = pp::pass_kind::copy_request;

@@ -26,6 +26,7 @@ sizes random_sizes(std::mt19937& random) {
   s.key_heads = up_to(3);
   s.heads = s.key_heads * up_to(3);
   s.dim = up_to(40);
+  s.value_dim = up_to(40);
   return s;
 }
 
@@ -155,7 +156,7 @@ TEST_CASE("running dK and dV may be wider than the tensors") {
   at::forward(p.chunk(0, 50, 50), p.forward_views(0, 50, 50));
   at::backward(p.chunk(0, 50, 50), p.backward_views(0, 50, 50));
   tensor<double> key_gradient(1, 50, 2, 8);
-  tensor<double> value_gradient(1, 50, 2, 8);
+  tensor<double> value_gradient(1, 50, 2, 4);
   auto const narrow = p.backward_views(0, 50, 50);
   at::backward_tensors<float, float, double> const wide{narrow.query,
                                                         narrow.key,
@@ -191,14 +192,15 @@ struct short_float {
 
 TEST_CASE("elements of 16 bits: chunks leave no trace, and gradients are those of the reference") {
   std::mt19937 random(12);
-  sizes s{.batch = 1, .queries = 77, .keys = 77, .heads = 4, .key_heads = 2, .dim = 19};
+  sizes s{
+    .batch = 1, .queries = 77, .keys = 77, .heads = 4, .key_heads = 2, .dim = 19, .value_dim = 11};
   problem<short_float> first(s);
   first.fill(random);
   problem<float> exact(first);
   auto const run = [&](std::vector<std::int64_t> const& ends) {
     problem<short_float> made(first);
     tensor<float> key_gradient(s.batch, s.keys, s.key_heads, s.dim);
-    auto value_gradient = key_gradient;
+    tensor<float> value_gradient(s.batch, s.keys, s.key_heads, s.value_dim);
     std::vector<float> lse(static_cast<std::size_t>(s.heads * s.queries));
     auto const statistics = [&](std::int64_t begin, std::int64_t count) {
       return at::row_view<float>{

@@ -27,6 +27,7 @@ sizes random_sizes(std::mt19937& random) {
   s.key_heads = up_to(3);
   s.heads = s.key_heads * up_to(3);
   s.dim = up_to(40);
+  s.value_dim = up_to(40);
   return s;
 }
 

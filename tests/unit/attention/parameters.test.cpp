@@ -52,6 +52,11 @@ TEST_CASE("wrong shapes are refused with one sentence, before any work") {
         "attention: query offset is -1, but must be at least 0");
   CHECK(refusal([](auto& p, auto&) { p.head_dim = 0; }) ==
         "attention: head dim is 0, but must be at least 1");
+  CHECK(refusal([](auto& p, auto&) { p.value_dim = -1; }) ==
+        "attention: value dim is -1, but must be at least 0");
+  CHECK(refusal([](auto& p, auto&) { p.value_dim = 5; }) ==
+        "attention: value is [1, 4, 2, 4], but the parameters ask for [batch, length, heads, dim] "
+        "= [1, 4, 2, 5]");
   CHECK(refusal([](auto& p, auto&) { p.query_offset = 0x7ffffffc; }) ==
         "attention: positions must stay below 2147483647");
   CHECK(refusal([](auto& p, auto&) { p.scale = std::nan(""); }).find("; got nan") !=
@@ -74,6 +79,8 @@ TEST_CASE("backward checks its gradients too") {
 TEST_CASE("scale stands for one over the root of the head dim unless it is given") {
   at::parameters p;
   p.head_dim = 16;
+  CHECK(p.effective_scale() == 0.25);
+  p.value_dim = 64; // has no part in it
   CHECK(p.effective_scale() == 0.25);
   p.scale = 3;
   CHECK(p.effective_scale() == 3);

@@ -63,7 +63,7 @@ struct tensor {
 //! Sizes of a whole sequence. Queries sit at query_offset and on.
 struct sizes {
   std::int64_t batch = 1, queries = 1, query_offset = 0, keys = 1, heads = 1, key_heads = 1,
-               dim = 4;
+               dim = 4, value_dim = 4;
 };
 
 //! Inputs, outputs and gradients of one problem.
@@ -77,8 +77,9 @@ struct problem {
 
   explicit problem(sizes const& s)
       : size(s), query(s.batch, s.queries, s.heads, s.dim),
-        key(s.batch, s.keys, s.key_heads, s.dim), value(key), output(query), output_gradient(query),
-        query_gradient(query), key_gradient(key), value_gradient(key),
+        key(s.batch, s.keys, s.key_heads, s.dim), value(s.batch, s.keys, s.key_heads, s.value_dim),
+        output(s.batch, s.queries, s.heads, s.value_dim), output_gradient(output),
+        query_gradient(query), key_gradient(key), value_gradient(value),
         lse(static_cast<std::size_t>(s.batch * s.heads * s.queries)) {}
 
   template <class Random>
@@ -116,6 +117,7 @@ struct problem {
     p.heads = size.heads;
     p.key_heads = size.key_heads;
     p.head_dim = size.dim;
+    p.value_dim = size.value_dim;
     p.scale = scale;
     return p;
   }

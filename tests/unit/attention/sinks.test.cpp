@@ -31,7 +31,7 @@ double naive(problem<double>& all, std::vector<double> const& sinks, std::vector
         auto const of = h / (s.heads / s.key_heads);
         auto const seen = std::min(s.keys, s.query_offset + i + 1); // causal
         auto below = std::exp(sinks[static_cast<std::size_t>(h)]);
-        std::vector<double> sum(static_cast<std::size_t>(s.dim), 0.0);
+        std::vector<double> sum(static_cast<std::size_t>(s.value_dim), 0.0);
         for (std::int64_t j = 0; j < seen; ++j) {
           double product = 0;
           for (std::int64_t d = 0; d < s.dim; ++d) {
@@ -39,11 +39,11 @@ double naive(problem<double>& all, std::vector<double> const& sinks, std::vector
           }
           auto const weight = std::exp(product / std::sqrt(static_cast<double>(s.dim)));
           below += weight;
-          for (std::int64_t d = 0; d < s.dim; ++d) {
+          for (std::int64_t d = 0; d < s.value_dim; ++d) {
             sum[static_cast<std::size_t>(d)] += weight * all.value.view().row(b, j, of)[d];
           }
         }
-        for (std::int64_t d = 0; d < s.dim; ++d) {
+        for (std::int64_t d = 0; d < s.value_dim; ++d) {
           auto const o = sum[static_cast<std::size_t>(d)] / below;
           loss += o * all.output_gradient.view().row(b, i, h)[d];
           if (output != nullptr) {
@@ -78,7 +78,8 @@ TEST_CASE("a sink is one logit more, with a gradient, in any chunks") {
                        .keys = 12,
                        .heads = 4,
                        .key_heads = 2,
-                       .dim = 4});
+                       .dim = 4,
+                       .value_dim = 5});
   all.fill(random);
   std::vector<double> sinks{0.5, -2, 3, -std::numeric_limits<double>::infinity()};
   std::vector<double> gradient(4, 0.0);

@@ -65,6 +65,27 @@ TEST_CASE("hopper backward: chunks of any length, at any offset, match the doubl
   }
 }
 
+TEST_CASE("hopper backward: heads that are not whole panels, and values that are narrower") {
+  table<std::int32_t> const first(the_machine().where, three_documents());
+  at::both<at::sliding_window, at::document> const some{{70, 3}, {first.data(), 0}};
+  unsigned seed = 50;
+  for (auto const& [queries, before] : random_chunks(8, 2, 200, 200)) {
+    sizes s{.queries = queries, .query_offset = before, .keys = queries + before, .dim = 80};
+    check_backward<__nv_bfloat16>("80", s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 112;
+    check_backward<__half>("112", s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 192;
+    s.value_dim = 128;
+    check_backward<__nv_bfloat16>("192_128", s, at::causal{}, at::plain{}, ++seed);
+  }
+  sizes masked{
+    .queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .key_heads = 1, .dim = 96};
+  check_backward<__half>("96_cap", masked, some, at::soft_cap{5}, ++seed);
+  masked.dim = 192;
+  masked.value_dim = 128;
+  check_backward<__half>("192_128_cap", masked, some, at::soft_cap{5}, ++seed);
+}
+
 TEST_CASE("hopper backward: whole tiles take the path without questions") {
   // More steps than stages, in both kernels; the second has keys of the past alone.
   check_backward<__nv_bfloat16>(
@@ -199,15 +220,17 @@ namespace {
 
 //! All gradients of one call, and the sums before dQ was rounded, by a kernel, blocks one after the
 //! other and then together.
-std::vector<std::vector<double>> runs_of(char const* name, std::int64_t dim) {
-  bool const wide = dim == 256; // four tiles of keys in any case
+std::vector<std::vector<double>>
+runs_of(char const* name, std::int64_t dim, std::int64_t value_dim = 0) {
+  bool const wide = dim > 128; // four tiles of keys in any case
   std::int64_t const keys = wide ? 210 : 500;
   sizes const s{.queries = wide ? 70 : 140,
                 .query_offset = keys - (wide ? 70 : 140),
                 .keys = keys,
                 .heads = 2,
                 .key_heads = 1,
-                .dim = dim};
+                .dim = dim,
+                .value_dim = value_dim};
   std::vector<std::vector<double>> seen;
   for (auto const& how :
        {ptx::options{},
@@ -230,19 +253,22 @@ std::vector<std::vector<double>> runs_of(char const* name, std::int64_t dim) {
 
 TEST_CASE(
   "hopper backward: where dQ has an order, that of blocks, warps and copies changes no bit") {
-  for (auto const& [name, dim] :
-       {std::pair{"64", 64}, std::pair{"128", 128}, std::pair{"256", 256}}) {
-    for (auto const seen = runs_of(name, dim); auto const& one : seen) {
+  auto const check = [](char const* name, std::int64_t dim, std::int64_t value_dim = 0) {
+    CAPTURE(name);
+    for (auto const seen = runs_of(name, dim, value_dim); auto const& one : seen) {
       CHECK(one == seen.front());
     }
-  }
+  };
+  check("64", 64);
+  check("80", 80);
+  check("128", 128);
+  check("256", 256);
+  check("192_128", 192, 128);
   // dK and dV are sums over the parts of a group.
   the_machine().parts = 2;
-  for (auto const& [name, dim] : {std::pair{"64", 64}, std::pair{"256", 256}}) {
-    for (auto const seen = runs_of(name, dim); auto const& one : seen) {
-      CHECK(one == seen.front());
-    }
-  }
+  check("64", 64);
+  check("256", 256);
+  check("192_128", 192, 128);
   the_machine().parts = 1;
   auto const freely = runs_of("64_free", 64); // else the test would see nothing
   CHECK((freely[2] != freely[0] || freely[3] != freely[0]));
@@ -251,6 +277,12 @@ TEST_CASE(
 TEST_CASE("hopper backward: without an order dQ is as close, dK and dV have the same bits") {
   sizes const s{.queries = 140, .query_offset = 260, .keys = 400, .dim = 128};
   check_backward<__nv_bfloat16>("128_free", s, at::causal{}, at::plain{}, 16);
+  auto narrow = s;
+  narrow.dim = 80;
+  check_backward<__nv_bfloat16>("80_free", narrow, at::causal{}, at::plain{}, 16);
+  narrow.dim = 192;
+  narrow.value_dim = 128;
+  check_backward<__nv_bfloat16>("192_128_free", narrow, at::causal{}, at::plain{}, 16);
   std::vector<std::vector<double>> seen;
   for (auto const* name : {"128", "128_free"}) {
     backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);

@@ -14,21 +14,24 @@ import sys
 LOADS = "cp.async.bulk.tensor.5d.shared"  # each consumer's own tiles, and those of a stage
 STORES = "cp.async.bulk.tensor.5d.global"
 # What setmaxnreg shares out again: 65536 over the threads, down to a multiple of 8.
-LAUNCH_REGISTERS = {"forward_64": 128}  # of 512 threads
+LAUNCH_REGISTERS = {"forward_64": 128, "forward_80": 128, "forward_112": 128}  # of 512 threads
 LAUNCH_REGISTERS_OF_384 = 168
 
 
 # Each count of wgmma: over the head dim, then over the rows of a step; once before the loop over tiles or after it, and
 # once in the loop.
-def forward(dim, keys, consumers=2):
-    return {"wgmma.mma_async": 2 * dim // 16 + 2 * keys // 16 * max(1, dim // 128), "wgmma.fence": 3, "wgmma.commit_group": 4,
-            "wgmma.wait_group": 5, LOADS: consumers + 2, STORES: 1, "fence.proxy.async": 1, "atom.": 1}  # of the count of pieces
+def forward(dim, keys, consumers=2, value=0):
+    value = value or dim
+    copies, stores = (2 if width % 64 else 1 for width in (dim, value))  # of a tile: panels, where heads are not whole ones
+    return {"wgmma.mma_async": 2 * dim // 16 + 2 * keys // 16 * max(1, value // 128), "wgmma.fence": 3, "wgmma.commit_group": 4,
+            "wgmma.wait_group": 5, LOADS: (consumers + 1) * copies + stores, STORES: stores, "fence.proxy.async": 1, "atom.": 1}  # of the count of pieces
 
 
 def backward(dim, is_ordered=True):
     parts = 2 if dim == 64 else 1  # of a step: logits, dO . V, dV and dK for each, dQ once
+    copies = 2 if dim % 64 else 1  # of a tile: panels, where heads are not whole ones
     return {"wgmma.mma_async": 2 * (parts * (2 * dim // 16 + 2 * 64 // 16) + 128 // 16), "wgmma.fence": 6 * parts + 1,
-            "wgmma.commit_group": 8 * parts + 2, "wgmma.wait_group": 4 * parts + 5, LOADS: 6, STORES: 0,
+            "wgmma.commit_group": 8 * parts + 2, "wgmma.wait_group": 4 * parts + 5, LOADS: 6 * copies, STORES: 0,
             "fence.proxy.async": 2, "stmatrix": 8 * parts, "bar.sync 7": 2 + is_ordered, "red.relaxed.gpu.global.add.v4.f32": 16,
             "red.relaxed.gpu.global.add.v2.f32": dim // 2, "ld.acquire.gpu": 2 * is_ordered,
             "st.release.gpu": 2 * is_ordered, "atom.": is_ordered}  # of dQ and of parts; of the ticket
@@ -40,6 +43,15 @@ def wide_backward(is_ordered=True):
             "wgmma.wait_group": 10, LOADS: 4, "red.relaxed.gpu.global.add.v4.f32": 32}
 
 
+# Head dim 192 with values of 128: the code of two consumers, of which one has no dV.
+def latent_backward(is_ordered=True):
+    both = 2 * (192 // 16 + 128 // 16 + 2 * 64 // 16) + 64 // 16  # logits, dO . V, dQ and dK; dV
+    return {**wide_backward(is_ordered), "wgmma.mma_async": 2 * both, "wgmma.fence": 10, "wgmma.commit_group": 18,
+            "wgmma.wait_group": 20, "fence.proxy.async": 4, "stmatrix": 16, "bar.sync 7": 2 * (2 + is_ordered),
+            "red.relaxed.gpu.global.add.v4.f32": 48, "red.relaxed.gpu.global.add.v2.f32": 80, "ld.acquire.gpu": 3 * is_ordered,
+            "st.release.gpu": 3 * is_ordered}
+
+
 COUNTS = {
     "forward_64": forward(64, 128, consumers=3),
     "forward_64_own": forward(64, 128),
@@ -49,6 +61,11 @@ COUNTS = {
     "forward_128_cap": forward(128, 64),
     "forward_256": forward(256, 80),
     "forward_256_cap": forward(256, 64),
+    "forward_80": forward(80, 96, consumers=3),
+    "forward_96_cap": forward(96, 64),
+    "forward_112": forward(112, 96, consumers=3),
+    "forward_192_128": forward(192, 128, value=128),
+    "forward_192_128_cap": forward(192, 64, value=128),
     "backward_64": backward(64),
     "backward_64_free": backward(64, is_ordered=False),
     "backward_64_own": backward(64),
@@ -56,6 +73,13 @@ COUNTS = {
     "backward_128_free": backward(128, is_ordered=False),
     "backward_128_document": backward(128),
     "backward_128_cap": backward(128),
+    "backward_192_128": latent_backward(),
+    "backward_192_128_free": latent_backward(is_ordered=False),
+    "backward_192_128_cap": latent_backward(),
+    "backward_80": backward(80),
+    "backward_80_free": backward(80, is_ordered=False),
+    "backward_96_cap": backward(96),
+    "backward_112": backward(112),
     "backward_256": wide_backward(),
     "backward_256_free": wide_backward(is_ordered=False),
     "backward_256_cap": wide_backward(),
@@ -63,7 +87,7 @@ COUNTS = {
 }
 EVERY_KERNEL = {"setmaxnreg.inc": 1, "setmaxnreg.dec": 1, "atom.": 0, "red.global": 0, "red.async": 0}
 # Kernels without wgmma, and the most registers they may take.
-OTHERS = {"merge_128": 64, **{f"{way}_sums_{name}": 64 for way in ("start", "finish") for name in ("64", "64_own", "128", "128_document", "128_cap", "256", "256_cap")}}
+OTHERS = {"merge_128": 64, **{f"{way}_sums_{name}": 64 for way in ("start", "finish") for name in ("64", "64_own", "128", "128_document", "128_cap", "256", "256_cap", "80", "96_cap", "112", "192_128", "192_128_cap")}}
 
 
 def problems_of_text(text):

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ constexpr shape for_128{128, 2};
 constexpr shape for_128_scored{64, 4};
 constexpr shape for_256{80, 2};
 constexpr shape for_256_scored{64, 2};
+constexpr shape for_96{96, 3, 3}; // and for 80 and 112
+constexpr shape for_192{128, 2};
+constexpr shape for_192_scored{64, 2};
 
 machine& the_machine() {
   static machine one(text_of("kernels.sm_90a"));
@@ -77,6 +81,32 @@ TEST_CASE("hopper forward: chunks of any length, at any offset, match the double
       at::causal{},
       at::plain{},
       seed);
+  }
+}
+
+TEST_CASE("hopper forward: heads that are not whole panels, and values that are narrower") {
+  table<std::int32_t> const first(the_machine().where, three_documents());
+  at::both<at::sliding_window, at::document> const some{{70, 3}, {first.data(), 0}};
+  unsigned seed = 50;
+  for (auto const& [queries, before] : random_chunks(7, 3, 200, 200)) {
+    sizes s{.queries = queries, .query_offset = before, .keys = queries + before, .dim = 80};
+    check_forward<__nv_bfloat16>("forward_80", for_96, s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 112;
+    check_forward<__half>("forward_112", for_96, s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 192;
+    s.value_dim = 128;
+    check_forward<__nv_bfloat16>("forward_192_128", for_192, s, at::causal{}, at::plain{}, ++seed);
+    s = {.queries = std::min<std::int64_t>(queries, 60),
+         .query_offset = 140,
+         .keys = 200,
+         .heads = 2,
+         .key_heads = 1,
+         .dim = 192,
+         .value_dim = 128};
+    check_forward<__half>("forward_192_128_cap", for_192_scored, s, some, at::soft_cap{5}, ++seed);
+    s.dim = 96;
+    s.value_dim = 0;
+    check_forward<__half>("forward_96_cap", for_128_scored, s, some, at::soft_cap{5}, ++seed);
   }
 }
 

@@ -60,21 +60,27 @@ struct piece_order {
 struct shape {
   int keys, stages, consumers = 2;
   unsigned threads() const { return static_cast<unsigned>(128 * (1 + consumers)); }
-  unsigned shared(std::int64_t dim) const {
-    return static_cast<unsigned>((64 * consumers + 2 * stages * keys) * dim * 2 +
-                                 8 * (2 + 4 * stages) + 4 * stages + 4 * 5);
+  //! Of a call: rows lie whole panels apart.
+  unsigned shared(at::parameters const& p) const {
+    auto const row = [](std::int64_t dim) { return (dim + 63) / 64 * 128; };
+    return static_cast<unsigned>((64 * consumers + stages * keys) * row(p.head_dim) +
+                                 stages * keys * row(p.dim_of_values()) + 8 * (2 + 4 * stages) +
+                                 4 * stages + 4 * 5);
   }
 };
 
 //! Tile sizes of backward, as hopper_backward_shape has them.
 struct backward_shape {
-  static int keys(std::int64_t dim) { return dim == 256 ? 64 : 128; }
+  static int keys(std::int64_t dim) { return dim > 128 ? 64 : 128; }
   static int step(std::int64_t dim) { return dim == 64 ? 128 : 64; }
-  static unsigned shared(std::int64_t dim) {
+  static unsigned shared(at::parameters const& p) {
+    auto const dim = p.head_dim;
     int const stages = dim == 256 ? 2 : 3;
-    int const gradients = dim == 256 ? 2 : 1; // beside them the weights
-    auto const of_step = 2 * step(dim) * dim * 2 + 2 * step(dim) * 4;
-    return static_cast<unsigned>(2 * keys(dim) * dim * 2 + stages * of_step +
+    // Bytes of a query and a dO, or of a key and a value: whole panels.
+    auto const rows = (dim + 63) / 64 * 128 + (p.dim_of_values() + 63) / 64 * 128;
+    int const gradients = dim > 128 ? 2 : 1; // next to them the weights
+    auto const of_step = step(dim) * rows + 2 * step(dim) * 4;
+    return static_cast<unsigned>(keys(dim) * rows + stages * of_step +
                                  2 * gradients * keys(dim) * step(dim) * 2 + 8 * (3 + 3 * stages) +
                                  16 * stages + 20);
   }
@@ -115,7 +121,7 @@ struct machine {
                               name,
                               {blocks == 0 ? static_cast<unsigned>(pieces) : blocks},
                               {tile.threads()},
-                              tile.shared(call.p.head_dim),
+                              tile.shared(call.p),
                               arguments,
                               how);
     where.remove(&taken);
@@ -138,7 +144,7 @@ struct machine {
       code,
       at::kernel_family::hopper,
       name,
-      {backward_shape::keys(dim), 384, backward_shape::shared(dim)},
+      {backward_shape::keys(dim), 384, backward_shape::shared(call.p)},
       call,
       how,
       sums,

@@ -24,6 +24,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
     at::detail::forward_hopper_block<dim>(call, maps, at::no_key_splits{}, order, memory);         \
   }
 
+constexpr int latent = at::head_dims(192, 128);
 using causal_document = at::both<at::causal, at::document>;
 using window_of_document = at::both<at::sliding_window, at::document>;
 
@@ -35,6 +36,11 @@ FORWARD(128_half, 128, __half, at::full, at::plain)
 FORWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
 FORWARD(256, 256, __nv_bfloat16, at::causal, at::plain)
 FORWARD(256_cap, 256, __half, window_of_document, at::soft_cap)
+FORWARD(80, 80, __nv_bfloat16, at::causal, at::plain)
+FORWARD(96_cap, 96, __half, window_of_document, at::soft_cap)
+FORWARD(112, 112, __half, at::causal, at::plain)
+FORWARD(192_128, latent, __nv_bfloat16, at::causal, at::plain)
+FORWARD(192_128_cap, latent, __half, window_of_document, at::soft_cap)
 
 extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<128>::threads, 1)
   forward_128_split(
@@ -57,7 +63,8 @@ extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)
                       const __grid_constant__ at::query_sums sums) {                               \
     at::detail::start_sums_block<at::kernel_family::hopper, dim>(call, sums);                      \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)                    \
+  extern "C" __global__ void __launch_bounds__(                                                    \
+    at::detail::finishing_threads<at::kernel_family::hopper, dim>)                                 \
     finish_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,       \
                        const __grid_constant__ at::query_sums sums) {                              \
     at::detail::finish_sums_block<at::kernel_family::hopper, dim, element>(call, sums);            \
@@ -75,6 +82,11 @@ SUMS(64, 64, __nv_bfloat16, at::causal, at::plain)
 SUMS(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
 SUMS(128, 128, __nv_bfloat16, at::causal, at::plain)
 SUMS(128_document, 128, __nv_bfloat16, causal_document, at::plain)
+SUMS(80, 80, __nv_bfloat16, at::causal, at::plain)
+SUMS(96_cap, 96, __half, window_of_document, at::soft_cap)
+SUMS(112, 112, __half, at::causal, at::plain)
+SUMS(192_128, latent, __nv_bfloat16, at::causal, at::plain)
+SUMS(192_128_cap, latent, __half, window_of_document, at::soft_cap)
 SUMS(128_cap, 128, __half, window_of_document, at::soft_cap)
 SUMS(256, 256, __nv_bfloat16, at::causal, at::plain)
 SUMS(256_cap, 256, __half, window_of_document, at::soft_cap)
@@ -85,6 +97,13 @@ BACKWARD(64_own, 64, kept, __half, kernel_tests::speckled, kernel_tests::bent)
 BACKWARD(128, 128, kept, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(128_free, 128, free, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(128_document, 128, kept, __nv_bfloat16, causal_document, at::plain)
+BACKWARD(80, 80, kept, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(80_free, 80, free, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(96_cap, 96, kept, __half, window_of_document, at::soft_cap)
+BACKWARD(112, 112, kept, __half, at::causal, at::plain)
+BACKWARD(192_128, latent, kept, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(192_128_free, latent, free, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(192_128_cap, latent, kept, __half, window_of_document, at::soft_cap)
 BACKWARD(128_cap, 128, kept, __half, window_of_document, at::soft_cap)
 BACKWARD(256, 256, kept, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(256_free, 256, free, __nv_bfloat16, at::causal, at::plain)

@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::thr
                       const __grid_constant__ at::query_sums sums) {
   at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);
 }
-extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)
+extern "C" __global__ void __launch_bounds__(256)
   JOIN(finish_sums, DIM)(const __grid_constant__ call_type call,
                          const __grid_constant__ at::query_sums sums) {
   at::detail::finish_sums_block<at::kernel_family::hopper, DIM, __nv_bfloat16>(call, sums);

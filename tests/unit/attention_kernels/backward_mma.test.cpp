@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,12 +18,14 @@ using namespace kernel_tests;
 
 //! As backward_shape has it.
 backward_tile tile_of(std::int64_t dim) {
-  int const keys = dim == 256 ? 64 : 128;
+  int const keys = dim > 128 ? 64 : 128;
   auto const step = at::detail::queries_of_step(at::kernel_family::portable, dim);
-  auto const wide = (dim == 128 ? 1 : 2) * keys + 3 * step; // rows of the head dim
+  auto const row = (dim + 63) / 64 * 64; // elements from one row to the next
+  auto const value_row = dim == 192 ? 128 : row;
+  auto const wide = (keys + 2 * step) * row + ((dim == 64 ? keys : 0) + step) * value_row;
   return {keys,
-          dim == 128 ? 256u : 128u,
-          static_cast<unsigned>(wide * dim * 2 + keys * 64 * 2 + 2 * step * 8 + 4 * 16 + 32)};
+          dim == 64 || dim > 128 ? 128u : 256u,
+          static_cast<unsigned>(wide * 2 + keys * 64 * 2 + 2 * step * 8 + 4 * 16 + 32)};
 }
 
 struct machine {
@@ -88,6 +92,32 @@ TEST_CASE("backward: chunks of any length, at any offset, match the double refer
                                   at::causal{},
                                   at::plain{},
                                   seed);
+  }
+}
+
+TEST_CASE("backward: head dims that are no power of two, and values that are narrower") {
+  auto& where = the_machine().where;
+  table<std::int32_t> const first(where, three_documents());
+  unsigned seed = 50;
+  for (auto const& [queries, before] : random_chunks(8, 2, 150, 90)) {
+    sizes s{.queries = queries, .query_offset = before, .keys = queries + before, .dim = 80};
+    check_backward<__nv_bfloat16>("80", s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 112;
+    check_backward<__half>("112", s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 96;
+    s.heads = 2;
+    check_backward<__half>("96_own", s, speckled{}, bent{}, ++seed);
+    s.dim = 192;
+    s.value_dim = 128;
+    check_backward<__nv_bfloat16>("192_128", s, at::causal{}, at::plain{}, ++seed);
+    s.queries = std::min<std::int64_t>(queries, 60);
+    s.query_offset = 140;
+    s.keys = 200;
+    check_backward<__half>("192_128_cap",
+                           s,
+                           at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
+                           at::soft_cap{5},
+                           ++seed);
   }
 }
 
@@ -170,9 +200,15 @@ namespace {
 
 //! All gradients of one call, and the sums before dQ was rounded, by a kernel, blocks one after the
 //! other and then together.
-std::vector<std::vector<double>> runs_of(char const* name, std::int64_t dim) {
-  sizes const s{
-    .queries = 140, .query_offset = 260, .keys = 400, .heads = 2, .key_heads = 1, .dim = dim};
+std::vector<std::vector<double>>
+runs_of(char const* name, std::int64_t dim, std::int64_t value_dim = 0) {
+  sizes const s{.queries = 140,
+                .query_offset = 260,
+                .keys = 400,
+                .heads = 2,
+                .key_heads = 1,
+                .dim = dim,
+                .value_dim = value_dim};
   std::vector<std::vector<double>> seen;
   for (auto const& how :
        {ptx::options{},
@@ -192,8 +228,9 @@ std::vector<std::vector<double>> runs_of(char const* name, std::int64_t dim) {
 } // namespace
 
 TEST_CASE("backward: where dQ has an order, that of blocks and warps changes no bit") {
-  for (auto const& [name, dim] : {std::pair{"64", 64}, std::pair{"128", 128}}) {
-    for (auto const seen = runs_of(name, dim); auto const& one : seen) {
+  for (auto const& seen :
+       {runs_of("64", 64), runs_of("128", 128), runs_of("80", 80), runs_of("192_128", 192, 128)}) {
+    for (auto const& one : seen) {
       CHECK(one == seen.front());
     }
   }
@@ -202,18 +239,22 @@ TEST_CASE("backward: where dQ has an order, that of blocks and warps changes no 
 }
 
 TEST_CASE("backward: without an order dQ is as close, dK and dV have the same bits") {
-  sizes const s{.queries = 140, .query_offset = 260, .keys = 400, .dim = 128};
-  check_backward<__nv_bfloat16>("128_free", s, at::causal{}, at::plain{}, 16);
-  std::vector<std::vector<double>> seen;
-  for (auto const* name : {"128", "128_free"}) {
-    backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);
-    reference_of(problem, at::causal{}, at::plain{});
-    run_backward(name, problem.backward_call(at::causal{}, at::plain{}), {});
-    seen.push_back(problem.key_gradient.numbers());
-    seen.push_back(problem.value_gradient.numbers());
+  for (auto const& [kept, free, dim, value_dim] :
+       {std::tuple{"128", "128_free", 128, 0}, std::tuple{"192_128", "192_128_free", 192, 128}}) {
+    sizes const s{
+      .queries = 140, .query_offset = 260, .keys = 400, .dim = dim, .value_dim = value_dim};
+    check_backward<__nv_bfloat16>(free, s, at::causal{}, at::plain{}, 16);
+    std::vector<std::vector<double>> seen;
+    for (auto const* name : {kept, free}) {
+      backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);
+      reference_of(problem, at::causal{}, at::plain{});
+      run_backward(name, problem.backward_call(at::causal{}, at::plain{}), {});
+      seen.push_back(problem.key_gradient.numbers());
+      seen.push_back(problem.value_gradient.numbers());
+    }
+    CHECK(seen[0] == seen[2]);
+    CHECK(seen[1] == seen[3]);
   }
-  CHECK(seen[0] == seen[2]);
-  CHECK(seen[1] == seen[3]);
 }
 
 TEST_CASE("backward: dK and dV of chunks in reverse add up to those of the whole sequence") {

@@ -13,18 +13,29 @@ import subprocess
 import sys
 
 
-def forward(dim, tiles, keys):
-    queries, threads = 64 * tiles, 128
-    return products(dim // 16, tiles, keys) + across(dim, tiles, keys), copies(dim, queries + 4 * keys, threads)
+def forward(dim, tiles, keys, value=0):
+    queries, threads, value = 64 * tiles, 128, value or dim
+    return (products(dim // 16, tiles, keys) + across(value, tiles, keys),
+            copies(dim, queries + 2 * keys, threads) + copies(value, 2 * keys, threads))
 
 
-def backward(dim, tiles, warps, part=32):
-    step, width, keys, held = 32 if dim == 256 else 64, min(dim, 128), 16 * tiles * warps, dim != 64
-    of_part = products(dim // 16, tiles, part) * 2 + across(width, tiles, part) * 2
-    of_query = across(32, 2, keys) + counts(0, keys // 16 * 2)  # and the left operand from shared memory
+def backward(dim, tiles, warps, part=32, value=0):
+    value, halves = value or dim, 2 if dim == 256 else 1
+    step, keys, held = 32 if dim > 128 else 64, 16 * tiles * warps, dim != 64
+    parts = step // part
+    of_part = (products(dim // 16, tiles, part) + products(value // 16, tiles, part) +
+               across(dim // halves, tiles, part) + across(value // halves, tiles, part))
+    # The columns of dQ, in squares of 32 or in rows of 16; the left operand comes from shared memory, too.
+    if dim in (64, 128, 256):
+        of_query = across(32, 2, keys) + counts(0, keys // 16 * 2)
+    else:
+        groups, times = (2, 3) if dim == 192 else ((dim // 16 + 1) // 2, 1)
+        of_query = (across(16 * groups, 1, keys) + counts(0, keys // 16)) * times
     # Values that are held are loaded once, not for each part; so are keys where the parts are large.
-    saved = counts(0, dim // 16 * (1 - step // part) * (1 + (part == 32)) if held else 0)
-    return of_part * (step // part) + of_query + saved, copies(dim, 2 * keys + 4 * step, 32 * warps) + 2
+    saved = counts(0, (value // 16 + dim // 16 * (part == 32)) * (1 - parts) if held else 0)
+    threads = 32 * warps
+    return (of_part * parts + of_query + saved,
+            copies(dim, keys + 2 * step, threads) + copies(value, keys + 2 * step, threads) + 2)
 
 
 class counts:
@@ -49,7 +60,8 @@ def across(width, tiles, inner):  # multiply_across
 
 
 def copies(dim, rows, threads):
-    return rows * dim // 8 // threads
+    pieces = dim // 8
+    return rows * (pieces if pieces & (pieces - 1) == 0 else (pieces + 7) // 8 * 8) // threads
 
 
 KERNELS = {
@@ -61,9 +73,15 @@ KERNELS = {
     "forward_128_cap": forward(128, 1, 64), "forward_256_alibi": forward(256, 1, 32),
     "backward_64": backward(64, 2, 4), "backward_64_free": backward(64, 2, 4), "backward_64_own": backward(64, 2, 4, 16),
     "backward_128": backward(128, 1, 8), "backward_128_free": backward(128, 1, 8),
+    "forward_80": forward(80, 2, 64), "forward_96_cap": forward(96, 1, 64), "forward_112": forward(112, 2, 48),
+    "forward_80_split": forward(80, 2, 64), "merge_80": (counts(0, 0), 0),
+    "forward_192_128": forward(192, 2, 48, 128), "forward_192_128_own": forward(192, 1, 64, 128),
+    "backward_80": backward(80, 1, 8), "backward_96_own": backward(96, 1, 8, 16), "backward_112": backward(112, 1, 8),
+    "backward_192_128": backward(192, 1, 4, 16, 128), "backward_192_128_free": backward(192, 1, 4, 16, 128),
+    "backward_192_128_cap": backward(192, 1, 4, 16, 128),
     "backward_128_cap": backward(128, 1, 8, 16), "backward_256_alibi": backward(256, 1, 4, 16),
     **{f"{when}_sums_{name}": (counts(0, 0), 0) for when in ("start", "finish")
-       for name in ("64", "64_own", "128", "128_cap", "256_alibi")},
+       for name in ("64", "64_own", "128", "128_cap", "256_alibi", "80", "96_own", "112", "192_128", "192_128_cap")},
 }
 REGISTERS = 255
 ARCHITECTURES = ("sm_80", "sm_90a")

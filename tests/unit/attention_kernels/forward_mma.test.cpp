@@ -16,13 +16,19 @@ using namespace kernel_tests;
 
 //! Tile sizes, as forward_shape has them; that header is for nvcc alone.
 struct shape {
-  int dim, queries, keys;
-  unsigned shared() const { return static_cast<unsigned>((queries + 3 * keys) * dim * 2 + 32); }
+  int dim, queries, keys; // dim: elements from one row to the next
+  int value_dim = dim;
+  unsigned shared() const {
+    return static_cast<unsigned>(((queries + keys) * dim + 2 * keys * value_dim) * 2 + 32);
+  }
 };
 constexpr shape for_64{64, 128, 64};
 constexpr shape for_128{128, 128, 48};
 constexpr shape for_128_scored{128, 64, 64};
 constexpr shape for_256{256, 64, 32};
+constexpr shape for_96{128, 128, 64}; // and for 80: rows lie 128 elements apart
+constexpr shape for_192{192, 128, 48, 128};
+constexpr shape for_192_scored{192, 64, 64, 128};
 
 struct machine {
   ptx::memory where;
@@ -154,6 +160,24 @@ TEST_CASE("forward: masks and scores, also a user's own") {
     12);
 }
 
+TEST_CASE("forward: head dims that are no power of two, and values that are narrower") {
+  unsigned seed = 50;
+  for (auto const& [queries, before] : random_chunks(7, 3, 150, 90)) {
+    sizes s{.queries = queries, .query_offset = before, .keys = queries + before, .dim = 80};
+    check_forward<__nv_bfloat16>("forward_80", for_96, s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 112;
+    check_forward<__half>("forward_112", for_128, s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 96;
+    s.heads = 2;
+    check_forward<__half>(
+      "forward_96_cap", for_128_scored, s, at::causal{}, at::soft_cap{5}, ++seed);
+    s.dim = 192;
+    s.value_dim = 128;
+    check_forward<__nv_bfloat16>("forward_192_128", for_192, s, at::causal{}, at::plain{}, ++seed);
+    check_forward<__half>("forward_192_128_own", for_192_scored, s, speckled{}, bent{}, ++seed);
+  }
+}
+
 TEST_CASE("forward: the order of warps changes nothing") {
   for (auto const order : {ptx::order::reverse, ptx::order::shuffled}) {
     check_forward<__nv_bfloat16>("forward_128",
@@ -166,33 +190,43 @@ TEST_CASE("forward: the order of warps changes nothing") {
   }
 }
 
-TEST_CASE("forward: parts of the keys, merged, are all keys") {
+namespace {
+
+//! Runs forward_NAME_split and merge_NAME with so many parts of 260 keys.
+void check_parts(std::string const& name, shape const& tile, std::int64_t dim, std::int32_t parts) {
+  CAPTURE(name);
+  CAPTURE(parts);
   auto& [where, code] = the_machine();
-  // Six tiles of keys of head dim 128 in four parts, and in nine, of which three hold no tile.
   sizes const all{.batch = 2,
                   .queries = 40,
                   .query_offset = 220,
                   .keys = 260,
                   .heads = 2,
                   .key_heads = 1,
-                  .dim = 128};
-  for (std::int32_t const parts : {4, 9}) {
-    forward_problem<__nv_bfloat16> problem(where, all, 15);
-    auto call = problem.call(at::causal{}, at::plain{});
-    std::vector<float> scratch(static_cast<std::size_t>(at::key_splits::scratch(problem.p, parts)));
-    where.add(scratch.data(), scratch.size() * sizeof(float));
-    auto const splits = at::key_splits::in(scratch.data(), problem.p, parts);
-    auto const blocks = forward_blocks(problem.p, for_128.queries) * static_cast<unsigned>(parts);
-    auto const first = ptx::launch_with(
-      code, "forward_128_split", {blocks}, {128}, for_128.shared(), {}, call, splits);
-    REQUIRE_MESSAGE(first.clean(), first.text());
-    auto const second = ptx::launch_with(code, "merge_128", {40}, {128}, 0, {}, call, splits);
-    REQUIRE_MESSAGE(second.clean(), second.text());
-    auto const errors = errors_of(problem, at::causal{});
-    CHECK(errors.output <= 1);
-    CHECK(errors.lse <= 1);
-    where.remove(scratch.data());
-  }
+                  .dim = dim};
+  forward_problem<__nv_bfloat16> problem(where, all, 15);
+  auto call = problem.call(at::causal{}, at::plain{});
+  std::vector<float> scratch(static_cast<std::size_t>(at::key_splits::scratch(problem.p, parts)));
+  where.add(scratch.data(), scratch.size() * sizeof(float));
+  auto const splits = at::key_splits::in(scratch.data(), problem.p, parts);
+  auto const blocks = forward_blocks(problem.p, tile.queries) * static_cast<unsigned>(parts);
+  auto const first = ptx::launch_with(
+    code, "forward_" + name + "_split", {blocks}, {128}, tile.shared(), {}, call, splits);
+  REQUIRE_MESSAGE(first.clean(), first.text());
+  auto const second = ptx::launch_with(code, "merge_" + name, {40}, {128}, 0, {}, call, splits);
+  REQUIRE_MESSAGE(second.clean(), second.text());
+  auto const errors = errors_of(problem, at::causal{});
+  CHECK(errors.output <= 1);
+  CHECK(errors.lse <= 1);
+  where.remove(scratch.data());
+}
+
+} // namespace
+
+TEST_CASE("forward: parts of the keys, merged, are all keys") {
+  check_parts("128", for_128, 128, 4); // six tiles of keys
+  check_parts("128", for_128, 128, 9); // three parts hold no tile
+  check_parts("80", for_96, 80, 3);    // lanes of the merge have nothing to do
 }
 
 TEST_CASE("forward: goes on from the (O, log-sum-exp) of other keys") {

@@ -23,6 +23,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
     at::detail::run_forward_block<dim>(call, at::no_key_splits{}, memory);                         \
   }
 
+constexpr int latent = at::head_dims(192, 128);
 using window_of_document = at::both<at::sliding_window, at::document>;
 
 FORWARD(64, 64, __nv_bfloat16, at::causal, at::plain)
@@ -33,6 +34,11 @@ FORWARD(128_full, 128, __half, at::full, at::plain)
 FORWARD(128_window, 128, __nv_bfloat16, at::sliding_window, at::plain)
 FORWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
 FORWARD(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
+FORWARD(80, 80, __nv_bfloat16, at::causal, at::plain)
+FORWARD(96_cap, 96, __half, at::causal, at::soft_cap)
+FORWARD(112, 112, __half, at::causal, at::plain)
+FORWARD(192_128, latent, __nv_bfloat16, at::causal, at::plain)
+FORWARD(192_128_own, latent, __half, kernel_tests::speckled, kernel_tests::bent)
 
 // The same with the keys in parts, and their merge.
 #define FORWARD_SPLIT(name, dim, element, mask, score)                                             \
@@ -48,6 +54,7 @@ FORWARD(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
     at::detail::merge_splits_block<dim>(call.p, call.t, splits);                                   \
   }
 
+FORWARD_SPLIT(80, 80, __nv_bfloat16, at::causal, at::plain)
 FORWARD_SPLIT(64, 64, __nv_bfloat16, at::causal, at::plain)
 FORWARD_SPLIT(128, 128, __nv_bfloat16, at::causal, at::plain)
 FORWARD_SPLIT(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
@@ -65,7 +72,8 @@ FORWARD_SPLIT(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
                       const __grid_constant__ at::query_sums sums) {                               \
     at::detail::start_sums_block<at::kernel_family::portable, dim>(call, sums);                    \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)                    \
+  extern "C" __global__ void __launch_bounds__(                                                    \
+    at::detail::finishing_threads<at::kernel_family::portable, dim>)                               \
     finish_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,       \
                        const __grid_constant__ at::query_sums sums) {                              \
     at::detail::finish_sums_block<at::kernel_family::portable, dim, element>(call, sums);          \
@@ -78,3 +86,9 @@ BACKWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
 BACKWARD_IN(free, 128_free, 128, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
 BACKWARD(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
+BACKWARD(80, 80, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(96_own, 96, __half, kernel_tests::speckled, kernel_tests::bent)
+BACKWARD(112, 112, __half, at::causal, at::plain)
+BACKWARD(192_128, latent, __nv_bfloat16, at::causal, at::plain)
+BACKWARD_IN(free, 192_128_free, latent, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(192_128_cap, latent, __half, window_of_document, at::soft_cap)

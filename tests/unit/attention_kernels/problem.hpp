@@ -46,7 +46,7 @@ inline std::string text_of(std::string const& file) {
 
 struct sizes {
   std::int64_t batch = 1, queries = 1, query_offset = 0, keys = 1, key_offset = 0, heads = 1,
-               key_heads = 1, dim = 64;
+               key_heads = 1, dim = 64, value_dim = 0; //!< 0 stands for dim
 };
 
 //! A tensor [batch, length, heads, dim] with gaps between heads, tokens and sequences that kernels
@@ -235,6 +235,7 @@ inline at::parameters parameters_of(sizes const& s) {
   p.heads = s.heads;
   p.key_heads = s.key_heads;
   p.head_dim = s.dim;
+  p.value_dim = s.value_dim;
   return p;
 }
 
@@ -244,8 +245,9 @@ struct forward_problem {
   forward_problem(ptx::memory& where, sizes const& s, unsigned seed)
       : p(parameters_of(s)), query(where, s.batch, s.queries, s.heads, s.dim),
         key(where, s.batch, s.keys, s.key_heads, s.dim),
-        value(where, s.batch, s.keys, s.key_heads, s.dim),
-        output(where, s.batch, s.queries, s.heads, s.dim), lse(where, s.batch, s.heads, s.queries) {
+        value(where, s.batch, s.keys, s.key_heads, p.dim_of_values()),
+        output(where, s.batch, s.queries, s.heads, p.dim_of_values()),
+        lse(where, s.batch, s.heads, s.queries) {
     std::mt19937 random(seed);
     query.fill(random);
     key.fill(random);
@@ -271,10 +273,10 @@ template <class Element>
 struct backward_problem : forward_problem<Element> {
   backward_problem(ptx::memory& where, sizes const& s, unsigned seed)
       : forward_problem<Element>(where, s, seed),
-        output_gradient(where, s.batch, s.queries, s.heads, s.dim),
+        output_gradient(where, s.batch, s.queries, s.heads, this->p.dim_of_values()),
         query_gradient(where, s.batch, s.queries, s.heads, s.dim),
         key_gradient(where, s.batch, s.keys, s.key_heads, s.dim),
-        value_gradient(where, s.batch, s.keys, s.key_heads, s.dim),
+        value_gradient(where, s.batch, s.keys, s.key_heads, this->p.dim_of_values()),
         mean(where, s.batch, s.heads, s.queries) {
     std::mt19937 random(seed + 1000);
     output_gradient.fill(random);
@@ -316,7 +318,7 @@ gradients reference_of(backward_problem<Element>& problem, Mask const& m, Score 
   auto q = exact_of(problem.query);
   auto k = exact_of(problem.key);
   auto v = exact_of(problem.value);
-  exact o = q;
+  exact o = exact_of(problem.output);
   std::vector<double> lse(problem.lse.numbers().size());
   auto const rows_of = [&] { return at::dense_rows(lse.data(), p.batch, p.heads, p.query_length); };
   at::reference_forward(p, {q.view(), k.view(), v.view(), o.view(), rows_of()}, m, f);
@@ -397,6 +399,12 @@ struct backward_tile {
   unsigned threads, shared;
 };
 
+//! Blocks that round the sums of a step of so many numbers, and their threads: 16 to a thread.
+inline std::pair<unsigned, unsigned> finishing_of(std::int64_t numbers) {
+  auto const blocks = numbers % 4096 == 0 ? numbers / 4096 : (numbers + 8191) / 8192;
+  return {static_cast<unsigned>(blocks), static_cast<unsigned>(numbers / blocks / 16)};
+}
+
 //! Launches backward: the kernels before and after the sums have the names without "_free".
 //! @param sums of dQ, afterwards: rounding hides in which order they were made
 //! @param maps what comes before the call as an argument
@@ -425,9 +433,7 @@ ptx::result launch_backward(ptx::memory& where,
     static_cast<unsigned>((p.key_length + tile.keys - 1) / tile.keys * p.key_heads * p.batch *
                           at::query_sums::halves(family, p.head_dim)) *
     static_cast<unsigned>(parts);
-  auto const finishing =
-    static_cast<unsigned>(at::detail::queries_of_step(family, p.head_dim) * p.head_dim / 4096) *
-    steps;
+  auto const rounding = finishing_of(at::detail::queries_of_step(family, p.head_dim) * p.head_dim);
   auto const plain = name.substr(0, name.find("_free"));
   auto result = ptx::launch(code, "start_sums_" + plain, {steps}, {128}, 0, arguments.data(), how);
   if (result.clean() && pieces > 0) {
@@ -440,8 +446,13 @@ ptx::result launch_backward(ptx::memory& where,
   }
   auto const kernel = result;
   if (result.clean()) {
-    result =
-      ptx::launch(code, "finish_sums_" + plain, {finishing}, {256}, 0, arguments.data(), how);
+    result = ptx::launch(code,
+                         "finish_sums_" + plain,
+                         {rounding.first * steps},
+                         {rounding.second},
+                         0,
+                         arguments.data(),
+                         how);
   }
   where.remove(scratch.data());
   scratch.resize(static_cast<std::size_t>(of_call.numbers - scratch.data()));
@@ -481,7 +492,7 @@ errors_of(forward_problem<Element> const& problem, Mask const& m, Score const& f
   auto q = exact_of(problem.query);
   auto k = exact_of(problem.key);
   auto v = exact_of(problem.value);
-  exact o = q;
+  exact o = exact_of(problem.output);
   std::vector<double> lse(static_cast<std::size_t>(p.batch * p.heads * p.query_length));
   auto const rows = at::dense_rows(lse.data(), p.batch, p.heads, p.query_length);
   at::reference_forward(p, {q.view(), k.view(), v.view(), o.view(), rows}, m, f);

@@ -3,6 +3,7 @@
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/training_flows.hpp>
+#include <pipe/plan/prove/steps.hpp>
 
 #include <doctest/doctest.h>
 
@@ -72,12 +73,16 @@ TEST_CASE("who reads what a pass makes follows too") {
   CHECK(pp::detail::reader_stage(over, of(pass_kind::backward_weight, 2)) == kind_links::none);
 }
 
+static bool uses_all_data(pp::flow const& declared, pp::detail::flow_set kinds) {
+  return pp::detail::uses_all_data(pp::detail::data_users(declared), kinds);
+}
+
 TEST_CASE("what a unit needs: of all sets of kinds of training, two") {
   int complete = 0;
   for (unsigned kinds = 1; kinds < 16; ++kinds) {
     auto const set = static_cast<pp::detail::flow_set>(kinds);
     bool const by_rows = pp::detail::makes_rows_once(pp::training, set);
-    CHECK((by_rows && pp::detail::uses_all_data(pp::training, set)) == by_rows);
+    CHECK((by_rows && uses_all_data(pp::training, set)) == by_rows);
     complete += by_rows ? 1 : 0;
   }
   CHECK(complete == 2); // F B, and F I W
@@ -93,7 +98,7 @@ TEST_CASE("of all sets of kinds in less memory, those are complete that keep, re
           kinds |= 1U << static_cast<unsigned>(kind);
     auto const set = static_cast<pp::detail::flow_set>(kinds);
     return pp::detail::makes_rows_once(pp::frugal_training, set) &&
-           pp::detail::uses_all_data(pp::frugal_training, set);
+           uses_all_data(pp::frugal_training, set);
   };
   for (char const* const good : {"FB", "FIW", "KRB", "KRIW", "HOQLB", "HOQLIW"})
     CHECK(complete(good));
@@ -121,7 +126,7 @@ struct small_flow {
                                .wanted = true},
                               {.word = "kept", .wanted = true},
                               {.word = "done", .lives = pp::residence::nowhere, .wanted = true}};
-  std::vector<pp::numbered_kind> kinds{
+  std::vector<pp::detail::numbered_kind> kinds{
     {pass_kind::forward,
      pp::declare_kind('F',
                       "ahead",
@@ -162,7 +167,7 @@ std::string refusal(Change change) {
 TEST_CASE("kinds without numbers and letters are known by their words") {
   small_flow const of;
   std::vector<pp::kind_of_pass> kinds;
-  for (pp::numbered_kind one : of.kinds) {
+  for (pp::detail::numbered_kind one : of.kinds) {
     one.kind.letter = '\0';
     kinds.push_back(one.kind);
   }
@@ -174,8 +179,8 @@ TEST_CASE("kinds without numbers and letters are known by their words") {
                        "flow: there is no kind 'forth'",
                        std::invalid_argument);
   CHECK(pp::letter(declared, back) == 'B'); // that of its role
-  CHECK(pp::sign(declared, back) == "back");
-  CHECK(pp::sign(pp::training, pass_kind::backward) == "B");
+  CHECK(pp::detail::sign(declared, back) == "back");
+  CHECK(pp::detail::sign(pp::training, pass_kind::backward) == "B");
   CHECK(std::string_view(pp::word(declared, static_cast<pass_kind>(64))) == "unknown");
   CHECK(pp::kind_with(declared, pp::role::backward) == back);
   CHECK(pp::kind_with(declared, pp::role::weights) == pp::no_kind);

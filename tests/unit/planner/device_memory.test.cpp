@@ -90,6 +90,7 @@ struct device_record {
 
 //! Has no `recompute`, so that the output of a repeated forward pass is seen, too.
 struct recording_stage {
+  static constexpr bool takes_chunks = true;
   predicted_sizes const* sizes = nullptr;
   std::vector<device_record>* devices = nullptr;
 

@@ -389,7 +389,7 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
   std::span<pp::device_orders const> const list(starts);
   pp::found_order const first = pp::search_order(list, cost, options);
   std::vector<std::int64_t> told;
-  double best = 1e9;
+  double best = std::numeric_limits<double>::infinity();
   auto const watch = [&](pp::order_search_progress const& at) {
     CHECK(at.best <= best);
     CHECK(at.bound == first.bound);
@@ -414,6 +414,23 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
   pp::found_order const one = pp::search_order(list, cost, options);
   options.seed = 2;
   CHECK(pp::search_order(list, cost, options).table.passes != one.table.passes);
+}
+
+TEST_CASE("whoever watches may end it before any order keeps the limit") {
+  orders_list const starts{pp::make_orders(pp::VHalf{}, {4, 8})};
+  int told = 0;
+  auto const watch = [&told](pp::order_search_progress const& at) {
+    CHECK(at.best == std::numeric_limits<double>::infinity());
+    ++told;
+    return false;
+  };
+  CHECK_THROWS_WITH_AS(
+    pp::search_order(
+      std::span<pp::device_orders const>(starts), pp::uniform_cost{}, {.memory_limit = 1}, watch),
+    "search_order: it was ended before any order kept the memory limit; let it "
+    "go on, or allow more memory",
+    std::invalid_argument);
+  CHECK(told == 1);
 }
 
 TEST_CASE("whole backward passes stay whole where they must") {

@@ -64,6 +64,7 @@ model_times random_model(unsigned seed) {
 //! The layers of a stage. It sleeps once per layer and part, however the schedule cuts the model:
 //! what a sleep takes beyond its time is then the same for all schedules.
 struct sleeping_stage {
+  static constexpr bool takes_chunks = true;
   model_times own;
 
   void forward(pp::context const& at, pp::input, pp::output) { sleep(at, &layer_times::forward); }

@@ -39,6 +39,24 @@ TEST_CASE("initialisation is tracked per byte") {
   CHECK_FALSE(m.initialised(place.data() + 30, 4));
 }
 
+TEST_CASE("a range is marked in all allocations that it meets, and nowhere else") {
+  std::array<char, 64> place{};
+  ptx::memory m;
+  for (std::size_t const at : {8U, 16U, 32U, 48U}) {
+    m.add(place.data() + at, 8);
+  }
+  m.mark(place.data() + 12, 32, true);
+  CHECK_FALSE(m.initialised(place.data() + 11, 1));
+  CHECK(m.initialised(place.data() + 12, 4));
+  CHECK(m.initialised(place.data() + 16, 8));
+  CHECK(m.initialised(place.data() + 32, 8));
+  CHECK_FALSE(m.initialised(place.data() + 48, 1));
+  m.mark(place.data(), 17, false);
+  CHECK_FALSE(m.initialised(place.data() + 12, 1));
+  CHECK_FALSE(m.initialised(place.data() + 16, 1));
+  CHECK(m.initialised(place.data() + 17, 7));
+}
+
 TEST_CASE("touched bytes come back as merged ranges, once") {
   std::array<char, 32> place{};
   ptx::memory m;

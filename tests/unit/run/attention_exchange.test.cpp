@@ -168,6 +168,7 @@ struct sizes_of {
 
 //! A part of a layer, for one chunk of sequences.
 struct stage {
+  static constexpr bool takes_chunks = true;
   pp::exchange_stage what;
   layer* of = nullptr;
   double* loss = nullptr; // the model's output, for the last layer

@@ -16,6 +16,7 @@ namespace pp = pipelining;
 namespace {
 
 struct asking_stage {
+  static constexpr bool takes_chunks = true;
   std::set<std::array<bool, 4>> ends{}; // first stage, last stage, first chunk, last chunk
   int passes = 0;
 
@@ -76,6 +77,7 @@ struct uneven {
 };
 
 struct chunk_stage {
+  static constexpr bool takes_chunks = true;
   void forward(pp::context const& where, pp::input, pp::output) { look(where); }
   void backward(pp::context const& where, pp::input, pp::output) { look(where); }
   void look(pp::context const& where) const {

@@ -142,6 +142,7 @@ namespace {
 
 //! Notes the first word of each buffer that it is the first to write.
 struct curious_stage {
+  static constexpr bool takes_chunks = true;
   bool poisoned = true;
   int looks = 0;
 

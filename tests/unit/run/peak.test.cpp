@@ -33,6 +33,7 @@ struct counters {
 };
 
 struct counting_stage {
+  static constexpr bool takes_chunks = true;
   std::vector<counters>* devices = nullptr;
 
   [[nodiscard]] counters& here(pp::context const& where) const {

@@ -44,6 +44,7 @@ constexpr pp::uniform_cost gather_costs{
 // Its weight is the sum of two shards, and passes read it where it was gathered; its gradient is a
 // shard too, and grows by what was collected.
 struct sharded_stage {
+  static constexpr bool takes_chunks = true;
   support::arithmetic_stage whole;
   std::uint64_t shards[2]{};
   std::uint64_t const* weight = nullptr;

@@ -4,6 +4,7 @@
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -137,6 +138,22 @@ TEST_CASE("hooks that nobody will call are refused") {
                        "no totals_bytes; set them to the bytes of a stage's row, or take the hook "
                        "away",
                        std::invalid_argument);
+}
+
+TEST_CASE("a stage that does not say that it takes chunks runs whole sequences only") {
+  std::vector<plain> model(3);
+  char const* const sentence =
+    "run: the schedule cuts every sequence into 2 chunks, but stage 0 does not say that its passes "
+    "do only the chunk of their context; let them, and declare static constexpr bool takes_chunks "
+    "= true, or take a schedule of whole sequences";
+  auto const chunked = pp::make_timetable<pp::Seq1F1B<2>>({3, 2});
+  CHECK_THROWS_WITH_AS(pp::run(pp::lower(chunked), model), sentence, std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    pp::run(pp::lower_evaluation(chunked), model), sentence, std::invalid_argument);
+  CHECK_NOTHROW(pp::run(pp::lower(pp::make_timetable<pp::Seq1F1B<1>>({3, 2})), model));
+  struct chunk_by_chunk : arithmetic_stage {}; // which says it
+  std::vector<chunk_by_chunk> chunks(3);
+  CHECK_NOTHROW(pp::run(pp::lower(chunked, words), chunks));
 }
 
 namespace {

@@ -36,6 +36,7 @@ std::uint64_t own_input(int microbatch) {
 //! A microbatch: y = w x, modulo 2^64, for each group. The first has the weights, the last is left
 //! with the gradients.
 struct microbatch {
+  static constexpr bool takes_chunks = true;
   std::vector<std::uint64_t>* result = nullptr;
   std::vector<std::uint64_t>* outputs = nullptr;
 

@@ -59,6 +59,7 @@ struct gradient {
 
 //! A stage with a sum on each device that has a copy of it.
 struct adding_stage {
+  static constexpr bool takes_chunks = true;
   std::vector<gradient> sums;
 
   void forward(pp::context const&, pp::input, pp::output) {}
@@ -80,6 +81,7 @@ private:
 
 //! What is a stage elsewhere is a microbatch here; gradients of a group of layers travel.
 struct travelling_stage {
+  static constexpr bool takes_chunks = true;
   std::vector<gradient>* sums = nullptr;
 
   void forward(pp::context const&, pp::input, pp::output) {}
@@ -176,6 +178,7 @@ namespace {
 
 //! A stage whose gradients are collected in a sum for each visit, and added to its own behind it.
 struct sharded_stage {
+  static constexpr bool takes_chunks = true;
   gradient sum;
   gradient* collected = nullptr;
 

@@ -2,6 +2,7 @@
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -47,7 +48,8 @@ TEST_CASE("figures, one row per device, legend") {
         "device 0 |F0 F1 ......B0--- F2 B1--- ...B2--- | 2\n"
         "device 1 |...F0 B0--- F1 B1--- F2 B2--- ......| 1\n"
         "\n"
-        "F forward, B backward, microbatch, . idle\n");
+        "F forward, B backward, . idle, - goes on\n"
+        "numbers: microbatch\n");
 }
 
 TEST_CASE("where backward passes are split, peaks say what waits for the second half") {
@@ -76,9 +78,49 @@ TEST_CASE("chunks have a number of their own") {
   CHECK(text.find("|F0.0 F0.1 B0.1----- F1.0 B0.0----- F1.1 B1.1----- B1.0----- | 1") != text.npos);
 }
 
+TEST_CASE("a grid whose names need more room goes on below") {
+  // 9 passes of 3 columns each: 7 would fit in 22 columns.
+  std::string const text = written(pp::make_timetable<pp::OneFOneB>({2, 3}), {.width = 42});
+  CHECK(text.find("          time 0\n"
+                  "device 0 |F0 F1 ......B0--- |\n"
+                  "device 1 |...F0 B0--- F1 B1-|\n"
+                  "\n"
+                  "          time 6             peak\n"
+                  "device 0 |F2 B1--- ...B2--- | 2\n"
+                  "device 1 |-- F2 B2--- ......| 1\n"
+                  "\n"
+                  "F forward, B backward, . idle, - goes on\n"
+                  "numbers: microbatch\n") != text.npos);
+}
+
+TEST_CASE("every pass has its name, its numbers and its place in the bands") {
+  auto const table = pp::make_timetable<pp::VHalf>({4, 8});
+  std::string const text = written(table);
+  CHECK(text.find("lower case: the second stage of a device\n") != text.npos);
+  std::vector<std::string> rows(4); // of all bands, one after the other
+  for (std::size_t at = text.find("device "); at != text.npos; at = text.find("device ", at + 1))
+    if (std::size_t const from = text.find('|', at); from < text.find('\n', at))
+      rows[static_cast<std::size_t>(text[at + 7] - '0')] +=
+        text.substr(from + 1, text.find('|', from + 1) - from - 1);
+  pp::timetable_view const view = table;
+  for (int device = 0; device < 4; ++device)
+    for (int i = view.offsets[device]; i < view.offsets[device + 1]; ++i) {
+      pp::pass const& what = view.passes[i];
+      std::string name(1, pp::letter(*view.over.declared, what.kind));
+      if (what.stage >= 4) // the V comes back
+        name[0] = static_cast<char>(name[0] - 'A' + 'a');
+      name += std::to_string(what.microbatch) + " ";
+      CHECK(rows[static_cast<std::size_t>(device)].substr(
+              static_cast<std::size_t>(3 * view.starts[i]), name.size()) == name);
+    }
+  for (std::size_t from = 0; from < text.size(); from = text.find('\n', from) + 1)
+    CHECK(text.find('\n', from) - from <= 100);
+}
+
 TEST_CASE("where columns are few, each shows the kind that runs at its middle") {
   std::string const text = written(pp::make_timetable<pp::GPipe>({1, 40}), {.width = 40});
   CHECK(text.find("device 0 |FFFFFFFBBBBBBBBBBBBB| 40") != text.npos);
+  CHECK(text.find("\na letter for the pass at the middle of its column") != text.npos);
   // Forward passes end at 40 of 70, which is 11.43 of 20 columns.
   std::string const other =
     written(pp::make_timetable<pp::GPipe>({1, 40}, pp::uniform_cost{1, 0.5, 0.25}), {.width = 40});
@@ -98,7 +140,8 @@ TEST_CASE("engines that copy have a row each") {
         "copy out |...O0 O1 ...............|\n"
         "copy in  |......L0 ......L1 ......|\n"
         "\n"
-        "B backward, H offloaded_forward, O copy_out, L copy_in, microbatch, . idle\n");
+        "B backward, H offloaded_forward, O copy_out, L copy_in, . idle, - goes on\n"
+        "numbers: microbatch\n");
 }
 
 TEST_CASE("kinds that do the same have the same colour") {

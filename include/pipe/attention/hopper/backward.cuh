@@ -57,7 +57,9 @@ struct key_consumer {
   }
 
   //! Starts dQ: gradients [64 queries, 128 keys] times keys [128, 64]. At head dim 64 a consumer
-  //! has half of the queries, at 128 half of the head dim.
+  //! has half of the queries, else a panel of the head dim. Where heads are not whole panels the
+  //! second one multiplies zeros, too: products of two widths in branches would wait for each
+  //! other.
   __forceinline__ __device__ void start_queries() {
     int const share = steps.walk.consumer();
     auto const gradients =
@@ -71,7 +73,7 @@ struct key_consumer {
       start_product<Element, true, true>(
         of_query,
         moved(gradients, n * 2 * eight_rows_bytes),
-        moved(keys, n / 4 * shape::own_tile_bytes + n % 4 * 2 * eight_rows_bytes),
+        moved(keys, n / 4 * shape::key_tile_bytes + n % 4 * 2 * eight_rows_bytes),
         n > 0);
     }
     end_products();
@@ -87,7 +89,7 @@ struct key_consumer {
 #pragma unroll
     for (int part = 0; part < shape::parts; ++part) {
       before_products();
-      steps.walk.template start<Element>(d, 1, stage, part);
+      steps.walk.template start<Element, 1>(d, stage, part);
       wait_for_products<1>(s);
       steps.weigh(s, weights, stage, part, told);
       before_products();
@@ -98,7 +100,7 @@ struct key_consumer {
       if (part + 1 < shape::parts) {
         before_products();
         start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, part));
-        steps.walk.template start<Element>(s, 0, stage, part + 1);
+        steps.walk.template start<Element, 0>(s, stage, part + 1);
       }
     }
     show_to_copies();
@@ -112,16 +114,16 @@ struct key_consumer {
     std::uint32_t gradients[16];
     int stage = steps.walk.take();
     before_products();
-    steps.walk.template start<Element>(s, 0, stage, 0);
+    steps.walk.template start<Element, 0>(s, stage, 0);
     visit_step(s, gradients, stage, told);
     for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
       int const next = steps.walk.take();
       before_products();
       start_queries();
       start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
-      steps.walk.template start<Element>(s, 0, next, 0);
+      steps.walk.template start<Element, 0>(s, next, 0);
       wait_for_products<2>(of_query);
-      steps.add_queries(of_query, stage);
+      steps.add_queries(of_query, stage, steps.walk.consumer() * 64);
       wait_for_products<1>(of_key);
       steps.walk.release(stage);
       stage = next;
@@ -131,14 +133,17 @@ struct key_consumer {
     start_queries();
     start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
     wait_for_products<1>(of_query);
-    steps.add_queries(of_query, stage);
+    steps.add_queries(of_query, stage, steps.walk.consumer() * 64);
     wait_for_products<0>(of_value);
     wait_for_products<0>(of_key);
     steps.walk.release(stage);
   }
 
-  //! Of the head dim, where its sums begin.
-  __forceinline__ __device__ int column() const {
+  //! Where its sums begin.
+  __forceinline__ __device__ static int key_column() {
+    return 0;
+  }
+  __forceinline__ __device__ static int value_column() {
     return 0;
   }
 };
@@ -163,11 +168,19 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
       }
     },
     [&](backward_consumer<shape> const& walk) {
-      std::conditional_t<shape::is_wide,
-                         wide_key_consumer<Order, Element, Mask, Score>,
-                         key_consumer<Dim, Order, Element, Mask, Score>>
-        consumer{{c, sums, walk}};
-      run_consumer(consumer);
+      if constexpr (!shape::is_wide) {
+        key_consumer<Dim, Order, Element, Mask, Score> consumer{{c, sums, walk}};
+        run_consumer(consumer);
+      } else if constexpr (shape::query_dim == shape::value_dim) {
+        wide_key_consumer<Dim, -1, Order, Element, Mask, Score> consumer{{c, sums, walk}};
+        run_consumer(consumer);
+      } else if (__shfl_sync(0xffffffffu, walk.consumer(), 0) == 0) {
+        wide_key_consumer<Dim, 0, Order, Element, Mask, Score> consumer{{c, sums, walk}};
+        run_consumer(consumer);
+      } else {
+        wide_key_consumer<Dim, 1, Order, Element, Mask, Score> consumer{{c, sums, walk}};
+        run_consumer(consumer);
+      }
     });
 }
 

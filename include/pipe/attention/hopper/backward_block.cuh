@@ -18,32 +18,36 @@
 
 namespace pipelining::inline v0_3::attention {
 
-//! @brief Tile sizes of the backward kernel for Hopper: 128 keys, at head dim 256 64, stay with
+//! @brief Tile sizes of the backward kernel for Hopper: 128 keys, above head dim 128 64, stay with
 //! their values, queries and dO come in steps, through a ring of stages.
 template <int Dim>
 struct hopper_backward_shape {
-  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
-                "attention::hopper_backward_shape: the head dim must be 64, 128 or 256, because "
-                "tiles are laid out for these");
-  static constexpr int dim = Dim;                       //!< elements of a head
-  static constexpr int consumers = 2;                   //!< warpgroups that multiply
-  static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
-  //! True where consumers share all keys and have half of the head dim each; else each has its own
-  //! keys.
-  static constexpr bool is_wide = Dim == 256;
+  static_assert(detail::are_kernel_dims(Dim),
+                "attention::hopper_backward_shape: the head dim must be 64, 80, 96, 112, 128, 256 "
+                "or head_dims(192, 128), because tiles of other widths are not laid out");
+  static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
+  static constexpr int value_dim = detail::value_dim(Dim); //!< of values and dO
+  static constexpr int consumers = 2;                      //!< warpgroups that multiply
+  static constexpr int threads = 128 * (1 + consumers);    //!< of a block: one warpgroup copies
+  //! True where consumers share all keys and have a part of the head dim each; else each has its
+  //! own keys.
+  static constexpr bool is_wide = query_dim > 128;
   static constexpr int rows = 64;                           //!< keys of one tile
   static constexpr int own_tiles = is_wide ? 1 : consumers; //!< of keys, and of values
   static constexpr int keys = own_tiles * rows;             //!< of a block
   static constexpr int step =
-    detail::queries_of_step(kernel_family::hopper, Dim); //!< queries of a stage
+    detail::queries_of_step(kernel_family::hopper, query_dim); //!< queries of a stage
   //! Queries whose weights a consumer makes at once.
   static constexpr int part = is_wide ? 32 : 64;
-  static constexpr int parts = Dim == 64 ? 2 : 1;         //!< of a step that a consumer makes
-  static constexpr int stages = is_wide ? 2 : 3;          //!< steps on the way
-  static constexpr int row_bytes = Dim * 2;               //!< of one query, key, value or dO
-  static constexpr int own_tile_bytes = rows * row_bytes; //!< one tile of keys, or of values
-  static constexpr int own_bytes = 2 * own_tiles * own_tile_bytes; //!< all keys and values
-  static constexpr int tile_bytes = step * row_bytes;              //!< one tile of a stage
+  static constexpr int parts = Dim == 64 ? 2 : 1;   //!< of a step that a consumer makes
+  static constexpr int stages = Dim == 256 ? 2 : 3; //!< steps on the way
+  static constexpr int query_row = detail::row_elements(query_dim) * 2; //!< bytes of a query or key
+  static constexpr int value_row = detail::row_elements(value_dim) * 2; //!< bytes of a value or dO
+  static constexpr int key_tile_bytes = rows * query_row;               //!< one tile of keys
+  static constexpr int value_tile_bytes = rows * value_row;             //!< one tile of values
+  static constexpr int own_bytes = own_tiles * (key_tile_bytes + value_tile_bytes); //!< all of both
+  static constexpr int query_tile_bytes = step * query_row;                         //!< of a stage
+  static constexpr int stage_bytes = query_tile_bytes + step * value_row;           //!< with dO
   //! Gradients of the logits of 64 queries, or their weights.
   static constexpr int gradient_bytes = keys * 64 * 2;
   //! Places for these in a step: one for each part; or one for weights and one for gradients.
@@ -52,8 +56,8 @@ struct hopper_backward_shape {
   //! Bytes of the barriers, and of the numbers about stages.
   static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 20;
   //! Bytes of shared memory that a block takes.
-  static constexpr int shared_bytes = own_bytes + stages * (2 * tile_bytes + number_bytes) +
-                                      2 * places * gradient_bytes + barrier_bytes;
+  static constexpr int shared_bytes =
+    own_bytes + stages * (stage_bytes + number_bytes) + 2 * places * gradient_bytes + barrier_bytes;
   // What setmaxnreg hands over: the launch gives every thread 168.
   static constexpr int copy_registers = Dim == 64 ? 40 : 24;       //!< of a thread that copies
   static constexpr int consumer_registers = Dim == 64 ? 232 : 240; //!< of a thread that multiplies
@@ -77,23 +81,32 @@ template <class Shape>
 struct backward_memory {
   std::uint32_t start; // shared address, a multiple of 1024
 
+  //! From the start to a tile, in the units of descriptors.
+  __device__ static constexpr int own_place(int which, int tile) {
+    return which == 0 ? tile * (Shape::key_tile_bytes / piece_bytes)
+                      : Shape::own_tiles * (Shape::key_tile_bytes / piece_bytes) +
+                          tile * (Shape::value_tile_bytes / piece_bytes);
+  }
+  __device__ static constexpr int step_place(int which, int stage) {
+    return Shape::own_bytes / piece_bytes + stage * (Shape::stage_bytes / piece_bytes) +
+           which * (Shape::query_tile_bytes / piece_bytes);
+  }
+
   __device__ std::uint32_t own(int which, int tile) const {
-    return start + (which * Shape::own_tiles + tile) * Shape::own_tile_bytes;
+    return start + own_place(which, tile) * piece_bytes;
   }
   __device__ std::uint32_t step(int which, int stage) const {
-    return start + Shape::own_bytes + (2 * stage + which) * Shape::tile_bytes;
+    return start + step_place(which, stage) * piece_bytes;
   }
   __device__ std::uint32_t gradients(int turn, int place) const {
     return step(0, Shape::stages) + (turn * Shape::places + place) * Shape::gradient_bytes;
   }
   //! Where tiles begin, in the units of descriptors.
   __device__ std::uint32_t own_piece(int which, int tile) const {
-    return start / piece_bytes +
-           (which * Shape::own_tiles + tile) * (Shape::own_tile_bytes / piece_bytes);
+    return start / piece_bytes + own_place(which, tile);
   }
   __device__ std::uint32_t step_piece(int which, int stage, int part) const {
-    return start / piece_bytes + Shape::own_bytes / piece_bytes +
-           (2 * stage + which) * (Shape::tile_bytes / piece_bytes) +
+    return start / piece_bytes + step_place(which, stage) +
            part * (Shape::part * panel_row_bytes / piece_bytes);
   }
   __device__ std::uint32_t gradient_piece(int turn, int place) const {
@@ -173,13 +186,13 @@ struct backward_consumer {
   __forceinline__ __device__ void release(int stage) const {
     arrive_warp(memory.empty(stage), lane() == 0);
   }
-  //! Products of own tile `which` with a part of that of a stage.
-  template <class Element, int Count>
-  __forceinline__ __device__ void start(float (&d)[Count], int which, int stage, int part) const {
-    start_rows<Element, Shape::dim, Shape::step>(
+  //! Products of own tile Which with a part of that of a stage.
+  template <class Element, int Which, int Count>
+  __forceinline__ __device__ void start(float (&d)[Count], int stage, int part) const {
+    start_rows<Element, Which == 0 ? Shape::query_dim : Shape::value_dim, Shape::step>(
       d,
-      describe_tile(memory.own_piece(which, Shape::is_wide ? 0 : consumer()), 16),
-      describe_tile(memory.step_piece(which, stage, part), 16));
+      describe_tile(memory.own_piece(Which, Shape::is_wide ? 0 : consumer()), 16),
+      describe_tile(memory.step_piece(Which, stage, part), 16));
   }
 };
 

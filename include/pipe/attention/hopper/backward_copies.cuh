@@ -9,6 +9,7 @@
 #include <pipe/attention/kernel/query_order.cuh>
 #include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/query_sums.hpp>
+#include <pipe/config.hpp>
 
 #include <cstdint>
 #include <type_traits>
@@ -31,40 +32,37 @@ __device__ inline void tell_numbers(std::uint32_t to, float const* from, int lan
 //! in a register from one tile to the next.
 //! @param index of the tile of keys
 template <class Shape, class Call>
-__device__ inline tile_cover
-cover_of(Call const& c, backward_memory<Shape> const& memory, int head, int step, int index) {
+PIPELINING_HOST_DEVICE inline tile_cover
+cover_of(Call const& c, int batch, int head, int step, int index) {
   int const query = step * Shape::step;
   int const key = index * Shape::keys;
   int const queries = min(Shape::step, static_cast<int>(c.p.query_length) - query);
   int const keys = min(Shape::keys, static_cast<int>(c.p.key_length) - key);
-  int const query_position = static_cast<int>(c.p.query_offset) + query;
-  int const key_position = static_cast<int>(c.p.key_offset) + key;
-  auto const covered = cover(c.m,
-                             tile_position{read_slot(memory.work()),
-                                           head,
-                                           query_position,
-                                           query_position + queries,
-                                           key_position,
-                                           key_position + keys});
-  return covered == tile_cover::full && (queries < Shape::step || keys < Shape::keys)
-           ? tile_cover::partial
-           : covered;
+  int const at_query = static_cast<int>(c.p.query_offset) + query;
+  int const at_key = static_cast<int>(c.p.key_offset) + key;
+  tile_position const at{batch, head, at_query, at_query + queries, at_key, at_key + keys};
+  auto const covered = cover(c.m, at);
+  bool const whole = queries == Shape::step && keys == Shape::keys;
+  return covered == tile_cover::full && !whole ? tile_cover::partial : covered;
 }
 
-//! The first step that sees a tile of keys at most, and one after the last.
+//! The first step that sees a tile of keys at most, and one after the last; of a mask that does not
+//! say, all.
+//! @param steps of the queries of a head
 template <class Shape, class Call>
-__device__ inline position_range
-steps_seen(Call const& c, backward_memory<Shape> const& memory, int head, int index) {
-  int const key = static_cast<int>(c.p.key_offset) + index * Shape::keys;
-  int const end = static_cast<int>(c.p.key_offset + c.p.key_length);
-  int const query = static_cast<int>(c.p.query_offset);
-  auto const seen = c.m.queries_seeing(tile_position{read_slot(memory.work()),
-                                                     head,
-                                                     query,
-                                                     query + static_cast<int>(c.p.query_length),
-                                                     key,
-                                                     min(end, key + Shape::keys)});
-  return {(seen.begin - query) / Shape::step, (seen.end - query + Shape::step - 1) / Shape::step};
+PIPELINING_HOST_DEVICE inline position_range
+steps_seen(Call const& c, int steps, int batch, int head, int index) {
+  if constexpr (band_mask<std::remove_cvref_t<decltype(c.m)>>) {
+    int const key = static_cast<int>(c.p.key_offset) + index * Shape::keys;
+    int const end = static_cast<int>(c.p.key_offset + c.p.key_length);
+    int const query = static_cast<int>(c.p.query_offset);
+    int const query_end = query + static_cast<int>(c.p.query_length);
+    tile_position const at{batch, head, query, query_end, key, min(end, key + Shape::keys)};
+    auto const seen = c.m.queries_seeing(at);
+    return {(seen.begin - query) / Shape::step, (seen.end - query + Shape::step - 1) / Shape::step};
+  } else {
+    return {0, steps};
+  }
 }
 
 //! Starts to copy a step to a stage and says what the stage holds; by one lane.
@@ -82,10 +80,12 @@ __device__ __forceinline__ void bring_step(Call const& c,
   write_slot(memory.slot(stage), told);
   write_slot(memory.head(stage), head);
   write_slot(memory.sums(stage), sums.first_step(c.p, batch, head) + step);
-  arrive_expecting(memory.full(stage), 2 * Shape::tile_bytes);
+  arrive_expecting(memory.full(stage), Shape::stage_bytes);
   tile_place const from{step * Shape::step, head, batch};
-  load_tile(memory.step(0, stage), maps.query, from, memory.full(stage));
-  load_tile(memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
+  load_rows<Shape::query_dim, Shape::step>(
+    memory.step(0, stage), maps.query, from, memory.full(stage));
+  load_rows<Shape::value_dim, Shape::step>(
+    memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
 }
 
 //! The copying warp, which finds the steps. It has few registers next to the registers for masks:
@@ -101,12 +101,15 @@ __device__ inline void copy_for_keys(Call const& c,
     arrive_expecting(memory.own_full(), Shape::own_bytes);
     for (int tile = 0; tile < Shape::own_tiles; ++tile) {
       tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
-      load_tile(memory.own(0, tile), maps.key, at, memory.own_full());
-      load_tile(memory.own(1, tile), maps.value, at, memory.own_full());
+      load_rows<Shape::query_dim, Shape::rows>(
+        memory.own(0, tile), maps.key, at, memory.own_full());
+      load_rows<Shape::value_dim, Shape::rows>(
+        memory.own(1, tile), maps.value, at, memory.own_full());
     }
   }
   __syncwarp();
   ring_place<Shape::stages> place;
+  auto const batch = [&] { return read_slot(memory.work()); };
   auto const tile = [&] { return read_slot(memory.work() + 8) / Shape::keys; };
   constexpr bool is_band = band_mask<std::remove_cvref_t<decltype(c.m)>>;
   auto const first_member = [&](int part) { return group_of(c.p) * part / sums.parts; };
@@ -115,16 +118,10 @@ __device__ inline void copy_for_keys(Call const& c,
        member < first_member(read_slot(memory.work() + 16) + 1);
        ++member) {
     auto const head = [&] { return read_slot(memory.work() + 4) * group_of(c.p) + member; };
-    int step = 0;
-    int steps = sums.steps;
-    if constexpr (is_band) {
-      auto const seen = steps_seen(c, memory, head(), tile());
-      step = seen.begin;
-      steps = seen.end;
-    }
+    auto const seen = steps_seen<Shape>(c, sums.steps, batch(), head(), tile());
 #pragma unroll 1
-    for (; step < steps; ++step) {
-      auto const covered = cover_of(c, memory, head(), step, tile());
+    for (int step = seen.begin; step < seen.end; ++step) {
+      auto const covered = cover_of<Shape>(c, batch(), head(), step, tile());
       if (__all_sync(0xffffffffu, covered == tile_cover::skip)) {
         continue;
       }
@@ -137,7 +134,7 @@ __device__ inline void copy_for_keys(Call const& c,
       if constexpr (Order == query_order::kept) {
         int const tiles = (static_cast<int>(c.p.key_length) + Shape::keys - 1) / Shape::keys;
         int const before = tile_before<is_band>(tile(), tiles, thread_anew() % 32, [&](int other) {
-          return cover_of(c, memory, head(), step, other) != tile_cover::skip;
+          return cover_of<Shape>(c, batch(), head(), step, other) != tile_cover::skip;
         });
         if (is_first_lane) {
           write_slot(memory.after(place.stage), before);

@@ -79,19 +79,25 @@ struct key_steps {
   }
 
   //! Adds what this consumer has of the dQ of a stage.
+  //! @param first of its columns; at head dim 64, where it has half of the queries, 0 or 64
   template <int Count>
-  __forceinline__ __device__ void add_queries(float const (&of_query)[Count], int stage) {
+  __forceinline__ __device__ void
+  add_queries(float const (&of_query)[Count], int stage, int first) {
     if constexpr (Order == query_order::kept) {
       wait_for(walk.memory.turn(), order_parity);
       order_parity ^= 1;
     }
-    auto* const to =
-      sums.sums +
-      static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) * (shape::step * Dim) +
-      thread_anew() * 4 + walk.consumer() * (Count * 128 - 128 * 4);
+    auto* const to = sums.sums +
+                     static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) *
+                       (shape::step * shape::query_dim) +
+                     thread_anew() * 4 + (first * 64 - walk.consumer() * (128 * 4));
 #pragma unroll
     for (int n = 0; n < Count / 4; ++n) {
-      add_four(to + n * 128 * 4, of_query + 4 * n);
+      // Of heads that are not whole panels the second consumer has the rest.
+      constexpr int rest = shape::query_dim % panel_width / 8;
+      if (rest == 0 || n < rest || walk.consumer() == 0) {
+        add_four(to + n * 128 * 4, of_query + 4 * n);
+      }
     }
     if constexpr (Order == query_order::kept) {
       arrive_warp(walk.memory.added(), walk.lane() == 0);
@@ -147,7 +153,7 @@ struct key_steps {
 
 //! Runs all steps of a consumer: sums up the gradients of its keys, in visit_steps, and adds them
 //! to the running gradients, which stay as they are where there is no step.
-//! @param me has steps, of_key, of_value, visit_steps, and the column where its sums begin
+//! @param me has steps, of_key, of_value, visit_steps, and the columns where its sums begin
 template <class Consumer>
 __forceinline__ __device__ void run_consumer(Consumer& me) {
   auto const& steps = me.steps;
@@ -167,9 +173,8 @@ __forceinline__ __device__ void run_consumer(Consumer& me) {
   }
   steps.wait_for_part();
   if (has_steps) {
-    int const column = me.column();
-    steps.add_to(steps.c.t.key_gradient, me.of_key, steps.c.scale, column);
-    steps.add_to(steps.c.t.value_gradient, me.of_value, 1.0f, column);
+    steps.add_to(steps.c.t.key_gradient, me.of_key, steps.c.scale, me.key_column());
+    steps.add_to(steps.c.t.value_gradient, me.of_value, 1.0f, me.value_column());
   }
   steps.hand_on_part();
 }

@@ -2,12 +2,13 @@
 #pragma once
 
 //! @file
-//! @brief Consumers of the backward kernel for Hopper at head dim 256.
+//! @brief Consumers of the backward kernel for Hopper above head dim 128.
 //!
 //! A warpgroup's registers hold dK and dV of 64 keys for half of the head dim, so both consumers
 //! have the same keys: each makes the weights of half of the queries of a step, puts weights and
-//! gradients of the logits in shared memory, and then multiplies those of all queries with its half
-//! of the head dim.
+//! gradients of the logits in shared memory, and then multiplies those of all queries with its part
+//! of the head dim: half of 256. Of 192 with values of 128 one has 128 columns of dQ and dK, the
+//! other the last 64 and all of dV: as many products each.
 //! @source Shah et al. 2024 (FlashAttention-3): two warpgroups share dK and dV of a narrow tile at
 //! head dim 256
 
@@ -20,18 +21,20 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! One consumer: half of the head dim.
-template <query_order Order, class Element, mask Mask, score Score>
+//! One consumer: a part of the head dim.
+//! @tparam Share number of the consumer where parts differ, else -1
+template <int Dim, int Share, query_order Order, class Element, mask Mask, score Score>
 struct wide_key_consumer {
-  using shape = hopper_backward_shape<256>;
-  static constexpr int half = shape::dim / 2;
+  using shape = hopper_backward_shape<Dim>;
+  static constexpr int key_width = Share == 1 ? 64 : 128;  // columns of dQ and dK
+  static constexpr int value_width = Share == 0 ? 0 : 128; // columns of dV
   enum place : std::uint8_t { of_weights, of_gradients };
 
-  key_steps<shape::dim, Order, Element, Mask, Score> steps;
-  int turn = 0;             // which places a step takes
-  float of_key[half / 2];   // [64, half] of the warpgroup, not yet times scale
-  float of_value[half / 2]; // [64, half]
-  float of_query[half / 2]; // [64, half] of dQ of a step, not yet times scale
+  key_steps<Dim, Order, Element, Mask, Score> steps;
+  int turn = 0;                                           // which places a step takes
+  float of_key[key_width / 2];                            // [64, key_width], not yet times scale
+  float of_value[value_width == 0 ? 1 : value_width / 2]; // [64, value_width]
+  float of_query[key_width / 2]; // [64, key_width] of dQ of a step, not yet times scale
 
   //! Puts this consumer's queries where products read them: a row for each key, a panel of queries.
   __forceinline__ __device__ void keep(std::uint32_t const (&packed)[8], place where) {
@@ -45,17 +48,24 @@ struct wide_key_consumer {
     }
   }
 
-  //! The panels of this consumer in a tile of 64 rows.
-  __forceinline__ __device__ std::uint32_t panels_of(std::uint32_t tile) const {
-    constexpr int bytes = 64 * panel_row_bytes;
-    return describe_tile(tile + steps.walk.consumer() * (half / panel_width * bytes / piece_bytes),
-                         bytes);
+  //! Where this consumer's columns begin.
+  __forceinline__ __device__ int key_column() const {
+    return Share == -1 ? steps.walk.consumer() * 128 : Share * 128;
+  }
+  __forceinline__ __device__ int value_column() const {
+    return Share == -1 ? steps.walk.consumer() * 128 : 0;
   }
 
-  //! Starts dQ: gradients [64 queries, 64 keys] times keys [64, half].
+  //! The panels from a column on in a tile of 64 rows.
+  __forceinline__ __device__ static std::uint32_t panels_of(std::uint32_t tile, int column) {
+    constexpr int bytes = 64 * panel_row_bytes;
+    return describe_tile(tile + column * (bytes / panel_width / piece_bytes), bytes);
+  }
+
+  //! Starts dQ: gradients [64 queries, 64 keys] times keys [64, key_width].
   __forceinline__ __device__ void start_queries() {
     auto const gradients = describe_tile(steps.walk.memory.gradient_piece(turn, of_gradients), 16);
-    auto const keys = panels_of(steps.walk.memory.own_piece(0, 0));
+    auto const keys = panels_of(steps.walk.memory.own_piece(0, 0), key_column());
 #pragma unroll
     for (int n = 0; n < shape::keys / 16; ++n) {
       start_product<Element, true, true>(of_query,
@@ -66,11 +76,13 @@ struct wide_key_consumer {
     end_products();
   }
 
-  //! Starts sum += what a place has [64 keys, 64 queries] times queries, or dO, [64, half].
-  __forceinline__ __device__ void start_keys(float (&sum)[half / 2], place where, int stage) {
+  //! Starts sum += what a place has [64 keys, 64 queries] times columns of queries, or of dO.
+  template <int Count>
+  __forceinline__ __device__ void
+  start_keys(float (&sum)[Count], place where, int stage, int column) {
     auto const left = describe_tile(steps.walk.memory.gradient_piece(turn, where), 16);
     auto const right =
-      panels_of(steps.walk.memory.step_piece(where == of_weights ? 1 : 0, stage, 0));
+      panels_of(steps.walk.memory.step_piece(where == of_weights ? 1 : 0, stage, 0), column);
 #pragma unroll
     for (int n = 0; n < shape::step / 16; ++n) {
       start_product<Element, false, true>(
@@ -85,7 +97,7 @@ struct wide_key_consumer {
     float d[16];
     std::uint32_t packed[8];
     before_products();
-    steps.walk.template start<Element>(d, 1, stage, part);
+    steps.walk.template start<Element, 1>(d, stage, part);
     wait_for_products<1>(s);
     steps.weigh(s, packed, stage, part, told);
     keep(packed, of_weights);
@@ -99,25 +111,28 @@ struct wide_key_consumer {
   //! Starts all that follows from the weights of a step.
   __forceinline__ __device__ void start_sums(int stage) {
     start_queries();
-    start_keys(of_value, of_weights, stage);
-    start_keys(of_key, of_gradients, stage);
+    if constexpr (value_width != 0) {
+      start_keys(of_value, of_weights, stage, value_column());
+    }
+    start_keys(of_key, of_gradients, stage, key_column());
     turn ^= 1;
   }
 
   //! All steps of queries from the first one on.
   __forceinline__ __device__ void visit_steps(int told) {
+    constexpr int of_values = value_width == 0 ? 0 : 1; // groups of products
     float s[16];
     int stage = steps.walk.take();
     before_products();
-    steps.walk.template start<Element>(s, 0, stage, steps.walk.consumer());
+    steps.walk.template start<Element, 0>(s, stage, steps.walk.consumer());
     visit_step(s, stage, told);
     for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
       int const next = steps.walk.take();
       before_products();
       start_sums(stage);
-      steps.walk.template start<Element>(s, 0, next, steps.walk.consumer());
-      wait_for_products<3>(of_query);
-      steps.add_queries(of_query, stage);
+      steps.walk.template start<Element, 0>(s, next, steps.walk.consumer());
+      wait_for_products<2 + of_values>(of_query);
+      steps.add_queries(of_query, stage, key_column());
       wait_for_products<1>(of_value);
       wait_for_products<1>(of_key);
       steps.walk.release(stage);
@@ -126,16 +141,11 @@ struct wide_key_consumer {
     }
     before_products();
     start_sums(stage);
-    wait_for_products<2>(of_query);
-    steps.add_queries(of_query, stage);
+    wait_for_products<1 + of_values>(of_query);
+    steps.add_queries(of_query, stage, key_column());
     wait_for_products<0>(of_value);
     wait_for_products<0>(of_key);
     steps.walk.release(stage);
-  }
-
-  //! Of the head dim, where its sums begin.
-  __forceinline__ __device__ int column() const {
-    return steps.walk.consumer() * half;
   }
 };
 

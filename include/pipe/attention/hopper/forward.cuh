@@ -34,7 +34,6 @@ template <int Dim, class Element, mask Mask, score Score, class Splits>
 struct hopper_consumer {
   using shape = hopper_forward_shape<Dim, Score>;
   using call = forward_call<Element, Mask, Score>;
-  static constexpr int panels = Dim / panel_width;
   static constexpr bool is_plain = std::is_same_v<Score, plain>;
   static constexpr bool is_split = !std::is_same_v<Splits, no_key_splits>;
 
@@ -48,7 +47,7 @@ struct hopper_consumer {
   ring_place<shape::stages> key;
   ring_place<shape::stages> value;
   std::uint32_t query_parity;
-  float output[Dim / 2];                  // [64, Dim] of the warpgroup, not yet divided by the sum
+  float output[shape::value_dim / 2];     // [64, value_dim], not yet divided by the sum
   std::uint32_t weights[shape::keys / 4]; // [64, keys] of the last tile
   row_pair state;
 
@@ -88,7 +87,7 @@ struct hopper_consumer {
   }
 
   __forceinline__ __device__ void start_logits(float (&s)[shape::keys / 2]) const {
-    start_rows<Element, Dim, shape::keys>(
+    start_rows<Element, shape::query_dim, shape::keys>(
       s, describe_tile(queries, 16), describe_tile(memory.key_piece(key.stage), 16));
   }
   __forceinline__ __device__ void start_output() {
@@ -141,7 +140,7 @@ struct hopper_consumer {
       state.base[half] = some ? lse * log2_of_e : 0.0f;
       state.sum[half] = some && column() == 0 ? 1.0f : 0.0f;
 #pragma unroll
-      for (int n = 0; n < Dim / 8; ++n) {
+      for (int n = 0; n < shape::value_dim / 8; ++n) {
         float2 before{0, 0};
         if (some) {
           before = unpack<Element>(*reinterpret_cast<std::uint32_t const*>(
@@ -223,7 +222,7 @@ struct hopper_consumer {
         c.t.log_sum_exp.at(batch, head, first + r) = log_sum_exp(sum, half);
       }
 #pragma unroll
-      for (int n = 0; n < Dim / 8; ++n) {
+      for (int n = 0; n < shape::value_dim / 8; ++n) {
         output[4 * n + 2 * half] *= share;
         output[4 * n + 2 * half + 1] *= share;
       }
@@ -232,7 +231,8 @@ struct hopper_consumer {
     show_to_copies();
     meet_warpgroup(consumer());
     if (threadIdx.x % 128 == 0) {
-      store_tile(maps.output, {first + consumer() * shape::rows, head, batch}, tile);
+      store_rows_of_tile<shape::value_dim, shape::rows>(
+        maps.output, {first + consumer() * shape::rows, head, batch}, tile);
       wait_for_stores_to_read();
       arrive(memory.query_empty());
     }
@@ -261,8 +261,8 @@ struct hopper_consumer {
           splits.log_sum_exp[at] = log_sum_exp(sum, half);
         }
 #pragma unroll
-        for (int n = 0; n < Dim / 8; ++n) {
-          *reinterpret_cast<float2*>(splits.output + at * Dim + n * 8 + column()) = {
+        for (int n = 0; n < shape::value_dim / 8; ++n) {
+          *reinterpret_cast<float2*>(splits.output + at * shape::value_dim + n * 8 + column()) = {
             output[4 * n + 2 * half] * share, output[4 * n + 2 * half + 1] * share};
         }
       }

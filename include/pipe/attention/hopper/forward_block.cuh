@@ -5,11 +5,13 @@
 //! @brief Tile sizes and shared memory of the forward kernel for Hopper, and what it shares with
 //! backward: the rings of stages, the order of work and of tiles.
 
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/hopper/products.cuh>
 #include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
+#include <pipe/config.hpp>
 
 #include <cuda.h>
 
@@ -19,33 +21,40 @@
 namespace pipelining::inline v0_3::attention {
 
 //! @brief Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into its
-//! registers without spills. Scores beside plain need some registers themselves. At 64 the
+//! registers without spills. Scores beside plain need some registers themselves. Below 128 the
 //! exponentials take as long as the products, and a third consumer keeps both busy.
 template <int Dim, score Score = plain>
 struct hopper_forward_shape {
-  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
-                "attention::hopper_forward_shape: the head dim must be 64, 128 or 256, because "
-                "tiles are laid out for these");
+  static_assert(detail::are_kernel_dims(Dim),
+                "attention::hopper_forward_shape: the head dim must be 64, 80, 96, 112, 128, 256 "
+                "or head_dims(192, 128), because tiles of other widths are not laid out");
+  static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
+  static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
   //! Warpgroups that multiply.
-  static constexpr int consumers = Dim == 64 && std::is_same_v<Score, plain> ? 3 : 2;
+  static constexpr int consumers = Dim < 128 && std::is_same_v<Score, plain> ? 3 : 2;
   static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
   static constexpr int rows = 64;                       //!< queries of one consumer
   static constexpr int queries = consumers * rows;      //!< of a block
   //! Keys of one tile.
   static constexpr int keys = Dim == 64                       ? 128
                               : !std::is_same_v<Score, plain> ? 64
-                              : Dim == 128                    ? 128
+                              : Dim < 128                     ? 96
+                              : Dim != 256                    ? 128
                                                               : 80;
   //! Tiles of keys, and of values, on the way.
-  static constexpr int stages = Dim * keys > 128 * 64 ? 2 : 4;
-  static constexpr int row_bytes = Dim * 2;                      //!< of one query, key or value
-  static constexpr int consumer_bytes = rows * row_bytes;        //!< queries of one consumer
-  static constexpr int query_bytes = consumers * consumer_bytes; //!< of all queries of a block
-  static constexpr int key_bytes = keys * row_bytes; //!< of one tile of keys, or of values
+  static constexpr int stages = detail::row_elements(query_dim) * keys <= 128 * 64 ? 4
+                                : consumers == 3                                   ? 3
+                                                                                   : 2;
+  static constexpr int row_bytes = detail::row_elements(query_dim) * 2; //!< of a query or key
+  static constexpr int consumer_bytes = rows * row_bytes;               //!< queries of one
+  static constexpr int query_bytes = consumers * consumer_bytes;        //!< of a block
+  static constexpr int key_bytes = keys * row_bytes;                    //!< of a tile of keys
+  static constexpr int value_bytes = keys * detail::row_elements(value_dim) * 2; //!< of values
   //! of the barriers, the numbers of tiles and those of the work
   static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages + 4 * 5;
   //! Bytes of shared memory that a block takes.
-  static constexpr int shared_bytes = query_bytes + 2 * stages * key_bytes + barrier_bytes;
+  static constexpr int shared_bytes =
+    query_bytes + stages * (key_bytes + value_bytes) + barrier_bytes;
   // What setmaxnreg hands over: the launch gives every thread 168, or 128 of four warpgroups.
   static constexpr int copy_registers = consumers == 3 ? 32 : 40; //!< of a thread that copies
   //! Of a thread that multiplies.
@@ -81,15 +90,19 @@ struct hopper_memory {
     return start / piece_bytes + shape::query_bytes / piece_bytes +
            stage * (shape::key_bytes / piece_bytes);
   }
-  __device__ std::uint32_t value_piece(int stage) const { return key_piece(shape::stages + stage); }
+  __device__ std::uint32_t value_piece(int stage) const {
+    return key_piece(shape::stages) + stage * (shape::value_bytes / piece_bytes);
+  }
   __device__ std::uint32_t query(int consumer) const {
     return start + consumer * shape::consumer_bytes;
   }
   __device__ std::uint32_t key(int stage) const {
     return start + shape::query_bytes + stage * shape::key_bytes;
   }
-  __device__ std::uint32_t value(int stage) const { return key(shape::stages + stage); }
-  __device__ std::uint32_t barrier(int n) const { return key(2 * shape::stages) + 8 * n; }
+  __device__ std::uint32_t value(int stage) const {
+    return key(shape::stages) + stage * shape::value_bytes;
+  }
+  __device__ std::uint32_t barrier(int n) const { return value(shape::stages) + 8 * n; }
   __device__ std::uint32_t query_full() const { return barrier(0); }
   __device__ std::uint32_t query_empty() const { return barrier(1); }
   __device__ std::uint32_t key_full(int stage) const { return barrier(2 + stage); }
@@ -143,24 +156,34 @@ struct piece_order {
   std::int32_t heads = 0;
 };
 
-//! The piece of work that this block does after piece `last`, -1 before the first; at least `count`
-//! where there is none. Whoever is free takes the next one: a block that starts late, next to a
-//! kernel that holds multiprocessors, finds nothing left.
-__device__ __forceinline__ int take_piece(piece_order const& order, int count, int last) {
+//! The piece of work that a block of `blocks` does after piece `last`, -1 before the first; at
+//! least `count` where there is none. Whoever is free takes the next one: a block that starts late,
+//! next to a kernel that holds multiprocessors, finds nothing left.
+//! @param add_one to the count of pieces that were taken; gives the number before
+template <class Add>
+PIPELINING_HOST_DEVICE __forceinline__ int next_piece(
+  piece_order const& order, int count, int last, int block, int blocks, Add const& add_one) {
   if (order.taken == nullptr) {
-    return last < 0 ? static_cast<int>(blockIdx.x) : count;
+    return last < 0 ? block : count;
   }
-  int const n = static_cast<int>(atomicAdd(order.taken, 1u));
-  if (n == count + static_cast<int>(gridDim.x) - 1) { // nobody asks after this block
+  int const n = static_cast<int>(add_one());
+  if (n == count + blocks - 1) { // nobody asks after this block
     *order.taken = 0;
   }
   return n;
 }
 
+//! The same for the block that asks.
+__device__ __forceinline__ int take_piece(piece_order const& order, int count, int last) {
+  auto const add_one = [&] { return atomicAdd(order.taken, 1u); };
+  auto const block = static_cast<int>(blockIdx.x);
+  return next_piece(order, count, last, block, static_cast<int>(gridDim.x), add_one);
+}
+
 //! Work that a piece is. Late queries, which see most keys where a mask is causal, go first.
 //! @param tiles of the queries of a head
 template <int Queries>
-__device__ __forceinline__ hopper_work
+PIPELINING_HOST_DEVICE __forceinline__ hopper_work
 work_of(parameters const& p, piece_order const& order, int splits, int tiles, int n) {
   int const heads = static_cast<int>(p.heads);
   int const whole = n / splits;
@@ -183,7 +206,7 @@ work_of(parameters const& p, piece_order const& order, int splits, int tiles, in
 //! asked for.
 //! @param splits parts of the keys
 template <int Queries, int Keys, class Call, class Visit>
-__device__ __forceinline__ void
+PIPELINING_HOST_DEVICE __forceinline__ void
 each_key_tile(Call const& c, hopper_work const& work, int splits, Visit const& visit) {
   int const length = static_cast<int>(c.p.key_length);
   int const keys = static_cast<int>(c.p.key_offset);

@@ -47,21 +47,24 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
     tell_work(memory, work);
     arrive_expecting(memory.query_full(), shape::query_bytes);
     for (int consumer = 0; consumer < shape::consumers; ++consumer) {
-      load_tile(memory.query(consumer),
-                maps.query,
-                {work.first + consumer * shape::rows, work.head, work.batch},
-                memory.query_full());
+      load_rows<shape::query_dim, shape::rows>(
+        memory.query(consumer),
+        maps.query,
+        {work.first + consumer * shape::rows, work.head, work.batch},
+        memory.query_full());
     }
     each_key_tile<shape::queries, shape::keys>(c, work, splits.count, [&](int tile, bool whole) {
       tile_place const at{tile * shape::keys, work.key_head, work.batch};
       wait_for(memory.key_empty(key.stage), key.parity ^ 1);
       write_slot(memory.slot(key.stage), 2 * tile + (whole ? 0 : 1));
       arrive_expecting(memory.key_full(key.stage), shape::key_bytes);
-      load_tile(memory.key(key.stage), maps.key, at, memory.key_full(key.stage));
+      load_rows<shape::query_dim, shape::keys>(
+        memory.key(key.stage), maps.key, at, memory.key_full(key.stage));
       key.advance();
       wait_for(memory.value_empty(value.stage), value.parity ^ 1);
-      arrive_expecting(memory.value_full(value.stage), shape::key_bytes);
-      load_tile(memory.value(value.stage), maps.value, at, memory.value_full(value.stage));
+      arrive_expecting(memory.value_full(value.stage), shape::value_bytes);
+      load_rows<shape::value_dim, shape::keys>(
+        memory.value(value.stage), maps.value, at, memory.value_full(value.stage));
       value.advance();
     });
     wait_for(memory.key_empty(key.stage), key.parity ^ 1);

@@ -86,6 +86,37 @@ load_tile(std::uint32_t to, CUtensorMap const& from, tile_place at, std::uint32_
                : "memory");
 }
 
+//! The same for 64 elements of a head from `column` on, of a tensor whose heads are not whole
+//! panels.
+__device__ inline void load_panel(
+  std::uint32_t to, CUtensorMap const& from, int column, tile_place at, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%7, %4, %3, %5, %6}], [%2];" ::"r"(to),
+               "l"(&from),
+               "r"(barrier),
+               "r"(0),
+               "r"(at.position),
+               "r"(at.head),
+               "r"(at.batch),
+               "r"(column)
+               : "memory");
+}
+
+//! Starts to copy a tile of Rows rows: in one copy, or panel by panel where heads are not whole
+//! panels.
+template <int Dim, int Rows>
+__device__ __forceinline__ void
+load_rows(std::uint32_t to, CUtensorMap const& from, tile_place at, std::uint32_t barrier) {
+  if constexpr (Dim % 64 == 0) {
+    load_tile(to, from, at, barrier);
+  } else {
+#pragma unroll
+    for (int column = 0; column < Dim; column += 64) {
+      load_panel(to + column * Rows * 2, from, column, at, barrier);
+    }
+  }
+}
+
 //! Starts to copy a tile from shared memory to memory; leaves what lies outside the tensor alone.
 __device__ inline void store_tile(CUtensorMap const& to, tile_place at, std::uint32_t from) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
@@ -96,6 +127,34 @@ __device__ inline void store_tile(CUtensorMap const& to, tile_place at, std::uin
                "r"(at.head),
                "r"(at.batch)
                : "memory");
+}
+
+//! The same for 64 elements of a head, see load_panel.
+__device__ inline void
+store_panel(CUtensorMap const& to, int column, tile_place at, std::uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
+               "[%0, {%6, %3, %2, %4, %5}], [%1];" ::"l"(&to),
+               "r"(from),
+               "r"(0),
+               "r"(at.position),
+               "r"(at.head),
+               "r"(at.batch),
+               "r"(column)
+               : "memory");
+}
+
+//! Stores a tile of Rows rows, see load_rows.
+template <int Dim, int Rows>
+__device__ __forceinline__ void
+store_rows_of_tile(CUtensorMap const& to, tile_place at, std::uint32_t from) {
+  if constexpr (Dim % 64 == 0) {
+    store_tile(to, at, from);
+  } else {
+#pragma unroll
+    for (int column = 0; column < Dim; column += 64) {
+      store_panel(to, column, at, from + column * Rows * 2);
+    }
+  }
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 

@@ -24,6 +24,8 @@ namespace detail {
 
 //! A tensor [batch, length, heads, dim] as five dimensions, innermost first: 64 elements of
 //! a panel, length, panels of a head, heads, batch. A box is `rows` tokens of one head, all panels.
+//! Where heads are not whole panels, the first dimension is that of the head, the third has one
+//! element, and a box is `rows` tokens of 64 elements: those beyond the head are zeros.
 struct tiled_tensor {
   static constexpr unsigned rank = 5;  //!< dimensions
   void* base = nullptr;                //!< the first element, aligned to 16 bytes
@@ -74,10 +76,12 @@ describe_tensor(char const* name, tensor_view<Element> const& view, std::uint32_
   auto const size_of = [](std::int64_t size) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1));
   };
-  auto const panels = static_cast<std::uint32_t>(view.dim) / panel;
+  auto const dim = static_cast<std::uint32_t>(view.dim);
+  bool const is_whole = dim % panel == 0;
+  auto const panels = is_whole ? dim / panel : 1;
   tiled_tensor out;
   out.base = const_cast<std::remove_const_t<Element>*>(view.data);
-  out.size[0] = panel;
+  out.size[0] = is_whole ? panel : dim;
   out.size[1] = size_of(view.length);
   out.size[2] = panels;
   out.size[3] = size_of(view.heads);

@@ -165,22 +165,21 @@ void pack_rows(parameters const& p,
     auto const r = last_first ? rows.end - 1 - local : rows.begin + local;
     Element const* const source =
       from.row(rows.batch, r / p.group(), rows.key_head * p.group() + r % p.group());
-    for (std::int64_t d = 0; d < p.head_dim; ++d) {
-      to[local * p.head_dim + d] = factor * static_cast<Real>(source[d]);
+    for (std::int64_t d = 0; d < from.dim; ++d) {
+      to[local * from.dim + d] = factor * static_cast<Real>(source[d]);
     }
   }
 }
 
 //! Copies the keys of a tile to [tile_keys, dim].
 template <class Element, class Real>
-void pack_keys(parameters const& p,
-               tensor_view<Element const> const& from,
+void pack_keys(tensor_view<Element const> const& from,
                row_block const& rows,
                key_block const& keys,
                Real* to) {
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     Element const* const source = from.row(rows.batch, j, rows.key_head);
-    for (std::int64_t d = 0; d < p.head_dim; ++d) {
+    for (std::int64_t d = 0; d < from.dim; ++d) {
       *to++ = static_cast<Real>(source[d]);
     }
   }
@@ -189,14 +188,13 @@ void pack_keys(parameters const& p,
 //! Copies the keys of a tile to [dim, tile_keys], with zeros where the tile has no key. Some dims
 //! of all keys at a time, so that what is written stays in the cache.
 template <class Element, class Real>
-void pack_keys_across(parameters const& p,
-                      tensor_view<Element const> const& from,
+void pack_keys_across(tensor_view<Element const> const& from,
                       row_block const& rows,
                       key_block const& keys,
                       Real* to) {
   constexpr std::int64_t dims = 8;
-  for (std::int64_t begin = 0; begin < p.head_dim; begin += dims) {
-    auto const end = begin + dims < p.head_dim ? begin + dims : p.head_dim;
+  for (std::int64_t begin = 0; begin < from.dim; begin += dims) {
+    auto const end = begin + dims < from.dim ? begin + dims : from.dim;
     for (std::int64_t j = 0; j < keys.count(); ++j) {
       Element const* const source = from.row(rows.batch, keys.begin + j, rows.key_head);
       for (std::int64_t d = begin; d < end; ++d) {

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Kernel that merges what a forward call found in parts of the keys.
 
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/config.hpp>
@@ -24,7 +25,7 @@ template <int Dim, class Element>
 __device__ inline void merge_splits_block(parameters const& p,
                                           forward_tensors<Element, float> const& t,
                                           key_splits const& splits) {
-  constexpr int per_lane = Dim / 32;
+  constexpr int per_lane = Dim % 32 == 0 ? Dim / 32 : 4; // neighbours
   int const lane = static_cast<int>(threadIdx.x) % 32;
   auto const rows = p.batch * p.heads * p.query_length;
   auto const row = std::int64_t{blockIdx.x} * (merge_threads / 32) + threadIdx.x / 32;
@@ -34,7 +35,9 @@ __device__ inline void merge_splits_block(parameters const& p,
   auto const query = row % p.query_length;
   auto const head = row / p.query_length % p.heads;
   auto const batch = row / p.query_length / p.heads;
-  auto* const out = t.output.row(batch, query, head) + lane * per_lane;
+  int const first = lane * per_lane;
+  bool const there = per_lane * 32 == Dim || first < Dim; // else the lane has none
+  auto* const out = t.output.row(batch, query, head) + first;
   auto& lse = t.log_sum_exp.at(batch, head, query);
   float const before = p.from == carry::in ? lse : -INFINITY;
   float most = before;
@@ -46,20 +49,22 @@ __device__ inline void merge_splits_block(parameters const& p,
   float merged[per_lane];
 #pragma unroll
   for (int d = 0; d < per_lane; ++d) {
-    merged[d] = sum > 0 ? sum * static_cast<float>(out[d]) : 0.0f;
+    merged[d] = there && sum > 0 ? sum * static_cast<float>(out[d]) : 0.0f;
   }
   for (int s = 0; s < splits.count; ++s) {
     float const weight = expf(splits.log_sum_exp[s * rows + row] - base);
-    float const* const part = splits.output + (s * rows + row) * Dim + lane * per_lane;
+    float const* const part = splits.output + (s * rows + row) * Dim + first;
     sum += weight;
 #pragma unroll
     for (int d = 0; d < per_lane; ++d) {
-      merged[d] += weight * part[d];
+      merged[d] += there ? weight * part[d] : 0.0f;
     }
   }
 #pragma unroll
   for (int d = 0; d < per_lane; ++d) {
-    out[d] = static_cast<Element>(sum > 0 ? merged[d] / sum : 0.0f);
+    if (there) {
+      out[d] = static_cast<Element>(sum > 0 ? merged[d] / sum : 0.0f);
+    }
   }
   __syncwarp(); // every lane has read what the first one overwrites
   if (lane == 0) {
@@ -72,7 +77,7 @@ PIPELINING_KERNEL void __launch_bounds__(merge_threads)
   merge_splits_kernel(parameters const __grid_constant__ p,
                       forward_tensors<Element, float> const __grid_constant__ t,
                       key_splits const __grid_constant__ splits) {
-  merge_splits_block<Dim>(p, t, splits);
+  merge_splits_block<value_dim(Dim)>(p, t, splits);
 }
 
 template <int Dim, class Built, class Element>

@@ -7,6 +7,7 @@
 
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/query_sums.hpp>
+#include <pipe/config.hpp>
 
 #include <cstdint>
 
@@ -33,9 +34,9 @@ __device__ __forceinline__ int take_piece(query_sums const& sums) {
 //! so that blocks only wait for pieces taken before theirs; else early keys, which most queries see
 //! where a mask is causal.
 template <query_order Order, int Keys>
-__device__ __forceinline__ key_work work_of_piece(parameters const& p,
-                                                  query_sums const& sums,
-                                                  int n) {
+PIPELINING_HOST_DEVICE __forceinline__ key_work work_of_piece(parameters const& p,
+                                                              query_sums const& sums,
+                                                              int n) {
   int const heads = static_cast<int>(p.key_heads);
   int const length = static_cast<int>(p.key_length);
   int const tiles = (length + Keys - 1) / Keys;

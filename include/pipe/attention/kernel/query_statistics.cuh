@@ -4,6 +4,7 @@
 //! @file
 //! @brief Statistics of a query for backward kernels, before any key: log-sum-exp and dO . O.
 
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
 
@@ -29,13 +30,13 @@ template <int Rows, int Dim, class Call>
 __device__ inline void find_means(
   Call const& c, pair_position block, int first, int row, int rows, float* mean, int lane) {
   using element = std::remove_pointer_t<decltype(c.t.query_gradient.data)>;
-  constexpr int lanes = Dim / 8; // of one row, 16 bytes each
+  constexpr int lanes = lanes_of_row(Dim); // 16 bytes each
 #pragma unroll
   for (int step = 0; step < Rows; step += 32 / lanes) {
     int const line = row + step + lane / lanes;
     float sum = 0;
-    if (line < rows) {
-      auto const place = lane % lanes * 8;
+    auto const place = lane % lanes * 8;
+    if (line < rows && place < Dim) {
       auto const o = *reinterpret_cast<uint4 const*>(
         c.t.output.row(block.batch, first + line, block.head) + place);
       auto const g = *reinterpret_cast<uint4 const*>(

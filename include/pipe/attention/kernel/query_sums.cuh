@@ -5,6 +5,7 @@
 //! @brief Kernels before the backward kernels (zeros, dO . O) and after them: rounding the sums
 //! of dQ to elements.
 
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/kernel/query_statistics.cuh>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
@@ -15,18 +16,24 @@
 namespace pipelining::inline v0_3::attention::detail {
 
 inline constexpr int start_sums_threads = 128;
-inline constexpr int finish_sums_threads = 256;
 
-//! Blocks that round the sums of a step: a thread has eight columns of two rows.
+//! Numbers of dQ in a step.
 template <kernel_family Family, int Dim>
-inline constexpr int finishing_blocks = queries_of_step(Family, Dim) * Dim /
-                                        (16 * finish_sums_threads);
+inline constexpr int numbers_of_step = queries_of_step(Family, query_dim(Dim)) * query_dim(Dim);
+//! Blocks that round the sums of a step, and their threads: a thread has eight columns of two rows.
+template <kernel_family Family, int Dim>
+inline constexpr int finishing_blocks = numbers_of_step<Family, Dim> % 4096 == 0
+                                          ? numbers_of_step<Family, Dim> / 4096
+                                          : (numbers_of_step<Family, Dim> + 8191) / 8192;
+template <kernel_family Family, int Dim>
+inline constexpr int finishing_threads =
+  numbers_of_step<Family, Dim> / 16 / finishing_blocks<Family, Dim>;
 
 //! Before the sums: what is known of the queries of a step, zeros, nobody has added. A block for
 //! each step.
 template <kernel_family Family, int Dim, class Call>
 __device__ inline void start_sums_block(Call const& c, query_sums const& to) {
-  constexpr int step = queries_of_step(Family, Dim);
+  constexpr int step = queries_of_step(Family, query_dim(Dim));
   constexpr int rows_of_warp = step / (start_sums_threads / 32);
   __shared__ float means[step];
   auto const steps = static_cast<unsigned>(to.steps);
@@ -36,11 +43,11 @@ __device__ inline void start_sums_block(Call const& c, query_sums const& to) {
   int const batch = static_cast<int>(blockIdx.x / steps / heads);
   int const thread = static_cast<int>(threadIdx.x);
   int const rows = min(step, static_cast<int>(c.p.query_length) - first);
-  find_means<rows_of_warp, Dim>(
+  find_means<rows_of_warp, value_dim(Dim)>(
     c, {batch, head, 0, 0}, first, thread / 32 * rows_of_warp, rows, means, thread % 32);
   auto const block = static_cast<std::int64_t>(blockIdx.x);
-  auto* const sums = reinterpret_cast<float4*>(to.sums + block * step * Dim);
-  for (int n = thread; n < step * Dim / 4; n += start_sums_threads) {
+  auto* const sums = reinterpret_cast<float4*>(to.sums + block * numbers_of_step<Family, Dim>);
+  for (int n = thread; n < numbers_of_step<Family, Dim> / 4; n += start_sums_threads) {
     sums[n] = {0, 0, 0, 0};
   }
   __syncthreads();
@@ -49,7 +56,7 @@ __device__ inline void start_sums_block(Call const& c, query_sums const& to) {
       thread < rows ? power_of(c.t.log_sum_exp.at(batch, head, first + thread)) : 0.0f;
     reinterpret_cast<float2*>(to.numbers)[block * step + thread] = {lse, means[thread]};
   }
-  constexpr int halves = query_sums::halves(Family, Dim);
+  constexpr int halves = query_sums::halves(Family, query_dim(Dim));
   if (thread < halves) {
     to.after[block * halves + thread] = 0;
     if (block == 0 && thread == 0) {
@@ -63,14 +70,21 @@ __device__ inline void start_sums_block(Call const& c, query_sums const& to) {
   }
 }
 
+//! Whether the portable kernels add to dQ in squares of 32.
+//! @tparam Dim of queries
+template <int Dim>
+inline constexpr bool sums_are_squares = Dim == 64 || Dim == 128 || Dim == 256;
+
 //! Where in the sums of a step a 16 x 8 accumulator lies. The kernels for Hopper have [64 queries,
 //! eight columns, 16 rows, lane, 4], so that a lane adds four neighbours, the others
 //! [32 columns, 32 rows, 16 rows, eight columns, 4, lane], as their instructions add one number of
-//! a lane.
+//! a lane; or [16 rows, eight columns, 4, lane], where head dims have no such squares.
 template <kernel_family Family, int Dim>
 __device__ inline int accumulator_place(int sixteen_rows, int eight_columns) {
   if constexpr (Family == kernel_family::hopper) {
     return ((sixteen_rows / 4 * (Dim / 8) + eight_columns) * 4 + sixteen_rows % 4) * 128;
+  } else if constexpr (!sums_are_squares<Dim>) {
+    return (sixteen_rows * (Dim / 8) + eight_columns) * 128;
   } else {
     int const tile = sixteen_rows / 2 + queries_of_step(Family, Dim) / 32 * (eight_columns / 4);
     return (tile * 8 + sixteen_rows % 2 * 4 + eight_columns % 4) * 128;
@@ -80,21 +94,23 @@ __device__ inline int accumulator_place(int sixteen_rows, int eight_columns) {
 //! After the sums: writes dQ, or adds to it.
 template <kernel_family Family, int Dim, class Element, class Call>
 __device__ inline void finish_sums_block(Call const& c, query_sums const& from) {
-  constexpr int step = queries_of_step(Family, Dim);
+  constexpr int dim = query_dim(Dim);
+  constexpr int step = queries_of_step(Family, dim);
   constexpr unsigned blocks = finishing_blocks<Family, Dim>;
+  constexpr int threads = finishing_threads<Family, Dim>;
   constexpr bool is_lane_first = Family == kernel_family::hopper;
   auto const steps = static_cast<unsigned>(from.steps);
   auto const heads = static_cast<unsigned>(c.p.heads);
   unsigned const number = blockIdx.x / blocks;
   int const head = static_cast<int>(number / steps % heads);
   int const batch = static_cast<int>(number / steps / heads);
-  int const place = static_cast<int>(blockIdx.x % blocks * finish_sums_threads + threadIdx.x);
-  int const columns = place % (Dim / 8);
-  int const line = place / (Dim / 8) % 8;
-  int const rows = place / Dim;
+  int const place = static_cast<int>(blockIdx.x % blocks * threads + threadIdx.x);
+  int const columns = place % (dim / 8);
+  int const line = place / (dim / 8) % 8;
+  int const rows = place / dim;
   int const row = static_cast<int>(number % steps) * step + rows * 16 + line;
-  auto const* const tile = from.sums + static_cast<std::int64_t>(number) * step * Dim +
-                           accumulator_place<Family, Dim>(rows, columns) +
+  auto const* const tile = from.sums + static_cast<std::int64_t>(number) * step * dim +
+                           accumulator_place<Family, dim>(rows, columns) +
                            line * (is_lane_first ? 16 : 4);
   float numbers[4][4]; // [lane][number of an accumulator], or the other way round
 #pragma unroll

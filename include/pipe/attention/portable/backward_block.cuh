@@ -4,6 +4,7 @@
 //! @file
 //! @brief Tile sizes, shared memory and steps of the backward kernel for sm_80 and up.
 
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/kernel/query_order.cuh>
 #include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel_call.hpp>
@@ -18,43 +19,49 @@ namespace pipelining::inline v0_3::attention {
 //! @brief Tile sizes of the backward kernel. Scores beside plain need some registers themselves.
 template <int Dim, score Score = plain>
 struct backward_shape {
-  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
-                "attention::backward_shape: the head dim must be 64, 128 or 256, because tiles of "
-                "other widths are not laid out");
-  static constexpr int warps = Dim == 128 ? 8 : 4;    //!< of a block
-  static constexpr int threads = 32 * warps;          //!< of a block
-  static constexpr int row_tiles = Dim == 64 ? 2 : 1; //!< tiles of 16 keys in a warp
-  static constexpr int keys = warps * row_tiles * 16; //!< of a block
+  static_assert(detail::are_kernel_dims(Dim),
+                "attention::backward_shape: the head dim must be 64, 80, 96, 112, 128, 256 or "
+                "head_dims(192, 128), because tiles of other widths are not laid out");
+  static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
+  static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
+  static constexpr bool wide = query_dim > 128;            //!< registers are short
+  static constexpr int warps = Dim == 64 || wide ? 4 : 8;  //!< of a block
+  static constexpr int threads = 32 * warps;               //!< of a block
+  static constexpr int row_tiles = Dim == 64 ? 2 : 1;      //!< tiles of 16 keys in a warp
+  static constexpr int keys = warps * row_tiles * 16;      //!< of a block
   static constexpr int step =
-    detail::queries_of_step(kernel_family::portable, Dim); //!< queries at once
+    detail::queries_of_step(kernel_family::portable, query_dim); //!< queries at once
   //! Queries whose weights are made at once.
-  static constexpr int part = std::is_same_v<Score, plain> && Dim != 256 ? 32 : 16;
+  static constexpr int part = std::is_same_v<Score, plain> && !wide ? 32 : 16;
   static constexpr int parts = step / part; //!< of a step
   //! True where the logits of a step are made at once: keys are read from shared memory once.
-  static constexpr bool reads_keys_once = Dim == 128 && std::is_same_v<Score, plain>;
+  static constexpr bool reads_keys_once = warps == 8 && std::is_same_v<Score, plain>;
   //! Blocks that share the columns of a head.
-  static constexpr int halves = query_sums::halves(kernel_family::portable, Dim);
-  static constexpr int width = Dim / halves;         //!< columns of dQ, dK and dV in one block
-  static constexpr bool holds_values = Dim != 64;    //!< in registers, not in shared memory
-  static constexpr int key_bytes = keys * Dim * 2;   //!< of keys, and of values
-  static constexpr int query_bytes = step * Dim * 2; //!< of queries, and of dO
-  static constexpr int number_bytes = step * 8;      //!< two floats of each query
-  static constexpr int gradient_columns = 64;        //!< of a key, some unused
+  static constexpr int halves = query_sums::halves(kernel_family::portable, query_dim);
+  static constexpr int key_width = query_dim / halves;   //!< columns of dQ and dK in one block
+  static constexpr int value_width = value_dim / halves; //!< columns of dV in one block
+  static constexpr bool holds_values = Dim != 64;        //!< in registers, not in shared memory
+  static constexpr int key_bytes = keys * detail::row_bytes<query_dim>;    //!< of keys
+  static constexpr int value_bytes = keys * detail::row_bytes<value_dim>;  //!< of values
+  static constexpr int query_bytes = step * detail::row_bytes<query_dim>;  //!< of queries
+  static constexpr int output_bytes = step * detail::row_bytes<value_dim>; //!< of dO
+  static constexpr int number_bytes = step * 8;                      //!< two floats of each query
+  static constexpr int gradient_columns = 64;                        //!< of a key, some unused
   static constexpr int gradient_bytes = keys * gradient_columns * 2; //!< gradients of the logits
   //! True where values that pass to registers lie where the first queries are later.
   static constexpr bool values_lie_on_queries =
-    holds_values && key_bytes > gradient_bytes + query_bytes;
+    holds_values && value_bytes > gradient_bytes + query_bytes;
   static constexpr int slot_bytes = 4 * 16 + 32; //!< what four steps are, and the block's work
   //! Bytes of shared memory that a block takes: queries and their numbers are there twice.
-  static constexpr int shared_bytes = (holds_values ? 1 : 2) * key_bytes + 3 * query_bytes +
-                                      gradient_bytes + 2 * number_bytes + slot_bytes;
+  static constexpr int shared_bytes = key_bytes + (holds_values ? 0 : value_bytes) + output_bytes +
+                                      2 * query_bytes + gradient_bytes + 2 * number_bytes +
+                                      slot_bytes;
 };
 
 namespace detail {
 
-//! Shared memory of a block: keys [keys, Dim]; values likewise, unless they are held in registers;
-//! dO [step, Dim]; gradients of the logits [keys, gradient_columns]; queries of two stages; their
-//! numbers; slots.
+//! Shared memory of a block: keys; values, unless they are held in registers; dO; gradients of the
+//! logits [keys, gradient_columns]; queries of two stages; their numbers; slots.
 template <class Shape>
 struct portable_backward_memory {
   unsigned char* start; // a multiple of 1024
@@ -65,10 +72,11 @@ struct portable_backward_memory {
     return Shape::holds_values ? shared_address(gradients()) : keys() + Shape::key_bytes;
   }
   __device__ std::uint32_t outputs() const {
-    return shared_address(gradients()) - Shape::query_bytes;
+    return shared_address(gradients()) - Shape::output_bytes;
   }
   __device__ unsigned char* gradients() const {
-    return start + (Shape::holds_values ? 1 : 2) * Shape::key_bytes + Shape::query_bytes;
+    return start + Shape::key_bytes + (Shape::holds_values ? 0 : Shape::value_bytes) +
+           Shape::output_bytes;
   }
   __device__ std::uint32_t queries(int stage) const {
     return shared_address(gradients()) + Shape::gradient_bytes + stage * Shape::query_bytes;
@@ -117,7 +125,7 @@ struct backward_block {
   __forceinline__ __device__ int tile() const { return first_key() / shape::keys; }
   __forceinline__ __device__ int first_head() const { return key_head() * group_of(c.p); }
   //! Piece of 16 bytes at which this block's columns of a row begin.
-  __forceinline__ __device__ int first_piece() const { return half() * (shape::width / 8); }
+  __forceinline__ __device__ int first_piece() const { return half() * (shape::key_width / 8); }
 
   //! Step n: 2 * index, + 1 where every pair has to be asked; or no_more_tiles.
   __forceinline__ __device__ int told(unsigned n) const { return read_slot(memory.slot(n, 0)); }
@@ -191,25 +199,27 @@ struct backward_block {
     }
   }
 
-  //! Starts to copy a tile of keys or values.
+  //! Starts to copy the block's keys or values.
+  template <int Columns>
   __forceinline__ __device__ void copy_own(std::uint32_t to,
                                            tensor_view<Element const> const& from) const {
-    copy_tile<shape::keys, Dim, shape::threads>(
+    copy_tile<shape::keys, Columns, shape::threads>(
       to, from, batch(), key_head(), first_key(), static_cast<int>(c.p.key_length), thread_anew());
   }
   //! Starts to copy queries or dO of step n.
+  template <int Columns>
   __forceinline__ __device__ void
   copy_step(unsigned n, std::uint32_t to, tensor_view<Element const> const& from) const {
-    copy_tile<shape::step, Dim, shape::threads>(to,
-                                                from,
-                                                batch(),
-                                                head(n),
-                                                first_query(n),
-                                                static_cast<int>(c.p.query_length),
-                                                thread_anew());
+    copy_tile<shape::step, Columns, shape::threads>(to,
+                                                    from,
+                                                    batch(),
+                                                    head(n),
+                                                    first_query(n),
+                                                    static_cast<int>(c.p.query_length),
+                                                    thread_anew());
   }
   __forceinline__ __device__ void copy_queries(unsigned n) const {
-    copy_step(n, memory.queries(n % 2u), c.t.query);
+    copy_step<shape::query_dim>(n, memory.queries(n % 2u), c.t.query);
     int const thread = thread_anew();
     if (thread < shape::step / 2) {
       copy_16_bytes(shared_address(memory.numbers(n % 2u)) + thread * 16,
@@ -218,7 +228,7 @@ struct backward_block {
     }
   }
   __forceinline__ __device__ void copy_outputs(unsigned n) const {
-    copy_step(n, memory.outputs(), c.t.output_gradient);
+    copy_step<shape::value_dim>(n, memory.outputs(), c.t.output_gradient);
   }
 };
 

@@ -12,6 +12,7 @@
 //! @source Dao 2023 (FlashAttention-2), section 3.1, for the formulas; the order of dQ as in
 //! FlashAttention's deterministic backward
 
+#include <pipe/attention/kernel/query_sums.cuh>
 #include <pipe/attention/portable/backward_block.cuh>
 #include <pipe/attention/portable/backward_weights.cuh>
 #include <pipe/attention/portable/shared_tile.cuh>
@@ -34,6 +35,14 @@ __device__ inline auto columns_of(float (&s)[1][All][4], int first) -> float (&)
   return reinterpret_cast<float(&)[1][Columns][4]>(s[0][first]);
 }
 
+template <int Tiles, int Eights>
+__device__ inline void clear(float (&sum)[Tiles][Eights][4]) {
+#pragma unroll
+  for (int i = 0; i < Tiles * Eights * 4; ++i) {
+    sum[i / 4 / Eights][i / 4 % Eights][i % 4] = 0;
+  }
+}
+
 //! A block and its sums.
 template <int Dim, query_order Order, class Element, mask Mask, score Score>
 struct gradient_sums {
@@ -41,9 +50,9 @@ struct gradient_sums {
   static constexpr int tiles = shape::row_tiles;
 
   backward_block<Dim, Order, Element, Mask, Score> block;
-  held_rows<Dim> values;                    // of the warp's keys, where they are held
-  float of_key[tiles][shape::width / 8][4]; // not yet times scale
-  float of_value[tiles][shape::width / 8][4];
+  held_rows<shape::value_dim> values;           // of the warp's keys, where they are held
+  float of_key[tiles][shape::key_width / 8][4]; // not yet times scale
+  float of_value[tiles][shape::value_width / 8][4];
 
   //! Where the lane's first pair of a part of step n lies.
   __forceinline__ __device__ pair_position first_pair(unsigned n, int part) const {
@@ -61,14 +70,15 @@ struct gradient_sums {
   visit_part(float (&s)[tiles][shape::part / 8][4], unsigned n, int part) {
     auto const& m = block.memory;
     auto const lane = block.lane;
-    auto const first_byte = static_cast<std::uint32_t>(part * shape::part * Dim * 2);
-    auto const queries = m.queries(n % 2u) + first_byte;
-    auto const outputs = m.outputs() + first_byte;
+    int const first_row = part * shape::part;
+    auto const queries = m.queries(n % 2u) + first_row * row_bytes<shape::query_dim>;
+    auto const outputs = m.outputs() + first_row * row_bytes<shape::value_dim>;
     float d[tiles][shape::part / 8][4] = {};
     if constexpr (shape::holds_values) {
-      multiply_held<Element, Dim, shape::part>(d, values, outputs, lane());
+      multiply_held<Element, shape::value_dim, shape::part>(d, values, outputs, lane());
     } else {
-      multiply_rows<Element, Dim, shape::part>(d, m.values(), block.warp_row(), outputs, lane());
+      multiply_rows<Element, shape::value_dim, shape::part>(
+        d, m.values(), block.warp_row(), outputs, lane());
     }
     auto const* const numbers = m.numbers(n % 2u) + (part * shape::part + block.place().column) * 8;
     if (block.told(n) % 2 == 0) {
@@ -94,9 +104,9 @@ struct gradient_sums {
       keep_rows<shape::gradient_columns>(
         m.gradients(), block.warp_row() + r * 16, gradients[r], lane(), part * shape::part / 8);
     }
-    multiply_across<Element, Dim, shape::part, shape::width>(
+    multiply_across<Element, shape::value_dim, shape::part, shape::value_width>(
       of_value, weights, outputs, block.first_piece(), lane());
-    multiply_across<Element, Dim, shape::part, shape::width>(
+    multiply_across<Element, shape::query_dim, shape::part, shape::key_width>(
       of_key, gradients, queries, block.first_piece(), lane());
   }
 
@@ -106,7 +116,8 @@ struct gradient_sums {
     auto const queries = block.memory.queries(n % 2u);
     if constexpr (shape::reads_keys_once) {
       float s[1][shape::step / 8][4] = {};
-      multiply_rows<Element, Dim, shape::step>(s, keys, block.warp_row(), queries, block.lane());
+      multiply_rows<Element, shape::query_dim, shape::step>(
+        s, keys, block.warp_row(), queries, block.lane());
 #pragma unroll
       for (int part = 0; part < shape::parts; ++part) {
         visit_part(columns_of<shape::part / 8>(s, part * shape::part / 8), n, part);
@@ -115,11 +126,26 @@ struct gradient_sums {
 #pragma unroll
       for (int part = 0; part < shape::parts; ++part) {
         float s[tiles][shape::part / 8][4] = {};
-        auto const first = queries + static_cast<std::uint32_t>(part * shape::part * Dim * 2);
-        multiply_rows<Element, Dim, shape::part>(s, keys, block.warp_row(), first, block.lane());
+        auto const first = queries + part * shape::part * row_bytes<shape::query_dim>;
+        multiply_rows<Element, shape::query_dim, shape::part>(
+          s, keys, block.warp_row(), first, block.lane());
         visit_part(s, n, part);
       }
     }
+  }
+
+  //! Waits for the turn of this block to add to the dQ of step n; by a warp.
+  __forceinline__ __device__ void wait_for_turn(unsigned n) const {
+    if constexpr (Order == query_order::kept) {
+      if (block.lane() == 0) {
+        wait_for_tile(block.after(n), block.before(n));
+      }
+      __syncwarp();
+    }
+  }
+  //! Where this lane's sums of dQ of step n begin.
+  __forceinline__ __device__ float* sums_of(unsigned n) const {
+    return block.sums.sums + block.number(n) * (shape::step * shape::query_dim) + block.lane();
   }
 
   //! dQ of step n: 32 queries and 32 columns of this warp.
@@ -127,24 +153,62 @@ struct gradient_sums {
     constexpr int row_groups = shape::step / 32;
     auto const& m = block.memory;
     float of_query[2][4][4] = {};
-    multiply_transposed<Element, shape::keys, shape::gradient_columns, Dim>(
+    multiply_transposed<Element, shape::keys, shape::gradient_columns, shape::query_dim>(
       of_query,
       shared_address(m.gradients()),
       block.warp() % row_groups * 4,
       m.keys(),
       block.first_piece() + block.warp() / row_groups * 4,
       block.lane());
-    if constexpr (Order == query_order::kept) {
-      if (block.lane() == 0) {
-        wait_for_tile(block.after(n), block.before(n));
-      }
-      __syncwarp();
-    }
-    float* const to = block.sums.sums + block.number(n) * (shape::step * Dim) +
-                      (block.half() * shape::warps + block.warp()) * (32 * 32) + block.lane();
+    wait_for_turn(n);
+    float* const to = sums_of(n) + (block.half() * shape::warps + block.warp()) * (32 * 32);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       add_one(to + i * 32, of_query[i / 16][i / 4 % 4][i % 4]);
+    }
+  }
+
+  //! Adds 16 queries of this warp and Groups groups of 16 columns, from `first` on, Apart apart.
+  //! @param whole false: the last group is not there
+  //! @param waits for the turn of this block before it adds
+  template <int Groups, int Apart>
+  __forceinline__ __device__ void
+  add_groups(unsigned n, int first, bool whole, bool waits = true) const {
+    auto const& m = block.memory;
+    int const rows = block.warp() % (shape::step / 16);
+    float of_query[1][2 * Groups][4] = {};
+    multiply_transposed<Element, shape::keys, shape::gradient_columns, shape::query_dim, 2 * Apart>(
+      of_query, shared_address(m.gradients()), rows * 2, m.keys(), first * 2, block.lane(), whole);
+    if (waits) {
+      wait_for_turn(n);
+    }
+    float* const to = sums_of(n) + (rows * (shape::query_dim / 16) + first) * 256;
+#pragma unroll
+    for (int group = 0; group < Groups; ++group) {
+      if (group < Groups - 1 || whole) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          add_one(to + group * (Apart * 256) + i * 32, of_query[0][2 * group + i / 4][i % 4]);
+        }
+      }
+    }
+  }
+
+  //! dQ of step n for head dims that are not made of squares of 32: 16 queries of this warp. Two
+  //! warps share their columns: every other group of 16, or every other two, one after the other,
+  //! where registers are short.
+  __forceinline__ __device__ void add_rows_of_queries(unsigned n) const {
+    constexpr int row_tiles = shape::step / 16;
+    constexpr int groups = shape::query_dim / 16;
+    static_assert(shape::warps == 2 * row_tiles && shape::halves == 1);
+    int const second = block.warp() / row_tiles;
+    if constexpr (shape::wide) {
+#pragma unroll
+      for (int pair = 0; pair < groups / 4; ++pair) {
+        add_groups<2, 1>(n, (second + pair * 2) * 2, true, pair == 0);
+      }
+    } else {
+      add_groups<(groups + 1) / 2, 2>(n, second, groups % 2 == 0 || second == 0);
     }
   }
 
@@ -158,17 +222,18 @@ struct gradient_sums {
   }
 
   //! Adds the sums of this lane to a running gradient, to which no other block adds.
+  template <int Eights>
   __forceinline__ __device__ void add_to(tensor_view<float> const& running,
-                                         float const (&sum)[tiles][shape::width / 8][4],
+                                         float const (&sum)[tiles][Eights][4],
                                          float factor) const {
 #pragma unroll
     for (int half = 0; half < 2 * tiles; ++half) {
       int const row = block.place().row + half * 8;
       if (row < block.present_keys()) {
         float* const to = running.row(block.batch(), block.first_key() + row, block.key_head()) +
-                          block.half() * shape::width + block.place().column;
+                          block.half() * (Eights * 8) + block.place().column;
 #pragma unroll
-        for (int n = 0; n < shape::width / 8; ++n) {
+        for (int n = 0; n < Eights; ++n) {
           auto* const two = reinterpret_cast<float2*>(to + n * 8);
           float2 before = *two;
           before.x += factor * sum[half / 2][n][half % 2 * 2];
@@ -192,8 +257,8 @@ struct gradient_sums {
     if (block.told(1) == no_more_tiles) {
       return false;
     }
-    block.copy_own(block.memory.keys(), block.c.t.key);
-    block.copy_own(block.memory.values(), block.c.t.value);
+    block.template copy_own<shape::query_dim>(block.memory.keys(), block.c.t.key);
+    block.template copy_own<shape::value_dim>(block.memory.values(), block.c.t.value);
     if constexpr (!shape::values_lie_on_queries) {
       block.copy_queries(1);
     }
@@ -205,7 +270,7 @@ struct gradient_sums {
     if constexpr (shape::holds_values) {
       wait_for_copies<0>();
       __syncthreads();
-      hold_rows<Dim>(values, block.memory.values(), block.warp_row(), block.lane());
+      hold_rows<shape::value_dim>(values, block.memory.values(), block.warp_row(), block.lane());
     }
     if constexpr (shape::values_lie_on_queries) {
       __syncthreads(); // everybody has its values
@@ -219,11 +284,8 @@ struct gradient_sums {
     if (!start()) {
       return; // the running gradients stay as they are
     }
-#pragma unroll
-    for (int i = 0; i < tiles * shape::width / 2; ++i) {
-      of_key[i / (shape::width / 2)][i / 4 % (shape::width / 8)][i % 4] = 0;
-      of_value[i / (shape::width / 2)][i / 4 % (shape::width / 8)][i % 4] = 0;
-    }
+    clear(of_key);
+    clear(of_value);
     unsigned n = 1;
     do {
       wait_for_copies<0>();
@@ -244,7 +306,11 @@ struct gradient_sums {
         block.copy_outputs(n + 1);
       }
       end_copies();
-      add_queries(n);
+      if constexpr (sums_are_squares<shape::query_dim>) {
+        add_queries(n);
+      } else {
+        add_rows_of_queries(n);
+      }
       ++n;
     } while (block.told(n) != no_more_tiles);
     __syncthreads();

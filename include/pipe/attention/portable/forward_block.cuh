@@ -4,6 +4,7 @@
 //! @file
 //! @brief Tile sizes, shared memory and work of the forward kernel for sm_80 and up.
 
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
@@ -18,25 +19,28 @@ namespace pipelining::inline v0_3::attention {
 //! spills. Scores beside plain need some registers themselves.
 template <int Dim, score Score = plain>
 struct forward_shape {
-  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
-                "attention::forward_shape: the head dim must be 64, 128 or 256, because tiles of "
-                "other widths are not laid out");
-  static constexpr int warps = 4;            //!< of a block
-  static constexpr int threads = 32 * warps; //!< of a block
+  static_assert(detail::are_kernel_dims(Dim),
+                "attention::forward_shape: the head dim must be 64, 80, 96, 112, 128, 256 or "
+                "head_dims(192, 128), because tiles of other widths are not laid out");
+  static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
+  static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
+  static constexpr int warps = 4;                          //!< of a block
+  static constexpr int threads = 32 * warps;               //!< of a block
   //! True where registers suffice for two tiles of queries in a warp.
-  static constexpr bool roomy = Dim == 64 || (Dim == 128 && std::is_same_v<Score, plain>);
+  static constexpr bool roomy = Dim == 64 || (Dim != 256 && std::is_same_v<Score, plain>);
   static constexpr int row_tiles = roomy ? 2 : 1;        //!< tiles of 16 queries in a warp
   static constexpr int queries = warps * row_tiles * 16; //!< of a block
   //! Keys of one step.
-  static constexpr int keys = Dim == 256 ? 32 : Dim == 128 && roomy ? 48 : 64;
-  static constexpr int query_bytes = queries * Dim * 2; //!< of queries
-  static constexpr int key_bytes = keys * Dim * 2;      //!< of keys, and of values
-  static constexpr int slot_bytes = 32;                 //!< the block's work
+  static constexpr int keys = Dim == 256 ? 32 : value_dim > 96 && roomy ? 48 : 64;
+  static constexpr int query_bytes = queries * detail::row_bytes<query_dim>; //!< of queries
+  static constexpr int key_bytes = keys * detail::row_bytes<query_dim>;      //!< of keys
+  static constexpr int value_bytes = keys * detail::row_bytes<value_dim>;    //!< of values
+  static constexpr int slot_bytes = 32;                                      //!< the block's work
   //! Blocks on an SM: so many registers may a thread take. Not told, ptxas saves registers where
   //! products need them.
   static constexpr int blocks = 2;
   //! Bytes of shared memory that a block takes: values are there twice.
-  static constexpr int shared_bytes = query_bytes + 3 * key_bytes + slot_bytes;
+  static constexpr int shared_bytes = query_bytes + key_bytes + 2 * value_bytes + slot_bytes;
 };
 
 namespace detail {
@@ -50,7 +54,7 @@ struct forward_block {
 
   forward_call<Element, Mask, Score> const& c;
   Splits const& splits;
-  unsigned char* memory; // queries [queries, Dim], keys [keys, Dim], two tiles of values, slots
+  unsigned char* memory; // queries, keys, two tiles of values, slots
 
   __forceinline__ __device__ static int lane() { return thread_anew() & 31; }
   //! First query of the warp within the block's.
@@ -64,7 +68,7 @@ struct forward_block {
   __forceinline__ __device__ std::uint32_t queries() const { return shared_address(memory); }
   __forceinline__ __device__ std::uint32_t keys() const { return queries() + shape::query_bytes; }
   __forceinline__ __device__ std::uint32_t values(int stage) const {
-    return keys() + (1 + stage) * shape::key_bytes;
+    return keys() + shape::key_bytes + stage * shape::value_bytes;
   }
   __forceinline__ __device__ std::uint32_t slot(int n) const { return values(2) + 4 * n; }
 
@@ -133,13 +137,13 @@ struct forward_block {
 
   //! Starts to copy the queries.
   __forceinline__ __device__ void copy_queries() const {
-    copy_tile<shape::queries, Dim, shape::threads>(queries(),
-                                                   c.t.query,
-                                                   batch(),
-                                                   head(),
-                                                   first(),
-                                                   static_cast<int>(c.p.query_length),
-                                                   thread_anew());
+    copy_tile<shape::queries, shape::query_dim, shape::threads>(queries(),
+                                                                c.t.query,
+                                                                batch(),
+                                                                head(),
+                                                                first(),
+                                                                static_cast<int>(c.p.query_length),
+                                                                thread_anew());
   }
   //! Starts to copy a tile of keys, and its values to a place: a group of copies each. Zeros,
   //! where the tile is beyond the end.
@@ -149,10 +153,10 @@ struct forward_block {
     int const of_batch = batch();
     int const of_head = key_head();
     int const thread = thread_anew();
-    copy_tile<shape::keys, Dim, shape::threads>(
+    copy_tile<shape::keys, shape::query_dim, shape::threads>(
       keys(), c.t.key, of_batch, of_head, first, length, thread);
     end_copies();
-    copy_tile<shape::keys, Dim, shape::threads>(
+    copy_tile<shape::keys, shape::value_dim, shape::threads>(
       to, c.t.value, of_batch, of_head, first, length, thread);
     end_copies();
   }

@@ -32,7 +32,7 @@ __device__ inline void run_forward_block(forward_call<Element, Mask, Score> cons
     block.take_work();
   }
   __syncthreads(); // the work is told
-  softmax_state<tiles, Dim> state;
+  softmax_state<tiles, shape::value_dim> state;
   start_softmax(state,
                 c,
                 pair_position{block.batch(), block.head(), 0, 0},
@@ -66,7 +66,8 @@ __device__ inline void run_forward_block(forward_call<Element, Mask, Score> cons
                                 c.m);
     }
     float s[tiles][shape::keys / 8][4] = {};
-    multiply_rows<Element, Dim, shape::keys>(s, block.queries(), warp_row, block.keys(), lane);
+    multiply_rows<Element, shape::query_dim, shape::keys>(
+      s, block.queries(), warp_row, block.keys(), lane);
     wait_for_copies<0>(); // values
     __syncthreads();      // and everybody is done with the keys
     auto const at = is_plain ? pair_position{} : block.first_pair(now / 2);
@@ -76,7 +77,7 @@ __device__ inline void run_forward_block(forward_call<Element, Mask, Score> cons
       make_logits<false, shape::keys>(s, kept, at, c.scale, c.f);
     }
     state.template raise<shape::keys>(s, factor);
-    multiply_across<Element, Dim, shape::keys, Dim>(
+    multiply_across<Element, shape::value_dim, shape::keys, shape::value_dim>(
       state.sum_of_values, s, values, 0, block.lane(), [&](std::uint32_t step) {
         state.template weigh<shape::keys>(s, step, factor);
         if (step == 1) { // then logits have left registers for addresses

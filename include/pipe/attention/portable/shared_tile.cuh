@@ -5,8 +5,10 @@
 //! @brief Tiles of rows in shared memory, and products of a warp with them.
 //!
 //! A tile is [rows, Dim] of 16-bit elements. The 16-byte pieces of a row trade places by row, so
-//! that eight rows of one column of pieces lie in eight different groups of banks.
+//! that eight rows of one column of pieces lie in eight different groups of banks. Rows lie whole
+//! groups of eight pieces apart.
 
+#include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/parameters.hpp>
 
@@ -14,10 +16,25 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
+//! Bytes from one row of a tile to the next.
+template <int Dim>
+inline constexpr int row_bytes = row_elements(Dim) * 2;
+
 //! Bytes from the start of a tile to one piece of one row.
 template <int Dim>
 __device__ inline std::uint32_t piece_offset(int row, int piece) {
-  return static_cast<std::uint32_t>(row * Dim * 2 + ((piece ^ (row & 7)) << 4));
+  return static_cast<std::uint32_t>(row * row_bytes<Dim> + ((piece ^ (row & 7)) << 4));
+}
+
+//! The place `pieces` further than `from` in a row.
+//! @pre from is that of a piece whose number has no bit in common with `pieces`
+template <int Dim>
+__device__ inline std::uint32_t further(std::uint32_t from, std::uint32_t pieces) {
+  if constexpr (is_power_of_two(row_bytes<Dim>)) {
+    return from ^ pieces * 16;
+  } else { // groups of eight do not begin at multiples of the row
+    return (from ^ pieces % 8 * 16) + pieces / 8 * 128;
+  }
 }
 
 //! Starts to copy rows [first, first + Rows) of a head to a tile; rows from `length` on become
@@ -32,11 +49,13 @@ __device__ inline void copy_tile(std::uint32_t tile,
                                  int length,
                                  int number) {
   constexpr int pieces = Dim / 8;
-  constexpr int rows_at_once = Threads / pieces;
-  static_assert(Threads % pieces == 0 && Rows % rows_at_once == 0 && rows_at_once % 4 == 0);
+  // Of a row at once: all, or eight where their number is no power of two.
+  constexpr int together = is_power_of_two(pieces) ? pieces : 8;
+  constexpr int rows_at_once = Threads / together;
+  static_assert(Threads % together == 0 && Rows % rows_at_once == 0 && rows_at_once % 4 == 0);
   auto const thread = static_cast<unsigned>(number) % Threads;
-  int const piece = static_cast<int>(thread % pieces);
-  int const begin = static_cast<int>(thread / pieces);
+  int const piece = static_cast<int>(thread % together);
+  int const begin = static_cast<int>(thread / together);
   int const present = length - first - begin;
   // One pointer that moves, not one per row; nothing is read where it leaves the tensor.
   Element const* row = from.row(batch, first + begin, head) + piece * 8;
@@ -45,15 +64,23 @@ __device__ inline void copy_tile(std::uint32_t tile,
   asm volatile("" : "+r"(to)); // else every address leaves the loop over tiles, into registers
 #pragma unroll
   for (int step = 0; step < Rows; step += rows_at_once) {
-    // Rows that lie a multiple of 8 apart trade places alike; else the row's bit 2 has changed.
-    copy_16_bytes((to ^ (step % 8 << 4)) + step * Dim * 2, row, step < present);
+#pragma unroll
+    for (int group = 0; group < pieces; group += together) {
+      if (pieces - group >= together || piece < pieces - group) {
+        // Rows that lie a multiple of 8 apart trade places alike; else the row's bit 2 has changed.
+        copy_16_bytes((to ^ (step % 8 << 4)) + step * row_bytes<Dim> + group * 16,
+                      row + group * 8,
+                      step < present);
+      }
+    }
     row += onward;
   }
 }
 
-//! Where a lane points ldmatrix for piece 0 + `piece` of its row; other pieces follow by XOR of
-//! 16-byte steps, other rows by addition of multiples of 8 rows. One register serves a product.
-//! @pre the tile begins at a multiple of the bytes of a row
+//! Where a lane points ldmatrix for piece 0 + `piece` of its row; other pieces follow by `further`,
+//! other rows by addition of multiples of 8 rows. One register serves a product.
+//! @pre the tile begins at a multiple of the bytes of a row, or of 128 where these are no power of
+//! 2
 template <int Dim>
 __device__ inline std::uint32_t lane_address(std::uint32_t tile, int row, int piece) {
   return tile + piece_offset<Dim>(row, piece);
@@ -66,7 +93,7 @@ __device__ inline std::uint32_t lane_address(std::uint32_t tile, int row, int pi
 template <class Element, int Dim, int Columns, int Unrolled = Dim / 16, int Tiles>
 __device__ inline void multiply_rows(
   float (&sum)[Tiles][Columns / 8][4], std::uint32_t left, int row, std::uint32_t right, int lane) {
-  constexpr std::uint32_t sixteen_rows = 16 * Dim * 2;
+  constexpr std::uint32_t sixteen_rows = 16 * row_bytes<Dim>;
   auto const from_left = lane_address<Dim>(left, row + lane % 16, lane / 16);
   auto const from_right = lane_address<Dim>(right, lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll Unrolled
@@ -74,12 +101,12 @@ __device__ inline void multiply_rows(
     std::uint32_t a[Tiles][4];
 #pragma unroll
     for (std::uint32_t r = 0; r < Tiles; ++r) {
-      load_matrices(a[r], (from_left ^ step * 32) + r * sixteen_rows);
+      load_matrices(a[r], further<Dim>(from_left, 2 * step) + r * sixteen_rows);
     }
 #pragma unroll
     for (std::uint32_t n = 0; n < Columns / 16; ++n) {
       std::uint32_t b[4];
-      load_matrices(b, (from_right ^ step * 32) + n * sixteen_rows);
+      load_matrices(b, further<Dim>(from_right, 2 * step) + n * sixteen_rows);
 #pragma unroll
       for (std::uint32_t r = 0; r < Tiles; ++r) {
         multiply_add<Element>(sum[r][2 * n], a[r], b[0], b[1]);
@@ -140,7 +167,7 @@ __device__ inline void multiply_across(float (&sum)[Tiles][Width / 8][4],
                                        int first_piece,
                                        int lane,
                                        Before const& before = {}) {
-  constexpr std::uint32_t sixteen_rows = 16 * Dim * 2;
+  constexpr std::uint32_t sixteen_rows = 16 * row_bytes<Dim>;
   auto const from = lane_address<Dim>(right, lane % 16, first_piece + lane / 16);
 #pragma unroll
   for (std::uint32_t step = 0; step < Inner / 16; ++step) {
@@ -153,7 +180,7 @@ __device__ inline void multiply_across(float (&sum)[Tiles][Width / 8][4],
 #pragma unroll
     for (std::uint32_t n = 0; n < Width / 16; ++n) {
       std::uint32_t b[4];
-      load_matrices_across(b, (from ^ n * 32) + step * sixteen_rows);
+      load_matrices_across(b, further<Dim>(from, 2 * n) + step * sixteen_rows);
 #pragma unroll
       for (std::uint32_t r = 0; r < Tiles; ++r) {
         multiply_add<Element>(sum[r][2 * n], a[r], b[0], b[1]);
@@ -172,7 +199,7 @@ __device__ inline void hold_rows(held_rows<Dim>& to, std::uint32_t left, int row
   auto const from = lane_address<Dim>(left, row + lane % 16, lane / 16);
 #pragma unroll
   for (std::uint32_t step = 0; step < Dim / 16; ++step) {
-    load_matrices(to[step], from ^ step * 32);
+    load_matrices(to[step], further<Dim>(from, 2 * step));
   }
 }
 
@@ -188,7 +215,7 @@ __device__ inline void multiply_held(float (&sum)[1][Columns / 8][4],
 #pragma unroll
     for (std::uint32_t n = 0; n < Columns / 16; ++n) {
       std::uint32_t b[4];
-      load_matrices(b, (from ^ step * 32) + n * 16 * Dim * 2);
+      load_matrices(b, further<Dim>(from, 2 * step) + n * 16 * row_bytes<Dim>);
       multiply_add<Element>(sum[0][2 * n], left[step], b[0], b[1]);
       multiply_add<Element>(sum[0][2 * n + 1], left[step], b[2], b[3]);
     }
@@ -196,14 +223,17 @@ __device__ inline void multiply_held(float (&sum)[1][Columns / 8][4],
 }
 
 //! sum[Tiles 16 x Columns] += left^T right over Inner rows of both: columns of a tile [Inner, Left]
-//! from piece `left_piece` on, and of a tile [Inner, Dim] from `right_piece` on.
-template <class Element, int Inner, int Left, int Dim, int Tiles, int Columns>
+//! from piece `left_piece` on, and of a tile [Inner, Dim] from `right_piece` on, in groups of 16
+//! that lie Apart pieces apart.
+//! @param whole false: the last group of columns is not there
+template <class Element, int Inner, int Left, int Dim, int Apart = 2, int Tiles, int Columns>
 __device__ inline void multiply_transposed(float (&sum)[Tiles][Columns][4],
                                            std::uint32_t left,
                                            int left_piece,
                                            std::uint32_t right,
                                            int right_piece,
-                                           int lane) {
+                                           int lane,
+                                           bool whole = true) {
   auto const from_left =
     lane_address<Left>(left, lane % 8 + lane / 16 * 8, left_piece + lane / 8 % 2);
   auto const from_right = lane_address<Dim>(right, lane % 16, right_piece + lane / 16);
@@ -212,12 +242,15 @@ __device__ inline void multiply_transposed(float (&sum)[Tiles][Columns][4],
     std::uint32_t a[Tiles][4];
 #pragma unroll
     for (std::uint32_t r = 0; r < Tiles; ++r) {
-      load_matrices_across(a[r], (from_left ^ r * 32) + step * 16 * Left * 2);
+      load_matrices_across(a[r], further<Left>(from_left, 2 * r) + step * 16 * row_bytes<Left>);
     }
 #pragma unroll
     for (std::uint32_t n = 0; n < Columns / 2; ++n) {
+      if (n == Columns / 2 - 1 && !whole) {
+        continue;
+      }
       std::uint32_t b[4];
-      load_matrices_across(b, (from_right ^ n * 32) + step * 16 * Dim * 2);
+      load_matrices_across(b, further<Dim>(from_right, Apart * n) + step * 16 * row_bytes<Dim>);
 #pragma unroll
       for (std::uint32_t r = 0; r < Tiles; ++r) {
         multiply_add<Element>(sum[r][2 * n], a[r], b[0], b[1]);
@@ -239,7 +272,7 @@ __device__ inline void keep_rows(unsigned char* tile,
   for (std::uint32_t n = 0; n < Columns; ++n) {
 #pragma unroll
     for (std::uint32_t half = 0; half < 2; ++half) {
-      *reinterpret_cast<std::uint32_t*>(tile + (place ^ n * 16) + half * 8 * Dim * 2) =
+      *reinterpret_cast<std::uint32_t*>(tile + further<Dim>(place, n) + half * 8 * row_bytes<Dim>) =
         packed[n][half];
     }
   }

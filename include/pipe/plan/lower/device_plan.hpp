@@ -4,6 +4,7 @@
 //! @file
 //! @brief From the program of a device to its part of the plan: lanes, groups, slots, waits, arena.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -112,14 +113,14 @@ constexpr further_slots lower_slots(lowering const& shared,
 
 //! Marks the pass of every stage after which its weight gradients are complete.
 constexpr void mark_complete_stages(data_uses const& uses, program& work) noexcept {
-  scratch<bool> seen(uses.stage_count, false);
+  owned<bool> seen(uses.stage_count, false);
   for (int i = work.count - 1; i >= 0; --i) {
     item& step = work.items[i];
     if (step.what != operation::run || step.about != subject::pass ||
         !uses.completes[index_of(step.work.kind)])
       continue;
-    step.completes_stage = !seen.data[step.work.stage];
-    seen.data[step.work.stage] = true;
+    step.completes_stage = !seen[step.work.stage];
+    seen[step.work.stage] = true;
   }
 }
 

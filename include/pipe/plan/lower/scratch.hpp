@@ -8,24 +8,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! An array that lives as long as its scope; without a value its elements are not initialised.
-template <class T>
-struct scratch {
-  T* data;
-
-  constexpr explicit scratch(int size)
-      : data(new T[static_cast<std::size_t>(size > 0 ? size : 1)]) {}
-  constexpr scratch(int size, T value) : scratch(size) {
-    for (int i = 0; i < size; ++i)
-      data[i] = value;
-  }
-  constexpr ~scratch() { delete[] data; }
-  scratch(scratch const&) = delete;
-  scratch& operator=(scratch const&) = delete;
-};
-
-//! The same for loops: turn after turn it gives the array of the turn before, if that is large
-//! enough.
+//! An array for loops: turn after turn it gives that of the turn before, if it is large enough.
 template <class T>
 class reused_scratch {
 public:

@@ -4,12 +4,12 @@
 //! @file
 //! @brief The part of the proof that looks at messages: do the two ends of each fit together?
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/exchange.hpp>
-#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
 
@@ -59,14 +59,14 @@ constexpr proof check_exchanges(plan_view work, int device) {
   pipeline_view const over = work.over;
   int const count = exchange_indices(over);
   auto const steps = work.program_of(device);
-  scratch<int> group_of(count, nothing);
+  owned<int> group_of(count, nothing);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     if (step.exchange == nothing)
       continue;
     if (step.what == operation::run || step.exchange < 0 || step.exchange >= count)
       return {plan_rule::bad_group, device, static_cast<int>(i)};
-    int& group = group_of.data[step.exchange];
+    int& group = group_of[step.exchange];
     if (group != nothing && group != step.group)
       return {plan_rule::bad_group, device, static_cast<int>(i)};
     group = step.group;
@@ -76,7 +76,7 @@ constexpr proof check_exchanges(plan_view work, int device) {
     bool const alone = step.what != operation::run && step.about == subject::pass &&
                        step.exchange == nothing && step.number < readers(over, step.work);
     int const exchange = alone ? exchange_of(over, step.work, step.number) : nothing;
-    if (exchange != nothing && group_of.data[exchange] != nothing)
+    if (exchange != nothing && group_of[exchange] != nothing)
       return {plan_rule::bad_group, device, static_cast<int>(i)};
   }
   return {};
@@ -89,16 +89,16 @@ constexpr proof check_form(plan_view work, int device) {
   int const count = static_cast<int>(steps.size());
   pipeline_view const over = work.over;
   int const width = graph_width(over);
-  scratch<bool> used(count, false);
+  owned<bool> used(count, false);
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
     bool const message = head.what != operation::run;
-    if (message && (head.group < 0 || head.group >= count || used.data[head.group] ||
+    if (message && (head.group < 0 || head.group >= count || used[head.group] ||
                     end - first > most_group_messages))
       return {plan_rule::bad_group, device, first};
     if (message)
-      used.data[head.group] = true;
+      used[head.group] = true;
     for (int i = first; i < end; ++i) {
       item const& step = steps[static_cast<std::size_t>(i)];
       for (int const wait : work.waits_of(step))

@@ -20,6 +20,16 @@
 
 namespace pipelining::inline v0_3::detail {
 
+//! True when these kinds together make every wanted row of a unit once, and no row twice.
+[[nodiscard]] constexpr bool makes_rows_once(flow const& declared, flow_set kinds) noexcept {
+  for (int row = 0; row < declared.rows; ++row) {
+    flow_set const makers = declared.makers[row] & kinds;
+    if (makers == 0 ? declared.wanted[row] : (makers & (makers - 1)) != 0)
+      return false;
+  }
+  return true;
+}
+
 //! The subjects of steps that are not passes.
 inline constexpr subject other_steps[] = {subject::copied_gradient,
                                           subject::add_copies,
@@ -137,13 +147,14 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
 //! a stage that only goes forward.
 [[nodiscard]] constexpr bool
 suffices(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
+  flow const& declared = *work.over.declared;
   if (!forward_only)
-    return makes_rows_once(*work.over.declared, kinds) && uses_all_data(*work.over.declared, kinds);
+    return makes_rows_once(declared, kinds) && uses_all_data(data_users(declared), kinds);
   int forwards = 0;
   int others = 0;
-  for (int kind = 0; kind < work.over.declared->kind_count; ++kind)
+  for (int kind = 0; kind < declared.kind_count; ++kind)
     if (holds(kinds, kind))
-      ++(work.over.declared->kinds[kind].calls == stage_call::forward ? forwards : others);
+      ++(declared.kinds[kind].calls == stage_call::forward ? forwards : others);
   return forwards == 1 && others == 0;
 }
 

@@ -122,7 +122,7 @@ template <class Make>
   traits.weights_travel = std::is_same_v<made, WeiPipe>;
   traits.stages_go_one_way = std::is_same_v<made, RoundPipe<>>;
   traits.places_stages = pipelining::places_stages<made>;
-  traits.sees_recomputation = orders_for_recomputation<made>;
+  traits.sees_recomputation = pipelining::detail::orders_for_recomputation<made>;
   return {{name, line, takes, needs, traits}, make};
 }
 
@@ -306,12 +306,12 @@ struct published_schedules {
           },
           {.type = "ZeroBubbleAuto<>"}),
     named("v-min",
-          "two stages per device in a V, a third of the activations of 1F1B",
+          "two stages per device in a V, (P+4)/3 activations where 1F1B holds P",
           option::chunks,
           detail::over_chunks<VMinChunked<dynamic>, 1>,
           {.type = "VMinChunked<{chunks}>"}),
     named("v-half",
-          "two stages per device in a V, half the activations of 1F1B",
+          "two stages per device in a V, (P+2)/2 activations where 1F1B holds P",
           option::chunks,
           detail::over_chunks<VShape<v_half_offsets, dynamic>, 1>,
           {.type = "VShape<pipelining::v_half_offsets, {chunks}>",

@@ -24,6 +24,7 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/attention_cost.hpp>
+#include <pipe/timetable/circle.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/partial_cost.hpp>
@@ -131,7 +132,7 @@ named_schedule with_traits(named_row<Make> const& row) {
   traits.any_pairs = has(about.takes, option::unfused) && !has(about.takes, option::pair_cost);
   with_made(row.make(one), [&]<class Schedule>(Schedule const& made) {
     traits.searched = !closed_form_schedule<Schedule>;
-    look_at(make_orders(made, {one.devices, one.microbatches}, uniform_cost{}), traits);
+    look_at(make_orders(made, {one.devices, one.microbatches}, any_cost(uniform_cost{})), traits);
   });
   return about;
 }
@@ -279,7 +280,7 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
 inline dynamic_timetable verified(device_orders const& orders, any_cost const& cost) {
   dynamic_timetable table = simulate(orders, cost);
   if (report const verdict = verify(table); !verdict)
-    throw std::invalid_argument(describe(verdict, table.over));
+    throw std::invalid_argument(describe(verdict, table));
   return table;
 }
 
@@ -323,14 +324,13 @@ shape shown_extents(schedule_choice const& choice) {
 
 template <class Rows>
 device_orders plain_orders(schedule_choice const& choice, any_cost const& cost) {
-  return detail::with_schedule<Rows>(
-    choice, [&]<class Schedule>(Schedule const& made) -> device_orders {
-      pipeline_size const size{choice.devices, choice.microbatches};
-      if constexpr (orders_for_recomputation<Schedule>)
-        if (choice.adapted == adapter::recompute)
-          return make_orders(order_for_recomputation<Schedule>{made}, size, cost);
-      return make_orders(made, size, cost);
-    });
+  return detail::with_schedule<Rows>(choice, [&]<class Schedule>(Schedule const& made) {
+    pipeline_size const size{choice.devices, choice.microbatches};
+    if constexpr (pipelining::detail::orders_for_recomputation<Schedule>)
+      if (choice.adapted == adapter::recompute)
+        return make_orders(pipelining::detail::order_for_recomputation<Schedule>{made}, size, cost);
+    return make_orders(made, size, cost);
+  });
 }
 
 template <class Rows>

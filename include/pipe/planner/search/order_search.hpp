@@ -58,7 +58,7 @@ struct order_search_options {
 //! @brief The progress of a search, for its watcher.
 struct order_search_progress {
   std::int64_t moves = 0; //!< that were tried
-  double best = 0;        //!< time of the best order so far
+  double best = 0;        //!< time of the best order so far; infinite without one
   double bound = 0;       //!< no order takes less
 };
 
@@ -201,9 +201,7 @@ public:
     if (!fits)
       return;
     pool_.push_back({std::move(rows), walk_.length()});
-    if (!any_ || pool_.back().length < best_)
-      best_ = pool_.back().length;
-    any_ = true;
+    best_ = std::min(best_, pool_.back().length);
   }
   //! The same, and with other names of microbatches that take unlike times.
   void add_renamed(node_rows const& rows) {
@@ -212,10 +210,10 @@ public:
         add(names_.renamed(rows, names));
   }
   //! Adds orders of the list scheduler: own ones, and ones that follow the best so far. `watch`
-  //! false ends it as soon as there is an order.
+  //! false ends it.
   void add_lists(int microbatches, auto const& watch) {
     auto const enough = [&] {
-      going_ = !any_ || (!done() && watch(best_, moves_));
+      going_ = !done() && watch(best_, moves_);
       return !going_;
     };
     for (list_taste const& taste : own_tastes()) {
@@ -236,9 +234,12 @@ public:
         }
       }
   }
-  [[nodiscard]] bool any() const noexcept { return any_; }
+  [[nodiscard]] bool any() const noexcept { return !pool_.empty(); }
+  //! False where the watcher has ended it.
+  [[nodiscard]] bool going() const noexcept { return going_; }
+  //! Infinite without an order.
   [[nodiscard]] double best() const noexcept { return best_; }
-  [[nodiscard]] bool done() const noexcept { return any_ && best_ <= bound_ * (1 + 1e-12); }
+  [[nodiscard]] bool done() const noexcept { return any() && best_ <= bound_ * (1 + 1e-12); }
 
   //! Rounds of annealing, each longer than the one before, up to a limit. The worse half of the
   //! pool is dropped after each, until the best is left. `watch(best, moves)` false ends it.
@@ -349,8 +350,7 @@ private:
   std::vector<pooled_order> followed_; // not followed yet
   double bound_;
   double mean_ = 0;
-  double best_ = 0;
-  bool any_ = false;
+  double best_ = std::numeric_limits<double>::infinity();
   bool going_ = true;
   std::int64_t moves_ = 0;
   std::int64_t most_ = 0;
@@ -442,10 +442,11 @@ inline void check_room(pipeline_view const& over, order_search_options const& op
 //! With `room` no device holds more bytes than it may at any time.
 //!
 //! @param starts orders of the same pipeline, at least one; those over the limit still serve by
-//! their placement. @param cost any cost model. @param watch told the progress every few thousand
-//! moves; where it returns false, the search ends with the best so far.
+//! their placement. @param cost any cost model. @param watch told the progress after each own order
+//! and every few thousand moves; where it returns false, the search ends with the best so far.
 //! @throws std::invalid_argument without orders, for orders of different pipelines or of a flow
-//! with several engines, for costs that cannot be, and where nothing keeps the limit.
+//! with several engines, for costs that cannot be, and where nothing keeps the limit, or did before
+//! the watcher ended the search.
 //! @complexity O(n) memory for n passes; a move takes about as many steps as passes run while the
 //! moved one changes its place.
 //! @source own derivation: neighbourhoods and longest paths as in tabu search for job shops
@@ -492,11 +493,9 @@ template <cost_model Cost, class Watch>
     result.bound = options.goal == search_goal::span ? least.span.least() : least.makespan.least();
   }
   detail::pool_search search(graph, over.extents.microbatches, options.seed, result.bound);
-  result.start = std::numeric_limits<double>::infinity();
   for (std::vector<std::vector<pass>> const& each : rows)
     search.add(detail::nodes_of(over, graph, each));
-  if (search.any())
-    result.start = search.best();
+  result.start = search.best();
   for (std::vector<std::vector<pass>> const& each : rows)
     search.add_renamed(detail::nodes_of(over, graph, each));
   auto const tell = [&](double best, std::int64_t moves) {
@@ -504,6 +503,9 @@ template <cost_model Cost, class Watch>
   };
   if (!search.done() && (options.own_starts || !search.any()))
     search.add_lists(over.extents.microbatches, tell);
+  if (!search.any() && !search.going())
+    throw std::invalid_argument("search_order: it was ended before any order kept the memory "
+                                "limit; let it go on, or allow more memory");
   if (!search.any())
     throw std::invalid_argument(detail::describe_lack_of_room(graph, !options.room.empty()));
   if (!search.done())

@@ -5,6 +5,7 @@
 //! @brief Building blocks, repeated: the way from costs to a timeline and from there to passes, in
 //! the program and in the compiler. Header for pipelining::Repeat.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/building_block.hpp>
@@ -145,7 +146,7 @@ holder_by([[maybe_unused]] Schedule const& plan, shape const& extents, int stage
 
 //! The table of a timeline's stages, where their placement has no name.
 [[nodiscard]] constexpr int const* table_of(timeline const& line) noexcept {
-  return line.problem.extents.where == placement::custom ? line.device.of : nullptr;
+  return line.problem.extents.where == placement::custom ? line.device.data : nullptr;
 }
 
 //! Searches for a better order, where the schedule is one that does at these costs.

@@ -5,6 +5,7 @@
 //! @brief Squeezes and reorders the passes of a repeated block under a memory limit. Header for
 //! pipelining::detail::timeline.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/schedule.hpp>

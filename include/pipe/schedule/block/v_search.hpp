@@ -312,8 +312,8 @@ private:
     return left_ <= 0 ||
            best_.value <= weights_.span * least_span_ + weights_.makespan * least_makespan_;
   }
-  [[nodiscard]] codes_ copy() const { return {line_.codes.of, line_.codes.of + passes_}; }
-  void restore(codes_ const& rows) { std::copy(rows.begin(), rows.end(), line_.codes.of); }
+  [[nodiscard]] codes_ copy() const { return {line_.codes.data, line_.codes.data + passes_}; }
+  void restore(codes_ const& rows) { std::copy(rows.begin(), rows.end(), line_.codes.data); }
   void write(stride_block const& plan, building_block& block) {
     static_cast<void>(lay_out(plan, block));
     wait_for_sequence(block);

@@ -130,19 +130,17 @@ constexpr void add_recomputes(shape const& extents, Rule rule, row_writer& row) 
   }
 }
 
-} // namespace detail
-
-//! @brief A schedule, such as ZeroBubbleAuto, that has another order where activations are
+//! A schedule, such as ZeroBubbleAuto, that has another order where activations are
 //! recomputed, since little is held before that.
 template <class Schedule>
 concept orders_for_recomputation = requires(Schedule const& plan,
                                             shape const& extents,
                                             bool (*recomputed)(pass const&),
                                             row_writer* rows) {
-  plan.generate_recomputed(extents, detail::no_cost{}, recomputed, rows);
+  plan.generate_recomputed(extents, no_cost{}, recomputed, rows);
 };
 
-//! @brief A schedule in the order that it takes where activations are recomputed, without the
+//! A schedule in the order that it takes where activations are recomputed, without the
 //! recomputations.
 template <class Schedule, recompute_rule Rule = recompute_all>
 struct order_for_recomputation {
@@ -161,6 +159,8 @@ struct order_for_recomputation {
       of.generate(extents, cost, rows);
   }
 };
+
+} // namespace detail
 
 //! @brief A schedule whose forward passes keep only their input; `recompute`, right before the
 //! backward, brings the activation back. It waits for nothing but its turn, so it runs while the
@@ -200,7 +200,7 @@ struct with_recompute {
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
     requires(!closed_form_schedule<Schedule>) {
-    order_for_recomputation<Schedule, Rule>{of, rule}.generate(extents, cost, rows);
+    detail::order_for_recomputation<Schedule, Rule>{of, rule}.generate(extents, cost, rows);
     for (int device = 0; device < extents.devices; ++device)
       detail::add_recomputes(extents, rule, rows[device]);
   }

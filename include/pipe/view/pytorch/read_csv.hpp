@@ -574,7 +574,7 @@ template <cost_model Cost = uniform_cost>
   report const verdict = verify(table);
   if (verdict)
     return table;
-  std::string reason = describe(verdict, table.over);
+  std::string reason = describe(verdict, table);
   if (verdict.broken == rule::missing_pass)
     throw std::invalid_argument("PyTorch CSV: " + reason);
   auto const entry = static_cast<std::size_t>(

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "simulate.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <queue>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "cache.hpp"
+
+namespace whole_gpu {
+
+constants::constants(std::string const& path) {
+  std::ifstream file(path);
+  if (!file) {
+    throw std::runtime_error("cannot read " + path);
+  }
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string name;
+    std::int64_t value = 0;
+    if (words >> name && !(words >> value)) {
+      throw std::runtime_error(path + " has no number after " + name);
+    }
+    values_[name] = value;
+  }
+}
+
+std::int64_t constants::at(std::string const& name) const {
+  auto const found = values_.find(name);
+  if (found == values_.end()) {
+    throw std::runtime_error("there is no constant " + name);
+  }
+  return found->second;
+}
+
+namespace {
+
+constexpr std::int64_t unknown = -1;
+
+//! Bytes that pass one after the other.
+struct channel {
+  std::int64_t rate;
+  std::int64_t free_at = 0;
+  //! When bytes that were asked for at a time are there.
+  std::int64_t pass(std::int64_t asked, std::int64_t bytes) {
+    if (bytes == 0) {
+      return asked;
+    }
+    return free_at = std::max(free_at, asked) + bytes * 1'000'000 / rate;
+  }
+};
+
+//! A block that runs, or none.
+struct slot {
+  int block = -1;
+  int piece = -1;
+  std::int64_t position = 0; // the next visit
+  std::int64_t begun = 0;    // the piece
+  std::int64_t pending = 0;  // when a visit or piece would be over that waits for another
+  std::int64_t visits = 0;   // of all blocks
+  bool has_own = false;      // what the piece reads once was asked for
+};
+
+class machine {
+public:
+  machine(work const& of, int slots, speeds const& s)
+      : w_(of), s_(s), memory_{s.memory_rate}, cache_channel_{s.cache_rate},
+        cache_(
+          s.cache_bytes,
+          static_cast<std::size_t>(2 * of.visited_objects + of.own_objects + of.result_objects)),
+        slots_(static_cast<std::size_t>(slots)), done_(of.visits.size(), unknown),
+        waiter_(of.visits.size(), -1), ended_(of.pieces.size(), unknown),
+        part_waiter_(of.pieces.size(), -1) {}
+
+  outcome run() {
+    for (int n = 0; n < static_cast<int>(slots_.size()); ++n) {
+      start_block(n, 0);
+    }
+    while (!events_.empty()) {
+      auto const [now, n] = events_.top();
+      events_.pop();
+      auto& at = slots_[static_cast<std::size_t>(n)];
+      if (!at.has_own) {
+        begin_piece(n, now);
+      } else if (at.position < piece_of(at).end) {
+        begin_visit(n, now);
+      } else {
+        end_piece(n, now);
+      }
+    }
+    for (auto const& each : slots_) {
+      out_.busiest = std::max(out_.busiest, each.visits);
+    }
+    return out_;
+  }
+
+private:
+  piece const& piece_of(slot const& at) const {
+    return w_.pieces[static_cast<std::size_t>(at.piece)];
+  }
+
+  //! When an object is there that was asked for at a time.
+  std::int64_t bring(std::int64_t asked, std::int64_t object, std::int64_t bytes, usage how) {
+    if (bytes == 0) {
+      return asked;
+    }
+    auto const moved = cache_.touch(static_cast<std::size_t>(object), bytes, how);
+    out_.memory_bytes += moved;
+    return std::max(cache_channel_.pass(asked, bytes), memory_.pass(asked, moved));
+  }
+
+  void start_block(int n, std::int64_t now) {
+    while (started_ < w_.blocks) {
+      auto& at = slots_[static_cast<std::size_t>(n)];
+      at.block = started_++;
+      at.piece = -1;
+      if (next_piece(n, now + s_.start)) {
+        return;
+      }
+    }
+  }
+
+  bool next_piece(int n, std::int64_t now) {
+    auto& at = slots_[static_cast<std::size_t>(n)];
+    at.piece = w_.next(at.block, at.piece);
+    if (at.piece >= static_cast<int>(w_.pieces.size())) {
+      return false;
+    }
+    at.has_own = false;
+    events_.emplace(now, n);
+    return true;
+  }
+
+  void begin_piece(int n, std::int64_t now) {
+    auto& at = slots_[static_cast<std::size_t>(n)];
+    at.has_own = true;
+    at.position = piece_of(at).begin;
+    at.begun = now;
+    auto const own = 2 * std::int64_t{w_.visited_objects} + piece_of(at).own;
+    events_.emplace(bring(now, own, w_.bytes.own, usage::read), n);
+  }
+
+  void begin_visit(int n, std::int64_t now) {
+    auto& at = slots_[static_cast<std::size_t>(n)];
+    auto const& v = w_.visits[static_cast<std::size_t>(at.position)];
+    ++at.visits;
+    auto const asked = std::max(at.begun, now - w_.stages * s_.visit);
+    auto const there = bring(asked, v.object, w_.bytes.visited, usage::read);
+    auto const added = bring(asked, v.object + w_.visited_objects, w_.bytes.summed, usage::add);
+    auto const done = std::max(std::max(now, there) + (v.masked ? s_.masked : s_.visit), added);
+    if (v.before >= 0 && done_[static_cast<std::size_t>(v.before)] == unknown) {
+      waiter_[static_cast<std::size_t>(v.before)] = n;
+      at.pending = done;
+      return;
+    }
+    finish_visit(
+      n,
+      v.before < 0 ? done : std::max(done, done_[static_cast<std::size_t>(v.before)] + s_.hand_on));
+  }
+
+  //! A visit is over, and so are those that waited for it.
+  void finish_visit(int n, std::int64_t done) {
+    while (n >= 0) {
+      auto& at = slots_[static_cast<std::size_t>(n)];
+      auto const visit = static_cast<std::size_t>(at.position++);
+      done_[visit] = done;
+      events_.emplace(done, n);
+      n = waiter_[visit];
+      if (n >= 0) {
+        done = std::max(slots_[static_cast<std::size_t>(n)].pending, done + s_.hand_on);
+      }
+    }
+  }
+
+  void end_piece(int n, std::int64_t now) {
+    auto& at = slots_[static_cast<std::size_t>(n)];
+    auto const& p = piece_of(at);
+    if (p.before >= 0 && ended_[static_cast<std::size_t>(p.before)] == unknown) {
+      part_waiter_[static_cast<std::size_t>(p.before)] = n;
+      return;
+    }
+    if (p.before >= 0) {
+      auto const turn = ended_[static_cast<std::size_t>(p.before)] + s_.hand_on;
+      if (turn > now) {
+        events_.emplace(turn, n);
+        return;
+      }
+    }
+    auto const result = 2 * std::int64_t{w_.visited_objects} + w_.own_objects + p.result;
+    bring(now, result, w_.bytes.result, w_.adds_results ? usage::add : usage::write);
+    auto const done = now + s_.end;
+    out_.picoseconds = std::max(out_.picoseconds, done);
+    auto const ended = static_cast<std::size_t>(at.piece);
+    ended_[ended] = done;
+    if (part_waiter_[ended] >= 0) {
+      events_.emplace(done, part_waiter_[ended]);
+    }
+    if (!next_piece(n, done + s_.between)) {
+      start_block(n, done);
+    }
+  }
+
+  work const& w_;
+  speeds const& s_;
+  channel memory_;
+  channel cache_channel_;
+  cache cache_;
+  std::vector<slot> slots_;
+  std::vector<std::int64_t> done_;  // when visits are over
+  std::vector<int> waiter_;         // the slot that waits for a visit
+  std::vector<std::int64_t> ended_; // when pieces are over
+  std::vector<int> part_waiter_;    // the slot that waits for a piece
+  using event = std::pair<std::int64_t, int>;
+  std::priority_queue<event, std::vector<event>, std::greater<>> events_;
+  int started_ = 0;
+  outcome out_;
+};
+
+} // namespace
+
+outcome simulate(work const& of, int slots, speeds const& s) {
+  return machine(of, slots, s).run();
+}
+
+} // namespace whole_gpu

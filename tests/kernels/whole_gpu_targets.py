@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What the simulation says of the aims of the attention kernels on a whole GPU: advice, decides nothing."""
+import pathlib
+import re
+import tempfile
+
+import whole_gpu
+from whole_gpu import HELD, K, SHAPES, line
+
+FEW = ("few_2k", "few_8k", "few_chunk_2k_8k", "few_16_2_2k", "llama_2k", "llama_8k", "chunk_few", "d64_few_2k")
+MANY = ("many_2k", "many_8k", "fa3_2k", "d256_many_2k")
+SQUARES = ("square_2k", "square_8k", "square_16k", "llama_2k", "llama_8k", "many_2k", "many_8k")
+BANDS = ("window_1k_32k", "window_4k_32k", "window_1k_128k", "documents_2k_32k", "documents_8k_32k", "documents_2k_128k")
+ROUNDS = ("chunk_10", "chunk_12", "d64_chunk", "d64_chunk_1k")
+SHORT = ("square_2k", "llama_2k", "few_2k", "fa3_2k", "many_2k")
+
+
+class Table:
+    def __init__(self, program):
+        self.program = program
+        self.rows = []
+
+    def ask(self, lines, constants=whole_gpu.CONSTANTS):
+        return whole_gpu.ask(self.program, lines, constants)
+
+    def add(self, what, figures, target, at_most=True):
+        """figures: {shape: figure}; the worst counts."""
+        worst = (max if at_most else min)(figures, key=figures.get)
+        met = figures[worst] <= target if at_most else figures[worst] >= target
+        every = ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items())
+        self.rows.append(f"{'met   ' if met else 'MISSED'} {what}: {figures[worst]:.3f}, the aim is "
+                         f"{'at most' if at_most else 'at least'} {target} ({every})")
+
+    def of_peer(self, what, names, way, target):
+        """Time of FlashAttention-3 over ours."""
+        ours, theirs = (self.ask([line(way if not peer or way == "forward" else "free", SHAPES[name], peer=peer)
+                                  for name in names]) for peer in (False, True))
+        self.add(what, {name: b["nanoseconds"] / a["nanoseconds"] for name, a, b in zip(names, ours, theirs)}, target, False)
+
+
+def without(constant, folder):
+    """A copy of the constants with one of them 0."""
+    text = whole_gpu.CONSTANTS.read_text(encoding="utf-8")
+    text, count = re.subn(rf"(?m)^({re.escape(constant)}\s+)\d+", r"\g<1>0", text)
+    assert count == 1
+    path = pathlib.Path(folder) / "constants.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def held(table):
+    for name in ("held_8k", "held_chunk"):
+        times = [of["nanoseconds"] for of in table.ask([line("forward", SHAPES[name], n) for n in (0, *HELD)])]
+        for n, time in zip(HELD, times[1:]):
+            table.add(f"forward next to {n} multiprocessors held, over none", {name: time / times[0]}, 1.05 if n <= 4 else 1.2)
+
+
+def between(table):
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [line("forward", SHAPES[name]) for name in SHORT]
+        ours, best = table.ask(lines), table.ask(lines, without("own.forward.between", folder))
+    table.add("time between pieces at 2k, share of the whole",
+              {name: 1 - b["nanoseconds"] / a["nanoseconds"] for name, a, b in zip(SHORT, ours, best)}, 0.02)
+
+
+def blocks(table):
+    portable = [of for of in table.ask(["portable"])]
+    table.add("portable kernels, shared memory of a block in KiB, of 99",
+              {of["name"][9:]: of["shared_bytes"] / K for of in portable}, 99)
+    forward = [of for of in portable if "forward" in of["name"]]
+    table.add("portable forward, blocks of a multiprocessor with 100 KiB",
+              {of["name"][9:]: whole_gpu.resident_of(of, 100 * K) for of in forward}, 2, False)
+
+
+def rows(program):
+    """Sentences: met or missed, by how much."""
+    table = Table(program)
+    held(table)
+    table.of_peer("backward, few key heads, free, of FA3", FEW, "free", 1.0)
+    table.of_peer("backward, few key heads, kept, of FA3", FEW, "kept", 0.9)
+    table.of_peer("forward, 96 and more streams, of FA3", MANY, "forward", 1.0)
+    table.of_peer("backward, 96 and more streams, free, of FA3", MANY, "free", 1.0)
+    table.of_peer("backward, causal squares, kept, of FA3", SQUARES, "kept", 0.9)
+    for way in ("forward", "kept"):
+        found = table.ask([line(way, SHAPES[name]) for name in BANDS])
+        table.add(f"windows and documents, {way}, tiles asked over tiles worked",
+                  {name: of["asked"] / of["tiles"] for name, of in zip(BANDS, found)}, 1.05)
+    found = table.ask([line("forward", SHAPES[name]) for name in ROUNDS])
+    table.add("1.2 to 1.7 rounds of pieces, fullness",
+              {name: of["fullness"] / 1000 for name, of in zip(ROUNDS, found)}, 0.9, False)
+    between(table)
+    blocks(table)
+    return table.rows
+
+
+def every_shape(program):
+    """Sentences: predicted rates of each shape, next to FlashAttention-3's where its order is known."""
+    for name, of in SHAPES.items():
+        has_peer = "window" not in of and "documents" not in of and of.split()[0] in ("64", "128", "256")
+        lines = [line(way, of) for way in whole_gpu.WAYS]
+        lines += [line(way, of, peer=True) for way in ("forward", "free")] if has_peer else []
+        rates = [found["tflops"] for found in whole_gpu.ask(program, lines)]
+        text = f"{name}: predicted TFLOP/s " + ", ".join(f"{way} {rate:.0f}" for way, rate in zip(whole_gpu.WAYS, rates))
+        if has_peer:
+            text += (f"; FA3 {rates[3]:.0f} and {rates[4]:.0f}: {rates[0] / rates[3]:.2f}, {rates[1] / rates[4]:.2f}, "
+                     f"{rates[2] / rates[4]:.2f} of it")
+        yield text

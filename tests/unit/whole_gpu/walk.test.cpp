@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The simulation's walk of the library's launches visits as many tiles as the kernels multiply in
+// the PTX interpreter.
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/score.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "simulators/whole_gpu/work.hpp"
+#include "tests/unit/attention_hopper/hopper_problem.hpp"
+
+namespace {
+
+using namespace hopper_tests;
+
+machine& the_machine() {
+  static machine one(text_of("kernels.sm_90a"));
+  return one;
+}
+
+sizes sizes_of(whole_gpu::call const& c) {
+  return {.batch = c.batch,
+          .queries = c.queries,
+          .query_offset = c.keys - c.queries,
+          .keys = c.keys,
+          .heads = c.heads,
+          .key_heads = c.key_heads,
+          .dim = c.dim,
+          .value_dim = c.value_dim()};
+}
+
+whole_gpu::work walk(whole_gpu::call c, whole_gpu::way which) {
+  c.which = which;
+  return whole_gpu::work_of(c, {132, 50 << 20});
+}
+
+//! Operations of a tile's products, as the interpreter counts them.
+std::uint64_t multiplied(std::int64_t queries, std::int64_t keys, std::int64_t dims) {
+  return static_cast<std::uint64_t>(2 * queries * keys * dims);
+}
+
+void check_forward(whole_gpu::call const& c, char const* name, shape const& tile) {
+  CAPTURE(name);
+  forward_problem<__nv_bfloat16> const problem(the_machine().where, sizes_of(c), 1);
+  auto const got = the_machine().launch(name, tile, problem.call(at::causal{}, at::plain{}), 2, {});
+  REQUIRE_MESSAGE(got.clean(), got.text());
+  auto const work = walk(c, whole_gpu::way::forward);
+  CHECK(got.counts.matrix_flops ==
+        work.visits.size() * multiplied(64 * tile.consumers, tile.keys, c.dim + c.value_dim()));
+  CHECK(static_cast<unsigned>(work.shared_bytes) == tile.shared(problem.p));
+}
+
+void check_backward(whole_gpu::call const& c, char const* name) {
+  CAPTURE(name);
+  backward_problem<__nv_bfloat16> problem(the_machine().where, sizes_of(c), 2);
+  reference_of(problem, at::causal{}, at::plain{}); // what forward would have left
+  auto const got =
+    the_machine().launch_backward(name, problem.backward_call(at::causal{}, at::plain{}));
+  REQUIRE_MESSAGE(got.clean(), got.text());
+  auto const tile = multiplied(
+    backward_shape::step(c.dim), backward_shape::keys(c.dim), 3 * c.dim + 2 * c.value_dim());
+  for (auto const which : {whole_gpu::way::kept, whole_gpu::way::free}) {
+    auto const work = walk(c, which);
+    CHECK(got.counts.matrix_flops == work.visits.size() * tile);
+    CHECK(static_cast<unsigned>(work.shared_bytes) == backward_shape::shared(problem.p));
+  }
+}
+
+} // namespace
+
+TEST_CASE("whole GPU: the walk visits the tiles that kernels multiply") {
+  for (auto const& [batch, heads, key_heads, queries, keys] :
+       {std::array<std::int64_t, 5>{1, 1, 1, 384, 384}, {1, 2, 1, 200, 450}, {2, 2, 2, 130, 300}}) {
+    whole_gpu::call c;
+    c.batch = batch;
+    c.heads = heads;
+    c.key_heads = key_heads;
+    c.queries = queries;
+    c.keys = keys;
+    CAPTURE(queries);
+    c.dim = 64;
+    check_forward(c, "forward_64", {128, 4, 3});
+    check_backward(c, "64");
+    c.dim = 128;
+    check_forward(c, "forward_128", {128, 2});
+    check_backward(c, "128");
+    c.dim = 256;
+    check_forward(c, "forward_256", {80, 2});
+    check_backward(c, "256");
+    c.dim = 192;
+    check_forward(c, "forward_192_128", {128, 2});
+    check_backward(c, "192_128");
+  }
+}
