@@ -288,14 +288,16 @@ private:
                                      .split_backward = asked_.search.split_backward,
                                      .seed = asked_.search.seed + 1000 * round,
                                      .most_moves = moves,
-                                     .own_starts = round == 0};
+                                     .own_starts = round % 3 == 0};
     if (asked_.search.moves > 0)
       options.most_moves = std::min(moves, std::max<std::int64_t>(1, asked_.search.moves - moves_));
     std::string const where = describe(each.extents());
     double const others = best();
-    std::vector<pp::device_orders> starts = each.starts;
+    std::vector<pp::device_orders> starts;
     if (each.searched)
-      starts = {{each.found.table.over, each.found.table.passes, each.found.table.offsets}};
+      starts.push_back({each.found.table.over, each.found.table.passes, each.found.table.offsets});
+    if (options.own_starts) // from the beginning, by other chances
+      starts.insert(starts.end(), each.starts.begin(), each.starts.end());
     try {
       pp::found_order found =
         pp::search_order(std::span<pp::device_orders const>(starts),

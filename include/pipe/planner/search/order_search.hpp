@@ -101,6 +101,8 @@ public:
   }
   //! True where all may change names, and some take unlike times.
   [[nodiscard]] bool matter() const noexcept { return alike_ && unlike_times_; }
+  //! How many microbatches there are.
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(nodes_.size()); }
   //! Numbers of microbatches, the one with the least time first.
   [[nodiscard]] std::vector<int> by_time() const {
     std::vector<double> sums;
@@ -251,8 +253,10 @@ public:
       pool_.resize(round == 0 ? std::min<std::size_t>(8, pool_.size())
                               : std::max<std::size_t>(1, pool_.size() / 2));
       for (pooled_order& each : pool_) {
-        if (going_ && names_.matter())
+        if (going_ && names_.matter()) {
           rename(each, length / (2 * size), watch);
+          follow(each, length / (8 * size), watch);
+        }
         if (going_)
           anneal(each, length, watch);
       }
@@ -292,6 +296,28 @@ private:
         best_ = std::min(best_, order.length);
       }
       moves_ += graph_.size() / 4 + 1; // takes as long, about
+      going_ = !done() && moves_ < most_ && watch(best_, moves_);
+    }
+  }
+
+  //! Makes orders that follow this one with passes at other times by chance, and keeps no longer
+  //! one. Moves of single passes keep the limit at every step, and so stay near where it is tight.
+  void follow(pooled_order& order, std::int64_t tries, auto const& watch) {
+    for (std::int64_t i = 0; i < tries && going_; ++i) {
+      (void)walk_.start(order.rows);
+      std::vector<double> times = walk_.starts();
+      double const noise = mean_ * (1 << random_.below(5)) / 2;
+      for (double& time : times)
+        time += noise * random_.fraction() * random_.fraction();
+      std::vector<list_taste> const tastes = followers(times);
+      list_taste const& taste =
+        tastes[static_cast<std::size_t>(random_.below(static_cast<int>(tastes.size())))];
+      node_rows rows = list_order(graph_, names_.count(), taste).make();
+      if (!rows.empty() && walk_.start(rows) && walk_.length() <= order.length) {
+        order = {std::move(rows), walk_.length()};
+        best_ = std::min(best_, order.length);
+      }
+      moves_ += graph_.size() + 1; // takes as long, about
       going_ = !done() && moves_ < most_ && watch(best_, moves_);
     }
   }
