@@ -24,15 +24,15 @@ public:
   //! @brief Uses an object. @return bytes between memory and L2 for it, those that are dropped with
   //! changes among them
   std::int64_t touch(std::size_t object, std::int64_t bytes, usage how) {
-    auto& entry = entries_[object];
+    auto& of = entries_[object];
     std::int64_t moved = 0;
-    if (entry.bytes != 0) {
+    if (of.bytes != 0) {
       take_out(object);
     } else {
       moved = how == usage::write ? 0 : bytes;
-      room_ -= entry.bytes = bytes;
+      room_ -= of.bytes = bytes;
     }
-    entry.is_changed = entry.is_changed || how != usage::read;
+    of.is_changed = of.is_changed || how != usage::read;
     put_in(object);
     while (room_ < 0) {
       moved += drop(entries_.back().newer);

@@ -102,6 +102,15 @@ void with_mask(call const& c, std::int64_t& asked, Run const& run) {
   }
 }
 
+//! Blocks that a multiprocessor of a Hopper GPU has at a time: by its 228 KiB of shared memory, of
+//! which a block takes 1 KiB more, and by its 65536 registers.
+template <class Shape>
+constexpr int resident_of() {
+  constexpr int registers =
+    128 * (Shape::copy_registers + Shape::consumers * Shape::consumer_registers);
+  return std::min((228 << 10) / (Shape::shared_bytes + (1 << 10)), (1 << 16) / registers);
+}
+
 template <int Dim, class Mask>
 void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
   using shape = at::hopper_forward_shape<Dim>;
@@ -140,6 +149,7 @@ void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.blocks = std::min(count, static_cast<int>(on.multiprocessors)); // as launch_pieces
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
+  out.resident = resident_of<shape>();
   out.key_parts = splits;
   out.heads_together = order.heads;
   out.next = [=, blocks = out.blocks](int block, int last) {
@@ -213,6 +223,7 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.blocks = count;
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
+  out.resident = resident_of<shape>();
   out.group_parts = sums.parts;
   out.heads_together = sums.section;
   // Blocks start in the order of their numbers, and tickets are given in that order.

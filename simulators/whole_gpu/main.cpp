@@ -121,6 +121,9 @@ void answer(constants const& k, question const& q) {
   gpu const on{k.at("multiprocessors"), k.at(q.gpu + ".cache_bytes")};
   auto const w = q.is_peer ? peer_work_of(q.of, on) : work_of(q.of, on);
   auto const slots = static_cast<std::int64_t>(w.resident) * (on.multiprocessors - q.of.held);
+  if (slots < 1) {
+    throw std::runtime_error("no block of " + q.of.name + " fits on a multiprocessor");
+  }
   auto const o = simulate(w, static_cast<int>(slots), speeds_of(k, q));
   auto const time = o.picoseconds + around(k, q, w);
   auto const pieces = static_cast<std::int64_t>(w.pieces.size());

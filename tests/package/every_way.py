@@ -9,12 +9,14 @@ usage: every_way.py REPOSITORY FOLDER TOOLS [way...]        TOOLS: a folder with
 import os
 import pathlib
 import re
+import resource
 import shutil
 import subprocess
 import sys
 
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Werror"]
 CXX = os.environ.get("CXX", "g++")
+MOST_SECONDS = 100  # of a processor until a clone draws its first timetable; on an idle machine some 65
 
 
 class Skipped(Exception):
@@ -199,6 +201,19 @@ class Ways:
         if said.startswith("skipped: "):
             raise Skipped(said.removeprefix("skipped: ").strip())
 
+    def first_drawing(self):
+        """Not a way to depend on it: what the first command of a clone costs, without compiled files of earlier ones."""
+        def seconds():
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return used.ru_utime + used.ru_stime
+
+        before = seconds()
+        run([self.tree / "scripts/timetable", "1f1b", "--devices", "4", "--microbatches", "8"], expect="device 3 |",
+            CCACHE_DISABLE="1")
+        if (taken := seconds() - before) > MOST_SECONDS:
+            raise Failed(f"the first timetable took {taken:.0f} s of a processor, and may take {MOST_SECONDS}")
+        return f"{taken:.0f} s of a processor"
+
     def hosted_ci(self):
         """Not a way to depend on it: nothing here can run the workflows, so a linter and their schema look at them."""
         files = sorted((self.tree / ".github/workflows").glob("*.yml"))
@@ -211,7 +226,7 @@ def main(repository, folder, tools, wanted):
     ways = Ways(repository, folder, tools)
     every = ["include_path", "fetch_content_by_commit", "add_subdirectory", "find_package", "find_package_cmake_3_22",
              "pkg_config", "meson_pkg_config", "meson_cmake", "conan", "vcpkg_steps", "vcpkg", "amalgamated", "module",
-             "hosted_ci"]
+             "first_drawing", "hosted_ci"]
     if unknown := set(wanted) - set(every):
         sys.exit(f"every_way.py: no way is called {', '.join(sorted(unknown))}; there are {', '.join(every)}")
     shutil.rmtree(folder, ignore_errors=True)

@@ -225,15 +225,12 @@ public:
       : groups_(groups), asked_(asked), line_(line) {}
 
   void run() {
-    std::vector<group*> promising;
-    for (group& each : groups_)
-      promising.push_back(&each);
-    std::stable_sort(promising.begin(), promising.end(), [](group const* a, group const* b) {
-      return a->best_start < b->best_start;
+    std::stable_sort(groups_.begin(), groups_.end(), [](group const& a, group const& b) {
+      return a.best_start < b.best_start;
     });
-    for (group* const each : promising)
+    for (group& each : groups_)
       if (line_.time_left())
-        look(*each, std::max<std::int64_t>(20000, 40 * passes_of(*each)), 0);
+        look(each, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
     if (asked_.search.goal == pp::search_goal::makespan && asked_.search.split_backward)
       for (group& each : groups_)
         if (line_.time_left() && each.has_order() && each.room.empty() && !each.found.proven() &&
@@ -318,8 +315,9 @@ private:
       if (!each.searched || found.time < each.found.time)
         each.found = std::move(found);
       each.searched = true;
-    } catch (std::invalid_argument const&) { // nothing keeps the limit, or did in this time
+    } catch (std::invalid_argument const& error) { // nothing keeps the limit, or did in this time
       each.searched = line_.time_left();
+      reason_ = error.what();
     }
   }
 
@@ -327,6 +325,7 @@ private:
   command const& asked_;
   progress_line& line_;
   std::int64_t moves_ = 0;
+  std::string reason_;
 };
 
 std::string shown(double value) {

@@ -27,7 +27,7 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
 }
 
 //! Into how many parts the heads of a group are cut: so many that there are three blocks for each
-//! multiprocessor, as far as there are heads.
+//! multiprocessor, as far as there are heads, and that all have as many heads.
 //! @param keys of a tile
 [[nodiscard]] constexpr std::int32_t
 parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
@@ -36,7 +36,12 @@ parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
     return 1;
   }
   auto const wanted = (3 * multiprocessors + blocks - 1) / blocks;
-  return static_cast<std::int32_t>(wanted < p.group() ? wanted : p.group());
+  for (auto parts = wanted; parts < p.group(); ++parts) {
+    if (p.group() % parts == 0) {
+      return static_cast<std::int32_t>(parts);
+    }
+  }
+  return static_cast<std::int32_t>(p.group());
 }
 
 //! Key heads that are worked on together, see query_sums::section: as many as have their queries,

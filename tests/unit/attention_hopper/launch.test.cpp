@@ -122,10 +122,11 @@ TEST_CASE("hopper launch: a group is cut until there are three blocks for each m
   auto const parts = [](at::parameters const& p) {
     return at::detail::parts_of_groups(p, 128, 132);
   };
-  CHECK(parts(square(1, 8, 1, 2048)) == 8);  // 16 blocks, and no more heads
-  CHECK(parts(square(1, 8, 1, 8192)) == 7);  // 64 blocks
-  CHECK(parts(square(1, 32, 8, 2048)) == 4); // 128 blocks
-  CHECK(parts(square(1, 32, 8, 8192)) == 1); // 512 blocks
+  CHECK(parts(square(1, 8, 1, 2048)) == 8);   // 16 blocks, and no more heads
+  CHECK(parts(square(1, 8, 1, 8192)) == 8);   // 64 blocks: seven would do, but not share 8 heads
+  CHECK(parts(square(1, 32, 8, 2048)) == 4);  // 128 blocks
+  CHECK(parts(square(1, 32, 8, 8192)) == 1);  // 512 blocks
+  CHECK(parts(square(1, 12, 1, 16384)) == 4); // 128 blocks
   CHECK(parts(square(1, 8, 1, 0)) == 1);
 }
 

@@ -22,15 +22,15 @@ def forward(dim, tiles, keys, value=0):
 def backward(dim, tiles, warps, part=32, value=0):
     value, halves = value or dim, 2 if dim == 256 else 1
     step, keys, held = 32 if dim > 128 else 64, 16 * tiles * warps, dim != 64
-    parts = 1 if dim == 192 else step // part  # that are laid out one after the other
+    parts = step // part
     of_part = (products(dim // 16, tiles, part) + products(value // 16, tiles, part) +
                across(dim // halves, tiles, part) + across(value // halves, tiles, part))
     # The columns of dQ, in squares of 32 or in rows of 16; the left operand comes from shared memory, too.
     if dim in (64, 128, 256):
         of_query = across(32, 2, keys) + counts(0, keys // 16 * 2)
     else:
-        groups = 2 if dim == 192 else (dim // 16 + 1) // 2
-        of_query = across(16 * groups, 1, keys) + counts(0, keys // 16)
+        groups, times = (2, 3) if dim == 192 else ((dim // 16 + 1) // 2, 1)
+        of_query = (across(16 * groups, 1, keys) + counts(0, keys // 16)) * times
     # Values that are held are loaded once, not for each part; so are keys where the parts are large.
     saved = counts(0, (value // 16 + dim // 16 * (part == 32)) * (1 - parts) if held else 0)
     threads = 32 * warps

@@ -81,28 +81,32 @@ template <class Shape>
 struct backward_memory {
   std::uint32_t start; // shared address, a multiple of 1024
 
-  //! Bytes from the start to a tile.
+  //! From the start to a tile, in the units of descriptors.
   __device__ static constexpr int own_place(int which, int tile) {
-    return which == 0 ? tile * Shape::key_tile_bytes
-                      : Shape::own_tiles * Shape::key_tile_bytes + tile * Shape::value_tile_bytes;
+    return which == 0 ? tile * (Shape::key_tile_bytes / piece_bytes)
+                      : Shape::own_tiles * (Shape::key_tile_bytes / piece_bytes) +
+                          tile * (Shape::value_tile_bytes / piece_bytes);
   }
   __device__ static constexpr int step_place(int which, int stage) {
-    return Shape::own_bytes + stage * Shape::stage_bytes + which * Shape::query_tile_bytes;
+    return Shape::own_bytes / piece_bytes + stage * (Shape::stage_bytes / piece_bytes) +
+           which * (Shape::query_tile_bytes / piece_bytes);
   }
 
-  __device__ std::uint32_t own(int which, int tile) const { return start + own_place(which, tile); }
+  __device__ std::uint32_t own(int which, int tile) const {
+    return start + own_place(which, tile) * piece_bytes;
+  }
   __device__ std::uint32_t step(int which, int stage) const {
-    return start + step_place(which, stage);
+    return start + step_place(which, stage) * piece_bytes;
   }
   __device__ std::uint32_t gradients(int turn, int place) const {
     return step(0, Shape::stages) + (turn * Shape::places + place) * Shape::gradient_bytes;
   }
   //! Where tiles begin, in the units of descriptors.
   __device__ std::uint32_t own_piece(int which, int tile) const {
-    return start / piece_bytes + own_place(which, tile) / piece_bytes;
+    return start / piece_bytes + own_place(which, tile);
   }
   __device__ std::uint32_t step_piece(int which, int stage, int part) const {
-    return start / piece_bytes + step_place(which, stage) / piece_bytes +
+    return start / piece_bytes + step_place(which, stage) +
            part * (Shape::part * panel_row_bytes / piece_bytes);
   }
   __device__ std::uint32_t gradient_piece(int turn, int place) const {

@@ -34,8 +34,6 @@ struct backward_shape {
   //! Queries whose weights are made at once.
   static constexpr int part = std::is_same_v<Score, plain> && !wide ? 32 : 16;
   static constexpr int parts = step / part; //!< of a step
-  //! Parts that are laid out one after the other: all, unless registers are short.
-  static constexpr int unrolled_parts = query_dim == 192 ? 1 : parts;
   //! True where the logits of a step are made at once: keys are read from shared memory once.
   static constexpr bool reads_keys_once = warps == 8 && std::is_same_v<Score, plain>;
   //! Blocks that share the columns of a head.

@@ -123,7 +123,7 @@ struct gradient_sums {
         visit_part(columns_of<shape::part / 8>(s, part * shape::part / 8), n, part);
       }
     } else {
-#pragma unroll(shape::unrolled_parts)
+#pragma unroll
       for (int part = 0; part < shape::parts; ++part) {
         float s[tiles][shape::part / 8][4] = {};
         auto const first = queries + part * shape::part * row_bytes<shape::query_dim>;
@@ -195,7 +195,7 @@ struct gradient_sums {
   }
 
   //! dQ of step n for head dims that are not made of squares of 32: 16 queries of this warp. Two
-  //! warps share their columns: every other group of 16, or half of them, two groups at a time,
+  //! warps share their columns: every other group of 16, or every other two, one after the other,
   //! where registers are short.
   __forceinline__ __device__ void add_rows_of_queries(unsigned n) const {
     constexpr int row_tiles = shape::step / 16;
@@ -203,9 +203,9 @@ struct gradient_sums {
     static_assert(shape::warps == 2 * row_tiles && shape::halves == 1);
     int const second = block.warp() / row_tiles;
     if constexpr (shape::wide) {
-#pragma unroll 1
+#pragma unroll
       for (int pair = 0; pair < groups / 4; ++pair) {
-        add_groups<2, 1>(n, (second * (groups / 4) + pair) * 2, true, pair == 0);
+        add_groups<2, 1>(n, (second + pair * 2) * 2, true, pair == 0);
       }
     } else {
       add_groups<(groups + 1) / 2, 2>(n, second, groups % 2 == 0 || second == 0);
