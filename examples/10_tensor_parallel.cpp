@@ -186,6 +186,21 @@ std::vector<stage> train_alone(pp::plan const& plan, int replicas) {
   return model;
 }
 
+//! How many weights of this rank's stages differ from those that one process has trained.
+int count_differences(std::vector<stage> const& model,
+                      std::vector<stage> const& alone,
+                      std::vector<std::size_t> const& own,
+                      int number_of_shard) {
+  int differ = 0;
+  for (std::size_t const s : own) {
+    shard const& mine = model[s].own.front();
+    shard const& wanted = alone[s].own[static_cast<std::size_t>(number_of_shard)];
+    for (std::size_t i = 0; i < mine.a.size(); ++i)
+      differ += (mine.a[i] != wanted.a[i] ? 1 : 0) + (mine.b[i] != wanted.b[i] ? 1 : 0);
+  }
+  return differ;
+}
+
 bool train() {
   int rank = 0;
   int ranks = 1;
@@ -227,14 +242,7 @@ bool train() {
     }
     losses[step == 0 ? 0 : 1] = model.back().loss;
   }
-  std::vector<stage> const alone = train_alone(plan, layout.replicas);
-  int differ = 0;
-  for (std::size_t const s : own) {
-    shard const& mine = model[s].own.front();
-    shard const& wanted = alone[s].own[static_cast<std::size_t>(here.shard)];
-    for (std::size_t i = 0; i < mine.a.size(); ++i)
-      differ += (mine.a[i] != wanted.a[i] ? 1 : 0) + (mine.b[i] != wanted.b[i] ? 1 : 0);
-  }
+  int differ = count_differences(model, train_alone(plan, layout.replicas), own, here.shard);
   MPI_Allreduce(MPI_IN_PLACE, &differ, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   MPI_Allreduce(MPI_IN_PLACE, losses, 2, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
   if (rank == 0)

@@ -430,35 +430,37 @@ inline bool report_sizes(options const& o,
   return different == 0;
 }
 
+//! One step of each schedule of the report, and of the chosen one.
+inline std::vector<checked>
+check_schedules(options const& o, batch const& pieces, std::vector<float> const& expected) {
+  std::vector<std::string> names(std::begin(checked_schedules), std::end(checked_schedules));
+  if (std::find(names.begin(), names.end(), name_of(o)) == names.end()) {
+    names.push_back(name_of(o));
+  }
+  std::vector<checked> all;
+  for (auto const& name : names) {
+    all.push_back(check_schedule(o, name, pieces, expected));
+  }
+  return all;
+}
+
 //! Compares all schedules with one device. Returns false where a gradient differs.
 inline bool report_schedules(options const& o, text_to_learn const& text, training const& run) {
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed) + 1);
   auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
   auto const expected = gradients_of_one_device(o, pieces);
-  std::vector<checked> all;
-  std::size_t fused = 0; // 1F1B's peak
-  double fused_predicted = 0;
-  std::vector<std::string> names(std::begin(checked_schedules), std::end(checked_schedules));
-  if (std::find(names.begin(), names.end(), name_of(o)) == names.end()) {
-    names.push_back(name_of(o));
-  }
+  auto const all = check_schedules(o, pieces, expected);
+  auto const is_fused = [](checked const& each) { return each.name == "1f1b"; };
+  auto const& fused = *std::find_if(all.begin(), all.end(), is_fused);
   std::size_t width = 10;
-  for (auto const& name : names) {
-    width = std::max(width, name.size());
+  for (auto const& each : all) {
+    width = std::max(width, each.name.size());
   }
-  for (auto const& name : names) {
-    all.push_back(check_schedule(o, name, pieces, expected));
-    if (name == "1f1b") {
-      fused = all.back().peak;
-      fused_predicted = all.back().predicted;
-    }
-  }
-
   std::printf("\nActivations kept between passes (%s, fullest device): %s; the same model under "
               "1F1B: %s\n",
               name_of(o).c_str(),
               megabytes(largest(run.peaks)).c_str(),
-              megabytes(fused).c_str());
+              megabytes(fused.peak).c_str());
   std::printf("\nOne step of every schedule: %lld devices, %lld microbatches, %zu gradients, held "
               "against one device without pipeline or chunks\n",
               static_cast<long long>(o.devices),
@@ -478,9 +480,9 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
                 each.name.c_str(),
                 each.chunks,
                 each.predicted,
-                100 * each.predicted / fused_predicted,
+                100 * each.predicted / fused.predicted,
                 megabytes(each.peak).c_str(),
-                100 * static_cast<double>(each.peak) / static_cast<double>(fused),
+                100 * static_cast<double>(each.peak) / static_cast<double>(fused.peak),
                 each.different);
     good = good && each.different == 0;
   }

@@ -88,8 +88,7 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
               "error, of the host",
               "gradients differ from the first with the same sums");
   bool good = true;
-  // By chunks, whether two copies of every stage have half of the microbatches each, and whether
-  // the last microbatch comes first.
+  // By chunks, whether stages have two copies, and whether the last microbatch comes first.
   std::map<std::tuple<int, bool, bool>, first_step> first;
   std::vector<std::string> names(std::begin(compared_schedules), std::end(compared_schedules));
   if (adds_from_last(timetable_of(c, name_of(c)))) {
@@ -161,8 +160,7 @@ bool compare_exchange(gpu_options const& o, pp::timetable_view table, batch cons
   return different == 0 && found.loss == alone.loss && error < allowed_error(o.numbers);
 }
 
-//! Runs iterations of all sizes on one model, from the first weights, and each on a model of its
-//! own. Returns false where a gradient differs.
+//! Runs iterations of all sizes on one model, and each on its own. False where a gradient differs.
 template <class Clock>
 bool compare_sizes(gpu_options const& o,
                    std::vector<sized_table> const& sizes,

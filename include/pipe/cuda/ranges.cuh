@@ -33,8 +33,8 @@ namespace pipelining::inline v0_3::cuda::detail {
   std::string name;
   switch (step.about) {
   case subject::pass:
-    name =
-      sign(*over.declared, step.work.kind).c_str() + stage + number(" m", step.work.microbatch);
+    name = pipelining::detail::sign(*over.declared, step.work.kind).c_str() + stage +
+           number(" m", step.work.microbatch);
     name += over.extents.chunks > 1 ? number(" c", step.work.chunk) : "";
     break;
   case subject::copied_gradient: name = "copied" + stage; break;
