@@ -11,7 +11,7 @@
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
-#include <pipe/planner/model/predict.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

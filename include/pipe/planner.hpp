@@ -14,6 +14,7 @@
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/measured.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/read_shape.hpp>
 #include <pipe/planner/search/exact.hpp>

@@ -4,6 +4,7 @@
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>

@@ -2,6 +2,7 @@
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/sequence_groups.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>

@@ -9,6 +9,7 @@
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/schedule/slim_pipe.hpp>

@@ -2,6 +2,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/gpu.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/planner/search/v_auto.hpp>

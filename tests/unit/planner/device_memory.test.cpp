@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The memory that `timetable choose` predicts, against the bytes that stages are handed in runs.
 #include <pipe/plan/lower.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/run/threads.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/lower.hpp>
-#include <pipe/planner/model/predict.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The most bytes that the devices of a timetable hold at once.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/training_kinds.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+namespace pipelining::inline v0_3 {
+
+//! @brief The most bytes that a device holds at once in a pool of slots, as the flow says which
+//! pass takes and which gives back: of `slot_class::activation` in training from the start of a
+//! forward pass to the end of `backward` or `backward_weight`; of `slot_class::host_activation`
+//! from the start of a copy out to the end of the copy in; of `slot_class::weights` the whole
+//! weights that are gathered at once, of `slot_class::full_gradients` the gradients that are not
+//! scattered yet.
+//! @param bytes_of `bytes_of(pass)`: the bytes in the slot of this pass.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] double
+peak_slot_bytes(timetable_view table, int device, slot_class of, auto const& bytes_of) {
+  return detail::peak_of<double>(table, device, of, bytes_of);
+}
+
+//! @brief The most bytes of inputs that a device keeps at once for passes that are recomputed: from
+//! the start of a checkpointed forward pass to the end of its recomputation. 0 without such passes.
+//! @param bytes_of `bytes_of(pass)`: the input of the unit and stage of this pass.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] double peak_kept_input_bytes(timetable_view table, int device, auto const& bytes_of) {
+  double held = 0;
+  double peak = 0;
+  for (pass const& what : table.row(device)) {
+    if (detail::is_checkpointed(*table.over.declared, what.kind))
+      held += static_cast<double>(bytes_of(what));
+    peak = held > peak ? held : peak;
+    if ((*table.over.declared)[what.kind].calls == stage_call::recompute)
+      held -= static_cast<double>(bytes_of(what));
+  }
+  return peak;
+}
+
+//! @brief The memory of one unit of one stage on a device, in bytes.
+struct unit_bytes {
+  double activation = 0; //!< all that backward reads
+  double kept = 0;  //!< of it what a checkpointed forward pass keeps, the stage's input included
+  double moved = 0; //!< of it what copies take to the host
+};
+
+//! @brief The most bytes of activations that a device holds at once where some are recomputed or
+//! moved in part. A checkpointed forward pass holds the whole activation while it runs, and `kept`
+//! of it afterwards. `recompute` brings the rest back. A copy takes `moved` of it to the host and
+//! back.
+//! @param bytes_of `bytes_of(pass)` gives the unit_bytes of the unit and stage of this pass.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] double peak_device_bytes(timetable_view table, int device, auto const& bytes_of) {
+  return detail::peak_by<double>(table, device, [&](pass const& what, bool ends) -> double {
+    unit_bytes const of = bytes_of(what);
+    kind_of_pass const& kind = (*table.over.declared)[what.kind];
+    if (kind.in_groups || detail::stands_between(kind))
+      return 0;
+    switch (kind.is) {
+    case role::forward:
+      return !ends                                                      ? of.activation
+             : detail::is_checkpointed(*table.over.declared, what.kind) ? of.kept - of.activation
+                                                                        : 0;
+    case role::again: return ends || kind.on != engine::compute ? 0 : of.activation - of.kept;
+    case role::copy:
+      return kind.on == engine::copy_out ? (ends ? -of.moved : 0) : (ends ? 0 : of.moved);
+    case role::backward:
+    case role::weights: return ends ? -of.activation : 0;
+    default: return 0;
+    }
+  });
+}
+
+} // namespace pipelining::inline v0_3
