@@ -156,9 +156,9 @@ TEST_CASE("every head dim and element type, with masks and scores") {
   machine::begin();
   bool const tiny = machine::on_model();
   at::parameters const p{.batch = 2,
-                         .query_length = tiny ? 20 : 300,
-                         .query_offset = tiny ? 70 : 700,
-                         .key_length = tiny ? 90 : 1000,
+                         .query_length = tiny ? 20 : 150,
+                         .query_offset = tiny ? 70 : 450,
+                         .key_length = tiny ? 90 : 600,
                          .heads = 2,
                          .key_heads = 1};
   check_kernels<64, __nv_bfloat16>(p, at::causal{}, at::causal{}, at::plain{});
@@ -184,7 +184,7 @@ TEST_CASE("every head dim and element type, with masks and scores") {
 TEST_CASE("sequences packed by their lengths, with sinks") {
   machine::begin();
   bool const tiny = machine::on_model();
-  int const unit = tiny ? 5 : 40;
+  int const unit = tiny ? 5 : 24;
   // The second has no queries, the fourth no keys; the third has more keys than queries.
   std::vector<int> const query_ends{0, 7, 7, 12, 14, 21};
   std::vector<int> const key_ends{0, 5, 8, 17, 17, 24};
