@@ -157,8 +157,8 @@ TEST_CASE("every head dim and element type, with masks and scores") {
   bool const tiny = machine::on_model();
   at::parameters const p{.batch = 2,
                          .query_length = tiny ? 20 : 150,
-                         .query_offset = tiny ? 70 : 450,
-                         .key_length = tiny ? 90 : 600,
+                         .query_offset = tiny ? 70 : 250,
+                         .key_length = tiny ? 90 : 400,
                          .heads = 2,
                          .key_heads = 1};
   check_kernels<64, __nv_bfloat16>(p, at::causal{}, at::causal{}, at::plain{});
@@ -184,7 +184,7 @@ TEST_CASE("every head dim and element type, with masks and scores") {
 TEST_CASE("sequences packed by their lengths, with sinks") {
   machine::begin();
   bool const tiny = machine::on_model();
-  int const unit = tiny ? 5 : 24;
+  int const unit = tiny ? 5 : 16;
   // The second has no queries, the fourth no keys; the third has more keys than queries.
   std::vector<int> const query_ends{0, 7, 7, 12, 14, 21};
   std::vector<int> const key_ends{0, 5, 8, 17, 17, 24};
