@@ -145,7 +145,7 @@ def check_again():
             arguments = ["--devices", str(devices), "--steps", "20", "--every", "4", "--checkpoint", folder, "--check"]
             result = run(*arguments, "--fail-at", "11")
             assert result.returncode != 0 and "it was told to, by --fail-at" in result.stderr, result
-            assert "goes on" not in result.stdout, result
+            assert "goes on after" not in result.stdout, result
             for path in pathlib.Path(folder).iterdir():
                 path.unlink()
             result = run(*arguments, "--fail-at", "11", "--restarts", "1")

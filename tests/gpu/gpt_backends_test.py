@@ -147,7 +147,7 @@ def check_checkpoints():
                 for path in last:
                     path.unlink()
             assert written[0] == written[1]
-        assert "goes on" not in reports[0] and "goes on after step 2\n" in reports[1], reports
+        assert "goes on after" not in reports[0] and "goes on after step 2\n" in reports[1], reports
         assert losses(reports[0])[-1:] == losses(reports[1])[-1:], reports
 
 
