@@ -82,9 +82,9 @@ __device__ __forceinline__ void bring_step(Call const& c,
   write_slot(memory.sums(stage), sums.first_step(c.p, batch, head) + step);
   arrive_expecting(memory.full(stage), Shape::stage_bytes);
   tile_place const from{step * Shape::step, head, batch};
-  load_rows<Shape::query_dim, Shape::step>(
+  load_tile<Shape::query_dim, Shape::step>(
     memory.step(0, stage), maps.query, from, memory.full(stage));
-  load_rows<Shape::value_dim, Shape::step>(
+  load_tile<Shape::value_dim, Shape::step>(
     memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
 }
 
@@ -101,9 +101,9 @@ __device__ inline void copy_for_keys(Call const& c,
     arrive_expecting(memory.own_full(), Shape::own_bytes);
     for (int tile = 0; tile < Shape::own_tiles; ++tile) {
       tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
-      load_rows<Shape::query_dim, Shape::rows>(
+      load_tile<Shape::query_dim, Shape::rows>(
         memory.own(0, tile), maps.key, at, memory.own_full());
-      load_rows<Shape::value_dim, Shape::rows>(
+      load_tile<Shape::value_dim, Shape::rows>(
         memory.own(1, tile), maps.value, at, memory.own_full());
     }
   }

@@ -231,7 +231,7 @@ struct hopper_consumer {
     show_to_copies();
     meet_warpgroup(consumer());
     if (threadIdx.x % 128 == 0) {
-      store_rows_of_tile<shape::value_dim, shape::rows>(
+      store_tile<shape::value_dim, shape::rows>(
         maps.output, {first + consumer() * shape::rows, head, batch}, tile);
       wait_for_stores_to_read();
       arrive(memory.query_empty());

@@ -47,7 +47,7 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
     tell_work(memory, work);
     arrive_expecting(memory.query_full(), shape::query_bytes);
     for (int consumer = 0; consumer < shape::consumers; ++consumer) {
-      load_rows<shape::query_dim, shape::rows>(
+      load_tile<shape::query_dim, shape::rows>(
         memory.query(consumer),
         maps.query,
         {work.first + consumer * shape::rows, work.head, work.batch},
@@ -58,12 +58,12 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
       wait_for(memory.key_empty(key.stage), key.parity ^ 1);
       write_slot(memory.slot(key.stage), 2 * tile + (whole ? 0 : 1));
       arrive_expecting(memory.key_full(key.stage), shape::key_bytes);
-      load_rows<shape::query_dim, shape::keys>(
+      load_tile<shape::query_dim, shape::keys>(
         memory.key(key.stage), maps.key, at, memory.key_full(key.stage));
       key.advance();
       wait_for(memory.value_empty(value.stage), value.parity ^ 1);
       arrive_expecting(memory.value_full(value.stage), shape::value_bytes);
-      load_rows<shape::value_dim, shape::keys>(
+      load_tile<shape::value_dim, shape::keys>(
         memory.value(value.stage), maps.value, at, memory.value_full(value.stage));
       value.advance();
     });

@@ -71,89 +71,47 @@ struct tile_place {
   int batch;
 };
 
-//! Starts to copy a tile of all elements of a head from memory to shared memory; zeros where the
+//! Elements of a row that one copy of a tile takes: all of a head, or a panel of 64 where heads are
+//! not whole panels, see tiled_tensor.
+template <int Dim>
+inline constexpr int columns_of_copy = Dim % 64 == 0 ? Dim : 64;
+
+//! Starts to copy a tile of Rows rows of a head from memory to shared memory; zeros where the
 //! tensor has ended.
-__device__ inline void
-load_tile(std::uint32_t to, CUtensorMap const& from, tile_place at, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {%3, %4, %3, %5, %6}], [%2];" ::"r"(to),
-               "l"(&from),
-               "r"(barrier),
-               "r"(0),
-               "r"(at.position),
-               "r"(at.head),
-               "r"(at.batch)
-               : "memory");
-}
-
-//! The same for 64 elements of a head from `column` on, of a tensor whose heads are not whole
-//! panels.
-__device__ inline void load_panel(
-  std::uint32_t to, CUtensorMap const& from, int column, tile_place at, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {%7, %4, %3, %5, %6}], [%2];" ::"r"(to),
-               "l"(&from),
-               "r"(barrier),
-               "r"(0),
-               "r"(at.position),
-               "r"(at.head),
-               "r"(at.batch),
-               "r"(column)
-               : "memory");
-}
-
-//! Starts to copy a tile of Rows rows: in one copy, or panel by panel where heads are not whole
-//! panels.
 template <int Dim, int Rows>
 __device__ __forceinline__ void
-load_rows(std::uint32_t to, CUtensorMap const& from, tile_place at, std::uint32_t barrier) {
-  if constexpr (Dim % 64 == 0) {
-    load_tile(to, from, at, barrier);
-  } else {
+load_tile(std::uint32_t to, CUtensorMap const& from, tile_place at, std::uint32_t barrier) {
 #pragma unroll
-    for (int column = 0; column < Dim; column += 64) {
-      load_panel(to + column * Rows * 2, from, column, at, barrier);
-    }
+  for (int column = 0; column < Dim; column += columns_of_copy<Dim>) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%7, %4, %3, %5, %6}], [%2];" ::"r"(to + column * Rows * 2),
+                 "l"(&from),
+                 "r"(barrier),
+                 "r"(0),
+                 "r"(at.position),
+                 "r"(at.head),
+                 "r"(at.batch),
+                 "r"(column)
+                 : "memory");
   }
 }
 
-//! Starts to copy a tile from shared memory to memory; leaves what lies outside the tensor alone.
-__device__ inline void store_tile(CUtensorMap const& to, tile_place at, std::uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
-               "[%0, {%2, %3, %2, %4, %5}], [%1];" ::"l"(&to),
-               "r"(from),
-               "r"(0),
-               "r"(at.position),
-               "r"(at.head),
-               "r"(at.batch)
-               : "memory");
-}
-
-//! The same for 64 elements of a head, see load_panel.
-__device__ inline void
-store_panel(CUtensorMap const& to, int column, tile_place at, std::uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
-               "[%0, {%6, %3, %2, %4, %5}], [%1];" ::"l"(&to),
-               "r"(from),
-               "r"(0),
-               "r"(at.position),
-               "r"(at.head),
-               "r"(at.batch),
-               "r"(column)
-               : "memory");
-}
-
-//! Stores a tile of Rows rows, see load_rows.
+//! Starts to copy a tile of Rows rows from shared memory to memory; leaves what lies outside the
+//! tensor alone.
 template <int Dim, int Rows>
 __device__ __forceinline__ void
-store_rows_of_tile(CUtensorMap const& to, tile_place at, std::uint32_t from) {
-  if constexpr (Dim % 64 == 0) {
-    store_tile(to, at, from);
-  } else {
+store_tile(CUtensorMap const& to, tile_place at, std::uint32_t from) {
 #pragma unroll
-    for (int column = 0; column < Dim; column += 64) {
-      store_panel(to, column, at, from + column * Rows * 2);
-    }
+  for (int column = 0; column < Dim; column += columns_of_copy<Dim>) {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
+                 "[%0, {%6, %3, %2, %4, %5}], [%1];" ::"l"(&to),
+                 "r"(from + column * Rows * 2),
+                 "r"(0),
+                 "r"(at.position),
+                 "r"(at.head),
+                 "r"(at.batch),
+                 "r"(column)
+                 : "memory");
   }
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
