@@ -75,7 +75,7 @@ struct thread_plan {
 };
 
 //! Reasons to wake the threads.
-enum class errand { start, touch, step, end };
+enum class errand { start, touch, tell, step, end };
 
 //! The place of a device, for reports. On a cache line of its own: it changes with every pass.
 struct alignas(cache_line) device_standing {
@@ -95,6 +95,7 @@ struct thread_board {
   thread_plan* now = nullptr; // the plan of the step
   std::vector<host_memory> memories;
   std::vector<host_memory> host_memories; // of what goes to the host and back
+  bool moved = false;                     // memory, and stages have not been told yet
   std::vector<slot_guards> guards;        // [P], those of the plan of the step
   std::vector<device_standing> standings; // [P]
   steady::time_point step_start;
@@ -132,19 +133,28 @@ struct thread_board {
     return {of.view, device, memories[d].data(), host_memories[d].data(), guard_size()};
   }
 
+  //! Makes room on a device. No errand may run.
+  void reserve(int device, std::int64_t bytes, std::int64_t host_bytes) {
+    auto const d = static_cast<std::size_t>(device);
+    moved = memories[d].reserve(bytes) || moved;
+    moved = host_memories[d].reserve(host_bytes) || moved;
+    now = nullptr;
+  }
+  //! Makes room for a plan on all devices.
+  void reserve(plan_view const& view) {
+    for (int device = 0; device < devices; ++device)
+      reserve(device,
+              arena{view, device, nullptr, nullptr, guard_size()}.bytes(),
+              view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
+  }
+
   //! Makes room for a plan, behind the others or in the place of one. No errand may run.
   void put(plan lowered, std::size_t at) {
     auto added = std::make_unique<thread_plan>(std::move(lowered));
-    plan_view const& view = added->view;
-    for (int device = 0; device < devices; ++device) {
-      auto const d = static_cast<std::size_t>(device);
-      memories[d].reserve(arena{view, device, nullptr, nullptr, guard_size()}.bytes());
-      host_memories[d].reserve(view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
-    }
+    reserve(added->view);
     if (at == plans.size())
       plans.emplace_back();
     plans[at] = std::move(added);
-    now = nullptr; // memory may have moved
   }
 
   void begin_step(thread_plan& next) {
@@ -285,6 +295,8 @@ struct thread_board {
   [[nodiscard]] std::string not_back(int device) const {
     if (what.load(std::memory_order_relaxed) == errand::start)
       return " is not back from threads::on_start";
+    if (what.load(std::memory_order_relaxed) == errand::tell)
+      return " is not back from memory_moved";
     auto const at = static_cast<std::size_t>(
       standings[static_cast<std::size_t>(device)].position.load(std::memory_order_relaxed));
     auto const steps = now->view.program_of(device);
@@ -298,7 +310,7 @@ struct thread_board {
     std::string text;
     if (!is_home(culprit) && !waits_in_step(culprit))
       text = ": device " + std::to_string(culprit) + not_back(culprit);
-    if (what.load(std::memory_order_relaxed) == errand::start)
+    if (what.load(std::memory_order_relaxed) != errand::step)
       return text;
     for (int device = 0; device < devices; ++device) {
       device_standing const& its = standings[static_cast<std::size_t>(device)];

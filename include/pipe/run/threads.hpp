@@ -11,6 +11,7 @@
 #include <pipe/run/check.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
+#include <pipe/run/memory_moved.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/thread_board.hpp>
@@ -20,6 +21,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -128,6 +130,23 @@ public:
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
+  //! @brief Makes room for a plan that may be added later, so that memory need not move then, and
+  //! views of buffers that stages keep stay valid.
+  //!
+  //! Where memory moves, here or in `add`, the next step begins with `memory_moved` of all stages
+  //! that have it. `totals` and `trace` are gone as with `add`.
+  //! @throws std::bad_alloc; run_error when a stage has not returned yet.
+  void reserve(plan const& later) {
+    reserve([&] { board_->reserve(later.view()); });
+  }
+  //! @brief The same by numbers of bytes on each device: `plan.arena_bytes` and `plan.host_bytes`.
+  void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
+    reserve([&] {
+      for (int device = 0; device < board_->devices; ++device)
+        board_->reserve(device, bytes, host_bytes);
+    });
+  }
+
   //! @brief Runs every pass of a plan once.
   //! @param which of the plans; the first one unless told otherwise.
   //! @throws run_error when a stage throws (its exception is nested), when nothing begins or ends
@@ -140,6 +159,10 @@ public:
     detail::check_number(which, board_->plans.size());
     detail::thread_plan& next = *board_->plans[static_cast<std::size_t>(which.index)];
     carried_.check(next.view);
+    if (board_->moved) {
+      complete(detail::errand::tell);
+      board_->moved = false;
+    }
     board_->begin_step(next);
     carried_.put(board_->slots(next, board_->devices - 1));
     complete(detail::errand::step);
@@ -187,6 +210,12 @@ private:
     complete(detail::errand::touch);
     return {static_cast<int>(at)};
   }
+  template <class Grow>
+  void reserve(Grow grow) {
+    refuse_while_stuck();
+    grow();
+    complete(detail::errand::touch);
+  }
 
   //! Checks the stages, before a thread starts, and makes the board.
   static std::shared_ptr<detail::thread_board>
@@ -204,7 +233,17 @@ private:
         board.standings[d].home.wait(called);
       ++seen;
       switch (board.what.load(std::memory_order_relaxed)) {
-      case detail::errand::start: start(board, device); break;
+      case detail::errand::start:
+        guarded(board, device, "threads::on_start", [&] {
+          if (board.options.on_start)
+            board.options.on_start(device, board.devices);
+        });
+        break;
+      case detail::errand::tell:
+        guarded(board, device, "memory_moved", [&] {
+          detail::tell_moved(stages, board.plans.front()->view, device);
+        });
+        break;
       case detail::errand::touch:
         board.memories[d].touch();
         board.host_memories[d].touch();
@@ -216,15 +255,18 @@ private:
     }
   }
 
-  static void start(detail::thread_board& board, int device) noexcept {
+  //! Calls code of the user next to steps.
+  template <class Call>
+  static void
+  guarded(detail::thread_board& board, int device, char const* name, Call call) noexcept {
     auto const failed = [&](char const* cause) {
       board.fail(device,
-                 "run: threads::on_start failed on device " + std::to_string(device) + ": " + cause,
+                 "run: " + std::string(name) + " failed on device " + std::to_string(device) +
+                   ": " + cause,
                  std::current_exception());
     };
     try {
-      if (board.options.on_start)
-        board.options.on_start(device, board.devices);
+      call();
     } catch (std::exception const& error) {
       failed(error.what());
     } catch (...) {
