@@ -29,6 +29,7 @@
 #include <pipe/run/error.hpp>
 #include <pipe/run/fits.hpp>
 #include <pipe/run/frozen_stages.hpp>
+#include <pipe/run/message_tensors.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/stage.hpp>
