@@ -82,6 +82,8 @@ struct alignas(cache_line) device_standing {
   std::atomic<int> position = 0;       // the item that the device is at
   std::atomic<int> waits_on = nothing; // the item that it waits for, or nothing
   std::atomic<bool> at_home = true;    // it has ended its errand
+  int next = 0;                        // the item to go on with
+  bool again = false;                  // the iteration begins again
   sleeping_place home;
 };
 
@@ -169,8 +171,12 @@ struct thread_board {
     for (auto& lanes : next.completed)
       for (int& item_index : lanes)
         item_index = nothing;
-    for (device_standing& device : standings)
+    for (device_standing& device : standings) {
       device.position.store(0, std::memory_order_relaxed);
+      device.waits_on.store(nothing, std::memory_order_relaxed);
+      device.next = 0;
+      device.again = false;
+    }
     step_start = steady::now();
   }
 

@@ -35,7 +35,6 @@ struct thread_device {
   arena slots;
   slot_guards& guards;
   device_standing& standing;
-  bool again = false; // the iteration begins again
 
   thread_device(thread_board& all, Stages& model, int number)
       : board(all), stages(model), device(number), work(*all.now),
@@ -45,35 +44,48 @@ struct thread_device {
         standing(all.standings[static_cast<std::size_t>(number)]) {}
 
   //! Messages of a lane count as complete in the order of the lane, as the plan's waits presume.
-  void complete_lane(int lane, int last) {
+  //! @return whether they are, up to `last`; else `standing` names the one that is missing.
+  //! @throws stopped where that one will not come.
+  [[nodiscard]] bool reached(int lane, int last) {
     int& known = work.completed[static_cast<std::size_t>(device)][static_cast<std::size_t>(lane)];
-    for (int i = known + 1; i <= last; ++i) {
-      item const& message = steps[static_cast<std::size_t>(i)];
-      if (message.what == operation::run || message.lane != lane || !posted(i, message))
+    for (; known < last; ++known) {
+      item const& message = steps[static_cast<std::size_t>(known) + 1];
+      if (message.what == operation::run || message.lane != lane || !posted(known + 1, message) ||
+          work.messages.done(message))
         continue;
-      if (work.messages.done(message))
-        continue;
-      standing.waits_on.store(i, std::memory_order_relaxed);
-      bool const arrived = work.messages.wait(message, device, board.spin_in_step);
-      standing.waits_on.store(nothing, std::memory_order_relaxed);
-      if (!arrived)
+      standing.waits_on.store(known + 1, std::memory_order_relaxed);
+      if (work.messages.aborted())
         throw stopped{};
+      return false;
     }
-    if (last > known)
-      known = last;
+    return true;
   }
 
-  void wait_for(int index, item const&) {
-    item const& earlier = steps[static_cast<std::size_t>(index)];
-    if (earlier.what != operation::run)
-      complete_lane(earlier.lane, index);
+  //! What the group at `next` waits for; at the end of the program, every message.
+  [[nodiscard]] bool ready(int next) {
+    auto const count = static_cast<int>(steps.size());
+    if (next == count) {
+      for (int lane = 0; lane < work.view.lanes[device]; ++lane)
+        if (!reached(lane, count - 1))
+          return false;
+      return true;
+    }
+    for (int i = next, end = end_of_group(steps, next); i < end; ++i)
+      for (int const wait : work.view.waits_of(steps[static_cast<std::size_t>(i)]))
+        if (item const& earlier = steps[static_cast<std::size_t>(wait)];
+            earlier.what != operation::run && !reached(earlier.lane, wait))
+          return false;
+    item const& first = steps[static_cast<std::size_t>(next)];
+    return !relays(first) || reached(first.lane, next - 1);
   }
+
+  void wait_for(int, item const&) const noexcept {} // `ready` has seen it
 
   void run(int index, item const& step) {
     auto const i = static_cast<std::size_t>(index);
     begin(index);
     starts[i] = seconds();
-    again = !run_guarded(stages, slots, guards, step) || again;
+    standing.again = !run_guarded(stages, slots, guards, step) || standing.again;
     ends[i] = seconds();
   }
 
@@ -92,8 +104,6 @@ struct thread_device {
 
   void post(int first, std::span<item const> group) {
     begin(first);
-    if (relays(group.front()))
-      complete_lane(group.front().lane, first - 1);
     for (item const& step : group) {
       if (step.what == operation::receive)
         guards.before(step);
@@ -102,43 +112,55 @@ struct thread_device {
   }
 
   [[nodiscard]] bool begins_again() {
-    if (again)
+    if (standing.again)
       work.messages.leave_some();
-    return again;
+    return standing.again;
   }
 
   void finish() {
-    for (int lane = 0; lane < work.view.lanes[device]; ++lane)
-      complete_lane(lane, static_cast<int>(steps.size()) - 1);
     guards.check_all();
     standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
   }
 
-  //! Runs the program once and turns whatever a stage throws into the step's failure.
-  void step() noexcept {
+  //! Goes on with the program, and turns whatever a stage throws into the step's failure.
+  //! @return whether it is over, by its end or by a failure; else it waits for a message, which
+  //! `standing` names.
+  [[nodiscard]] bool advance() noexcept {
     try {
-      execute(work.view, device, *this);
-      if (again)
+      if (!detail::advance(work.view, device, standing.next, *this))
+        return false;
+      if (standing.again)
         board.again.store(true, std::memory_order_relaxed);
-    } catch (stopped const&) {
-      return; // the failure is another's, or has been noted
+    } catch (stopped const&) { // the failure is another's, or has been noted
     } catch (std::exception const& error) {
       note(error.what());
     } catch (...) {
       note("an exception of a type that is no std::exception");
+    }
+    standing.waits_on.store(nothing, std::memory_order_relaxed);
+    return true;
+  }
+
+  //! Runs the program to its end, and sleeps where it waits.
+  void step() noexcept {
+    while (!advance()) {
+      auto const missing =
+        static_cast<std::size_t>(standing.waits_on.load(std::memory_order_relaxed));
+      (void)work.messages.wait(steps[missing], device, board.spin_in_step);
     }
   }
 
 private:
   //! Where the iteration begins again, most messages are not.
   [[nodiscard]] bool posted(int index, item const& message) const {
-    return !again || index < behind_validation(work.view, device) ||
+    return !standing.again || index < behind_validation(work.view, device) ||
            arrives_early(work.view, device, message);
   }
 
   void begin(int index) {
     if (work.messages.aborted())
       throw stopped{};
+    standing.waits_on.store(nothing, std::memory_order_relaxed);
     standing.position.store(index, std::memory_order_relaxed);
   }
 
