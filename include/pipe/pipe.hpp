@@ -25,6 +25,7 @@
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/affinity.hpp>
+#include <pipe/run/called_runner.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/fits.hpp>

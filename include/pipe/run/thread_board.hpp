@@ -11,8 +11,11 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/error.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/rendezvous.hpp>
+#include <pipe/run/trace_of.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -180,11 +183,43 @@ struct thread_board {
     step_start = steady::now();
   }
 
-  //! Sends all threads on an errand.
-  void send(errand why) {
+  //! Before an errand or a step.
+  void forget_failure() noexcept {
     failed_device.store(nothing, std::memory_order_relaxed);
     failure = nullptr;
     failure_text.clear();
+  }
+  //! After one. @throws run_error where it has failed; what a stage has thrown is nested.
+  void raise_failure() {
+    int const device = failed_device.load(std::memory_order_acquire);
+    if (device == nothing)
+      return;
+    std::lock_guard const lock(guard);
+    if (failure == nullptr)
+      throw run_error(failure_text, device);
+    try {
+      std::rethrow_exception(failure);
+    } catch (...) {
+      std::throw_with_nested(run_error(failure_text, device));
+    }
+  }
+  //! The rows of the totals of the last step, if any.
+  [[nodiscard]] totals last_totals() const noexcept {
+    if (now == nullptr)
+      return {};
+    return slots(*now, steps_early(now->view.validation) ? devices - 1 : 0).all_totals();
+  }
+  //! The times of the passes of the last step.
+  [[nodiscard]] dynamic_timetable last_trace() const {
+    thread_plan const& ran = now != nullptr ? *now : *plans.front();
+    return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
+      return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
+    });
+  }
+
+  //! Sends all threads on an errand.
+  void send(errand why) {
+    forget_failure();
     what.store(why, std::memory_order_relaxed);
     for (device_standing& device : standings)
       device.at_home.store(false, std::memory_order_relaxed);

@@ -61,7 +61,7 @@ struct thread_device {
     return true;
   }
 
-  //! What the group at `next` waits for; at the end of the program, every message.
+  //! Looks for messages that the group at `next` waits for; at the end of the program, for all.
   [[nodiscard]] bool ready(int next) {
     auto const count = static_cast<int>(steps.size());
     if (next == count) {

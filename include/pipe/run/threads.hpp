@@ -16,7 +16,6 @@
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/thread_board.hpp>
 #include <pipe/run/thread_device.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <atomic>
@@ -184,10 +183,7 @@ public:
   //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] pipelining::totals totals() const {
     refuse_while_stuck();
-    if (board_->now == nullptr)
-      return {};
-    bool const at_end = detail::steps_early(board_->now->view.validation);
-    return board_->slots(*board_->now, at_end ? board_->devices - 1 : 0).all_totals();
+    return board_->last_totals();
   }
 
   //! @brief The passes of the last step with their measured start and end, in seconds since the
@@ -195,10 +191,7 @@ public:
   //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] dynamic_timetable trace() const {
     refuse_while_stuck();
-    detail::thread_plan const& ran = board_->now != nullptr ? *board_->now : *board_->plans.front();
-    return detail::trace_of(ran.work, [&](int device, std::size_t item, bool end) {
-      return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
-    });
+    return board_->last_trace();
   }
 
 private:
@@ -279,10 +272,7 @@ private:
     board_->send(why);
     if (!board_->gather())
       stuck_device_ = board_->unreturned();
-    if (board_->failed_device.load(std::memory_order_acquire) == nothing)
-      return;
-    std::lock_guard const lock(board_->guard);
-    raise(board_->failure_text, board_->failed_device.load(), board_->failure);
+    board_->raise_failure();
   }
 
   void refuse_while_stuck() const {
@@ -290,17 +280,6 @@ private:
       throw run_error("run: a stage of an earlier step has not returned yet, on device " +
                         std::to_string(stuck_device_) + "; nothing can run before it does",
                       stuck_device_);
-  }
-
-  [[noreturn]] static void
-  raise(std::string const& text, int device, std::exception_ptr const& cause) {
-    if (cause == nullptr)
-      throw run_error(text, device);
-    try {
-      std::rethrow_exception(cause);
-    } catch (...) {
-      std::throw_with_nested(run_error(text, device));
-    }
   }
 
   Stages* stages_;
