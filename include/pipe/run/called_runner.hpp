@@ -134,7 +134,7 @@ public:
     countdown<detail::steady> still(board_.options.deadline);
     std::uint64_t seen = 0;
     while (!poll(device)) {
-      if (detail::spin_until(board_.options.spin, [&] { return can_go_on(device); }))
+      if (detail::spin_until(board_.options.spin, [&] { return board_.can_go_on(device); }))
         continue;
       std::this_thread::sleep_for(board_.options.spin);
       std::uint64_t const now_seen = board_.whereabouts();
@@ -209,14 +209,6 @@ private:
     if (in_step_)
       throw std::logic_error("run: a step is not finished; call finish_step() first");
   }
-  [[nodiscard]] bool can_go_on(int device) const {
-    int const missing =
-      board_.standings[static_cast<std::size_t>(device)].waits_on.load(std::memory_order_relaxed);
-    detail::thread_plan const& now = *board_.now;
-    return missing == nothing || now.messages.aborted() ||
-           now.messages.done(now.view.program_of(device)[static_cast<std::size_t>(missing)]);
-  }
-
   Stages* stages_;
   detail::thread_board board_;
   std::vector<hand> hands_; // [P]

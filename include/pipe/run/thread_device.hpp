@@ -32,16 +32,16 @@ struct thread_device {
   std::span<item const> steps;
   std::span<double> starts;
   std::span<double> ends;
-  arena slots;
   slot_guards& guards;
+  arena const& slots;
   device_standing& standing;
 
   thread_device(thread_board& all, Stages& model, int number)
       : board(all), stages(model), device(number), work(*all.now),
         steps(work.view.program_of(number)), starts(work.starts[static_cast<std::size_t>(number)]),
-        ends(work.ends[static_cast<std::size_t>(number)]), slots(all.slots(work, number)),
-        guards(all.guards[static_cast<std::size_t>(number)]),
-        standing(all.standings[static_cast<std::size_t>(number)]) {}
+        ends(work.ends[static_cast<std::size_t>(number)]),
+        guards(all.guards[static_cast<std::size_t>(number)]), slots(guards.memory()),
+        standing(all.share.at(number)) {}
 
   //! Messages of a lane count as complete in the order of the lane, as the plan's waits presume.
   //! @return whether they are, up to `last`; else `standing` names the one that is missing.
@@ -107,7 +107,8 @@ struct thread_device {
     for (item const& step : group) {
       if (step.what == operation::receive)
         guards.before(step);
-      work.messages.post(step, slots.message(step).data);
+      if (work.messages.post(step, slots.message(step).data))
+        board.share.open(board.share.thread_of(step.peer));
     }
   }
 
@@ -141,15 +142,6 @@ struct thread_device {
     return true;
   }
 
-  //! Runs the program to its end, and sleeps where it waits.
-  void step() noexcept {
-    while (!advance()) {
-      auto const missing =
-        static_cast<std::size_t>(standing.waits_on.load(std::memory_order_relaxed));
-      (void)work.messages.wait(steps[missing], device, board.spin_in_step);
-    }
-  }
-
 private:
   //! Where the iteration begins again, most messages are not.
   [[nodiscard]] bool posted(int index, item const& message) const {
@@ -176,5 +168,25 @@ private:
                std::current_exception());
   }
 };
+
+//! Runs the devices of a thread, each for as far as it can go, until none is left.
+template <class Stages>
+void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
+  thread_share& share = board.share;
+  auto const advance = [&](int device) {
+    if (board.can_go_on(device) && share.take(device, thread)) {
+      if (thread_device<Stages>(board, stages, device).advance())
+        share.at(device).at_home.store(true, std::memory_order_relaxed);
+      share.put_back(device, thread);
+    }
+    return false;
+  };
+  auto const come = [&] { return board.has_work(thread); };
+  while (share.has_any(thread)) {
+    (void)share.any_of(thread, advance);
+    if (!spin_until(board.spin_in_step, come))
+      share.threads[static_cast<std::size_t>(thread)].door.wait(come);
+  }
+}
 
 } // namespace pipelining::inline v0_3::detail

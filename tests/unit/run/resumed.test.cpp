@@ -92,12 +92,12 @@ TEST_CASE("a device that must wait returns, says for which message, and goes on 
   pp::detail::thread_device<model> first(board, stages, 0);
   pp::detail::thread_device<model> last(board, stages, 1);
   CHECK_FALSE(last.advance());
-  int const missing = board.standings[1].waits_on.load();
+  int const missing = board.share.devices[1].waits_on.load();
   REQUIRE(missing != pp::nothing);
   CHECK(last.steps[static_cast<std::size_t>(missing)].what == pp::operation::receive);
-  int const at = board.standings[1].next;
+  int const at = board.share.devices[1].next;
   CHECK_FALSE(last.advance()); // nothing has come
-  CHECK(board.standings[1].next == at);
+  CHECK(board.share.devices[1].next == at);
   CHECK_FALSE(first.advance()); // sends, and waits for the gradient
   CHECK(last.advance());
   CHECK(first.advance());
