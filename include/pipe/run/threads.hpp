@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Plans on the threads of this process, one thread per device. Header for
+//! @brief Plans on the threads of this process. Header for
 //! pipelining::thread_runner.
 
 #include <pipe/plan/item.hpp>
@@ -44,15 +44,14 @@ struct thread_crew {
   thread_crew& operator=(thread_crew const&) = delete;
   ~thread_crew() {
     std::string lost;
-    std::vector<bool> left;
-    for (int device = 0; device < board->devices; ++device) {
-      left.push_back(board->running.load(std::memory_order_acquire) != 0 &&
-                     !board->is_home(device));
-      if (left.back())
+    for (int device = 0; device < board->devices; ++device)
+      if (board->share.running.load(std::memory_order_acquire) != 0 && board->is_in_call(device))
         lost +=
           "run: device " + std::to_string(device) + board->not_back(device) +
           "; its thread is left, and keeps the memory of its runner; the stages must live on\n";
-    }
+    std::vector<bool> left;
+    for (std::size_t thread = 0; thread < workers.size(); ++thread)
+      left.push_back(board->share.is_away(static_cast<int>(thread)));
     board->dismiss();
     for (std::size_t i = 0; i < workers.size(); ++i) {
       if (left[i])
@@ -67,11 +66,12 @@ struct thread_crew {
 
 } // namespace detail
 
-//! @brief Runs plans with one thread per device, step after step, on the stages of the user.
+//! @brief Runs plans on threads, step after step, on the stages of the user.
 //!
 //! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
 //! share its threads and its memory, which is as large as the largest of them wants; `step` says
-//! which one runs, and allocates nothing. A stage is called by the thread of its device only. A
+//! which one runs, and allocates nothing. `threads::count` says how many threads there are. A stage
+//! is called by one thread at a time, by the same one always where each device has its own. A
 //! stage that throws ends the step on all devices; the next step starts afresh.
 //!
 //! @tparam Stages a vector or array of stages, a tuple of stages of different types, the same of
@@ -90,9 +90,9 @@ public:
         board_(crew_.board.get()) {
     board_->put(std::move(work), 0);
     try {
-      for (int device = 0; device < board_->devices; ++device)
+      for (int thread = 0; thread < static_cast<int>(board_->share.threads.size()); ++thread)
         crew_.workers.emplace_back(
-          [board = crew_.board, &stages, device] { serve(*board, stages, device); });
+          [board = crew_.board, &stages, thread] { serve(*board, stages, thread); });
     } catch (std::system_error const& error) {
       auto const device = static_cast<int>(crew_.workers.size());
       throw run_error("run: this machine gives no thread to device " + std::to_string(device) +
@@ -195,36 +195,44 @@ private:
     return std::make_shared<detail::thread_board>(work.over.extents.devices, std::move(options));
   }
 
-  static void serve(detail::thread_board& board, Stages& stages, int device) {
-    auto const d = static_cast<std::size_t>(device);
-    long seen = 0;
-    for (;;) {
-      auto const called = [&] { return board.generation.load(std::memory_order_seq_cst) != seen; };
+  static void serve(detail::thread_board& board, Stages& stages, int thread) {
+    detail::thread_share& share = board.share;
+    detail::thread_standing& own = share.threads[static_cast<std::size_t>(thread)];
+    for (int seen = 0;;) {
+      auto const called = [&] { return own.called.load(std::memory_order_seq_cst) != seen; };
       if (!detail::spin_until(board.spin_between_steps, called))
-        board.standings[d].home.wait(called);
+        own.door.wait(called);
       ++seen;
-      switch (board.what.load(std::memory_order_relaxed)) {
-      case detail::errand::start: start(board, device); break;
-      case detail::errand::touch:
-        board.memories[d].touch();
-        board.host_memories[d].touch();
-        break;
-      case detail::errand::step: detail::thread_device<Stages>(board, stages, device).step(); break;
-      case detail::errand::end: return;
-      }
-      board.come_home(device);
+      detail::errand const what = board.what.load(std::memory_order_relaxed);
+      if (what == detail::errand::end)
+        return;
+      if (what == detail::errand::start)
+        start(board, thread);
+      if (what == detail::errand::step)
+        detail::run_devices(board, stages, thread);
+      (void)share.any_of(thread, [&](int device) { // of a start and a touch
+        if (what == detail::errand::touch) {
+          board.memories[static_cast<std::size_t>(device)].touch();
+          board.host_memories[static_cast<std::size_t>(device)].touch();
+        }
+        share.at(device).at_home.store(true, std::memory_order_relaxed);
+        return false;
+      });
+      share.go_home(thread);
     }
   }
 
-  static void start(detail::thread_board& board, int device) noexcept {
+  static void start(detail::thread_board& board, int thread) noexcept {
+    int const count = static_cast<int>(board.share.threads.size());
     auto const failed = [&](char const* cause) {
+      int const device = (thread * board.devices + count - 1) / count; // the first of its own
       board.fail(device,
                  "run: threads::on_start failed on device " + std::to_string(device) + ": " + cause,
                  std::current_exception());
     };
     try {
       if (board.options.on_start)
-        board.options.on_start(device, board.devices);
+        board.options.on_start(thread, count);
     } catch (std::exception const& error) {
       failed(error.what());
     } catch (...) {
@@ -244,7 +252,7 @@ private:
   }
 
   void refuse_while_stuck() const {
-    if (board_->running.load(std::memory_order_acquire) != 0)
+    if (board_->share.running.load(std::memory_order_acquire) != 0)
       throw run_error("run: a stage of an earlier step has not returned yet, on device " +
                         std::to_string(stuck_device_) + "; nothing can run before it does",
                       stuck_device_);
