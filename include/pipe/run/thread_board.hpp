@@ -11,9 +11,12 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/error.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/thread_share.hpp>
+#include <pipe/run/trace_of.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -83,7 +86,7 @@ struct thread_plan {
 };
 
 //! Reasons to wake the threads.
-enum class errand { start, touch, step, end };
+enum class errand { start, touch, tell, step, end };
 
 //! Data that all threads of a runner share. The board outlives it if a stage never returns.
 struct thread_board {
@@ -96,6 +99,7 @@ struct thread_board {
   thread_plan* now = nullptr; // the plan of the step
   std::vector<host_memory> memories;
   std::vector<host_memory> host_memories; // of what goes to the host and back
+  bool moved = false;                     // memory, and stages have not been told yet
   std::vector<slot_guards> guards;        // [P], those of the plan of the step
   thread_share share;
   int active = 0;           // threads that begin a step
@@ -146,19 +150,28 @@ struct thread_board {
     return {of.view, device, memories[d].data(), host_memories[d].data(), guard_size()};
   }
 
+  //! Makes room on a device. No errand may run.
+  void reserve(int device, std::int64_t bytes, std::int64_t host_bytes) {
+    auto const d = static_cast<std::size_t>(device);
+    moved = memories[d].reserve(bytes) || moved;
+    moved = host_memories[d].reserve(host_bytes) || moved;
+    now = nullptr;
+  }
+  //! Makes room for a plan on all devices.
+  void reserve(plan_view const& view) {
+    for (int device = 0; device < devices; ++device)
+      reserve(device,
+              arena{view, device, nullptr, nullptr, guard_size()}.bytes(),
+              view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
+  }
+
   //! Makes room for a plan, behind the others or in the place of one. No errand may run.
   void put(plan lowered, std::size_t at) {
     auto added = std::make_unique<thread_plan>(std::move(lowered));
-    plan_view const& view = added->view;
-    for (int device = 0; device < devices; ++device) {
-      auto const d = static_cast<std::size_t>(device);
-      memories[d].reserve(arena{view, device, nullptr, nullptr, guard_size()}.bytes());
-      host_memories[d].reserve(view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
-    }
+    reserve(added->view);
     if (at == plans.size())
       plans.emplace_back();
     plans[at] = std::move(added);
-    now = nullptr; // memory may have moved
   }
 
   void begin_step(thread_plan& next) {
@@ -184,11 +197,43 @@ struct thread_board {
     step_start = steady::now();
   }
 
-  //! Sends threads on an errand: those that begin a step, or all.
-  void send(errand why) {
+  //! Before an errand or a step.
+  void forget_failure() noexcept {
     failed_device.store(nothing, std::memory_order_relaxed);
     failure = nullptr;
     failure_text.clear();
+  }
+  //! After one. @throws run_error where it has failed; what a stage has thrown is nested.
+  void raise_failure() {
+    int const device = failed_device.load(std::memory_order_acquire);
+    if (device == nothing)
+      return;
+    std::lock_guard const lock(guard);
+    if (failure == nullptr)
+      throw run_error(failure_text, device);
+    try {
+      std::rethrow_exception(failure);
+    } catch (...) {
+      std::throw_with_nested(run_error(failure_text, device));
+    }
+  }
+  //! The rows of the totals of the last step, if any.
+  [[nodiscard]] totals last_totals() const noexcept {
+    if (now == nullptr)
+      return {};
+    return slots(*now, steps_early(now->view.validation) ? devices - 1 : 0).all_totals();
+  }
+  //! The times of the passes of the last step.
+  [[nodiscard]] dynamic_timetable last_trace() const {
+    thread_plan const& ran = now != nullptr ? *now : *plans.front();
+    return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
+      return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
+    });
+  }
+
+  //! Sends all threads on an errand.
+  void send(errand why) {
+    forget_failure();
     what.store(why, std::memory_order_relaxed);
     share.send(why == errand::step ? active : static_cast<int>(share.threads.size()));
   }
@@ -307,6 +352,8 @@ struct thread_board {
   [[nodiscard]] std::string not_back(int device) const {
     if (what.load(std::memory_order_relaxed) == errand::start)
       return " is not back from threads::on_start";
+    if (what.load(std::memory_order_relaxed) == errand::tell)
+      return " is not back from memory_moved";
     auto const at =
       static_cast<std::size_t>(share.at(device).position.load(std::memory_order_relaxed));
     auto const steps = now->view.program_of(device);
@@ -320,7 +367,7 @@ struct thread_board {
     std::string text;
     if (is_in_call(culprit))
       text = ": device " + std::to_string(culprit) + not_back(culprit);
-    if (what.load(std::memory_order_relaxed) == errand::start)
+    if (what.load(std::memory_order_relaxed) != errand::step)
       return text;
     for (int device = 0; device < devices; ++device) {
       device_standing const& its = share.at(device);

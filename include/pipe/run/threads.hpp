@@ -11,15 +11,16 @@
 #include <pipe/run/check.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
+#include <pipe/run/memory_moved.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/thread_board.hpp>
 #include <pipe/run/thread_device.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -128,6 +129,23 @@ public:
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
+  //! @brief Makes room for a plan that may be added later, so that memory need not move then, and
+  //! views of buffers that stages keep stay valid.
+  //!
+  //! Where memory moves, here or in `add`, the next step begins with `memory_moved` of all stages
+  //! that have it. `totals` and `trace` are gone as with `add`.
+  //! @throws std::bad_alloc; run_error when a stage has not returned yet.
+  void reserve(plan const& later) {
+    reserve([&] { board_->reserve(later.view()); });
+  }
+  //! @brief The same by numbers of bytes on each device: `plan.arena_bytes` and `plan.host_bytes`.
+  void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
+    reserve([&] {
+      for (int device = 0; device < board_->devices; ++device)
+        board_->reserve(device, bytes, host_bytes);
+    });
+  }
+
   //! @brief Runs every pass of a plan once.
   //! @param which of the plans; the first one unless told otherwise.
   //! @throws run_error when a stage throws (its exception is nested), when nothing begins or ends
@@ -140,6 +158,10 @@ public:
     detail::check_number(which, board_->plans.size());
     detail::thread_plan& next = *board_->plans[static_cast<std::size_t>(which.index)];
     carried_.check(next.view);
+    if (board_->moved) {
+      complete(detail::errand::tell);
+      board_->moved = false;
+    }
     board_->begin_step(next);
     carried_.put(board_->slots(next, board_->devices - 1));
     complete(detail::errand::step);
@@ -161,10 +183,7 @@ public:
   //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] pipelining::totals totals() const {
     refuse_while_stuck();
-    if (board_->now == nullptr)
-      return {};
-    bool const at_end = detail::steps_early(board_->now->view.validation);
-    return board_->slots(*board_->now, at_end ? board_->devices - 1 : 0).all_totals();
+    return board_->last_totals();
   }
 
   //! @brief The passes of the last step with their measured start and end, in seconds since the
@@ -172,10 +191,7 @@ public:
   //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] dynamic_timetable trace() const {
     refuse_while_stuck();
-    detail::thread_plan const& ran = board_->now != nullptr ? *board_->now : *board_->plans.front();
-    return detail::trace_of(ran.work, [&](int device, std::size_t item, bool end) {
-      return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
-    });
+    return board_->last_trace();
   }
 
 private:
@@ -186,6 +202,12 @@ private:
     board_->put(std::move(work), at);
     complete(detail::errand::touch);
     return {static_cast<int>(at)};
+  }
+  template <class Grow>
+  void reserve(Grow grow) {
+    refuse_while_stuck();
+    grow();
+    complete(detail::errand::touch);
   }
 
   //! Checks the stages, before a thread starts, and makes the board.
@@ -210,11 +232,15 @@ private:
         start(board, thread);
       if (what == detail::errand::step)
         detail::run_devices(board, stages, thread);
-      (void)share.any_of(thread, [&](int device) { // of a start and a touch
+      (void)share.any_of(thread, [&](int device) { // of any other errand
         if (what == detail::errand::touch) {
           board.memories[static_cast<std::size_t>(device)].touch();
           board.host_memories[static_cast<std::size_t>(device)].touch();
         }
+        if (what == detail::errand::tell)
+          guarded(board, device, "memory_moved", [&] {
+            detail::tell_moved(stages, board.plans.front()->view, device);
+          });
         share.at(device).at_home.store(true, std::memory_order_relaxed);
         return false;
       });
@@ -224,15 +250,25 @@ private:
 
   static void start(detail::thread_board& board, int thread) noexcept {
     int const count = static_cast<int>(board.share.threads.size());
+    int const device = (thread * board.devices + count - 1) / count; // the first of its own
+    guarded(board, device, "threads::on_start", [&] {
+      if (board.options.on_start)
+        board.options.on_start(thread, count);
+    });
+  }
+
+  //! Calls code of the user next to steps.
+  template <class Call>
+  static void
+  guarded(detail::thread_board& board, int device, char const* name, Call call) noexcept {
     auto const failed = [&](char const* cause) {
-      int const device = (thread * board.devices + count - 1) / count; // the first of its own
       board.fail(device,
-                 "run: threads::on_start failed on device " + std::to_string(device) + ": " + cause,
+                 "run: " + std::string(name) + " failed on device " + std::to_string(device) +
+                   ": " + cause,
                  std::current_exception());
     };
     try {
-      if (board.options.on_start)
-        board.options.on_start(thread, count);
+      call();
     } catch (std::exception const& error) {
       failed(error.what());
     } catch (...) {
@@ -245,10 +281,7 @@ private:
     board_->send(why);
     if (!board_->gather())
       stuck_device_ = board_->unreturned();
-    if (board_->failed_device.load(std::memory_order_acquire) == nothing)
-      return;
-    std::lock_guard const lock(board_->guard);
-    raise(board_->failure_text, board_->failed_device.load(), board_->failure);
+    board_->raise_failure();
   }
 
   void refuse_while_stuck() const {
@@ -256,17 +289,6 @@ private:
       throw run_error("run: a stage of an earlier step has not returned yet, on device " +
                         std::to_string(stuck_device_) + "; nothing can run before it does",
                       stuck_device_);
-  }
-
-  [[noreturn]] static void
-  raise(std::string const& text, int device, std::exception_ptr const& cause) {
-    if (cause == nullptr)
-      throw run_error(text, device);
-    try {
-      std::rethrow_exception(cause);
-    } catch (...) {
-      std::throw_with_nested(run_error(text, device));
-    }
   }
 
   Stages* stages_;

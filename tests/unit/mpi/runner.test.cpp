@@ -490,6 +490,49 @@ struct counting_stage : support::arithmetic_stage {
 
 } // namespace
 
+TEST_CASE("stages of a rank are told when its memory moves, and reserved memory does not") {
+  struct viewing_stage : support::arithmetic_stage {
+    std::vector<std::byte*> kept{};
+    int told = 0;
+    void forward(pp::context const& where, pp::input in, pp::output out) {
+      kept.push_back(where.activation.data);
+      support::arithmetic_stage::forward(where, in, out);
+    }
+    void memory_moved(pp::context const& where) {
+      CHECK(where.device == this_rank());
+      kept.clear();
+      ++told;
+    }
+  };
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const plan_of = [](int microbatches) {
+    return pp::lower(pp::make_timetable<pp::GPipe>({4, microbatches}), large);
+  };
+  auto model = make_model<viewing_stage>({4, 4});
+  pp::mpi_runner runner(plan_of(4), model, meeting.line(), MPI_COMM_WORLD, {.deadline = patience});
+  auto& own = model[static_cast<std::size_t>(this_rank())];
+  runner.step();
+  CHECK(own.told == 0);
+  auto const before = own.kept;
+  auto const larger = runner.add(plan_of(16));
+  runner.step();
+  CHECK(own.told == 1);
+  CHECK(own.kept != before);
+  runner.step(larger);
+  CHECK(own.told == 1);
+  runner.reserve(plan_of(64));
+  runner.step();
+  CHECK(own.told == 2);
+  auto const reserved = std::exchange(own.kept, {});
+  auto const largest = runner.add(plan_of(64));
+  runner.step();
+  CHECK(own.told == 2);
+  CHECK(own.kept == reserved);
+  runner.step(largest);
+  for (auto const& other : model)
+    CHECK((other.told == 0 || &other == &own));
+}
+
 TEST_CASE("iterations of other sizes follow each other, and few of their plans are kept") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const of_size = [](int microbatches) {
