@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 PROGRAM = sys.argv[1]
-SMALL = ["--layers", "4", "--width", "64", "--heads", "1", "--sequence", "4", "--devices", "2", "--microbatches", "2"]
+SMALL = ["--layers", "2", "--width", "64", "--heads", "1", "--sequence", "4", "--devices", "2", "--microbatches", "2"]
 
 
 def run(*arguments, ranks=2):
@@ -66,7 +66,7 @@ def clipped(report):
 
 def check_reports():
     """The same report of both backends, with the same losses, and each with its own check."""
-    chosen = ["seq1f1b", "--chunks", "2", "--steps", "3", "--graph"]
+    chosen = ["seq1f1b", "--layers", "4", "--chunks", "2", "--steps", "3", "--graph"]
     alone, ranks = (train(backend, *chosen, passes=2 * 2 * 2 * 2) for backend in ("cuda", "nccl"))
     assert losses(alone) and losses(alone) == losses(ranks), (alone, ranks)
     rows = re.findall(r"^  ([\w-]+) +\d+ +[\d.]+ +([\d.]+) %  (.*)$", alone, re.MULTILINE)
@@ -81,7 +81,7 @@ def check_reports():
 
 def check_copies():
     """Two copies of every stage, over NCCL on two ranks: the bits of virtual devices, and gradients that count once in the norm."""
-    chosen = ["--microbatches", "4"]
+    chosen = ["--layers", "4", "--microbatches", "4"]
     report = train("nccl", "dualpipe", *chosen, "--steps", "2", "--clip", str(between_norms(*chosen)), passes=18)
     assert re.search(r"of dualpipe over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
     assert clipped(report)[0] == "1", report
@@ -89,7 +89,7 @@ def check_copies():
 
 def check_helix():
     """Attention on other devices than its layer, clipped: the bits of whole layers, and on both backends the same weights."""
-    chosen = ["helix", "--steps", "2", "--clip", "6"]
+    chosen = ["helix", "--layers", "4", "--steps", "2", "--clip", "6"]
     alone, ranks = (train(backend, *chosen, *graph, passes=2 * 9 * 2) for backend, *graph in (["cuda"], ["nccl", "--graph"]))
     rows = re.findall(r"^  (breadth-first|helix) +1 .* %  (.*)$", alone, re.MULTILINE)
     assert rows == [("breadth-first", "(the first)"), ("helix", "0")], alone
@@ -99,7 +99,7 @@ def check_helix():
 
 def check_exchange():
     """Devices that take over attention of each other: the bits of one that splits it alike, and the same losses on both backends."""
-    chosen = ["slimpipe", "--with", "attention-exchange", "--layers", "2", "--chunks", "4", "--steps", "2"]
+    chosen = ["slimpipe", "--with", "attention-exchange", "--chunks", "4", "--steps", "2"]
     alone, ranks = (train(backend, *chosen, *graph, passes=4 * 4 * 2 * 2 * 2, page=False)
                     for backend, *graph in (["cuda"], ["nccl", "--graph"]))
     assert re.search(r"2 virtual devices, held against one that splits attention alike: 0 of \d+ gradients differ", alone), alone
@@ -109,7 +109,7 @@ def check_exchange():
 
 def check_clipping():
     """Clipped steps: the same weights on both backends, as a graph, and where steps are validated in the next iteration."""
-    chosen = ["--clip", "6", "--steps", "2"]  # more than the norm of the first stage alone
+    chosen = ["--layers", "4", "--clip", "6", "--steps", "2"]  # more than the norm of the first stage alone
     reports = [train("cuda", "1f1b", *chosen, passes=2 * 2 * 2),
                train("nccl", "1f1b", *chosen, "--graph", passes=2 * 2 * 2),
                train("nccl", "zb-h1", *chosen, "--post-validation", passes=2 * 2 * 3)]
@@ -154,7 +154,7 @@ def check_checkpoints():
 def check_shards():
     """Stages in two shards, whose braided passes run at once, over NCCL and on threads: rounding apart, the same losses, and the
     norm of whole stages, in several replicas, too."""
-    wide = ["--width", "128", "--heads", "2"]
+    wide = ["--layers", "4", "--width", "128", "--heads", "2"]
     short = [*wide, "--sequence", "2", "--tensor", "2"]
     braided = ["--microbatches", "6"]
     ranks = train("nccl", "stp", *short, *braided, "--steps", "2", "--graph", passes=53, ranks=4)
@@ -189,8 +189,8 @@ def check_vocabulary():
 def check_gathered():
     """Weights that are gathered, from replicas or from the host: the bits of virtual devices, and as many bytes as planned."""
     for schedule, chosen, ranks, passes in [
-            ("1f1b", ["sharded-weights", "--layers", "2", "--sequence", "2", "--bf16", "--steps", "1"], 4, 2 * (2 * 2 + 5)),
-            ("interleaved", ["weights-on-host", "--graph", "--steps", "2"], 2, 2 * (2 * 2 * 2 + 6))]:
+            ("1f1b", ["sharded-weights", "--sequence", "2", "--bf16", "--steps", "1"], 4, 2 * (2 * 2 + 5)),
+            ("interleaved", ["weights-on-host", "--layers", "4", "--graph", "--steps", "2"], 2, 2 * (2 * 2 * 2 + 6))]:
         report = train("nccl", schedule, "--with", *chosen, passes=passes, ranks=ranks)
         assert re.search(rf"over NCCL: {ranks} ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
         pools = re.findall(r"^    (weights|gradients), (planned|measured) +(.*)$", report, re.MULTILINE)
