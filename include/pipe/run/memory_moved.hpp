@@ -25,8 +25,6 @@ void tell_moved(Stages& stages, plan_view const& work, int device) {
           context where;
           where.device = device;
           where.stage = stage;
-          where.extents = work.over.extents;
-          where.edges = work.over.edges;
           one.memory_moved(where);
         }
       });
