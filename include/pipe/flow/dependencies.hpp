@@ -36,13 +36,19 @@ namespace detail {
 //! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
 [[nodiscard]] constexpr product_reader
 reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexcept {
+  bool const across = names_chunks(over);
+  int const stage_count = stages(over.extents);
   for (int const product : links_of(over, maker).products) {
     if (product == kind_links::none)
       break;
     int const step = to_readers(over.edges, over.declared->reader_step[product]);
-    int const count = neighbours(over, maker, step);
+    int const* const first = first_neighbour(over.edges, stage_count, maker.stage, step);
+    int const count = across ? neighbours_across(over, maker, step) : first[1] - first[0];
     if (number < count)
-      return {product, neighbour(over, maker, step, number).stage, number};
+      return {product,
+              across ? neighbour_across(over, maker, step, number).stage
+                     : neighbour_at(over.edges, stage_count, *first + number).stage,
+              number};
     number -= count;
   }
   return {};
@@ -117,6 +123,13 @@ namespace detail {
   return true;
 }
 
+//! What a pass waits for: a row of the flow that a stage makes for a unit.
+struct dependency {
+  int row = kind_links::none;
+  int stage = 0;
+  int unit = 0;
+};
+
 //! The passes that a pass waits for: makers of what it reads, on other stages and on its own, and
 //! the pass of the chunk before or after it.
 //!
@@ -128,8 +141,7 @@ class dependency_list {
 public:
   //! @pre contains(over, what); the tables of the pipeline outlive this. @complexity O(1)
   constexpr dependency_list(pipeline_view const& over, pass const& what) noexcept
-      : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)),
-        unit_count_(units(over)), stage_count_(stages(over.extents)) {
+      : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)) {
     inputs_ = links_.input == kind_links::none ? 0 : neighbours(over, what, links_.input_step);
     while (own_ < kind_links::most_own && links_.own[own_] != kind_links::none)
       ++own_;
@@ -138,35 +150,32 @@ public:
     if (links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch))
       ++count;
   }
-  //! The `pass_index` of one of them. @pre 0 <= number < count
-  [[nodiscard]] constexpr int index(int number) const noexcept {
+  //! One of them: the row of the flow that it makes, on a stage for a unit.
+  //! @pre 0 <= number < count
+  [[nodiscard]] constexpr dependency operator[](int number) const noexcept {
     int const behind = number - inputs_;
     if (behind < 0) {
       stage_neighbour const from = neighbour(over_, what_, links_.input_step, number);
-      return at(links_.input, from.stage) + unit_ + from.chunk - what_.chunk;
+      return {links_.input, from.stage, unit_ + from.chunk - what_.chunk};
     }
-    return behind < own_ ? at(links_.own[behind], what_.stage) + unit_
-                         : at(links_.made[0], what_.stage) + unit_ + links_.chunk_step;
+    return behind < own_ ? dependency{links_.own[behind], what_.stage, unit_}
+                         : dependency{links_.made[0], what_.stage, unit_ + links_.chunk_step};
+  }
+  //! The `pass_index` of one of them. @pre 0 <= number < count
+  [[nodiscard]] constexpr int index(int number) const noexcept {
+    dependency const found = (*this)[number];
+    return (found.row * stages(over_.extents) + found.stage) * units(over_) + found.unit;
   }
   //! The stage of one of them. @pre 0 <= number < count
-  [[nodiscard]] constexpr int stage(int number) const noexcept {
-    return number < inputs_ ? neighbour(over_, what_, links_.input_step, number).stage
-                            : what_.stage;
-  }
+  [[nodiscard]] constexpr int stage(int number) const noexcept { return (*this)[number].stage; }
 
   int count; //!< how many there are
 
 private:
-  [[nodiscard]] constexpr int at(int row, int stage) const noexcept {
-    return (row * stage_count_ + stage) * unit_count_;
-  }
-
   pipeline_view over_;
   pass what_;
   kind_links const& links_;
   int unit_;
-  int unit_count_;
-  int stage_count_;
   int inputs_ = 0;
   int own_ = 0;
 };

@@ -238,7 +238,8 @@ namespace detail {
 //! @brief True for a stage without weights to train that has none before it: it has only forward
 //! passes, which keep nothing, and takes no gradient.
 [[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
-  return over.edges != nullptr && *first_neighbour(over.edges, stages(over.extents), stage, 0) != 0;
+  return over.edges != nullptr &&
+         (*first_neighbour(over.edges, stages(over.extents), stage, 0) & only_forward) != 0;
 }
 //! Whether passes of a kind are wanted on a stage at all.
 [[nodiscard]] constexpr bool
@@ -279,10 +280,18 @@ namespace detail {
   return together >= 0 ? together : message;
 }
 
-//! Whether a unit of a graph is before another. By itself, so that what chains do stays small
-//! enough to be inlined.
-[[nodiscard]] constexpr bool is_read(pipeline_view const& over, pass const& what) noexcept {
-  return neighbours(over, what, 1) > 0;
+//! Where a pass of a graph stands: `has_before` + `has_after`. By themselves, as
+//! `neighbours_across`.
+[[nodiscard, gnu::noinline]] constexpr int position_across(pipeline_view const& over,
+                                                           pass const& what) noexcept {
+  return (neighbours_across(over, what, -1) > 0 ? has_before : 0) +
+         (neighbours_across(over, what, 1) > 0 ? has_after : 0);
+}
+[[nodiscard, gnu::noinline]] constexpr int position_in_graph(pipeline_view const& over,
+                                                             pass const& what) noexcept {
+  return names_chunks(over) ? position_across(over, what)
+                            : *first_neighbour(over.edges, stages(over.extents), what.stage, 0) &
+                                (has_before | has_after);
 }
 
 //! The device of a line.
@@ -300,9 +309,11 @@ namespace detail {
 //! @brief The links of a pass: lines that it waits for and makes.
 [[nodiscard]] constexpr kind_links const& links_of(pipeline_view const& over,
                                                    pass const& what) noexcept {
-  bool const has_after =
-    over.edges == nullptr ? what.stage + 1 < stages(over.extents) : detail::is_read(over, what);
-  return over.declared->links[index_of(what.kind)][has_after ? 1 : 0];
+  int const after = over.edges != nullptr
+                      ? detail::position_in_graph(over, what) / detail::has_after
+                    : what.stage + 1 < stages(over.extents) ? 1
+                                                            : 0;
+  return over.declared->links[index_of(what.kind)][after];
 }
 
 //! @brief Lines: rows of the flow, by stages, by routes.

@@ -57,10 +57,14 @@ struct stage_neighbour {
   int chunk = 0;  //!< which of its chunks; of an edge of `edge_table`, from there: its code
 };
 
+//! Marks of a stage in a table of edges: stages before and after it, as edges of the same chunk say
+//! it, and whether it only goes forward.
+enum stage_mark : std::uint8_t { has_before = 1, has_after = 2, only_forward = 4 };
+
 //! Where the neighbours of a stage begin in a table of edges: 1 + 5 (S + 1) + 2 n numbers. The
 //! first is the most stages that read of one, below zero where edges lead to other chunks; then,
 //! for every step from `beside` down to `takers`, where each stage's neighbours begin, in place of
-//! step 0 whether a stage only goes forward; then stage and number of every neighbour; then, where
+//! step 0 the `stage_mark`s of each stage; then stage and number of every neighbour; then, where
 //! edges lead to other chunks, how many chunks on each neighbour is, or `all_chunks`.
 [[nodiscard]] constexpr int const*
 first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept {
@@ -77,15 +81,21 @@ neighbours(int const* edges, int stage_count, int stage, int step) noexcept {
   return first[1] - first[0];
 }
 
+//! The neighbour of a number among those of all stages on all sides.
+[[nodiscard]] constexpr stage_neighbour
+neighbour_at(int const* edges, int stage_count, int number) noexcept {
+  int const* const pair = edges + 1 + 5 * (stage_count + 1) + 2 * number;
+  return {pair[0], pair[1]};
+}
+
 //! One of them, in the order in which the edges were given.
 //! @pre 0 <= number < neighbours(edges, stage_count, stage, step)
 [[nodiscard]] constexpr stage_neighbour
 neighbour(int const* edges, int stage_count, int stage, int step, int number) noexcept {
   if (edges == nullptr)
     return {stage + step, 0};
-  int const at = *first_neighbour(edges, stage_count, stage, step) + number;
-  int const* const pair = edges + 1 + 5 * (stage_count + 1) + 2 * at;
-  return {pair[0], pair[1]};
+  return neighbour_at(
+    edges, stage_count, *first_neighbour(edges, stage_count, stage, step) + number);
 }
 
 //! Leads to all chunks, where others lead some chunks on.

@@ -45,8 +45,9 @@ struct stuck_pass {
       dependency_list const needed = dependencies(over, what);
       int const way = route_of(over.extents, what.microbatch) * over.declared->rows;
       for (int k = 0; k < needed.count; ++k) {
-        int const line = needed.index(k) / units(over) + way * stages(over.extents);
-        place_code const at = entered.map().places[line][needed.index(k) % units(over)];
+        dependency const from = needed[k];
+        int const line = (way + from.row) * stages(over.extents) + from.stage;
+        place_code const at = entered.map().places[line][from.unit];
         int const to =
           entered.map().holders[line] + static_cast<int>(at >> place_bits) * over.extents.devices;
         int const other = table.offsets[to] + static_cast<int>(at & entry_mask) - 1;

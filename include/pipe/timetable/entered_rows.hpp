@@ -204,9 +204,8 @@ struct entry_place {
 place_beyond_chains(pipeline_view const& over, pass const& what, entry_place in_chain) noexcept {
   entry_place found = in_chain;
   if (found.known && over.edges != nullptr) {
-    found.where =
-      (neighbours(over, what, -1) > 0 ? 1 : 0) + (neighbours(over, what, 1) > 0 ? 2 : 0);
     found.known = contains(over, what);
+    found.where = found.known ? position_in_graph(over, what) : 0;
     found.still = goes_forward_only(over, what.stage);
   }
   if (found.known && over.first_units != nullptr) {
