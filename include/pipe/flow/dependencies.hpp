@@ -47,19 +47,11 @@ reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexce
     if (number < count)
       return {product,
               across ? neighbour_across(over, maker, step, number).stage
-                     : neighbour_at(over.edges, stage_count, *first + number).stage,
+                     : neighbour(over, maker.stage, step, number).stage,
               number};
     number -= count;
   }
   return {};
-}
-//! The stage that reads in a chain, or `kind_links::none`.
-[[nodiscard]] constexpr int reader_in_chain(pipeline_view const& over, pass const& maker) noexcept {
-  int const product = links_of(over, maker).products[0];
-  if (product == kind_links::none)
-    return kind_links::none;
-  int const reader = maker.stage + over.declared->reader_step[product];
-  return reader >= 0 && reader < stages(over.extents) ? reader : kind_links::none;
 }
 } // namespace detail
 
@@ -68,20 +60,15 @@ reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexce
 reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   if (over.edges != nullptr)
     return detail::reader_in_graph(over, maker, number);
-  int const reader = number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
-  return reader == kind_links::none ? product_reader{}
-                                    : product_reader{links_of(over, maker).products[0], reader, 0};
+  int const product = links_of(over, maker).products[0];
+  if (number != 0 || product == kind_links::none)
+    return {};
+  int const reader = maker.stage + over.declared->reader_step[product];
+  return reader >= 0 && reader < stages(over.extents) ? product_reader{product, reader, 0}
+                                                      : product_reader{};
 }
 
 namespace detail {
-
-//! Stage of the reader of an output, or `kind_links::none`.
-[[nodiscard]] constexpr int
-reader_stage(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  if (over.edges != nullptr)
-    return reader_in_graph(over, maker, number).stage;
-  return number == 0 ? reader_in_chain(over, maker) : kind_links::none;
-}
 
 //! True where another reader before the `number`-th gets the same on the same device.
 [[nodiscard]] constexpr bool
@@ -90,7 +77,7 @@ is_sent_before(pipeline_view const& over, pass const& maker, int number, int to)
   if (over.declared->data[reader.product].instance == per::reader)
     return false;
   for (int before = number - reader.number; before < number; ++before)
-    if (device_of(over, reader_stage(over, maker, before), maker.microbatch) == to)
+    if (device_of(over, reader_of(over, maker, before).stage, maker.microbatch) == to)
       return true;
   return false;
 }
@@ -102,7 +89,7 @@ is_sent_before(pipeline_view const& over, pass const& maker, int number, int to)
 //! reader there gets the same.
 [[nodiscard]] constexpr int
 receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  int const reader = detail::reader_stage(over, maker, number);
+  int const reader = reader_of(over, maker, number).stage;
   if (reader == kind_links::none)
     return kind_links::none;
   int const to = device_of(over, reader, maker.microbatch);
@@ -123,10 +110,10 @@ namespace detail {
   return true;
 }
 
-//! What a pass waits for: a row of the flow that a stage makes for a unit.
+//! What a pass waits for: a line, for a unit.
 struct dependency {
-  int row = kind_links::none;
-  int stage = 0;
+  int line = 0;
+  int stage = 0; //!< of the line
   int unit = 0;
 };
 
@@ -141,7 +128,9 @@ class dependency_list {
 public:
   //! @pre contains(over, what); the tables of the pipeline outlive this. @complexity O(1)
   constexpr dependency_list(pipeline_view const& over, pass const& what) noexcept
-      : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)) {
+      : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)),
+        stage_count_(stages(over.extents)),
+        way_(route_of(over.extents, what.microbatch) * over.declared->rows) {
     inputs_ = links_.input == kind_links::none ? 0 : neighbours(over, what, links_.input_step);
     while (own_ < kind_links::most_own && links_.own[own_] != kind_links::none)
       ++own_;
@@ -150,21 +139,20 @@ public:
     if (links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch))
       ++count;
   }
-  //! One of them: the row of the flow that it makes, on a stage for a unit.
-  //! @pre 0 <= number < count
+  //! One of them. @pre 0 <= number < count
   [[nodiscard]] constexpr dependency operator[](int number) const noexcept {
     int const behind = number - inputs_;
     if (behind < 0) {
       stage_neighbour const from = neighbour(over_, what_, links_.input_step, number);
-      return {links_.input, from.stage, unit_ + from.chunk - what_.chunk};
+      return at(links_.input, from.stage, unit_ + from.chunk - what_.chunk);
     }
-    return behind < own_ ? dependency{links_.own[behind], what_.stage, unit_}
-                         : dependency{links_.made[0], what_.stage, unit_ + links_.chunk_step};
+    return behind < own_ ? at(links_.own[behind], what_.stage, unit_)
+                         : at(links_.made[0], what_.stage, unit_ + links_.chunk_step);
   }
   //! The `pass_index` of one of them. @pre 0 <= number < count
   [[nodiscard]] constexpr int index(int number) const noexcept {
     dependency const found = (*this)[number];
-    return (found.row * stages(over_.extents) + found.stage) * units(over_) + found.unit;
+    return (found.line - way_ * stage_count_) * units(over_) + found.unit;
   }
   //! The stage of one of them. @pre 0 <= number < count
   [[nodiscard]] constexpr int stage(int number) const noexcept { return (*this)[number].stage; }
@@ -172,10 +160,16 @@ public:
   int count; //!< how many there are
 
 private:
+  [[nodiscard]] constexpr dependency at(int row, int stage, int unit) const noexcept {
+    return {(way_ + row) * stage_count_ + stage, stage, unit};
+  }
+
   pipeline_view over_;
   pass what_;
   kind_links const& links_;
   int unit_;
+  int stage_count_;
+  int way_; // the first row of its route
   int inputs_ = 0;
   int own_ = 0;
 };

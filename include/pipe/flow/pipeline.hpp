@@ -37,14 +37,6 @@ namespace detail {
   return declared;
 }
 
-//! The time of a message from one device to another.
-//! @param links [P x P], times from the device of a row to that of a column; null: all take
-//! `latency`
-[[nodiscard]] constexpr double
-message_time(double const* links, int devices, double latency, int from, int to) noexcept {
-  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
-}
-
 //! How many stages are before (step -1), after (step +1) or `beside` a stage.
 [[nodiscard]] constexpr int neighbours(pipeline_view const& over, int stage, int step) noexcept {
   return neighbours(over.edges, stages(over.extents), stage, step);
@@ -100,15 +92,6 @@ struct pipeline {
                         over.edges + detail::table_size(over.edges, stages(over.extents)));
   return result;
 }
-
-//! @brief Times from pass to pass where one of the two stages is of a group; negative: those of
-//! messages.
-struct group_times {
-  double broadcast = -1; //!< from the end of a pass to each stage of a group
-  double reduce = -1;    //!< from the end of the last stage of a group to who reads them
-
-  friend constexpr bool operator==(group_times const&, group_times const&) = default;
-};
 
 //! @brief The device that holds `stage` for `microbatch`.
 [[nodiscard]] constexpr int
@@ -268,17 +251,6 @@ is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
 }
 
 namespace detail {
-
-//! The time from the end of a pass of one stage to the start of one of another that reads
-//! what it made.
-//! @param message from the device of the one to that of the other: 0 where they are the same
-[[nodiscard]] constexpr double transfer_time(
-  pipeline_view const& over, group_times const& groups, double message, int from, int to) noexcept {
-  double const together = in_group(over, from) ? groups.reduce
-                          : in_group(over, to) ? groups.broadcast
-                                               : -1;
-  return together >= 0 ? together : message;
-}
 
 //! Where a pass of a graph stands: `has_before` + `has_after`. By themselves, as
 //! `neighbours_across`.

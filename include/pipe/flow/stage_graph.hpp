@@ -81,21 +81,15 @@ neighbours(int const* edges, int stage_count, int stage, int step) noexcept {
   return first[1] - first[0];
 }
 
-//! The neighbour of a number among those of all stages on all sides.
-[[nodiscard]] constexpr stage_neighbour
-neighbour_at(int const* edges, int stage_count, int number) noexcept {
-  int const* const pair = edges + 1 + 5 * (stage_count + 1) + 2 * number;
-  return {pair[0], pair[1]};
-}
-
 //! One of them, in the order in which the edges were given.
 //! @pre 0 <= number < neighbours(edges, stage_count, stage, step)
 [[nodiscard]] constexpr stage_neighbour
 neighbour(int const* edges, int stage_count, int stage, int step, int number) noexcept {
   if (edges == nullptr)
     return {stage + step, 0};
-  return neighbour_at(
-    edges, stage_count, *first_neighbour(edges, stage_count, stage, step) + number);
+  int const at = *first_neighbour(edges, stage_count, stage, step) + number;
+  int const* const pair = edges + 1 + 5 * (stage_count + 1) + 2 * at;
+  return {pair[0], pair[1]};
 }
 
 //! Leads to all chunks, where others lead some chunks on.

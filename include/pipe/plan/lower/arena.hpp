@@ -111,11 +111,10 @@ constexpr void size_pass(data_uses const& uses,
       pass maker = work;
       if (use.stage != 0) {
         stage_neighbour const owner = uses.owner(use, work, number);
-        maker = {use.maker,
-                 false,
-                 static_cast<std::uint16_t>(owner.stage),
-                 work.microbatch,
-                 static_cast<std::uint16_t>(owner.chunk)};
+        maker.kind = use.maker;
+        maker.overlapped = false;
+        maker.stage = static_cast<std::uint16_t>(owner.stage);
+        maker.chunk = static_cast<std::uint16_t>(owner.chunk);
       }
       std::int64_t const bytes = bytes_for(sizes, of, maker, [&]() -> int {
         return use.stage != 0    ? work.stage
@@ -142,7 +141,7 @@ constexpr void size_message(
   data_uses const& uses, item& step, int carried, Sizes const& sizes, slot_layout* layouts) {
   std::int64_t const bytes =
     bytes_for(sizes, uses.over.declared->data[uses.datum_of(carried)], step.work, [&] {
-      return reader_stage(uses.over, step.work, step.number);
+      return reader_of(uses.over, step.work, step.number).stage;
     });
   bool const sends = step.what == operation::send;
   (sends ? step.in_bytes : step.out_bytes) = bytes;
