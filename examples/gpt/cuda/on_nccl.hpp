@@ -102,8 +102,10 @@ struct rank_in_training : checkpointed_model<Model> {
   void
   agree(pp::rank_layout const& layout, int rank, std::string const& name, gpu_options const& o) {
     if (!this->files.folder.empty()) {
-      this->restore(
-        pp::agree_on_checkpoint(line, this->files, rank, pp::ranks_of(layout), name, o.deadline));
+      this->restore([&](auto const& wanted) {
+        return pp::agree_on_checkpoint(
+          line, this->files, wanted, rank, pp::ranks_of(layout), name, o.deadline);
+      });
     }
   }
 
@@ -361,7 +363,7 @@ bool compare_with_host(gpu_options const& o,
                                                                 int rank,
                                                                 pp::rank_layout const& layout,
                                                                 text_to_learn const& text) {
-  return checkpoints_in(o, "over NCCL", "rank-" + std::to_string(rank), layout, text);
+  return checkpoints_in(o, "rank-" + std::to_string(rank), layout, text);
 }
 
 //! Holds the first step of each size against the host, or one GPU that has all stages. Collective.
@@ -472,7 +474,7 @@ int train_on_rank(gpu_options o,
   // Names in the store have the number of the start, so that no two starts mistake each other.
   std::string const name = "start " + std::to_string(started.restarts);
   agree_on_run(line,
-               about_ranks(o, checkpoints_over_nccl(o, started.rank, layout, text)),
+               about_ranks(o, checkpoints_over_nccl(o, started.rank, layout, text), text),
                started.rank,
                started.size,
                name + "/options",
