@@ -366,6 +366,44 @@ bool compare_with_host(gpu_options const& o,
   return checkpoints_in(o, "rank-" + std::to_string(rank), layout, text);
 }
 
+//! Holds the first step of each size against the host, or one GPU that has all stages. Collective.
+template <class Clock>
+bool check_first_steps(gpu_options const& o,
+                       options const& all,
+                       text_to_learn const& text,
+                       std::vector<sized_table> const& sizes,
+                       place_in_run<Clock> const& here,
+                       sums_of_rank& sums) {
+  auto const& c = o.common;
+  std::mt19937_64 random(o.seed() + 1);
+  auto const pieces = random_batch(text.bytes, all.microbatches, c.size.sequence, random);
+  auto again = here;
+  again.how.graph = again.how.timed = false;
+  again.how.clip = nullptr;
+  again.over.name += "/one step";
+  auto one = again.template model<called_stage>(o, sizes.front());
+  std::vector<first_step> found;
+  for (auto const& now : sizes) {
+    if (sizes.size() > 1) {
+      one.use(now.table, now.lengths);
+    }
+    double const loss =
+      step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
+    found.push_back({loss, one.gradients()});
+    one.clear_gradients();
+  }
+  one.runner().close();
+  sums.close();
+  if (here.layout.shards > 1) {
+    return compare_with_host(o, sizes.front().table, pieces, again, found.front());
+  }
+  bool good = true;
+  for (std::size_t size = 0; size < sizes.size(); ++size) {
+    good = compare_with_one_gpu(o, sizes[size], size, pieces, again, found[size]) && good;
+  }
+  return good;
+}
+
 //! All of the run of one rank, from where it has its place. Collective.
 template <class Called, class Clock>
 int train_at_place(gpu_options const& o,
@@ -408,33 +446,7 @@ int train_at_place(gpu_options const& o,
   };
   auto const check = [&] {
     model.runner().close();
-    std::mt19937_64 random(o.seed() + 1);
-    auto const pieces = random_batch(text.bytes, all.microbatches, c.size.sequence, random);
-    auto again = here;
-    again.how.graph = again.how.timed = false;
-    again.how.clip = nullptr;
-    again.over.name += "/one step";
-    auto one = again.template model<called_stage>(o, sizes.front());
-    std::vector<first_step> found;
-    for (auto const& now : sizes) {
-      if (sizes.size() > 1) {
-        one.use(now.table, now.lengths);
-      }
-      double const loss =
-        step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
-      found.push_back({loss, one.gradients()});
-      one.clear_gradients();
-    }
-    one.runner().close();
-    sums.close();
-    if (here.layout.shards > 1) {
-      return compare_with_host(o, table, pieces, again, found.front());
-    }
-    bool good = true;
-    for (std::size_t size = 0; size < sizes.size(); ++size) {
-      good = compare_with_one_gpu(o, sizes[size], size, pieces, again, found[size]) && good;
-    }
-    return good;
+    return check_first_steps(o, all, text, sizes, here, sums);
   };
   if (!here.reports(table)) { // one rank tells of the run
     all.tells = false;
