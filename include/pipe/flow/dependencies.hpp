@@ -110,7 +110,7 @@ namespace detail {
   return true;
 }
 
-//! A line and a unit of it that a pass waits for.
+//! A line that a pass waits for, and the unit.
 struct dependency {
   int line = 0;
   int stage = 0; //!< of the line
