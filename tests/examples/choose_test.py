@@ -933,6 +933,31 @@ class Choice(unittest.TestCase):
                         fastest = rows["candidates"][rows["pick"]]["seconds"]
                         self.assertLessEqual(best, fastest * 1.001 * 1.001, (words, cut, rows["candidates"][rows["pick"]]))
 
+    def test_random_models_keep_any_limit_on_2_to_16_devices(self):
+        draw = random.Random(8)
+        with tempfile.TemporaryDirectory() as folder:
+            for devices in (2, 5, 9, 16):
+                layers = draw.randint(1, 3 * devices)
+                model = self.write_model(folder, layers, 64 * draw.randint(2, 32), draw.choice((500, 32000, 256000)), 4, 64 * draw.randint(1, 99))
+                words = ("--model", model, "--gpu", draw.choice(("a100", "h100")), "--sequence", draw.choice((256, 1024)), "--devices", devices,
+                         "--microbatches", draw.randint(1, 3 * devices), *unsearched(), "--format", "json")
+                free = json.loads(output(*words))
+                rows = free["candidates"]
+                most, least = (of(row["memory_gb"] for row in rows) for of in (max, min))
+                for limit in (least * 1.0001, draw.uniform(least, most), rows[free["pick"]]["memory_gb"] * 0.9999):
+                    if limit <= least:
+                        continue
+                    found = json.loads(output(*words, "--memory", f"{limit:.9f}GB"))
+                    self.check_pick(found)
+                    pick = found["candidates"][found["pick"]]
+                    self.assertLessEqual(pick["memory_gb"], limit)
+                    self.assertNotIn("cannot", pick)  # it was lowered and proven
+                    for row in rows:  # as found without a limit
+                        if row["memory_gb"] <= limit:
+                            self.assertLessEqual(pick["seconds"], row["seconds"] * 1.001 * 1.001, (words, limit, row))
+                    for row in found["candidates"]:
+                        self.assertTrue(row["bound"] <= row["seconds"] * (1 + 1e-9) and (is_apart(row) or sum(row["layers"]) == layers), row)
+
     def test_weights_in_shards_stay_as_long_as_there_is_room(self):
         words = (*SMALL[:-1], 8, "--data", 64, *unsearched())
         found = json.loads(output(*words, "--format", "json"))
