@@ -803,15 +803,16 @@ candidates evaluate_all(choose_command const& asked) {
   candidates result;
   std::vector<choose_start> starts;
   made_orders orders;
+  std::string best; // an answer before the end
   progress_line line(HUGE_VAL);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    std::string at = std::to_string(i) + " of " + std::to_string(calls.size()) + ", ";
-    if (std::isfinite(result.fastest)) // an answer before the end
-      at += "the fastest so far takes " + rounded(result.fastest, 3) + " s, ";
-    line.say(at + label_of(calls[i]));
+    line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + best +
+             label_of(calls[i]));
     try {
       evaluated made = evaluate(asked, calls[i], orders);
       add_candidate(asked, made, result);
+      if (candidate const& last = result.all.back(); last.ranked == result.fastest)
+        best = "fastest so far " + last.label + ", " + rounded(last.ranked, 3) + " s, now ";
       if (asked.search && result.all.back().cannot.empty() && calls[i].adapted == adapter::none &&
           !is_apart(calls[i]) && made.table.over.declared == pp::training)
         starts.push_back({result.all.size() - 1,
