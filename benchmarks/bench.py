@@ -206,7 +206,7 @@ column order, times and verification, of one run.
     if ratios:
         version = next(iter(found["making"].values()))["torch"][0]["torch"]
         text += f"""PyTorch {version} makes the same number of passes, with sends and receives, and neither verifies nor proves them. "Ratio" is
-its time to ours. The repository of sail-sg's zero-bubble schedules (commit 39f2c186) publishes no times of its schedulers.
+its time to ours.
 
 """
         peers = {(size, name): (peer, peer / own) for size, name, own, peer in ratios}
@@ -217,10 +217,8 @@ its time to ours. The repository of sail-sg's zero-bubble schedules (commit 39f2
     text += """## What a pass costs next to its work
 
 1F1B with stages that do nothing and 128 microbatches: microseconds per pass of a device, the least and the median of 2001 steps
-(`runner_overhead`), and the ratio of the least to the thread runner's. The runners and PyTorch move messages between devices, each a
-thread or process that contends for the cores. PyTorch has processes over gloo, its autograd, and 21 steps. oneTBB and Taskflow run the
-same passes and dependencies as a graph, without messages, and may run all of them on one thread. Results are checked before or after
-each is timed.
+(`runner_overhead`), and the ratio of the least to the thread runner's. The runners and PyTorch move messages between devices. PyTorch
+has processes over gloo, its autograd, and 21 steps. oneTBB and Taskflow run the same passes as a graph without messages.
 
 """
     devices = sorted({row["devices"] for row in found["overhead"]})

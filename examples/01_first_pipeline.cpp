@@ -36,7 +36,7 @@ struct scale { // a stage of your model: y = w x; four of them learn to multiply
 int main() {
   std::vector<scale> stages(4);
   pp::plan const plan = pp::lower(table, pp::uniform_sizes{.message = 8, .activation = 16});
-  pp::thread_runner runner(plan, stages); // a thread per device; a step allocates nothing
+  pp::thread_runner runner(plan, stages); // on threads; a step allocates nothing
   for (int step = 1; step <= 4; ++step) {
     runner.step();
     std::printf("step %d: loss %.4f\n", step, stages.back().loss);

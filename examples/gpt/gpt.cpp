@@ -78,28 +78,24 @@ void check_checkpoints(options const& o) {
   }
 }
 
-int run(options o) {
-  check_checkpoints(o);
-  auto const text = find_text(o.text, GPT_EXAMPLE_README);
-  if (has_shards_of_stages(o)) {
-    return run_system<tensor_system>(std::move(o), text);
+//! Steps behind a training, those before it among them.
+std::size_t steps_of(training const& result) {
+  return static_cast<std::size_t>(result.first) + result.losses.size();
+}
+
+void report_training(options const& o, text_to_learn const& text, training const& result) {
+  double const unigram = unigram_entropy(text.bytes);
+  std::printf("loss %.3f nats per byte, %.3f %s the unigram entropy\n",
+              result.losses.back(),
+              std::abs(unigram - result.losses.back()),
+              result.losses.back() < unigram ? "below" : "above");
+  if (result.clipped) {
+    report_clipping(o, *result.clipped, steps_of(result));
   }
-  if (registry::has_shards(o.adapted)) {
-    return run_system<vocabulary_system>(std::move(o), text);
-  }
-  if (o.adapted == registry::adapter::attention_exchange) {
-    return run_system<exchange_system>(std::move(o), text);
-  }
-  auto const& named = registry::find_schedule(o.schedule);
-  if (named.traits.weights_travel) {
-    return run_system<travelling_system>(std::move(o), text);
-  }
-  if (named.traits.stages_go_one_way) {
-    if (o.adapted == registry::adapter::none) {
-      o.adapted = registry::adapter::sharded_weights; // which lie on the host
-    }
-    return run_system<round_system>(std::move(o), text);
-  }
+}
+
+//! Trains a model whose stages are whole layers, and compares schedules.
+int run_whole_layers(options o, text_to_learn const& text) {
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   for (auto const* name : checked_schedules) {
@@ -128,22 +124,14 @@ int run(options o) {
     check_output();
     return 0;
   }
-  auto const steps = static_cast<std::size_t>(result.first) + result.losses.size();
-  double const unigram = unigram_entropy(text.bytes);
-  std::printf("loss %.3f nats per byte, %.3f %s the unigram entropy\n",
-              result.losses.back(),
-              std::abs(unigram - result.losses.back()),
-              result.losses.back() < unigram ? "below" : "above");
-  if (result.clipped) {
-    report_clipping(o, *result.clipped, steps);
-  }
+  report_training(o, text, result);
   report_time(o, result, own_cores, shared, {.count = cores});
   report_slots(o, result.slots);
   report_kept(o, table, result.peaks);
   if (result.interrupted) {
     write_files(o, text, result, table, about, own_cores, cost);
     std::printf("interrupted after %zu of %lld steps; schedules were not compared\n",
-                steps,
+                steps_of(result),
                 static_cast<long long>(o.steps));
     check_output();
     return 128 + stop_wanted;
@@ -156,6 +144,31 @@ int run(options o) {
     return 1;
   }
   return 0;
+}
+
+int run(options o) {
+  check_checkpoints(o);
+  auto const text = find_text(o.text, GPT_EXAMPLE_README);
+  if (has_shards_of_stages(o)) {
+    return run_system<tensor_system>(std::move(o), text);
+  }
+  if (registry::has_shards(o.adapted)) {
+    return run_system<vocabulary_system>(std::move(o), text);
+  }
+  if (o.adapted == registry::adapter::attention_exchange) {
+    return run_system<exchange_system>(std::move(o), text);
+  }
+  auto const& named = registry::find_schedule(o.schedule);
+  if (named.traits.weights_travel) {
+    return run_system<travelling_system>(std::move(o), text);
+  }
+  if (named.traits.stages_go_one_way) {
+    if (o.adapted == registry::adapter::none) {
+      o.adapted = registry::adapter::sharded_weights; // which lie on the host
+    }
+    return run_system<round_system>(std::move(o), text);
+  }
+  return run_whole_layers(std::move(o), text);
 }
 
 } // namespace

@@ -25,10 +25,12 @@
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/affinity.hpp>
+#include <pipe/run/called_runner.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/fits.hpp>
 #include <pipe/run/frozen_stages.hpp>
+#include <pipe/run/message_tensors.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/stage.hpp>

@@ -75,6 +75,39 @@ TEST_CASE("steps of plans that are there set nothing up any more") {
   }
 }
 
+TEST_CASE("stages are told when the memory of their device moves, and reserved memory does not") {
+  auto const plan_of = [](int microbatches) {
+    return pp::lower(pp::make_timetable<pp::OneFOneB>({3, microbatches}), training_sizes);
+  };
+  auto const larger = pp::lower(pp::make_timetable<pp::OneFOneB>({3, 6}),
+                                pp::uniform_sizes{.message = 65536,
+                                                  .activation = 65536,
+                                                  .tied_bytes = 4,
+                                                  .totals_bytes = sizeof(support::training_row)});
+  for (bool const graph : {false, true})
+    for (bool const ranks : {false, true}) {
+      CAPTURE(graph);
+      CAPTURE(ranks);
+      training_case what{.work = plan_of(4),
+                         .given = {{larger, 3}, {plan_of(5), 4}},
+                         .turns = {0, 0, 0, 1, 0, 2, 1, 0},
+                         .graph = graph,
+                         .steps = 8};
+      auto const train = [&] {
+        standin::configure({});
+        return ranks ? train_on_ranks(what) : train_on_streams(what);
+      };
+      auto const moved = train();
+      CHECK(moved.failure == "");
+      CHECK(moved.moves == 3);
+      what.reserved = true;
+      auto const stayed = train();
+      CHECK(stayed.failure == "");
+      CHECK(stayed.moves == 0);
+      CHECK(differences(stayed, moved) == 0);
+    }
+}
+
 TEST_CASE("communicators are shared by plans whose policy calls them the same") {
   auto const table = pp::make_timetable<pp::OneFOneB>({3, 4});
   training_case what{

@@ -90,6 +90,7 @@ struct training_memory {
       result.pairs += model[s].pairs;
       result.rolled_back += model[s].rolled_back;
       result.made_up += model[s].made_up;
+      result.moves += model[s].moves;
     }
   }
 };
@@ -110,6 +111,9 @@ void make_room(training_result& result, int stages) {
 //! Gives a runner the plans that come before a step, and says which one the step is to run.
 template <class Runner>
 pp::plan_number plan_for(training_case const& what, int step, Runner& runner) {
+  if (what.reserved && step == 0)
+    for (given_plan const& each : what.given)
+      runner.reserve(each.work);
   for (given_plan const& each : what.given) {
     if (each.before_step != step)
       continue;

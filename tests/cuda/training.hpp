@@ -21,6 +21,7 @@ struct training_case {
   pipelining::plan work{};
   std::vector<given_plan> given{}; //!< further ones
   std::vector<int> turns{};        //!< the number of the plan of each step; empty: the first one
+  bool reserved = false;           //!< memory of all plans, before the first step
   bool early = false;  //!< plans 0, 1 and 2 step early and validate; `finish` now and then
   bool zeroed = false; //!< by the program, before each early step and at the end
   bool graph = false;
@@ -41,6 +42,7 @@ struct training_result {
   int pairs = 0;                    //!< composite passes that the host has enqueued as one
   int rolled_back = 0;              //!< steps of stages that were undone
   int made_up = 0;                  //!< steps of stages that came late
+  int moves = 0;                    //!< of memory under stages that have seen it
   long repeated = 0;                //!< iterations that began again
   //! [steps][stages], the totals behind each step; of ranks, those of rank 0.
   std::vector<std::vector<support::training_row>> rows{};

@@ -141,9 +141,13 @@ struct training_kernel_stage {
   support::trained* told = nullptr;
   int rolled_back = 0; //!< steps that were undone
   int made_up = 0;     //!< steps that came late, where there was nothing to undo
-  int pairs = 0;       //!< composite passes that it was the first stage of
+  bool has_run = false;
+  int moves = 0; //!< of its memory, after its first pass
+  int pairs = 0; //!< composite passes that it was the first stage of
 
+  void memory_moved(pipelining::context const&) { moves += has_run ? 1 : 0; }
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    has_run = true;
     note_pass();
     training_stage_detail::forward_kernel<<<1, 1, 0, stream(where)>>>(
       own(where), floats(in), floats(out), floats(where.activation), place(where));

@@ -8,12 +8,13 @@ import json
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 
 PROGRAM = sys.argv[1]
-SMALL = ["--layers", "4", "--width", "64", "--heads", "1", "--sequence", "4", "--devices", "2", "--microbatches", "2"]
+SMALL = ["--layers", "2", "--width", "64", "--heads", "1", "--sequence", "4", "--devices", "2", "--microbatches", "2"]
 
 
 def run(*arguments, ranks=2):
@@ -66,7 +67,7 @@ def clipped(report):
 
 def check_reports():
     """The same report of both backends, with the same losses, and each with its own check."""
-    chosen = ["seq1f1b", "--chunks", "2", "--steps", "3", "--graph"]
+    chosen = ["seq1f1b", "--layers", "4", "--chunks", "2", "--steps", "3", "--graph"]
     alone, ranks = (train(backend, *chosen, passes=2 * 2 * 2 * 2) for backend in ("cuda", "nccl"))
     assert losses(alone) and losses(alone) == losses(ranks), (alone, ranks)
     rows = re.findall(r"^  ([\w-]+) +\d+ +[\d.]+ +([\d.]+) %  (.*)$", alone, re.MULTILINE)
@@ -81,7 +82,7 @@ def check_reports():
 
 def check_copies():
     """Two copies of every stage, over NCCL on two ranks: the bits of virtual devices, and gradients that count once in the norm."""
-    chosen = ["--microbatches", "4"]
+    chosen = ["--layers", "4", "--microbatches", "4"]
     report = train("nccl", "dualpipe", *chosen, "--steps", "2", "--clip", str(between_norms(*chosen)), passes=18)
     assert re.search(r"of dualpipe over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
     assert clipped(report)[0] == "1", report
@@ -89,7 +90,7 @@ def check_copies():
 
 def check_helix():
     """Attention on other devices than its layer, clipped: the bits of whole layers, and on both backends the same weights."""
-    chosen = ["helix", "--steps", "2", "--clip", "6"]
+    chosen = ["helix", "--layers", "4", "--steps", "2", "--clip", "6"]
     alone, ranks = (train(backend, *chosen, *graph, passes=2 * 9 * 2) for backend, *graph in (["cuda"], ["nccl", "--graph"]))
     rows = re.findall(r"^  (breadth-first|helix) +1 .* %  (.*)$", alone, re.MULTILINE)
     assert rows == [("breadth-first", "(the first)"), ("helix", "0")], alone
@@ -99,7 +100,7 @@ def check_helix():
 
 def check_exchange():
     """Devices that take over attention of each other: the bits of one that splits it alike, and the same losses on both backends."""
-    chosen = ["slimpipe", "--with", "attention-exchange", "--layers", "2", "--chunks", "4", "--steps", "2"]
+    chosen = ["slimpipe", "--with", "attention-exchange", "--chunks", "4", "--steps", "2"]
     alone, ranks = (train(backend, *chosen, *graph, passes=4 * 4 * 2 * 2 * 2, page=False)
                     for backend, *graph in (["cuda"], ["nccl", "--graph"]))
     assert re.search(r"2 virtual devices, held against one that splits attention alike: 0 of \d+ gradients differ", alone), alone
@@ -109,7 +110,7 @@ def check_exchange():
 
 def check_clipping():
     """Clipped steps: the same weights on both backends, as a graph, and where steps are validated in the next iteration."""
-    chosen = ["--clip", "6", "--steps", "2"]  # more than the norm of the first stage alone
+    chosen = ["--layers", "4", "--clip", "6", "--steps", "2"]  # more than the norm of the first stage alone
     reports = [train("cuda", "1f1b", *chosen, passes=2 * 2 * 2),
                train("nccl", "1f1b", *chosen, "--graph", passes=2 * 2 * 2),
                train("nccl", "zb-h1", *chosen, "--post-validation", passes=2 * 2 * 3)]
@@ -136,14 +137,14 @@ def check_checkpoints():
     """A run that goes on after step 2 writes the checkpoints of step 4 that it wrote the first time."""
     for backend, schedule, options, passes, files in [
             ("nccl", "1f1b", ["--clip", "1", "--post-validation"], {"passes": 2 * 2 * 2}, 2),
-            ("cuda", "zb-h1", ["--with", "vocabulary-2", "--graph"], {"passes": 2 * 2 * (4 + 3), "page": False}, 1)]:
+            ("cuda", "zb-h1", ["--with", "vocabulary-2", "--graph"], {"passes": 2 * 2 * (4 + 3), "page": False}, 2)]:
         with tempfile.TemporaryDirectory() as folder:
             reports, written = [], []
             for _ in range(2):
                 reports.append(train(backend, schedule, *options, "--steps", "4", "--checkpoint", folder, "--every", "2", **passes))
-                last = sorted(pathlib.Path(folder).glob("*.step-4"))
+                last = sorted(pathlib.Path(folder).glob("*.step-4.*"))
                 written.append([path.read_bytes() for path in last])
-                assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2"))) == files, last
+                assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2.*"))) == 2 * files, last  # each with an index
                 for path in last:
                     path.unlink()
             assert written[0] == written[1]
@@ -151,10 +152,42 @@ def check_checkpoints():
         assert losses(reports[0])[-1:] == losses(reports[1])[-1:], reports
 
 
+def tensors(folder, step):
+    """All tensors of a checkpoint, whichever rank has them: {name: bytes}. Of those in boxes, the boxes in their order."""
+    found = {}
+    for path in sorted(pathlib.Path(folder).glob(f"*.step-{step}.safetensors")):
+        text = path.read_bytes()
+        start = 8 + struct.unpack("<Q", text[:8])[0]
+        for name, one in json.loads(text[8:start]).items():
+            if name != "__metadata__":
+                begin, end = one["data_offsets"]
+                found[name] = found.get(name, b"") + text[start + begin:start + end]
+    return found
+
+
+def check_other_cuts():
+    """What two ranks save, one device and other stages go on from, to the same bits; and another model does not."""
+    ways = [("nccl", ["--schedule", "1f1b"], {"passes": 2 * 2 * 2}), ("cuda", ["--schedule", "1f1b", "--devices", "1"], {"passes": 2 * 2}),
+            ("nccl", ["--schedule", "zb-h1"], {"passes": 2 * 2 * 3}), ("cuda", ["--schedule", "v-half"], {"passes": 2 * 4 * 3})]
+    common = ["--steps", "4", "--every", "2"]
+    with tempfile.TemporaryDirectory() as folder:
+        train(*ways[0][:1], ways[0][1][1], *common, "--checkpoint", folder, **ways[0][2])
+        expected = tensors(folder, 4)
+        assert "layers.0.mlp.up.value" in expected and "head.out.square" in expected, list(expected)
+        for backend, (_, schedule, *more), passes in ways[1:]:
+            for path in pathlib.Path(folder).glob("*.step-4.*"):
+                path.unlink()
+            report = train(backend, schedule, *more, *common, "--checkpoint", folder, **passes)
+            assert "goes on after step 2\n" in report, report
+            assert tensors(folder, 4) == expected, (backend, schedule)
+        other = run("--backend", "cuda", *SMALL, "--width", "128", "--heads", "2", "--schedule", "1f1b", *common, "--checkpoint", folder)
+        assert other.returncode != 0 and "width" in other.stderr, (other.stdout, other.stderr)
+
+
 def check_shards():
     """Stages in two shards, whose braided passes run at once, over NCCL and on threads: rounding apart, the same losses, and the
     norm of whole stages, in several replicas, too."""
-    wide = ["--width", "128", "--heads", "2"]
+    wide = ["--layers", "4", "--width", "128", "--heads", "2"]
     short = [*wide, "--sequence", "2", "--tensor", "2"]
     braided = ["--microbatches", "6"]
     ranks = train("nccl", "stp", *short, *braided, "--steps", "2", "--graph", passes=53, ranks=4)
@@ -189,8 +222,8 @@ def check_vocabulary():
 def check_gathered():
     """Weights that are gathered, from replicas or from the host: the bits of virtual devices, and as many bytes as planned."""
     for schedule, chosen, ranks, passes in [
-            ("1f1b", ["sharded-weights", "--layers", "2", "--sequence", "2", "--bf16", "--steps", "1"], 4, 2 * (2 * 2 + 5)),
-            ("interleaved", ["weights-on-host", "--graph", "--steps", "2"], 2, 2 * (2 * 2 * 2 + 6))]:
+            ("1f1b", ["sharded-weights", "--sequence", "2", "--bf16", "--steps", "1"], 4, 2 * (2 * 2 + 5)),
+            ("interleaved", ["weights-on-host", "--layers", "4", "--graph", "--steps", "2"], 2, 2 * (2 * 2 * 2 + 6))]:
         report = train("nccl", schedule, "--with", *chosen, passes=passes, ranks=ranks)
         assert re.search(rf"over NCCL: {ranks} ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
         pools = re.findall(r"^    (weights|gradients), (planned|measured) +(.*)$", report, re.MULTILINE)
@@ -222,6 +255,7 @@ def check_refusals():
 check_refusals()
 check_reports()
 check_checkpoints()
+check_other_cuts()
 check_clipping()
 check_copies()
 check_exchange()

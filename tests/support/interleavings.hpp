@@ -48,7 +48,7 @@ enum class ending { always_ends, may_hang, may_be_wrong };
 //! Runs threads in all interleavings. @return the worst that can happen
 class interleavings {
 public:
-  static constexpr int cells = 12;
+  static constexpr int cells = 13;
 
   explicit interleavings(std::vector<thread_program> threads) : threads_(std::move(threads)) {}
 

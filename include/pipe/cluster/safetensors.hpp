@@ -6,6 +6,7 @@
 //! pipelining::detail::safetensors_header.
 
 #include <pipe/cluster/json_cursor.hpp>
+#include <pipe/plan/dtype.hpp>
 
 #include <algorithm>
 #include <array>
@@ -43,36 +44,6 @@ struct safetensors_header {
 
 //! The format's limit of the JSON text [bytes].
 inline constexpr std::int64_t largest_safetensors_header = 100'000'000;
-
-struct dtype_size {
-  std::string_view name;
-  int bytes;
-};
-inline constexpr std::array<dtype_size, 17> dtype_sizes = {{{"BOOL", 1},
-                                                            {"U8", 1},
-                                                            {"I8", 1},
-                                                            {"F8_E5M2", 1},
-                                                            {"F8_E4M3", 1},
-                                                            {"F8_E8M0", 1},
-                                                            {"I16", 2},
-                                                            {"U16", 2},
-                                                            {"F16", 2},
-                                                            {"BF16", 2},
-                                                            {"I32", 4},
-                                                            {"U32", 4},
-                                                            {"F32", 4},
-                                                            {"F64", 8},
-                                                            {"I64", 8},
-                                                            {"U64", 8},
-                                                            {"C64", 8}}};
-
-//! Bytes of a number; 0 where the dtype is unknown.
-[[nodiscard]] constexpr int bytes_of_dtype(std::string_view dtype) noexcept {
-  for (dtype_size const& each : dtype_sizes)
-    if (each.name == dtype)
-      return each.bytes;
-  return 0;
-}
 
 //! Bytes of a tensor; nothing where they are more than a file can have.
 //! @pre no extent is negative.

@@ -148,6 +148,19 @@ public:
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
+  //! @brief As `thread_runner::reserve`, on this rank; not collective. @throws error when CUDA
+  //! does.
+  void reserve(plan const& later) {
+    plan_view const view = later.view();
+    reserve(view.arena_bytes[rank_], view.host_bytes == nullptr ? 0 : view.host_bytes[rank_]);
+  }
+  //! @brief The same by numbers of bytes.
+  void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
+    refuse_after_end();
+    current_device const scope(options_.gpu);
+    machine_->reserve(bytes, host_bytes);
+  }
+
   //! @brief Runs this rank's passes of a plan once and waits for their end.
   //! @param which of the plans, the same on all ranks; the first one unless told otherwise.
   //! @throws run_error on every rank when one fails; where a stage has thrown, its exception is

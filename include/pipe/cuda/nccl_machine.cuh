@@ -25,6 +25,7 @@
 #include <pipe/run/carried_totals.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/memory_moved.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -35,6 +36,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -144,6 +146,14 @@ public:
     else
       plans_[at]->iteration.destroy();
     plans_[at] = std::move(coming_);
+  }
+  //! Makes room for later plans. @pre no step runs.
+  void reserve(std::int64_t bytes, std::int64_t host_bytes) {
+    running_ = nullptr;
+    shared_.reserve(bytes, host_bytes);
+    if (shared_.moved) // what is in graphs moves
+      for (auto const& each : plans_)
+        each->iteration.destroy();
   }
   //! Plans that were taken and are there.
   [[nodiscard]] std::size_t plans() const noexcept { return plans_.size(); }
@@ -281,6 +291,8 @@ private:
   //! Enqueues an iteration and waits for its end, under the eyes of the watchdog.
   void run_iteration() {
     typename pipelining::detail::watchdog_for<Clock>::watch const watch(watchdog_);
+    if (std::exchange(shared_.moved, false))
+      pipelining::detail::tell_moved(stages_, running_->view, rank_);
     launch();
     waiting().wait("the iteration", [&] {
       if (launched() && iteration_end_.happened())

@@ -25,6 +25,9 @@ namespace pipelining::inline v0_3::cuda::detail {
 //! keep neither the host nor other streams waiting.
 class shared_device {
 public:
+  //! Memory that was there has moved, and stages have not been told yet.
+  bool moved = false;
+
   //! @param gpu the CUDA device to make everything on.
   explicit shared_device(int gpu) : gpu_(gpu) {
     current_device const scope(gpu);
@@ -66,15 +69,16 @@ public:
   //! as much as before then.
   void reserve(std::int64_t device_bytes, std::int64_t host_bytes) {
     current_device const scope(gpu_);
-    grow(memory_, bytes_, device_bytes);
-    grow(host_, host_bytes_, host_bytes);
+    moved = grow(memory_, bytes_, device_bytes) || moved;
+    moved = grow(host_, host_bytes_, host_bytes) || moved;
   }
 
 private:
   template <class Memory>
-  static void grow(std::optional<Memory>& memory, std::int64_t& has, std::int64_t wanted) {
+  static bool grow(std::optional<Memory>& memory, std::int64_t& has, std::int64_t wanted) {
     if (wanted <= has)
-      return;
+      return false;
+    bool const moves = memory.has_value();
     memory.reset(); // both might not fit
     try {
       memory.emplace(wanted);
@@ -83,6 +87,7 @@ private:
       throw;
     }
     has = wanted;
+    return moves;
   }
 
   int gpu_;

@@ -20,6 +20,7 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/memory_moved.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
@@ -30,6 +31,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -145,6 +147,17 @@ public:
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
+  //! @brief As `thread_runner::reserve`. @pre all steps have ended. @throws error when CUDA does.
+  void reserve(plan const& later) {
+    plan_view const view = later.view();
+    reserve([&](int device) { return view.arena_bytes[device]; },
+            [&](int device) { return view.host_bytes == nullptr ? 0 : view.host_bytes[device]; });
+  }
+  //! @brief The same by numbers of bytes.
+  void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
+    reserve([&](int) { return bytes; }, [&](int) { return host_bytes; });
+  }
+
   //! @brief Runs every pass of a plan once and waits for its end.
   //! @param which of the plans; the first one unless told otherwise.
   //! @throws run_error past the deadline, when CUDA reports an error, or when a stage throws while
@@ -245,7 +258,27 @@ private:
     wait_for_end();
   }
 
+  template <class Bytes, class HostBytes>
+  void reserve(Bytes bytes, HostBytes host_bytes) {
+    refuse_after_failure();
+    now_ = nullptr;
+    int number = 0;
+    for (auto const& each : machine_->devices) {
+      each->reserve(bytes(number), host_bytes(number));
+      ++number;
+      if (each->moved) // what is in graphs moves
+        for (auto const& made : machine_->plans)
+          made->iteration = graph();
+    }
+  }
+
   void launch_iteration() {
+    int number = 0;
+    for (auto const& each : machine_->devices) {
+      if (std::exchange(each->moved, false))
+        pipelining::detail::tell_moved(stages_, now_->view, number);
+      ++number;
+    }
     if (options_.graph && now_->steps >= options_.warm_up) {
       if (!now_->iteration)
         now_->iteration = capture();

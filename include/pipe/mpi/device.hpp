@@ -36,12 +36,13 @@ namespace pipelining::inline v0_3::detail {
 struct mpi_memory {
   std::unique_ptr<host_memory> device = std::make_unique<host_memory>();
   std::unique_ptr<host_memory> host = std::make_unique<host_memory>();
+  bool moved = false; //!< and stages have not been told yet
 
   //! @pre no message is under way.
   void reserve(std::int64_t device_bytes, std::int64_t host_bytes) {
-    device->reserve(device_bytes);
+    moved = device->reserve(device_bytes) || moved;
     device->touch();
-    host->reserve(host_bytes);
+    moved = host->reserve(host_bytes) || moved;
     host->touch();
   }
   void leave_to_mpi() noexcept {

@@ -22,6 +22,7 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/memory_moved.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
@@ -170,6 +171,20 @@ public:
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
+  //! @brief As `thread_runner::reserve`, on this rank; not collective.
+  void reserve(plan const& later) {
+    plan_view const view = later.view();
+    reserve(detail::arena{view, rank_, nullptr, nullptr, options_.guarded ? detail::guard_bytes : 0}
+              .bytes(),
+            view.host_bytes == nullptr ? 0 : view.host_bytes[rank_]);
+  }
+  //! @brief The same by numbers of bytes.
+  void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
+    refuse_after_failure();
+    memory_.reserve(bytes, host_bytes);
+    now_running_ = nullptr;
+  }
+
   //! @brief Runs this rank's passes of a plan once.
   //! @param which of the plans, the same on all ranks; the first one unless told otherwise.
   //! @throws run_error on every rank when one fails: a stage of this rank has thrown (its exception
@@ -189,6 +204,9 @@ public:
     try {
       {
         typename detail::watchdog<Clock>::watch const watch(*watchdog_);
+        if (memory_.moved)
+          detail::tell_moved(*stages_, next.view, rank_);
+        memory_.moved = false;
         detail::execute(next.view, rank_, *next.runs);
       }
       carried_.take(next.runs->slots(), next.runs->begins_again());

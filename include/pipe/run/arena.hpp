@@ -185,15 +185,18 @@ public:
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
   //! Makes room for that many bytes; what was there is lost if it moves.
+  //! @return whether memory that was there has moved.
   //! @throws std::bad_alloc, and then nothing has changed.
-  void reserve(std::int64_t bytes) {
+  bool reserve(std::int64_t bytes) {
     if (bytes <= bytes_)
-      return;
+      return false;
+    bool const moves = data_ != nullptr;
     auto* const larger =
       static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment));
     ::operator delete(data_, alignment);
     data_ = larger;
     bytes_ = bytes;
+    return moves;
   }
   //! Writes all of it. The system puts pages next to the core that touches them first.
   void touch() noexcept {

@@ -70,25 +70,54 @@ int execute_item(plan_view const& work, std::span<item const> steps, int first, 
   return end;
 }
 
-//! Runs the program of one device, once; where the iteration must begin again, up to its
-//! last validation, and receives what other devices have sent by then.
+//! `ready(next)`: a device that can tell whether the item or group at `next`, or the end of
+//! the program, has all that it waits for.
+template <class Device>
+concept resumable_device = requires(Device& device, int next) {
+  { device.ready(next) } -> std::same_as<bool>;
+};
+
+//! Goes on with the program of one device; where the iteration must begin again, up to its last
+//! validation, and receives what other devices have sent by then.
+//!
+//! @param next the item to go on with, 0 at first; what comes next then.
+//! @return whether the program has ended; false where a resumable device must wait first.
 //! @throws what the device throws.
 template <execution_device Device>
-void execute(plan_view const& work, int device_number, Device& device) {
+bool advance(plan_view const& work, int device_number, int& next, Device& device) {
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
   int const validated = behind_validation(work, device_number);
-  for (int next = 0; next < count;) {
+  auto const ready = [&] {
+    if constexpr (resumable_device<Device>)
+      return device.ready(next);
+    return true;
+  };
+  while (next < count) {
+    if (!ready())
+      return false;
     next = execute_item(work, steps, next, device);
     if constexpr (restarting_device<Device>)
       if (next == validated && device.begins_again()) {
         for (auto i = static_cast<std::size_t>(next); i < steps.size(); ++i)
           if (arrives_early(work, device_number, steps[i]))
             device.post(static_cast<int>(i), steps.subspan(i, 1));
-        break;
+        next = count;
       }
   }
+  if (!ready())
+    return false;
   device.finish();
+  return true;
+}
+
+//! Runs the program of one device, once, without a pause.
+//! @throws what the device throws.
+template <execution_device Device>
+void execute(plan_view const& work, int device_number, Device& device) {
+  static_assert(!resumable_device<Device>, "a resumable device returns early: call advance");
+  int next = 0;
+  (void)advance(work, device_number, next, device);
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -128,6 +128,8 @@ public:
       memory_.memory, std::to_integer<int>(guard_byte), static_cast<std::size_t>(memory_.bytes()));
   }
 
+  [[nodiscard]] arena const& memory() const noexcept { return memory_; }
+
   //! True in the checked mode.
   [[nodiscard]] bool on() const noexcept { return memory_.guard != 0; }
 

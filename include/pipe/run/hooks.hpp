@@ -83,6 +83,15 @@ concept can_step_early = can_update<Stage> &&
   stage.begin_iteration(where);
 };
 
+//! `stage.memory_moved(context)`: called for each stage of a device, between steps, when its slots
+//! lie elsewhere from now on: a plan was added that wants more memory than `reserve` has asked for.
+//! Drops views of the memory that the stage has kept, which lead nowhere. The context has device
+//! and stage only.
+template <class Stage>
+concept can_follow_memory = requires(Stage& stage, context const& where) {
+  stage.memory_moved(where);
+};
+
 //! `stage.forward_backward(forward, backward, other)`: runs a composite pass, a forward pass
 //! of this stage and a backward pass (both gradients) of `other`, in any order or at once: neither
 //! needs what the other makes. Composite passes of stages without it run as two passes in turn.
@@ -182,6 +191,8 @@ inline constexpr auto accepts_of = [](auto& s, auto& a, auto&... b)
   requires requires { s.accepts({a}, b...); s.accepts(a, b...); } {};
 inline constexpr auto roll_back_of = [](auto& s, auto& a, auto&... b)
   requires requires { s.roll_back({a}, b...); s.roll_back(a, b...); } {};
+inline constexpr auto memory_moved_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.memory_moved({a}, b...); s.memory_moved(a, b...); } {};
 inline constexpr auto begin_iteration_of = [](auto& s, auto& a, auto&... b)
   requires requires { s.begin_iteration({a}, b...); s.begin_iteration(a, b...); } {};
 // clang-format on
@@ -240,6 +251,9 @@ struct check_hook_names {
     "run: the stage has a member collect_gradients or scatter_gradients, but they would "
     "never be called; declare both, as collect_gradients(pipelining::context const&, "
     "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
+  static_assert(!misfits<Stage, can_follow_memory<Stage>>(memory_moved_of),
+                "run: the stage has a member memory_moved, but it would never be called; declare "
+                "it as memory_moved(pipelining::context const&)");
   static_assert(!misfits<Stage, can_step_early<Stage>>(accepts_of,
                                                        roll_back_of,
                                                        begin_iteration_of),

@@ -93,12 +93,11 @@ public:
                  bool has_input,
                  bool has_output,
                  pipeline_view const& over)
-      : text_("run: device " + std::to_string(where.device) +
-              " has touched a null pointer in the " + describe_subject(step, over) +
-              "; this pass has no" +
-              list_null_buffers(
-                step, (*over.declared)[step.work.kind], where, has_input, has_output) +
-              '\n') {
+      : text_(
+          "run: device " + std::to_string(where.device) + " has touched a null pointer in the " +
+          describe_subject(step, over) + "; this pass has no" +
+          list_null_buffers(step, (*over.declared)[step.work.kind], where, has_input, has_output) +
+          '\n') {
     explain_accesses();
     pass_in_progress = text_.c_str();
   }

@@ -98,8 +98,7 @@ public:
   //! Makes a place for each message of a plan.
   //! @param work must outlive the object.
   explicit rendezvous(plan_view const& work)
-      : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))),
-        doors_(static_cast<std::size_t>(work.over.extents.devices)) {}
+      : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))) {}
 
   //! Forgets all posts. No thread may be in any other member.
   //! @complexity O(1), after an abort O(messages): every round counts on where the last one ended.
@@ -116,21 +115,22 @@ public:
 
   //! Posts one end of a message; copies when the other end is there.
   //! @param memory the slot to send from or to receive into.
-  void post(item const& step, std::byte* memory) {
+  //! @return whether it was; whoever sleeps for the message must be woken then.
+  [[nodiscard]] bool post(item const& step, std::byte* memory) {
     meeting& point = at(step);
     bool const sends = step.what == operation::send;
     (sends ? point.from : point.to) = memory;
     // The first end releases its pointer and its data, the second acquires both: one of them alone
     // finds the other's post and copies.
     if (point.posts.fetch_add(1, std::memory_order_acq_rel) == round_ - posts_of_a_round)
-      return;
+      return false;
     std::int64_t const bytes = sends ? step.in_bytes : step.out_bytes;
     if (bytes > 0)
       std::memcpy(point.to, point.from, static_cast<std::size_t>(bytes));
-    // Releases the copy to the other end. Sequentially consistent, as is what the door reads next:
+    // Releases the copy to the other end. Sequentially consistent, as is what a door reads next:
     // the sleeper has said that it sleeps, or sees this; see the tests of interleavings.
     point.posts.store(round_, std::memory_order_seq_cst);
-    doors_[static_cast<std::size_t>(step.peer)].open();
+    return true;
   }
 
   //! True when a message has been copied.
@@ -138,23 +138,8 @@ public:
     return meetings_[index(step)].posts.load(std::memory_order_seq_cst) == round_;
   }
 
-  //! Blocks device `device` until a message has been copied or the run is aborted, which is
-  //! up to whoever watches the run.
-  //! @param awake how long it looks before it sleeps.
-  //! @return false when the run was aborted.
-  [[nodiscard]] bool wait(item const& step, int device, std::chrono::nanoseconds awake) {
-    auto const over = [&] { return done(step) || aborted(); };
-    if (!spin_until(awake, over))
-      doors_[static_cast<std::size_t>(device)].wait(over);
-    return done(step);
-  }
-
-  //! Ends all waits, now and until `reset`.
-  void abort() {
-    aborted_.store(true, std::memory_order_seq_cst);
-    for (sleeping_place& door : doors_)
-      door.open();
-  }
+  //! Says that what has not come will not, until `reset`.
+  void abort() noexcept { aborted_.store(true, std::memory_order_seq_cst); }
   //! Says that the round ends with messages that nobody has posted.
   void leave_some() noexcept { some_left_.store(true, std::memory_order_relaxed); }
   //! True once a device has given up.
@@ -178,7 +163,6 @@ private:
 
   plan_view work_;
   std::vector<meeting> meetings_;
-  std::vector<sleeping_place> doors_;
   std::uint32_t round_ = 0; // what `posts` of a complete message is
   // Read at every look, written when a run fails.
   alignas(cache_line) std::atomic<bool> aborted_ = false;

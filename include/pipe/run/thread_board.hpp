@@ -11,9 +11,14 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/error.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/rendezvous.hpp>
+#include <pipe/run/thread_share.hpp>
+#include <pipe/run/trace_of.hpp>
+#include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -22,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -39,14 +45,19 @@ struct threads {
   //! before their first write, outputs that must be written to their end, and a sentence before an
   //! access through a null buffer ends the process. Costs memory, time and allocations.
   bool guarded = false;
-  //! Called once by the thread of each device, with the number of the device and how many there
-  //! are, before anything else: the place to give it its cores (`pin_in_turn`), to name it, to set
-  //! its rounding or its number of OpenMP threads. The thread touches its memory after that, so it
-  //! lies near the cores.
-  std::function<void(int device, int devices)> on_start{};
-  //! How long a device looks for a message before it sleeps; waking up takes about as long. Where
-  //! the process has fewer cores than the plan has devices, devices sleep at once.
+  //! Called once by each thread, with its number and how many there are, before anything else: the
+  //! place to give it its cores (`pin_in_turn`), to name it, to set its rounding or its number of
+  //! OpenMP threads. The thread touches the memory of its devices after that, so it lies near the
+  //! cores. Without `count` it has a thread call it for each device.
+  std::function<void(int thread, int threads)> on_start{};
+  //! How long a thread looks for a message before it sleeps; waking up takes about as long. Where
+  //! the process has fewer cores than threads that run devices, they sleep at once.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
+  //! How many threads run the devices, neighbours on one; not more than devices. 0: the runner
+  //! chooses. It has a thread per device then. Where the process has fewer cores, only one per core
+  //! runs while passes are short; a device whose neighbour is in a long pass gets its own. With a
+  //! number given, a pass that sleeps or waits for another device holds its neighbours up.
+  int count = 0;
 };
 
 namespace detail {
@@ -75,37 +86,27 @@ struct thread_plan {
 };
 
 //! Reasons to wake the threads.
-enum class errand { start, touch, step, end };
-
-//! The place of a device, for reports. On a cache line of its own: it changes with every pass.
-struct alignas(cache_line) device_standing {
-  std::atomic<int> position = 0;       // the item that the device is at
-  std::atomic<int> waits_on = nothing; // the item that it waits for, or nothing
-  std::atomic<bool> at_home = true;    // it has ended its errand
-  sleeping_place home;
-};
+enum class errand { start, touch, tell, step, end };
 
 //! Data that all threads of a runner share. The board outlives it if a stage never returns.
 struct thread_board {
   threads options;
   int devices;
-  std::chrono::nanoseconds spin_in_step;
-  std::chrono::nanoseconds spin_between_steps;
+  int cores; // 0: unknown
+  std::atomic<std::chrono::nanoseconds> spin_in_step{};
+  std::atomic<std::chrono::nanoseconds> spin_between_steps{}; // read by threads on their way home
   std::vector<std::unique_ptr<thread_plan>> plans;
   thread_plan* now = nullptr; // the plan of the step
   std::vector<host_memory> memories;
   std::vector<host_memory> host_memories; // of what goes to the host and back
+  bool moved = false;                     // memory, and stages have not been told yet
   std::vector<slot_guards> guards;        // [P], those of the plan of the step
-  std::vector<device_standing> standings; // [P]
+  thread_share share;
+  int active = 0;           // threads that begin a step
+  bool long_passes = false; // in the last step
   steady::time_point step_start;
-
-  // What devices look at between errands, and what they write at the end of one, lie apart from
-  // each other and from the rest.
-  alignas(cache_line) std::atomic<long> generation = 0; // errands begun
-  std::atomic<errand> what = errand::start;         // a thread that is not back may still read it
-  alignas(cache_line) std::atomic<int> running = 0; // devices that have not ended the errand
-  std::atomic<bool> again = false;                  // the iteration of the step begins again
-  sleeping_place caller;
+  std::atomic<errand> what = errand::start; // a thread that is not back may still read it
+  std::atomic<bool> again = false;          // the iteration of the step begins again
 
   std::mutex guard; // of the failure
   std::atomic<int> failed_device = nothing;
@@ -114,14 +115,31 @@ struct thread_board {
 
   thread_board(int device_count, threads chosen)
       : options(std::move(chosen)), devices(device_count),
+        cores(static_cast<int>(std::thread::hardware_concurrency())),
         memories(static_cast<std::size_t>(device_count)),
         host_memories(static_cast<std::size_t>(device_count)),
-        standings(static_cast<std::size_t>(device_count)) {
-    auto const cores = static_cast<int>(std::thread::hardware_concurrency()); // 0: unknown
+        share(device_count, threads_for(options.count, device_count)) {
+    use(static_cast<int>(share.threads.size()));
+  }
+
+  //! @throws std::invalid_argument for a negative number.
+  [[nodiscard]] static int threads_for(int count, int devices) {
+    if (count < 0)
+      throw std::invalid_argument("run: threads::count is " + std::to_string(count) +
+                                  "; give the number of threads, or 0, and the runner chooses");
+    return count == 0 ? devices : std::min(count, devices);
+  }
+  //! True where the runner may let devices share threads and may part them again.
+  [[nodiscard]] bool chooses() const noexcept {
+    return options.count == 0 && !options.on_start && cores > 0 && cores < devices;
+  }
+  //! Says how many threads begin an errand.
+  void use(int threads) noexcept {
     constexpr std::chrono::nanoseconds none{0};
-    spin_in_step = cores >= devices ? options.spin : none;
+    active = threads;
+    spin_in_step = cores >= threads ? options.spin : none;
     // Between two steps the caller wants a core as well.
-    spin_between_steps = cores > devices ? options.spin : none;
+    spin_between_steps = cores > threads ? options.spin : none;
   }
 
   [[nodiscard]] std::int64_t guard_size() const noexcept {
@@ -132,19 +150,28 @@ struct thread_board {
     return {of.view, device, memories[d].data(), host_memories[d].data(), guard_size()};
   }
 
+  //! Makes room on a device. No errand may run.
+  void reserve(int device, std::int64_t bytes, std::int64_t host_bytes) {
+    auto const d = static_cast<std::size_t>(device);
+    moved = memories[d].reserve(bytes) || moved;
+    moved = host_memories[d].reserve(host_bytes) || moved;
+    now = nullptr;
+  }
+  //! Makes room for a plan on all devices.
+  void reserve(plan_view const& view) {
+    for (int device = 0; device < devices; ++device)
+      reserve(device,
+              arena{view, device, nullptr, nullptr, guard_size()}.bytes(),
+              view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
+  }
+
   //! Makes room for a plan, behind the others or in the place of one. No errand may run.
   void put(plan lowered, std::size_t at) {
     auto added = std::make_unique<thread_plan>(std::move(lowered));
-    plan_view const& view = added->view;
-    for (int device = 0; device < devices; ++device) {
-      auto const d = static_cast<std::size_t>(device);
-      memories[d].reserve(arena{view, device, nullptr, nullptr, guard_size()}.bytes());
-      host_memories[d].reserve(view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
-    }
+    reserve(added->view);
     if (at == plans.size())
       plans.emplace_back();
     plans[at] = std::move(added);
-    now = nullptr; // memory may have moved
   }
 
   void begin_step(thread_plan& next) {
@@ -159,47 +186,82 @@ struct thread_board {
     for (auto& lanes : next.completed)
       for (int& item_index : lanes)
         item_index = nothing;
-    for (device_standing& device : standings)
+    for (device_standing& device : share.devices) {
       device.position.store(0, std::memory_order_relaxed);
+      device.waits_on.store(nothing, std::memory_order_relaxed);
+      device.next = 0;
+      device.again = false;
+    }
+    if (chooses())
+      use(long_passes ? devices : cores);
     step_start = steady::now();
+  }
+
+  //! Before an errand or a step.
+  void forget_failure() noexcept {
+    failed_device.store(nothing, std::memory_order_relaxed);
+    failure = nullptr;
+    failure_text.clear();
+  }
+  //! After one. @throws run_error where it has failed; what a stage has thrown is nested.
+  void raise_failure() {
+    int const device = failed_device.load(std::memory_order_acquire);
+    if (device == nothing)
+      return;
+    std::lock_guard const lock(guard);
+    if (failure == nullptr)
+      throw run_error(failure_text, device);
+    try {
+      std::rethrow_exception(failure);
+    } catch (...) {
+      std::throw_with_nested(run_error(failure_text, device));
+    }
+  }
+  //! The rows of the totals of the last step, if any.
+  [[nodiscard]] totals last_totals() const noexcept {
+    if (now == nullptr)
+      return {};
+    return slots(*now, steps_early(now->view.validation) ? devices - 1 : 0).all_totals();
+  }
+  //! The times of the passes of the last step.
+  [[nodiscard]] dynamic_timetable last_trace() const {
+    thread_plan const& ran = now != nullptr ? *now : *plans.front();
+    return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
+      return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
+    });
   }
 
   //! Sends all threads on an errand.
   void send(errand why) {
-    failed_device.store(nothing, std::memory_order_relaxed);
-    failure = nullptr;
-    failure_text.clear();
+    forget_failure();
     what.store(why, std::memory_order_relaxed);
-    for (device_standing& device : standings)
-      device.at_home.store(false, std::memory_order_relaxed);
-    running.store(devices, std::memory_order_relaxed);
-    // Releases all of the above to threads that look at it, or wakes those that sleep.
-    generation.fetch_add(1, std::memory_order_seq_cst);
-    for (device_standing& device : standings)
-      device.home.open();
+    share.send(why == errand::step ? active : static_cast<int>(share.threads.size()));
   }
 
   //! Ends the threads: those at home now, others when they come home.
   void dismiss() {
     what.store(errand::end, std::memory_order_relaxed);
-    generation.fetch_add(1, std::memory_order_seq_cst);
-    for (device_standing& device : standings)
-      device.home.open();
+    for (int thread = 0; thread < static_cast<int>(share.threads.size()); ++thread)
+      share.call(thread);
   }
 
   //! Waits until all are back. Where nothing moves for a deadline the errand fails, and those who
   //! only wait for others have a moment to come back.
   //! @return whether they are back.
   bool gather() {
-    auto const back = [this] { return running.load(std::memory_order_seq_cst) == 0; };
-    if (what.load(std::memory_order_relaxed) ==
-        errand::touch) { // calls nobody, so it ends; large memory takes its time
-      caller.wait(back);
+    auto const back = [this] { return share.running.load(std::memory_order_seq_cst) == 0; };
+    errand const why = what.load(std::memory_order_relaxed);
+    if (why == errand::touch) { // calls nobody, so it ends; large memory takes its time
+      share.caller.wait(back);
       return true;
     }
+    bool const spreads = why == errand::step && chooses() && active < devices;
+    constexpr std::chrono::nanoseconds soon = std::chrono::milliseconds(1);
     countdown<steady> still(options.deadline);
     std::uint64_t seen = 0;
-    while (!caller.wait_for(still.slice(), back)) {
+    while (!share.caller.wait_for(spreads ? std::min(still.slice(), soon) : still.slice(), back)) {
+      if (spreads)
+        share.spread();
       std::uint64_t const now_seen = whereabouts();
       if (now_seen != std::exchange(seen, now_seen)) {
         still = countdown<steady>(options.deadline);
@@ -208,20 +270,29 @@ struct thread_board {
         int const hanging = devices_in_calls();
         fail(culprit, "run: no progress before the deadline" + standing(culprit), nullptr);
         countdown<steady> moment(std::chrono::milliseconds(400));
-        while (running.load(std::memory_order_seq_cst) > hanging && !moment.is_over())
+        while (share.running.load(std::memory_order_seq_cst) > hanging && !moment.is_over())
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         return back();
       }
     }
+    if (why == errand::step && chooses())
+      long_passes = (steady::now() - step_start) * cores >
+                    now->view.offsets[devices] * std::chrono::microseconds(50);
     return true;
   }
 
-  //! A thread comes back.
-  void come_home(int device) {
-    standings[static_cast<std::size_t>(device)].at_home.store(true, std::memory_order_relaxed);
-    // Releases what the device has done; the last one hands all of it to the caller.
-    if (running.fetch_sub(1, std::memory_order_seq_cst) == 1)
-      caller.open();
+  //! True when a device of a thread has something to do, or the thread has none left.
+  [[nodiscard]] bool has_work(int thread) const {
+    return !share.has_any(thread) ||
+           share.any_of(thread, [this](int device) { return can_go_on(device); });
+  }
+  [[nodiscard]] bool can_go_on(int device) const {
+    device_standing const& its = share.at(device);
+    if (its.in_hand.load(std::memory_order_seq_cst) != nothing)
+      return false;
+    int const missing = its.waits_on.load(std::memory_order_relaxed);
+    return missing == nothing || now->messages.aborted() ||
+           now->messages.done(now->view.program_of(device)[static_cast<std::size_t>(missing)]);
   }
 
   //! Notes the first failure and ends the step on all devices.
@@ -234,14 +305,16 @@ struct thread_board {
       failure = std::move(cause);
       failed_device.store(device, std::memory_order_seq_cst);
     }
-    if (now != nullptr)
-      now->messages.abort();
+    if (now == nullptr)
+      return;
+    now->messages.abort();
+    share.open_all();
   }
 
   //! A number that changes when a device begins an item, waits for another one or ends its errand.
   [[nodiscard]] std::uint64_t whereabouts() const noexcept {
     std::uint64_t all = 1;
-    for (device_standing const& its : standings)
+    for (device_standing const& its : share.devices)
       for (int const part : {its.position.load(std::memory_order_relaxed),
                              its.waits_on.load(std::memory_order_relaxed),
                              its.at_home.load(std::memory_order_relaxed) ? 1 : 0})
@@ -249,44 +322,40 @@ struct thread_board {
     return all;
   }
 
-  [[nodiscard]] bool is_home(int device) const noexcept {
-    return standings[static_cast<std::size_t>(device)].at_home.load(std::memory_order_relaxed);
-  }
-
-  //! A device that has not ended the errand; one that waits for no other, if there is one.
+  //! A device that has not ended the errand; one in a call, if there is one.
   [[nodiscard]] int unreturned() const noexcept {
     int found = 0;
-    for (int device = devices - 1; device >= 0; --device) {
-      bool const waits = waits_in_step(device);
-      if (!is_home(device) && (!waits || is_home(found) || waits_in_step(found)))
+    for (int device = devices - 1; device >= 0; --device)
+      if (!share.is_home(device) && (is_in_call(device) || !is_in_call(found)))
         found = device;
-    }
     return found;
   }
 
-  //! How many have not ended the errand and wait for no other.
+  //! How many are in a call of the user's, or between two.
   [[nodiscard]] int devices_in_calls() const noexcept {
     int count = 0;
     for (int device = 0; device < devices; ++device)
-      count += is_home(device) || waits_in_step(device) ? 0 : 1;
+      count += is_in_call(device) ? 1 : 0;
     return count;
   }
 
-  [[nodiscard]] bool waits_in_step(int device) const noexcept {
-    return standings[static_cast<std::size_t>(device)].waits_on.load(std::memory_order_relaxed) !=
-           nothing;
+  [[nodiscard]] bool is_in_call(int device) const noexcept {
+    return !share.is_home(device) && (what.load(std::memory_order_relaxed) != errand::step ||
+                                      share.at(device).in_hand.load() != nothing);
   }
 
   [[nodiscard]] std::string name(int device, int index) const {
     return describe(now->view.program_of(device)[static_cast<std::size_t>(index)], now->view.over);
   }
 
-  //! Goes on after "device 1": names the call that it is not back from. @pre it waits for no other.
+  //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
   [[nodiscard]] std::string not_back(int device) const {
     if (what.load(std::memory_order_relaxed) == errand::start)
       return " is not back from threads::on_start";
-    auto const at = static_cast<std::size_t>(
-      standings[static_cast<std::size_t>(device)].position.load(std::memory_order_relaxed));
+    if (what.load(std::memory_order_relaxed) == errand::tell)
+      return " is not back from memory_moved";
+    auto const at =
+      static_cast<std::size_t>(share.at(device).position.load(std::memory_order_relaxed));
     auto const steps = now->view.program_of(device);
     if (at >= steps.size())
       return " is not back from the end of its program";
@@ -296,17 +365,19 @@ struct thread_board {
   //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
   [[nodiscard]] std::string standing(int culprit) const {
     std::string text;
-    if (!is_home(culprit) && !waits_in_step(culprit))
+    if (is_in_call(culprit))
       text = ": device " + std::to_string(culprit) + not_back(culprit);
-    if (what.load(std::memory_order_relaxed) == errand::start)
+    if (what.load(std::memory_order_relaxed) != errand::step)
       return text;
     for (int device = 0; device < devices; ++device) {
-      device_standing const& its = standings[static_cast<std::size_t>(device)];
+      device_standing const& its = share.at(device);
       int const at = its.position.load(std::memory_order_relaxed);
       int const waited = its.waits_on.load(std::memory_order_relaxed);
       auto const steps = now->view.program_of(device);
       text += "\n  device " + std::to_string(device);
-      if (waited != nothing) {
+      if (!its.at_home.load() && can_go_on(device)) {
+        text += " could go on, but its thread runs another one";
+      } else if (waited != nothing) {
         text += " waits for device " +
                 std::to_string(steps[static_cast<std::size_t>(waited)].peer) + ": " +
                 name(device, waited);

@@ -32,48 +32,60 @@ struct thread_device {
   std::span<item const> steps;
   std::span<double> starts;
   std::span<double> ends;
-  arena slots;
   slot_guards& guards;
+  arena const& slots;
   device_standing& standing;
-  bool again = false; // the iteration begins again
 
   thread_device(thread_board& all, Stages& model, int number)
       : board(all), stages(model), device(number), work(*all.now),
         steps(work.view.program_of(number)), starts(work.starts[static_cast<std::size_t>(number)]),
-        ends(work.ends[static_cast<std::size_t>(number)]), slots(all.slots(work, number)),
-        guards(all.guards[static_cast<std::size_t>(number)]),
-        standing(all.standings[static_cast<std::size_t>(number)]) {}
+        ends(work.ends[static_cast<std::size_t>(number)]),
+        guards(all.guards[static_cast<std::size_t>(number)]), slots(guards.memory()),
+        standing(all.share.at(number)) {}
 
   //! Messages of a lane count as complete in the order of the lane, as the plan's waits presume.
-  void complete_lane(int lane, int last) {
+  //! @return whether they are, up to `last`; else `standing` names the one that is missing.
+  //! @throws stopped where that one will not come.
+  [[nodiscard]] bool reached(int lane, int last) {
     int& known = work.completed[static_cast<std::size_t>(device)][static_cast<std::size_t>(lane)];
-    for (int i = known + 1; i <= last; ++i) {
-      item const& message = steps[static_cast<std::size_t>(i)];
-      if (message.what == operation::run || message.lane != lane || !posted(i, message))
+    for (; known < last; ++known) {
+      item const& message = steps[static_cast<std::size_t>(known) + 1];
+      if (message.what == operation::run || message.lane != lane || !posted(known + 1, message) ||
+          work.messages.done(message))
         continue;
-      if (work.messages.done(message))
-        continue;
-      standing.waits_on.store(i, std::memory_order_relaxed);
-      bool const arrived = work.messages.wait(message, device, board.spin_in_step);
-      standing.waits_on.store(nothing, std::memory_order_relaxed);
-      if (!arrived)
+      standing.waits_on.store(known + 1, std::memory_order_relaxed);
+      if (work.messages.aborted())
         throw stopped{};
+      return false;
     }
-    if (last > known)
-      known = last;
+    return true;
   }
 
-  void wait_for(int index, item const&) {
-    item const& earlier = steps[static_cast<std::size_t>(index)];
-    if (earlier.what != operation::run)
-      complete_lane(earlier.lane, index);
+  //! Looks for messages that the group at `next` waits for; at the end of the program, for all.
+  [[nodiscard]] bool ready(int next) {
+    auto const count = static_cast<int>(steps.size());
+    if (next == count) {
+      for (int lane = 0; lane < work.view.lanes[device]; ++lane)
+        if (!reached(lane, count - 1))
+          return false;
+      return true;
+    }
+    for (int i = next, end = end_of_group(steps, next); i < end; ++i)
+      for (int const wait : work.view.waits_of(steps[static_cast<std::size_t>(i)]))
+        if (item const& earlier = steps[static_cast<std::size_t>(wait)];
+            earlier.what != operation::run && !reached(earlier.lane, wait))
+          return false;
+    item const& first = steps[static_cast<std::size_t>(next)];
+    return !relays(first) || reached(first.lane, next - 1);
   }
+
+  void wait_for(int, item const&) const noexcept {} // `ready` has seen it
 
   void run(int index, item const& step) {
     auto const i = static_cast<std::size_t>(index);
     begin(index);
     starts[i] = seconds();
-    again = !run_guarded(stages, slots, guards, step) || again;
+    standing.again = !run_guarded(stages, slots, guards, step) || standing.again;
     ends[i] = seconds();
   }
 
@@ -92,53 +104,55 @@ struct thread_device {
 
   void post(int first, std::span<item const> group) {
     begin(first);
-    if (relays(group.front()))
-      complete_lane(group.front().lane, first - 1);
     for (item const& step : group) {
       if (step.what == operation::receive)
         guards.before(step);
-      work.messages.post(step, slots.message(step).data);
+      if (work.messages.post(step, slots.message(step).data))
+        board.share.open(board.share.thread_of(step.peer));
     }
   }
 
   [[nodiscard]] bool begins_again() {
-    if (again)
+    if (standing.again)
       work.messages.leave_some();
-    return again;
+    return standing.again;
   }
 
   void finish() {
-    for (int lane = 0; lane < work.view.lanes[device]; ++lane)
-      complete_lane(lane, static_cast<int>(steps.size()) - 1);
     guards.check_all();
     standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
   }
 
-  //! Runs the program once and turns whatever a stage throws into the step's failure.
-  void step() noexcept {
+  //! Goes on with the program, and turns whatever a stage throws into the step's failure.
+  //! @return whether it is over, by its end or by a failure; else it waits for a message, which
+  //! `standing` names.
+  [[nodiscard]] bool advance() noexcept {
     try {
-      execute(work.view, device, *this);
-      if (again)
+      if (!detail::advance(work.view, device, standing.next, *this))
+        return false;
+      if (standing.again)
         board.again.store(true, std::memory_order_relaxed);
-    } catch (stopped const&) {
-      return; // the failure is another's, or has been noted
+    } catch (stopped const&) { // the failure is another's, or has been noted
     } catch (std::exception const& error) {
       note(error.what());
     } catch (...) {
       note("an exception of a type that is no std::exception");
     }
+    standing.waits_on.store(nothing, std::memory_order_relaxed);
+    return true;
   }
 
 private:
   //! Where the iteration begins again, most messages are not.
   [[nodiscard]] bool posted(int index, item const& message) const {
-    return !again || index < behind_validation(work.view, device) ||
+    return !standing.again || index < behind_validation(work.view, device) ||
            arrives_early(work.view, device, message);
   }
 
   void begin(int index) {
     if (work.messages.aborted())
       throw stopped{};
+    standing.waits_on.store(nothing, std::memory_order_relaxed);
     standing.position.store(index, std::memory_order_relaxed);
   }
 
@@ -154,5 +168,25 @@ private:
                std::current_exception());
   }
 };
+
+//! Runs the devices of a thread, each for as far as it can go, until none is left.
+template <class Stages>
+void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
+  thread_share& share = board.share;
+  auto const advance = [&](int device) {
+    if (board.can_go_on(device) && share.take(device, thread)) {
+      if (thread_device<Stages>(board, stages, device).advance())
+        share.at(device).at_home.store(true, std::memory_order_relaxed);
+      share.put_back(device, thread);
+    }
+    return false;
+  };
+  auto const come = [&] { return board.has_work(thread); };
+  while (share.has_any(thread)) {
+    (void)share.any_of(thread, advance);
+    if (!spin_until(board.spin_in_step, come))
+      share.threads[static_cast<std::size_t>(thread)].door.wait(come);
+  }
+}
 
 } // namespace pipelining::inline v0_3::detail

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Plans on the threads of this process, one thread per device. Header for
+//! @brief Plans on the threads of this process. Header for
 //! pipelining::thread_runner.
 
 #include <pipe/plan/item.hpp>
@@ -11,15 +11,16 @@
 #include <pipe/run/check.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
+#include <pipe/run/memory_moved.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/thread_board.hpp>
 #include <pipe/run/thread_device.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -44,15 +45,14 @@ struct thread_crew {
   thread_crew& operator=(thread_crew const&) = delete;
   ~thread_crew() {
     std::string lost;
-    std::vector<bool> left;
-    for (int device = 0; device < board->devices; ++device) {
-      left.push_back(board->running.load(std::memory_order_acquire) != 0 &&
-                     !board->is_home(device));
-      if (left.back())
+    for (int device = 0; device < board->devices; ++device)
+      if (board->share.running.load(std::memory_order_acquire) != 0 && board->is_in_call(device))
         lost +=
           "run: device " + std::to_string(device) + board->not_back(device) +
           "; its thread is left, and keeps the memory of its runner; the stages must live on\n";
-    }
+    std::vector<bool> left;
+    for (std::size_t thread = 0; thread < workers.size(); ++thread)
+      left.push_back(board->share.is_away(static_cast<int>(thread)));
     board->dismiss();
     for (std::size_t i = 0; i < workers.size(); ++i) {
       if (left[i])
@@ -67,11 +67,12 @@ struct thread_crew {
 
 } // namespace detail
 
-//! @brief Runs plans with one thread per device, step after step, on the stages of the user.
+//! @brief Runs plans on threads, step after step, on the stages of the user.
 //!
 //! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
 //! share its threads and its memory, which is as large as the largest of them wants; `step` says
-//! which one runs, and allocates nothing. A stage is called by the thread of its device only. A
+//! which one runs, and allocates nothing. `threads::count` says how many threads there are. A stage
+//! is called by one thread at a time, by the same one always where each device has its own. A
 //! stage that throws ends the step on all devices; the next step starts afresh.
 //!
 //! @tparam Stages a vector or array of stages, a tuple of stages of different types, the same of
@@ -90,9 +91,9 @@ public:
         board_(crew_.board.get()) {
     board_->put(std::move(work), 0);
     try {
-      for (int device = 0; device < board_->devices; ++device)
+      for (int thread = 0; thread < static_cast<int>(board_->share.threads.size()); ++thread)
         crew_.workers.emplace_back(
-          [board = crew_.board, &stages, device] { serve(*board, stages, device); });
+          [board = crew_.board, &stages, thread] { serve(*board, stages, thread); });
     } catch (std::system_error const& error) {
       auto const device = static_cast<int>(crew_.workers.size());
       throw run_error("run: this machine gives no thread to device " + std::to_string(device) +
@@ -128,6 +129,23 @@ public:
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
+  //! @brief Makes room for a plan that may be added later, so that memory need not move then, and
+  //! views of buffers that stages keep stay valid.
+  //!
+  //! Where memory moves, here or in `add`, the next step begins with `memory_moved` of all stages
+  //! that have it. `totals` and `trace` are gone as with `add`.
+  //! @throws std::bad_alloc; run_error when a stage has not returned yet.
+  void reserve(plan const& later) {
+    reserve([&] { board_->reserve(later.view()); });
+  }
+  //! @brief The same by numbers of bytes on each device: `plan.arena_bytes` and `plan.host_bytes`.
+  void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
+    reserve([&] {
+      for (int device = 0; device < board_->devices; ++device)
+        board_->reserve(device, bytes, host_bytes);
+    });
+  }
+
   //! @brief Runs every pass of a plan once.
   //! @param which of the plans; the first one unless told otherwise.
   //! @throws run_error when a stage throws (its exception is nested), when nothing begins or ends
@@ -140,6 +158,10 @@ public:
     detail::check_number(which, board_->plans.size());
     detail::thread_plan& next = *board_->plans[static_cast<std::size_t>(which.index)];
     carried_.check(next.view);
+    if (board_->moved) {
+      complete(detail::errand::tell);
+      board_->moved = false;
+    }
     board_->begin_step(next);
     carried_.put(board_->slots(next, board_->devices - 1));
     complete(detail::errand::step);
@@ -161,10 +183,7 @@ public:
   //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] pipelining::totals totals() const {
     refuse_while_stuck();
-    if (board_->now == nullptr)
-      return {};
-    bool const at_end = detail::steps_early(board_->now->view.validation);
-    return board_->slots(*board_->now, at_end ? board_->devices - 1 : 0).all_totals();
+    return board_->last_totals();
   }
 
   //! @brief The passes of the last step with their measured start and end, in seconds since the
@@ -172,10 +191,7 @@ public:
   //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] dynamic_timetable trace() const {
     refuse_while_stuck();
-    detail::thread_plan const& ran = board_->now != nullptr ? *board_->now : *board_->plans.front();
-    return detail::trace_of(ran.work, [&](int device, std::size_t item, bool end) {
-      return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
-    });
+    return board_->last_trace();
   }
 
 private:
@@ -187,6 +203,12 @@ private:
     complete(detail::errand::touch);
     return {static_cast<int>(at)};
   }
+  template <class Grow>
+  void reserve(Grow grow) {
+    refuse_while_stuck();
+    grow();
+    complete(detail::errand::touch);
+  }
 
   //! Checks the stages, before a thread starts, and makes the board.
   static std::shared_ptr<detail::thread_board>
@@ -195,36 +217,58 @@ private:
     return std::make_shared<detail::thread_board>(work.over.extents.devices, std::move(options));
   }
 
-  static void serve(detail::thread_board& board, Stages& stages, int device) {
-    auto const d = static_cast<std::size_t>(device);
-    long seen = 0;
-    for (;;) {
-      auto const called = [&] { return board.generation.load(std::memory_order_seq_cst) != seen; };
+  static void serve(detail::thread_board& board, Stages& stages, int thread) {
+    detail::thread_share& share = board.share;
+    detail::thread_standing& own = share.threads[static_cast<std::size_t>(thread)];
+    for (int seen = 0;;) {
+      auto const called = [&] { return own.called.load(std::memory_order_seq_cst) != seen; };
       if (!detail::spin_until(board.spin_between_steps, called))
-        board.standings[d].home.wait(called);
+        own.door.wait(called);
       ++seen;
-      switch (board.what.load(std::memory_order_relaxed)) {
-      case detail::errand::start: start(board, device); break;
-      case detail::errand::touch:
-        board.memories[d].touch();
-        board.host_memories[d].touch();
-        break;
-      case detail::errand::step: detail::thread_device<Stages>(board, stages, device).step(); break;
-      case detail::errand::end: return;
-      }
-      board.come_home(device);
+      detail::errand const what = board.what.load(std::memory_order_relaxed);
+      if (what == detail::errand::end)
+        return;
+      if (what == detail::errand::start)
+        start(board, thread);
+      if (what == detail::errand::step)
+        detail::run_devices(board, stages, thread);
+      (void)share.any_of(thread, [&](int device) { // of any other errand
+        if (what == detail::errand::touch) {
+          board.memories[static_cast<std::size_t>(device)].touch();
+          board.host_memories[static_cast<std::size_t>(device)].touch();
+        }
+        if (what == detail::errand::tell)
+          guarded(board, device, "memory_moved", [&] {
+            detail::tell_moved(stages, board.plans.front()->view, device);
+          });
+        share.at(device).at_home.store(true, std::memory_order_relaxed);
+        return false;
+      });
+      share.go_home(thread);
     }
   }
 
-  static void start(detail::thread_board& board, int device) noexcept {
+  static void start(detail::thread_board& board, int thread) noexcept {
+    int const count = static_cast<int>(board.share.threads.size());
+    int const device = (thread * board.devices + count - 1) / count; // the first of its own
+    guarded(board, device, "threads::on_start", [&] {
+      if (board.options.on_start)
+        board.options.on_start(thread, count);
+    });
+  }
+
+  //! Calls code of the user next to steps.
+  template <class Call>
+  static void
+  guarded(detail::thread_board& board, int device, char const* name, Call call) noexcept {
     auto const failed = [&](char const* cause) {
       board.fail(device,
-                 "run: threads::on_start failed on device " + std::to_string(device) + ": " + cause,
+                 "run: " + std::string(name) + " failed on device " + std::to_string(device) +
+                   ": " + cause,
                  std::current_exception());
     };
     try {
-      if (board.options.on_start)
-        board.options.on_start(device, board.devices);
+      call();
     } catch (std::exception const& error) {
       failed(error.what());
     } catch (...) {
@@ -237,28 +281,14 @@ private:
     board_->send(why);
     if (!board_->gather())
       stuck_device_ = board_->unreturned();
-    if (board_->failed_device.load(std::memory_order_acquire) == nothing)
-      return;
-    std::lock_guard const lock(board_->guard);
-    raise(board_->failure_text, board_->failed_device.load(), board_->failure);
+    board_->raise_failure();
   }
 
   void refuse_while_stuck() const {
-    if (board_->running.load(std::memory_order_acquire) != 0)
+    if (board_->share.running.load(std::memory_order_acquire) != 0)
       throw run_error("run: a stage of an earlier step has not returned yet, on device " +
                         std::to_string(stuck_device_) + "; nothing can run before it does",
                       stuck_device_);
-  }
-
-  [[noreturn]] static void
-  raise(std::string const& text, int device, std::exception_ptr const& cause) {
-    if (cause == nullptr)
-      throw run_error(text, device);
-    try {
-      std::rethrow_exception(cause);
-    } catch (...) {
-      std::throw_with_nested(run_error(text, device));
-    }
   }
 
   Stages* stages_;

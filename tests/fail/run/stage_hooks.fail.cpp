@@ -17,6 +17,7 @@
 // case 15: expected-error {{run: the stage has a member contribute, but it would never be called; declare it as contribute}}
 // case 16: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all next to optimizer_step}}
 // case 17: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all next to optimizer_step}}
+// case 18: expected-error {{run: the stage has a member memory_moved, but it would never be called; declare it as memory_moved\(pipelining::context const&\)}}
 // clang-format on
 #include <pipe/run/stage.hpp>
 
@@ -80,7 +81,10 @@ struct block final : layer {
   void roll_back(pp::context const&, bool) {}
 #elif FAIL_CASE == 17
   void begin_iteration(pp::context const&) {}
+#elif FAIL_CASE == 18
+  void memory_moved(pp::context const&, int) {}
 #elif FAIL_CASE != 15
+  void memory_moved(pp::context const&) {}
   void recompute(pp::context const&, pp::input) {}
   void gradients_ready(pp::context const&) {}
   void contribute(pp::context const&, pp::output) {}

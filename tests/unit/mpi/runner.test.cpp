@@ -74,9 +74,15 @@ struct announcing_stage : support::arithmetic_stage {
   void gradients_ready(pp::context const&) { ++completed; }
 };
 
+//! A name for a runner, the same on all ranks: runners that meet on one line have names of their
+//! own.
+std::string next_name() {
+  static int made = 0;
+  return "runner " + std::to_string(made++);
+}
+
 template <class Policy>
 void check_equal_to_sequential(pp::mpi_store& meeting,
-                               std::string const& name,
                                pp::timetable_view table,
                                pp::uniform_sizes const& sizes = words) {
   auto model = make_model<announcing_stage>(table.over.extents);
@@ -84,7 +90,7 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
                         model,
                         meeting.line(),
                         MPI_COMM_WORLD,
-                        {.deadline = patience, .name = name, .guarded = true});
+                        {.deadline = patience, .name = next_name(), .guarded = true});
   int const steps = 3;
   for (int step = 0; step < steps; ++step)
     runner.step();
@@ -108,24 +114,23 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
 
 TEST_CASE("four processes compute what one device computes, under every policy") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  check_equal_to_sequential<pp::communicator_per_pair>(meeting,
+                                                       pp::make_timetable<pp::GPipe>({4, 7}));
+  check_equal_to_sequential<pp::communicator_per_edge>(meeting,
+                                                       pp::make_timetable<pp::OneFOneB>({4, 7}));
+  check_equal_to_sequential<pp::one_communicator>(meeting,
+                                                  pp::make_timetable<pp::OneFOneB>({4, 7}));
+  check_equal_to_sequential<pp::communicator_per_pair>(meeting,
+                                                       pp::make_timetable<pp::Seq1F1B<3>>({4, 6}));
   check_equal_to_sequential<pp::communicator_per_pair>(
-    meeting, "gpipe", pp::make_timetable<pp::GPipe>({4, 7}));
-  check_equal_to_sequential<pp::communicator_per_edge>(
-    meeting, "1f1b", pp::make_timetable<pp::OneFOneB>({4, 7}));
+    meeting, pp::make_timetable<pp::ZeroBubbleH1>({4, 8}));
+  check_equal_to_sequential<pp::one_communicator>(meeting, pp::make_timetable<pp::VHalf>({4, 8}));
+  check_equal_to_sequential<pp::communicator_per_pair>(
+    meeting, pp::make_timetable<pp::Interleaved<2>>({4, 8}));
+  check_equal_to_sequential<pp::communicator_per_pair>(
+    meeting, pp::make_timetable<pp::OneFOneB>({4, 7}), large);
   check_equal_to_sequential<pp::one_communicator>(
-    meeting, "1f1b in one lane", pp::make_timetable<pp::OneFOneB>({4, 7}));
-  check_equal_to_sequential<pp::communicator_per_pair>(
-    meeting, "seq1f1b", pp::make_timetable<pp::Seq1F1B<3>>({4, 6}));
-  check_equal_to_sequential<pp::communicator_per_pair>(
-    meeting, "zero bubble", pp::make_timetable<pp::ZeroBubbleH1>({4, 8}));
-  check_equal_to_sequential<pp::one_communicator>(
-    meeting, "v-half", pp::make_timetable<pp::VHalf>({4, 8}));
-  check_equal_to_sequential<pp::communicator_per_pair>(
-    meeting, "interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 8}));
-  check_equal_to_sequential<pp::communicator_per_pair>(
-    meeting, "large messages", pp::make_timetable<pp::OneFOneB>({4, 7}), large);
-  check_equal_to_sequential<pp::one_communicator>(
-    meeting, "large in one lane", pp::make_timetable<pp::VHalf>({4, 8}), large);
+    meeting, pp::make_timetable<pp::VHalf>({4, 8}), large);
 }
 
 namespace {
@@ -231,7 +236,7 @@ TEST_CASE("four processes train a model with its vocabulary in shards as one dev
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   std::mt19937 random(2);
   auto const check = [&]<class Policy, int Barriers, class Schedule>(
-                       std::string const& name, pp::with_vocabulary<Schedule, Barriers>, Policy) {
+                       pp::with_vocabulary<Schedule, Barriers>, Policy) {
     auto const table = pp::make_timetable<pp::with_vocabulary<Schedule, Barriers>>({4, 6});
     std::vector<std::uint64_t> weights;
     std::vector<support::vocabulary_stage> model(
@@ -244,7 +249,7 @@ TEST_CASE("four processes train a model with its vocabulary in shards as one dev
                           model,
                           meeting.line(),
                           MPI_COMM_WORLD,
-                          {.deadline = patience, .name = name, .guarded = true});
+                          {.deadline = patience, .name = next_name(), .guarded = true});
     runner.step();
     auto const expected = support::vocabulary_gradients(weights, 4, 6, 1, Barriers);
     for (std::size_t s = 0; s < model.size(); ++s)
@@ -252,18 +257,18 @@ TEST_CASE("four processes train a model with its vocabulary in shards as one dev
         CHECK(model[s].gradient == expected[s]);
   };
   pp::communicator_per_pair const pairs;
-  check("shards, two barriers", pp::with_vocabulary<pp::OneFOneB, 2>{}, pairs);
-  check("shards, one barrier", pp::with_vocabulary<pp::OneFOneB, 1>{}, pairs);
-  check("shards around a V", pp::with_vocabulary<pp::VHalf, 2>{}, pairs);
+  check(pp::with_vocabulary<pp::OneFOneB, 2>{}, pairs);
+  check(pp::with_vocabulary<pp::OneFOneB, 1>{}, pairs);
+  check(pp::with_vocabulary<pp::VHalf, 2>{}, pairs);
   pp::exchanges_at_once const exchanges;
-  check("shards, exchanges at once", pp::with_vocabulary<pp::OneFOneB, 1>{}, exchanges);
-  check("shards, interlaced", pp::with_vocabulary<pp::VHalf, pp::interlaced>{}, exchanges);
+  check(pp::with_vocabulary<pp::OneFOneB, 1>{}, exchanges);
+  check(pp::with_vocabulary<pp::VHalf, pp::interlaced>{}, exchanges);
 }
 
 namespace {
 
 template <class Policy>
-void check_training(pp::mpi_store& meeting, std::string const& name, pp::timetable_view table) {
+void check_training(pp::mpi_store& meeting, pp::timetable_view table) {
   constexpr pp::uniform_sizes sizes{.message = 4,
                                     .activation = 4,
                                     .weight_input = 4,
@@ -278,7 +283,7 @@ void check_training(pp::mpi_store& meeting, std::string const& name, pp::timetab
                         model,
                         meeting.line(),
                         MPI_COMM_WORLD,
-                        {.deadline = patience, .name = name, .guarded = true});
+                        {.deadline = patience, .name = next_name(), .guarded = true});
   for (int step = 0; step < steps; ++step)
     runner.step();
   for (int s = 0; s < stages; ++s) {
@@ -293,20 +298,17 @@ void check_training(pp::mpi_store& meeting, std::string const& name, pp::timetab
 
 TEST_CASE("processes train as one device does, with tied weights, clipping and skipped steps") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
-  check_training<pp::communicator_per_pair>(
-    meeting, "1f1b", pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_training<pp::one_communicator>(
-    meeting, "in one lane", pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_training<pp::communicator_per_edge>(
-    meeting, "v-half", pp::make_timetable<pp::VHalf>({4, 6}));
-  check_training<pp::communicator_per_pair>(
-    meeting, "interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 6}));
+  check_training<pp::communicator_per_pair>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_training<pp::one_communicator>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_training<pp::communicator_per_edge>(meeting, pp::make_timetable<pp::VHalf>({4, 6}));
+  check_training<pp::communicator_per_pair>(meeting,
+                                            pp::make_timetable<pp::Interleaved<2>>({4, 6}));
 }
 
 namespace {
 
 template <class Policy>
-void check_copies(pp::mpi_store& meeting, std::string const& name, pp::timetable_view table) {
+void check_copies(pp::mpi_store& meeting, pp::timetable_view table) {
   int const stages = pp::stages(table.over.extents);
   int const steps = 9;
   support::trained_copies expected(4, support::untrained(stages, 0x1p100F));
@@ -316,7 +318,7 @@ void check_copies(pp::mpi_store& meeting, std::string const& name, pp::timetable
                         model,
                         meeting.line(),
                         MPI_COMM_WORLD,
-                        {.deadline = patience, .name = name, .guarded = true});
+                        {.deadline = patience, .name = next_name(), .guarded = true});
   for (int step = 0; step < steps; ++step)
     runner.step();
   auto const rank = static_cast<std::size_t>(runner.rank());
@@ -332,19 +334,15 @@ void check_copies(pp::mpi_store& meeting, std::string const& name, pp::timetable
 
 TEST_CASE("processes train several copies of every stage as one device that adds them in order") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
-  check_copies<pp::communicator_per_pair>(
-    meeting, "dual", pp::make_timetable<pp::DualPipe<>>({4, 8}));
-  check_copies<pp::one_communicator>(
-    meeting, "chimera in one lane", pp::make_timetable<pp::Chimera>({4, 8}));
-  check_copies<pp::communicator_per_edge>(meeting, "bits", pp::make_timetable<pp::BitPipe>({4, 8}));
+  check_copies<pp::communicator_per_pair>(meeting, pp::make_timetable<pp::DualPipe<>>({4, 8}));
+  check_copies<pp::one_communicator>(meeting, pp::make_timetable<pp::Chimera>({4, 8}));
+  check_copies<pp::communicator_per_edge>(meeting, pp::make_timetable<pp::BitPipe>({4, 8}));
 }
 
 namespace {
 
 template <class Policy>
-void check_early_training(pp::mpi_store& meeting,
-                          std::string const& name,
-                          pp::timetable_view table) {
+void check_early_training(pp::mpi_store& meeting, pp::timetable_view table) {
   constexpr pp::uniform_sizes sizes{.message = 4,
                                     .activation = 4,
                                     .weight_input = 4,
@@ -360,7 +358,7 @@ void check_early_training(pp::mpi_store& meeting,
                         model,
                         meeting.line(),
                         MPI_COMM_WORLD,
-                        {.deadline = patience, .name = name, .guarded = true});
+                        {.deadline = patience, .name = next_name(), .guarded = true});
   auto const numbers = pp::add(runner, std::move(plans));
   pp::post_validated_steps early(runner);
   for (int step = 0; step < steps; ++step) {
@@ -384,14 +382,12 @@ void check_early_training(pp::mpi_store& meeting,
 
 TEST_CASE("processes step early and validate in the next iteration, to the same bits") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
-  check_early_training<pp::communicator_per_pair>(
-    meeting, "early 1f1b", pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_early_training<pp::one_communicator>(
-    meeting, "early in one lane", pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_early_training<pp::communicator_per_edge>(
-    meeting, "early v-half", pp::make_timetable<pp::VHalf>({4, 6}));
-  check_early_training<pp::communicator_per_pair>(
-    meeting, "early interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 6}));
+  check_early_training<pp::communicator_per_pair>(meeting,
+                                                  pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_early_training<pp::one_communicator>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_early_training<pp::communicator_per_edge>(meeting, pp::make_timetable<pp::VHalf>({4, 6}));
+  check_early_training<pp::communicator_per_pair>(meeting,
+                                                  pp::make_timetable<pp::Interleaved<2>>({4, 6}));
 }
 
 TEST_CASE("a program that zeroes gradients before every step has the bits of steps that wait") {
@@ -493,6 +489,49 @@ struct counting_stage : support::arithmetic_stage {
 };
 
 } // namespace
+
+TEST_CASE("stages of a rank are told when its memory moves, and reserved memory does not") {
+  struct viewing_stage : support::arithmetic_stage {
+    std::vector<std::byte*> kept{};
+    int told = 0;
+    void forward(pp::context const& where, pp::input in, pp::output out) {
+      kept.push_back(where.activation.data);
+      support::arithmetic_stage::forward(where, in, out);
+    }
+    void memory_moved(pp::context const& where) {
+      CHECK(where.device == this_rank());
+      kept.clear();
+      ++told;
+    }
+  };
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const plan_of = [](int microbatches) {
+    return pp::lower(pp::make_timetable<pp::GPipe>({4, microbatches}), large);
+  };
+  auto model = make_model<viewing_stage>({4, 4});
+  pp::mpi_runner runner(plan_of(4), model, meeting.line(), MPI_COMM_WORLD, {.deadline = patience});
+  auto& own = model[static_cast<std::size_t>(this_rank())];
+  runner.step();
+  CHECK(own.told == 0);
+  auto const before = own.kept;
+  auto const larger = runner.add(plan_of(16));
+  runner.step();
+  CHECK(own.told == 1);
+  CHECK(own.kept != before);
+  runner.step(larger);
+  CHECK(own.told == 1);
+  runner.reserve(plan_of(64));
+  runner.step();
+  CHECK(own.told == 2);
+  auto const reserved = std::exchange(own.kept, {});
+  auto const largest = runner.add(plan_of(64));
+  runner.step();
+  CHECK(own.told == 2);
+  CHECK(own.kept == reserved);
+  runner.step(largest);
+  for (auto const& other : model)
+    CHECK((other.told == 0 || &other == &own));
+}
 
 TEST_CASE("iterations of other sizes follow each other, and few of their plans are kept") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);

@@ -93,25 +93,15 @@ struct own_sizes {
 
 } // namespace
 
-TEST_CASE("plans of graphs are proven, and have the messages that edges want") {
-  SUBCASE("gpipe") {
-    check_policies(pp::GPipe{}, 1);
-  }
-  SUBCASE("1f1b") {
-    check_policies(pp::OneFOneB{}, 2);
-  }
-  SUBCASE("seq1f1b") {
-    check_policies(pp::Seq1F1B<2>{}, 3);
-  }
-  SUBCASE("zb-h1") {
-    check_policies(pp::ZeroBubbleH1{}, 4);
-  }
-  SUBCASE("v-half") {
-    check_policies(pp::detail::SweptVHalf{}, 5);
-  }
-  SUBCASE("recompute") {
-    check_policies(pp::with_recompute<pp::OneFOneB>{}, 6);
-  }
+TEST_CASE_TEMPLATE("plans of graphs are proven, and have the messages that edges want",
+                   Schedule,
+                   pp::GPipe,
+                   pp::OneFOneB,
+                   pp::Seq1F1B<2>,
+                   pp::ZeroBubbleH1,
+                   pp::detail::SweptVHalf,
+                   pp::with_recompute<pp::OneFOneB>) {
+  check_policies(Schedule{}, 1);
 }
 
 TEST_CASE("copies to the host go with graphs") {
@@ -184,7 +174,7 @@ TEST_CASE("sizes may look at the reader") {
       if (step.what != pp::operation::send)
         continue;
       bool const forward = step.work.kind == pp::pass_kind::forward;
-      int const reader = pp::detail::reader_stage(view.over, step.work, step.number);
+      int const reader = pp::reader_of(view.over, step.work, step.number).stage;
       CHECK(step.in_bytes == own_sizes::made_by(forward ? step.work.stage : reader));
       gradients += forward ? 0 : 1;
     }

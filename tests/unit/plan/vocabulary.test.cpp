@@ -79,25 +79,16 @@ void check_slots(pp::plan const& whole, int expected) {
 
 } // namespace
 
-TEST_CASE("plans with a vocabulary in shards are proven, and have the messages that shards want") {
-  SUBCASE("1f1b, one barrier") {
-    check_policies(pp::with_vocabulary<pp::OneFOneB, 1>{});
-  }
-  SUBCASE("1f1b, two barriers") {
-    check_policies(pp::with_vocabulary<pp::OneFOneB, 2>{});
-  }
-  SUBCASE("1f1b, interlaced") {
-    check_policies(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
-  }
-  SUBCASE("v-half, interlaced") {
-    check_policies(pp::with_vocabulary<pp::detail::SweptVHalf, pp::interlaced>{});
-  }
-  SUBCASE("zb-h1") {
-    check_policies(pp::with_vocabulary<pp::ZeroBubbleH1, 1>{});
-  }
-  SUBCASE("v-half") {
-    check_policies(pp::with_vocabulary<pp::detail::SweptVHalf, 2>{});
-  }
+TEST_CASE_TEMPLATE(
+  "plans with a vocabulary in shards are proven, and have the messages that shards want",
+  Schedule,
+  pp::with_vocabulary<pp::OneFOneB, 1>,
+  pp::with_vocabulary<pp::OneFOneB, 2>,
+  pp::with_vocabulary<pp::OneFOneB, pp::interlaced>,
+  pp::with_vocabulary<pp::detail::SweptVHalf, pp::interlaced>,
+  pp::with_vocabulary<pp::ZeroBubbleH1, 1>,
+  pp::with_vocabulary<pp::detail::SweptVHalf, 2>) {
+  check_policies(Schedule{});
 }
 
 namespace {

@@ -86,36 +86,36 @@ void check_table(pp::dynamic_timetable const& table,
 template <class Cost>
 void check_all(int devices, int microbatches, Cost const& cost) {
   pp::pipeline_size const size{devices, microbatches};
-  auto const check = [&](char const* name, auto const& schedule) {
-    CAPTURE(name);
+  auto const check = [&]<class Schedule>(Schedule const& schedule) {
+    CAPTURE(doctest::toString<Schedule>());
     check_table(pp::make_timetable(schedule, size, cost), cost);
   };
-  check("gpipe", pp::GPipe{});
-  check("1f1b", pp::OneFOneB{});
-  check("eager", pp::EagerOneFOneB{});
-  check("grouped", pp::Grouped<2>{});
-  check("interleaved", pp::Interleaved<2>{});
-  check("breadth-first", pp::BreadthFirst<3>{});
-  check("seq1f1b", pp::Seq1F1B<3>{});
-  check("seq1f1b-interleaved", pp::Seq1F1BInterleaved<>{.stages_per_device = 2, .chunks = 2});
-  check("zb-h1", pp::ZeroBubbleH1{});
-  check("zb-h2", pp::ZeroBubbleH2{});
-  check("zb-interleaved", pp::ZeroBubbleInterleaved<2>{});
-  check("zb-auto", pp::ZeroBubbleAuto<>{.memory_limit = devices});
-  check("v-min", pp::detail::SweptVMin{});
-  check("v-half", pp::detail::SweptVHalf{});
-  check("v-zb", pp::detail::SweptVZeroBubble{});
-  check("zb-v", pp::detail::SweptZeroBubbleV{});
+  check(pp::GPipe{});
+  check(pp::OneFOneB{});
+  check(pp::EagerOneFOneB{});
+  check(pp::Grouped<2>{});
+  check(pp::Interleaved<2>{});
+  check(pp::BreadthFirst<3>{});
+  check(pp::Seq1F1B<3>{});
+  check(pp::Seq1F1BInterleaved<>{.stages_per_device = 2, .chunks = 2});
+  check(pp::ZeroBubbleH1{});
+  check(pp::ZeroBubbleH2{});
+  check(pp::ZeroBubbleInterleaved<2>{});
+  check(pp::ZeroBubbleAuto<>{.memory_limit = devices});
+  check(pp::detail::SweptVMin{});
+  check(pp::detail::SweptVHalf{});
+  check(pp::detail::SweptVZeroBubble{});
+  check(pp::detail::SweptZeroBubbleV{});
   if (devices == 4) { // searches are long
-    check("v-min, searched", pp::VMin{});
-    check("v-half, searched", pp::VHalf{});
-    check("v-zb, searched", pp::VZeroBubble{});
-    check("v-1f1b", pp::OneFOneBV{});
-    check("zb-v, searched", pp::ZeroBubbleV{});
+    check(pp::VMin{});
+    check(pp::VHalf{});
+    check(pp::VZeroBubble{});
+    check(pp::OneFOneBV{});
+    check(pp::ZeroBubbleV{});
   }
   if (microbatches % 2 == 0 && devices % 2 == 0 && microbatches >= 2 * devices) {
-    check("dualpipe", pp::DualPipe<pp::pairs::in_turn>{});
-    check("dualpipe-v", pp::DualPipeV<pp::pairs::in_turn>{});
+    check(pp::DualPipe<pp::pairs::in_turn>{});
+    check(pp::DualPipeV<pp::pairs::in_turn>{});
   }
 }
 

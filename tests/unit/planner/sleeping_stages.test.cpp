@@ -128,20 +128,22 @@ using finest = pp::Seq1F1BZeroBubbleInterleaved<2, parts>;
 
 std::vector<candidate> plan_all(pp::cut_costs const& costs) {
   std::vector<candidate> all;
-  auto const add = [&](std::string const& name, auto const& schedule) {
+  auto const add = [&]<class Schedule>(Schedule const& schedule) {
     pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
-    all.push_back({name, pp::make_timetable(schedule, size, pp::costs_for(costs, extents)), {}});
+    all.push_back({doctest::toString<Schedule>().c_str(),
+                   pp::make_timetable(schedule, size, pp::costs_for(costs, extents)),
+                   {}});
   };
-  add("gpipe", pp::GPipe{});
-  add("1f1b", pp::OneFOneB{});
-  add("interleaved", pp::Interleaved<2>{});
-  add("zb-h1", pp::ZeroBubbleH1{});
-  add("zb-h2", pp::ZeroBubbleH2{});
-  add("v-half", pp::VHalf{});
-  add("v-zb", pp::VZeroBubble{});
-  add("seq1f1b", pp::Seq1F1B<parts>{});
-  add("seq1f1b-zb-h1", pp::Seq1F1BZeroBubbleH1<parts>{});
-  add("seq1f1b-zb-interleaved", finest{});
+  add(pp::GPipe{});
+  add(pp::OneFOneB{});
+  add(pp::Interleaved<2>{});
+  add(pp::ZeroBubbleH1{});
+  add(pp::ZeroBubbleH2{});
+  add(pp::VHalf{});
+  add(pp::VZeroBubble{});
+  add(pp::Seq1F1B<parts>{});
+  add(pp::Seq1F1BZeroBubbleH1<parts>{});
+  add(finest{});
   return all;
 }
 

@@ -85,34 +85,19 @@ void check_recomputed_and_offloaded(Schedule const& schedule) {
 
 } // namespace
 
-TEST_CASE("every schedule gives the same numbers with recomputed and with offloaded activations") {
-  SUBCASE("gpipe") {
-    check_recomputed_and_offloaded(pp::GPipe{});
-  }
-  SUBCASE("1f1b") {
-    check_recomputed_and_offloaded(pp::OneFOneB{});
-  }
-  SUBCASE("interleaved") {
-    check_recomputed_and_offloaded(pp::Interleaved<2>{});
-  }
-  SUBCASE("zb-h1") {
-    check_recomputed_and_offloaded(pp::ZeroBubbleH1{});
-  }
-  SUBCASE("zb-h2") {
-    check_recomputed_and_offloaded(pp::ZeroBubbleH2{});
-  }
-  SUBCASE("seq1f1b") {
-    check_recomputed_and_offloaded(pp::Seq1F1B<3>{});
-  }
-  SUBCASE("v-half") {
-    check_recomputed_and_offloaded(pp::detail::SweptVHalf{});
-  }
-  SUBCASE("chronos") {
-    check_recomputed_and_offloaded(pp::detail::SweptChronosPipe{});
-  }
-  SUBCASE("hanayo") {
-    check_recomputed_and_offloaded(pp::Hanayo<2>{});
-  }
+TEST_CASE_TEMPLATE(
+  "every schedule gives the same numbers with recomputed and with offloaded activations",
+  Schedule,
+  pp::GPipe,
+  pp::OneFOneB,
+  pp::Interleaved<2>,
+  pp::ZeroBubbleH1,
+  pp::ZeroBubbleH2,
+  pp::Seq1F1B<3>,
+  pp::detail::SweptVHalf,
+  pp::detail::SweptChronosPipe,
+  pp::Hanayo<2>) {
+  check_recomputed_and_offloaded(Schedule{});
 }
 
 TEST_CASE("chunks, stages and halves that move give the same numbers") {

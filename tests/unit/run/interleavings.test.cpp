@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The protocols of rendezvous.hpp and watchdog.hpp, line by line, in every interleaving of threads
-// with store buffers. Each has variants with one mistake, which the machine must find.
+// The protocols of rendezvous.hpp, thread_share.hpp and watchdog.hpp, line by line, in every
+// interleaving of threads with store buffers. Each has variants with one mistake, which the machine
+// must find.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -15,7 +16,21 @@ using support::thread_program;
 
 namespace {
 
-enum cell { guard, asleep, come, other_come, posts, data, target, from, to, spoken, plan_gone };
+enum cell {
+  guard,
+  asleep,
+  come,
+  other_come,
+  posts,
+  data,
+  target,
+  from,
+  to,
+  spoken,
+  plan_gone,
+  owner,
+  free_hand
+};
 
 ending end_of(std::vector<thread_program> threads) {
   return support::interleavings(std::move(threads)).run();
@@ -144,6 +159,63 @@ TEST_CASE("a message is torn or hangs where one line of a meeting is another one
   thread_program both = receiver();
   both[place_of(both, jump_last, 0)].value = 0;
   CHECK(end_of({sender(), both}) != ending::always_ends);
+}
+
+namespace {
+
+//! The door of the new owner, opened by whoever finds it there after a change.
+thread_program change_and_tell(instruction const& change) {
+  thread_program program{change, {jump_if, owner, 1, 3}, {end}};
+  append(program, open_door());
+  return ended(std::move(program));
+}
+
+//! A device changes its thread: thread_share::give by the caller, put_back by who has it in hand,
+//! thread_device::post by a sender, and the sleep of the new owner in run_devices.
+struct change_of_hands {
+  thread_program gives = change_and_open({store_now, owner, 1});
+  thread_program puts_back = change_and_tell({store_now, free_hand, 1});
+  thread_program sends = change_and_tell({store_now, posts, 1});
+  thread_program sleeps{{lock, guard},
+                        {store_now, asleep, 1},
+                        {jump_if, owner, 1, 4},
+                        {jump, 0, 0, 7},
+                        {jump_if, free_hand, 1, 6},
+                        {jump, 0, 0, 7},
+                        {jump_if, posts, 1, 10},
+                        {doze, guard},
+                        {lock, guard},
+                        {jump, 0, 0, 2},
+                        {store, asleep, 0},
+                        {unlock, guard},
+                        {end}};
+
+  [[nodiscard]] ending run() const { return end_of({gives, puts_back, sends, sleeps}); }
+};
+
+} // namespace
+
+TEST_CASE("a device that changes its thread is run, whoever has it in hand and sends to it") {
+  CHECK(change_of_hands{}.run() == ending::always_ends);
+}
+
+TEST_CASE("a device that changes its thread is forgotten where one line is another one") {
+  change_of_hands change;
+  change.gives[0].what = store;
+  CHECK(change.run() == ending::may_hang);
+  change = {};
+  change.puts_back[0].what = store;
+  CHECK(change.run() == ending::may_hang);
+  change = {};
+  change.sends[0].what = store;
+  CHECK(change.run() == ending::may_hang);
+  change = {}; // looks for the owner, and puts the device back then
+  change.puts_back = {{jump_if, owner, 1, 3}, {store_now, free_hand, 1}, {end}};
+  append(change.puts_back, change_and_open({store_now, free_hand, 1}));
+  CHECK(change.run() == ending::may_hang);
+  change = {}; // the caller tells nobody
+  change.gives = {{store_now, owner, 1}, {end}};
+  CHECK(change.run() == ending::may_hang);
 }
 
 TEST_CASE("a step ends while the watchdog speaks of its plan only after that") {

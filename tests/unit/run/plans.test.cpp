@@ -151,7 +151,7 @@ TEST_CASE("training, evaluation and other numbers of microbatches share threads 
       auto const lowered = [&](int microbatches, pp::uniform_sizes const& sizes) {
         return pp::lower(pp::make_timetable<pp::OneFOneB>({devices, microbatches}), sizes);
       };
-      pp::thread_runner runner(lowered(4, words), model, {.guarded = guarded});
+      pp::thread_runner runner(lowered(4, words), model, {.guarded = guarded, .count = devices});
       pp::plan_number const rest = runner.add(lowered(3, wide)); // the memory must grow
       pp::plan_number const evaluation =
         runner.add(pp::lower_evaluation(pp::make_timetable<pp::OneFOneB>({devices, 5}), words));

@@ -87,13 +87,14 @@ TEST_CASE("what threads poll and what they write lie on cache lines of their own
   auto const add = [&](auto const& each) {
     return lines.insert(reinterpret_cast<std::uintptr_t>(&each) / line).second;
   };
-  CHECK(add(board.generation)); // polled between errands
-  CHECK(add(board.running));    // written at the end of one
-  CHECK(add(board.caller));
+  CHECK(add(board.share.running)); // written at the end of an errand
+  CHECK(add(board.share.caller));
   CHECK(add(board.guard));
-  for (pp::detail::device_standing const& device : board.standings) {
+  for (pp::detail::device_standing const& device : board.share.devices)
     CHECK(add(device.position)); // written with every pass
-    CHECK(add(device.home));     // looked at by who sends
+  for (pp::detail::thread_standing const& thread : board.share.threads) {
+    CHECK(add(thread.called)); // polled between errands
+    CHECK(add(thread.door));   // looked at by who sends
   }
   CHECK(sizeof(pp::detail::sleeping_place) % line == 0);
   CHECK(alignof(pp::detail::rendezvous) == line);

@@ -16,10 +16,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <sstream>
 #include <stdexcept>
-#include <string>
-#include <tests/support/golden_lines.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -87,41 +84,6 @@ std::vector<std::uint64_t> on_one_device(int groups, int microbatches) {
 }
 
 } // namespace
-
-TEST_CASE("weights that travel have the published times and orders") {
-  for (std::string const& line : support::golden_lines("golden/families/wei_pipe.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    int devices = 0;
-    int rounds = 0;
-    double forward = 0;
-    double backward = 0;
-    double message = 0;
-    double makespan = 0;
-    double span = 0;
-    in >> devices >> rounds >> forward >> backward >> message >> makespan >> span;
-    pp::uniform_cost const cost{forward, backward / 2, backward / 2, message};
-    auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds}, cost);
-    CHECK(pp::makespan(table) == makespan);
-    CHECK(pp::span_of(table) == span);
-    for (int device = 0; device < devices; ++device) {
-      int peak = 0;
-      in >> peak;
-      CHECK(pp::peak_activation_chunks(table, device) == peak);
-    }
-    CHECK(in);
-  }
-  for (std::string const& line : support::golden_lines("golden/families/wei_pipe_orders.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    int devices = 0;
-    int rounds = 0;
-    int device = 0;
-    in >> devices >> rounds >> device;
-    auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds});
-    CHECK(support::row_text(table, device, true) == line.substr(line.find(": ") + 2));
-  }
-}
 
 TEST_CASE("gradients that travel with their weights are those of one device") {
   for (int devices = 2; devices <= 5; ++devices)

@@ -8,38 +8,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
-#include <sstream>
 #include <stdexcept>
-#include <string>
-#include <tests/support/golden_figures.hpp>
-#include <tests/support/golden_lines.hpp>
 #include <utility>
 
 namespace pp = pipelining;
-
-TEST_CASE("BitPipe has the figures of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/bit_pipe.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    double forward = 0;
-    double backward = 0;
-    double makespan = 0;
-    in >> size.devices >> size.microbatches >> forward >> backward >> makespan;
-    auto const table =
-      pp::make_timetable<pp::BitPipe>(size, pp::uniform_cost{forward, backward / 2, backward / 2});
-    CHECK(pp::makespan(table) == makespan);
-    for (int device = 0; device < size.devices; ++device) {
-      int peak = 0;
-      in >> peak;
-      CHECK(pp::peak_activation_chunks(table, device) == peak);
-    }
-  }
-}
-
-TEST_CASE("BitPipe has the orders of the golden file") {
-  support::check_rows(pp::BitPipe{}, "golden/families/bit_pipe_orders.txt");
-}
 
 TEST_CASE("BitPipe's bubble and peaks follow their laws at random costs") {
   std::mt19937 random(20241019);

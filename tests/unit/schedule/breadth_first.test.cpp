@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
 
@@ -32,11 +31,6 @@ TEST_CASE("the breadth-first schedule keeps every rule and its closed forms") {
           CHECK(pp::span_of(table) - 30 * held * microbatches ==
                 (30 + 2 * latency) * (devices - 1) + hand_over * (held - 1));
         }
-}
-
-TEST_CASE("the breadth-first schedule has the figures and orders of PyTorch") {
-  support::check_looped(
-    "breadth-first", [](int held) { return pp::BreadthFirst<>{held}; }, 48 + 38);
 }
 
 TEST_CASE("no stages per device are refused") {

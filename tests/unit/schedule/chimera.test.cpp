@@ -7,36 +7,8 @@
 
 #include <algorithm>
 #include <random>
-#include <sstream>
-#include <string>
-#include <tests/support/golden_figures.hpp>
-#include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
-
-TEST_CASE("Chimera has the figures of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/chimera.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    double forward = 0;
-    double backward = 0;
-    double makespan = 0;
-    in >> size.devices >> size.microbatches >> forward >> backward >> makespan;
-    auto const table =
-      pp::make_timetable<pp::Chimera>(size, pp::uniform_cost{forward, backward / 2, backward / 2});
-    CHECK(pp::makespan(table) == makespan);
-    for (int device = 0; device < size.devices; ++device) {
-      int peak = 0;
-      in >> peak;
-      CHECK(pp::peak_activations(table, device) == pp::ratio{peak, 1});
-    }
-  }
-}
-
-TEST_CASE("Chimera has the orders of the golden file") {
-  support::check_rows(pp::Chimera{}, "golden/families/chimera_orders.txt");
-}
 
 TEST_CASE("Chimera's bubble and peaks follow their laws at random costs") {
   std::mt19937 random(20210707);

@@ -76,21 +76,6 @@ TEST_CASE("ChunkFlow has the figures of the golden file, of which four are publi
   }
 }
 
-TEST_CASE("ChunkFlow has the orders of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/chunk_flow_orders.txt")) {
-    std::istringstream in(line);
-    int devices = 0;
-    int keep = 0;
-    int device = 0;
-    in >> devices >> keep;
-    auto const counts = support::read_counts(in);
-    in >> device;
-    auto const table = pp::make_timetable(pp::ChunkFlow<>{{counts}, keep},
-                                          {devices, static_cast<int>(counts.size())});
-    CHECK(support::row_text(table, device, true) == line.substr(line.find(": ") + 2));
-  }
-}
-
 TEST_CASE("ChunkFlow keeps its bounds and is proven under every policy, for random counts") {
   std::mt19937 random(2503);
   for (int trial = 0; trial < 300; ++trial) {

@@ -6,20 +6,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <sstream>
-#include <string>
-#include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
 
 namespace {
-
-template <pp::pairs How>
-pp::dynamic_timetable
-make(std::string const& name, pp::pipeline_size size, pp::uniform_cost const& cost = {}) {
-  return name == "dualpipe" ? pp::make_timetable<pp::DualPipe<How>>(size, cost)
-                            : pp::make_timetable<pp::DualPipeV<How>>(size, cost);
-}
 
 double least_busy(pp::timetable_view table) {
   double least = pp::busy(table, 0);
@@ -29,12 +19,11 @@ double least_busy(pp::timetable_view table) {
 }
 
 // Unit costs and pairs of time `pair`; `ranks` devices from an entrance to the middle.
-template <pp::pairs How>
-void check_closed_forms(std::string const& name, int ranks, pp::pipeline_size size, int passes) {
+template <class Schedule>
+void check_closed_forms(int ranks, pp::pipeline_size size, int passes, bool overlapped) {
   for (double const pair : {3.0, 2.5, 2.0}) {
-    auto const table = make<How>(name, size, {1, 1, 1, 0, pair});
-    double const bubble =
-      How == pp::pairs::overlapped ? (ranks - 1) * (pair + 2 - 3) : (ranks - 1) * 1.0;
+    auto const table = pp::make_timetable<Schedule>(size, pp::uniform_cost{1, 1, 1, 0, pair});
+    double const bubble = overlapped ? (ranks - 1) * (pair + 2 - 3) : (ranks - 1) * 1.0;
     CHECK(pp::makespan(table) - least_busy(table) == bubble);
     CHECK(pp::peak_activations(table) == pp::ratio{2 * ranks + 1, 1});
     CHECK(pp::busy(table, 0) <= passes * 3);
@@ -47,55 +36,25 @@ TEST_CASE("DualPipe and DualPipeV keep every rule for any size, and their closed
   for (int devices = 1; devices <= 12; ++devices)
     for (int microbatches = 1; microbatches <= 30; ++microbatches) {
       pp::pipeline_size const size{devices, microbatches};
-      auto const folded = make<pp::pairs::overlapped>("dualpipev", size);
+      auto const folded = pp::make_timetable<pp::DualPipeV<>>(size);
       CHECK(pp::makespan(folded) >= 6 * microbatches);
       if (microbatches >= 2 * devices) {
-        check_closed_forms<pp::pairs::overlapped>("dualpipev", devices, size, 2 * microbatches);
-        check_closed_forms<pp::pairs::in_turn>("dualpipev", devices, size, 2 * microbatches);
+        check_closed_forms<pp::DualPipeV<pp::pairs::overlapped>>(
+          devices, size, 2 * microbatches, true);
+        check_closed_forms<pp::DualPipeV<pp::pairs::in_turn>>(
+          devices, size, 2 * microbatches, false);
       }
       if (devices % 2 != 0)
         continue;
-      auto const dual = make<pp::pairs::in_turn>("dualpipe", size);
+      auto const dual = pp::make_timetable<pp::DualPipe<pp::pairs::in_turn>>(size);
       CHECK(pp::makespan(dual) >= 3 * microbatches);
       if (microbatches % 2 == 0 && microbatches >= 2 * devices) {
-        check_closed_forms<pp::pairs::overlapped>("dualpipe", devices / 2, size, microbatches);
-        check_closed_forms<pp::pairs::in_turn>("dualpipe", devices / 2, size, microbatches);
+        check_closed_forms<pp::DualPipe<pp::pairs::overlapped>>(
+          devices / 2, size, microbatches, true);
+        check_closed_forms<pp::DualPipe<pp::pairs::in_turn>>(
+          devices / 2, size, microbatches, false);
       }
     }
-}
-
-TEST_CASE("DualPipe and DualPipeV have the figures of the reference") {
-  for (std::string const& line : support::golden_lines("golden/dual_pipe/figures.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    std::string name;
-    pp::pipeline_size size;
-    pp::uniform_cost cost;
-    double makespan = 0;
-    double busy = 0;
-    double makespan_in_turn = 0;
-    int peak = 0;
-    in >> name >> size.devices >> size.microbatches >> cost.forward >> cost.backward_input >>
-      cost.backward_weight >> cost.overlapped_pair >> cost.communication >> makespan >> busy >>
-      makespan_in_turn >> peak;
-    auto const table = make<pp::pairs::overlapped>(name, size, cost);
-    CHECK(pp::makespan(table) == makespan);
-    CHECK(least_busy(table) == busy);
-    CHECK(pp::makespan(make<pp::pairs::in_turn>(name, size, cost)) == makespan_in_turn);
-    CHECK(pp::peak_activations(table) == pp::ratio{peak, 1});
-  }
-}
-
-TEST_CASE("DualPipe and DualPipeV have the orders of the reference") {
-  for (std::string const& line : support::golden_lines("golden/dual_pipe/orders.txt")) {
-    std::istringstream in(line);
-    std::string name;
-    pp::pipeline_size size;
-    int device = 0;
-    in >> name >> size.devices >> size.microbatches >> device;
-    CHECK(support::row_text(make<pp::pairs::overlapped>(name, size), device) ==
-          line.substr(line.find(": ") + 2));
-  }
 }
 
 TEST_CASE("DualPipe refuses an odd number of devices") {

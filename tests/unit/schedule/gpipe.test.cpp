@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <limits>
 #include <random>
-#include <string>
-#include <tests/support/golden_figures.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -88,22 +86,4 @@ TEST_CASE("the slices of TeraPipe take GPipe over chunks the least time of all c
     }
     CHECK(makespan(pp::shortest_slices(tokens, devices, slice), devices) == least);
   }
-}
-
-TEST_CASE("GPipe has the figures and orders of the references") {
-  std::string const figures = "golden/one_f_one_b/figures.txt";
-  int compared = 0;
-  for (auto const& expected : support::golden_figures(figures, true, 2))
-    if (expected.name == "gpipe") {
-      support::check_figures(
-        pp::GPipe{}, {expected.key[0], expected.key[1]}, expected, support::golden_costs(figures));
-      ++compared;
-    }
-  CHECK(compared == 24);
-  for (auto const& expected : support::golden_orders("golden/one_f_one_b/orders.txt", true, 2))
-    if (expected.name == "gpipe") {
-      support::check_order(pp::GPipe{}, {expected.key[0], expected.key[1]}, expected);
-      ++compared;
-    }
-  CHECK(compared == 24 + 24);
 }

@@ -8,8 +8,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <string>
-#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
 
@@ -50,15 +48,6 @@ TEST_CASE("groups of one are 1F1B, one group is GPipe") {
         pp::make_timetable<pp::GPipe>({6, 13}).passes);
   CHECK(pp::make_timetable<pp::Grouped<1000000000>>({6, 13}).passes ==
         pp::make_timetable<pp::GPipe>({6, 13}).passes);
-}
-
-TEST_CASE("kFkB has the figures of its definition") {
-  std::string const figures = "golden/one_f_one_b/grouped_figures.txt";
-  for (auto const& expected : support::golden_figures(figures, false, 3))
-    support::check_figures(pp::Grouped<>{expected.key[2]},
-                           {expected.key[0], expected.key[1]},
-                           expected,
-                           support::golden_costs(figures));
 }
 
 TEST_CASE("a group of no microbatches is refused") {

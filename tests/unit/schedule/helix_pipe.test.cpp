@@ -17,7 +17,6 @@
 #include <random>
 #include <sstream>
 #include <string>
-#include <tests/support/golden_figures.hpp>
 #include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
@@ -90,14 +89,6 @@ TEST_CASE("HelixPipe has the figures of the golden file") {
         CHECK(pp::busy(table, device) == busy);
       }
     CHECK(in);
-  }
-}
-
-TEST_CASE("HelixPipe has the orders of the golden file") {
-  for (auto const& expected :
-       support::golden_orders("golden/families/helix_orders.txt", false, 4)) {
-    auto const& key = expected.key; // p, layers, folds, m
-    support::check_order(pp::HelixPipe<>{key[1] / key[0], key[2]}, {key[0], key[3]}, expected);
   }
 }
 

@@ -7,7 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
 
@@ -112,25 +111,6 @@ TEST_CASE("one stage per device and stagger 1 is 1F1B") {
         pp::make_timetable<pp::OneFOneB>({6, 13}).passes);
   CHECK(pp::make_timetable<pp::Interleaved<1>>({6, 13}).passes ==
         pp::make_timetable<pp::EagerOneFOneB>({6, 13}).passes);
-}
-
-TEST_CASE("interleaved 1F1B has the figures and orders of Megatron-LM") {
-  for (auto const& expected :
-       support::golden_figures("golden/interleaved/megatron_figures.txt", false, 4))
-    support::check_figures(pp::Interleaved<>{expected.key[1], expected.key[3]},
-                           {expected.key[0], expected.key[2]},
-                           expected,
-                           {pp::uniform_cost{1, 1, 1}});
-  for (auto const& expected :
-       support::golden_orders("golden/interleaved/megatron_orders.txt", false, 4))
-    support::check_order(pp::Interleaved<>{expected.key[1], expected.key[3]},
-                         {expected.key[0], expected.key[2]},
-                         expected);
-}
-
-TEST_CASE("interleaved 1F1B has the figures and orders of PyTorch") {
-  support::check_looped(
-    "interleaved", [](int held) { return pp::Interleaved<>{held}; }, 48 + 46);
 }
 
 TEST_CASE("parameters out of range are refused") {

@@ -6,8 +6,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <string>
-#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
 
@@ -64,30 +62,4 @@ TEST_CASE("beyond the border eager 1F1B waits in every round") {
   };
   CHECK(bubble(16) > 3 * (30 + 2 * 16));
   CHECK(bubble(64) > bubble(16));
-}
-
-TEST_CASE("1F1B and eager 1F1B have the figures and orders of the references") {
-  std::string const figures = "golden/one_f_one_b/figures.txt";
-  auto const costs = support::golden_costs(figures);
-  int compared = 0;
-  for (auto const& expected : support::golden_figures(figures, true, 2)) {
-    CAPTURE(expected.name);
-    pp::pipeline_size const size{expected.key[0], expected.key[1]};
-    compared += expected.name == "gpipe" ? 0 : 1;
-    if (expected.name == "1f1b")
-      support::check_figures(pp::OneFOneB{}, size, expected, costs);
-    if (expected.name == "eager-1f1b")
-      support::check_figures(pp::EagerOneFOneB{}, size, expected, costs);
-  }
-  CHECK(compared == 48);
-  for (auto const& expected : support::golden_orders("golden/one_f_one_b/orders.txt", true, 2)) {
-    CAPTURE(expected.name);
-    pp::pipeline_size const size{expected.key[0], expected.key[1]};
-    compared += expected.name == "gpipe" ? 0 : 1;
-    if (expected.name == "1f1b")
-      support::check_order(pp::OneFOneB{}, size, expected);
-    if (expected.name == "eager-1f1b")
-      support::check_order(pp::EagerOneFOneB{}, size, expected);
-  }
-  CHECK(compared == 48 + 44);
 }

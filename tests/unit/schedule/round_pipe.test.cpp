@@ -26,10 +26,8 @@
 #include <functional>
 #include <limits>
 #include <random>
-#include <sstream>
 #include <stdexcept>
 #include <string>
-#include <tests/support/golden_lines.hpp>
 #include <utility>
 #include <vector>
 
@@ -154,50 +152,7 @@ std::vector<std::uint64_t> on_one_device(std::vector<std::uint64_t> const& weigh
   return gradients;
 }
 
-//! What a line of a golden file begins with.
-struct golden_case {
-  pp::pipeline_size size;
-  pp::RoundPipe<> schedule;
-};
-
-std::istream& operator>>(std::istream& in, golden_case& at) {
-  int forward = 0;
-  int backward = 0;
-  in >> at.size.devices >> at.size.microbatches >> forward >> backward;
-  at.schedule = {forward, backward};
-  return in;
-}
-
 } // namespace
-
-TEST_CASE("RoundPipe has the figures and orders of the golden files") {
-  for (std::string const& line : support::golden_lines("golden/families/round_pipe.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    golden_case at;
-    double makespan = 0;
-    double span = 0;
-    in >> at >> makespan >> span;
-    auto const table = pp::make_timetable(at.schedule, at.size, unit);
-    CHECK(pp::makespan(table) == makespan);
-    CHECK(pp::span_of(table) == span);
-    for (int device = 0; device < at.size.devices; ++device) {
-      double busy = 0;
-      in >> busy;
-      CHECK(pp::busy(table, device) == busy);
-    }
-    CHECK(in);
-  }
-  for (std::string const& line : support::golden_lines("golden/families/round_pipe_orders.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    golden_case at;
-    int device = 0;
-    in >> at >> device;
-    auto const table = pp::make_timetable(at.schedule, at.size, unit);
-    CHECK(support::row_text(table, device) == line.substr(line.find(": ") + 2));
-  }
-}
 
 TEST_CASE("RoundPipe's makespan follows from the number of stages, whichever way they go") {
   for (int devices = 1; devices <= 6; ++devices)

@@ -8,8 +8,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <string>
-#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
 
@@ -137,35 +135,4 @@ TEST_CASE("one chunk is eager 1F1B, ZB-H1 and ZB-H2") {
         pp::make_timetable<pp::ZeroBubbleH2>({6, 13}).passes);
   CHECK(pp::make_timetable<pp::EagerSeq1F1B<1>>({6, 13}).passes ==
         pp::make_timetable<pp::EagerOneFOneB>({6, 13}).passes);
-}
-
-TEST_CASE("Seq1F1B has the figures and orders of the reference") {
-  std::string const figures = "golden/seq1f1b/figures.txt";
-  auto const costs = support::golden_costs(figures);
-  for (auto const& expected : support::golden_figures(figures, false, 3))
-    support::check_figures(
-      pp::Seq1F1B<>{expected.key[2]}, {expected.key[0], expected.key[1]}, expected, costs);
-  int compared = 0;
-  for (auto const& expected : support::golden_orders("golden/seq1f1b/orders.txt", true, 4)) {
-    if (expected.name != "seq1f1b")
-      continue;
-    support::check_order(
-      pp::Seq1F1B<>{expected.key[3]}, {expected.key[0], expected.key[2]}, expected, true);
-    ++compared;
-  }
-  CHECK(compared > 100);
-}
-
-TEST_CASE("Seq1F1B with split backward passes has the figures of its definition") {
-  std::string const figures = "golden/seq1f1b/zero_bubble_figures.txt";
-  auto const costs = support::golden_costs(figures);
-  for (auto const& expected : support::golden_figures(figures, true, 3)) {
-    pp::pipeline_size const size{expected.key[0], expected.key[1]};
-    int const chunks = expected.key[2];
-    CAPTURE(expected.name);
-    if (expected.name == "seq1f1b-zb-h1")
-      support::check_figures(pp::Seq1F1BZeroBubbleH1<>{chunks}, size, expected, costs);
-    else
-      support::check_figures(pp::Seq1F1BZeroBubbleH2<>{chunks}, size, expected, costs);
-  }
 }

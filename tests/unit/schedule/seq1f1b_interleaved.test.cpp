@@ -7,8 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <string>
-#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
 
@@ -86,48 +84,4 @@ TEST_CASE("one chunk is interleaved 1F1B, one stage per device is Seq1F1B") {
         pp::make_timetable<pp::Seq1F1B<4>>({6, 13}).passes);
   CHECK(pp::make_timetable<pp::Seq1F1BInterleaved<1, 4>>({6, 13}).passes ==
         pp::make_timetable<pp::EagerSeq1F1B<4>>({6, 13}).passes);
-}
-
-TEST_CASE("Seq1F1B interleaved has the figures of the reference or better ones") {
-  std::string const figures = "golden/seq1f1b/interleaved_figures.txt";
-  auto const costs = support::golden_costs(figures);
-  int equal = 0;
-  int better = 0;
-  for (auto const& expected : support::golden_figures(figures, false, 4)) {
-    pp::Seq1F1BInterleaved<> const plan{expected.key[1], expected.key[3]};
-    pp::pipeline_size const size{expected.key[0], expected.key[2]};
-    CAPTURE(size.devices);
-    CAPTURE(size.microbatches);
-    CAPTURE(plan.stages_per_device);
-    CAPTURE(plan.chunks);
-    if (size.devices != size.microbatches) {
-      support::check_figures(plan, size, expected, costs);
-      ++equal;
-      continue;
-    }
-    // The reference runs all forward passes first, which holds everything.
-    REQUIRE(expected.makespans.size() == costs.size());
-    for (std::size_t i = 0; i < costs.size(); ++i) {
-      auto const table = pp::make_timetable(plan, size, costs[i]);
-      CHECK(pp::makespan(table) <= expected.makespans[i]);
-      CHECK(pp::peak_activation_chunks(table, 0) <= expected.peaks[0]);
-      better += pp::peak_activation_chunks(table, 0) < expected.peaks[0] ? 1 : 0;
-    }
-  }
-  CHECK(equal == 113);
-  CHECK(better > 0);
-}
-
-TEST_CASE("Seq1F1B interleaved has the orders of the reference") {
-  int compared = 0;
-  for (auto const& expected : support::golden_orders("golden/seq1f1b/orders.txt", true, 4)) {
-    if (expected.name != "seq1f1b-interleaved")
-      continue;
-    support::check_order(pp::Seq1F1BInterleaved<>{expected.key[1], expected.key[3]},
-                         {expected.key[0], expected.key[2]},
-                         expected,
-                         true);
-    ++compared;
-  }
-  CHECK(compared > 0);
 }

@@ -10,9 +10,6 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
-#include <sstream>
-#include <string>
-#include <tests/support/golden_lines.hpp>
 #include <tests/support/random_counts.hpp>
 #include <vector>
 
@@ -45,43 +42,6 @@ pp::pipeline_size size_of(int devices, std::vector<int> const& counts) {
 }
 
 } // namespace
-
-TEST_CASE("SliceV has the figures of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/slice_v.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    int devices = 0;
-    pp::uniform_cost cost;
-    double makespan = 0;
-    double span = 0;
-    double busy = 0;
-    in >> devices >> cost.forward >> cost.backward_input >> cost.backward_weight >> makespan >>
-      span >> busy;
-    std::vector<int> const counts = support::read_counts(in);
-    auto const table = pp::make_timetable(ragged{{counts}}, size_of(devices, counts), cost);
-    CHECK(pp::makespan(table) == makespan);
-    CHECK(pp::span_of(table) == span);
-    for (int device = 0; device < devices; ++device) {
-      int peak = 0;
-      in >> peak;
-      CHECK(pp::busy(table, device) == busy);
-      CHECK(pp::peak_activation_chunks(table, device) == peak);
-    }
-  }
-}
-
-TEST_CASE("SliceV has the orders of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/slice_v_orders.txt")) {
-    std::istringstream in(line);
-    int devices = 0;
-    int device = 0;
-    in >> devices;
-    std::vector<int> const counts = support::read_counts(in);
-    in >> device;
-    auto const table = pp::make_timetable(ragged{{counts}}, size_of(devices, counts));
-    CHECK(support::row_text(table, device, true) == line.substr(line.find(": ") + 2));
-  }
-}
 
 TEST_CASE("SliceV's bubble and peaks follow their laws at random counts and times") {
   std::mt19937 random(2026);

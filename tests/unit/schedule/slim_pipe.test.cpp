@@ -123,19 +123,6 @@ TEST_CASE("SlimPipe has the figures of the golden file, with the exchange and wi
   }
 }
 
-TEST_CASE("SlimPipe has the orders of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/slim_pipe_orders.txt")) {
-    std::istringstream in(line);
-    pp::pipeline_size size{};
-    pp::SlimPipe<pp::dynamic, pp::dynamic> schedule;
-    int device = 0;
-    in >> size.devices >> size.microbatches >> schedule.chunks.value >>
-      schedule.stages_per_device.value >> device;
-    auto const table = pp::make_timetable(schedule, size);
-    CHECK(support::row_text(table, device, true) == line.substr(line.find(": ") + 2));
-  }
-}
-
 TEST_CASE("SlimPipe's bubble, peaks and wait for messages follow their laws") {
   for (int devices = 1; devices <= 6; ++devices)
     for (int chunks = devices; chunks <= 2 * devices + 3; ++chunks)

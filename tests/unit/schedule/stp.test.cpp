@@ -8,10 +8,6 @@
 
 #include <algorithm>
 #include <random>
-#include <sstream>
-#include <string>
-#include <tests/support/golden_figures.hpp>
-#include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
 
@@ -29,37 +25,6 @@ pp::uniform_cost with_all_reduce(double forward, double input, double weight, do
 }
 
 } // namespace
-
-TEST_CASE("STP has the figures of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/stp.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    pp::uniform_cost cost;
-    double makespan = 0;
-    double span = 0;
-    in >> size.devices >> size.microbatches >> cost.forward >> cost.backward_input >>
-      cost.backward_weight >> cost.all_reduce >> makespan >> span;
-    auto const table = pp::make_timetable<pp::STP<>>(size, cost);
-    CHECK(pp::makespan(table) == makespan);
-    CHECK(pp::span_of(table) == span);
-    for (int device = 0; device < size.devices; ++device) {
-      double busy = 0;
-      in >> busy;
-      CHECK(pp::busy(table, device) == busy);
-    }
-    for (int device = 0; device < size.devices; ++device) {
-      int peak = 0;
-      in >> peak;
-      CHECK(pp::peak_activation_chunks(table, device) == peak);
-    }
-    CHECK(in);
-  }
-}
-
-TEST_CASE("STP has the orders of the golden file") {
-  support::check_rows(pp::STP<>{}, "golden/families/stp_orders.txt");
-}
 
 TEST_CASE("STP follows its laws at random times, in pairs and in turn") {
   std::mt19937 random(2026);

@@ -8,9 +8,6 @@
 
 #include <algorithm>
 #include <random>
-#include <sstream>
-#include <string>
-#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
 
@@ -21,35 +18,6 @@ static_assert(pp::span_of(pp::timetable<pp::SVPP<2, 4>, 4, 8>) == 195);
 static_assert(pp::peak_activations(pp::timetable<pp::SVPP<2, 4, 8>, 4, 8>) == pp::ratio{8, 4});
 
 } // namespace
-
-TEST_CASE("SVPP has the figures of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/svpp.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    int held = 0;
-    int chunks = 0;
-    pp::uniform_cost cost;
-    double makespan = 0;
-    double span = 0;
-    in >> size.devices >> size.microbatches >> held >> chunks >> cost.forward >>
-      cost.backward_input >> cost.backward_weight >> makespan >> span;
-    auto const table = pp::make_timetable(pp::SVPP<>{held, chunks}, size, cost);
-    CHECK(pp::makespan(table) == makespan);
-    CHECK(pp::span_of(table) == span);
-    for (int device = 0; device < size.devices; ++device) {
-      int peak = 0;
-      in >> peak;
-      CHECK(pp::peak_activation_chunks(table, device) == peak);
-    }
-  }
-}
-
-TEST_CASE("SVPP has the orders of the golden file") {
-  for (auto const& each : support::golden_orders("golden/families/svpp_orders.txt", false, 4))
-    support::check_order(
-      pp::SVPP<>{each.key[2], each.key[3]}, {each.key[0], each.key[1]}, each, true);
-}
 
 TEST_CASE("SVPP's bubble and peak follow their laws at random times") {
   std::mt19937 random(2503);

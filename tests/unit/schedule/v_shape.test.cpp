@@ -8,62 +8,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
-#include <sstream>
 #include <string>
-#include <tests/support/golden_lines.hpp>
 #include <vector>
 
 namespace pp = pipelining;
 
 namespace {
-
-struct golden {
-  std::string schedule;
-  pp::pipeline_size size;
-  pp::uniform_cost cost;
-  double span = 0;
-  double makespan = 0;
-  int peak = 0;
-};
-
-golden parse(std::string const& line) {
-  golden row;
-  std::istringstream words(line);
-  words >> row.schedule >> row.size.devices >> row.size.microbatches >> row.cost.forward >>
-    row.cost.backward_input >> row.cost.backward_weight >> row.cost.communication >> row.span >>
-    row.makespan >> row.peak;
-  REQUIRE(words);
-  return row;
-}
-
-pp::dynamic_timetable make(golden const& row) {
-  if (row.schedule == "v-min")
-    return pp::make_timetable<pp::VMin>(row.size, row.cost);
-  if (row.schedule == "v-half")
-    return pp::make_timetable<pp::VHalf>(row.size, row.cost);
-  if (row.schedule == "zb-v")
-    return pp::make_timetable<pp::ZeroBubbleV>(row.size, row.cost);
-  if (row.schedule == "v-1f1b")
-    return pp::make_timetable<pp::OneFOneBV>(row.size, row.cost);
-  REQUIRE(row.schedule == "v-auto");
-  return pp::make_timetable(
-    pp::VAuto<>{.memory_limit = static_cast<double>(row.peak)}, row.size, row.cost);
-}
-
-// A search takes some 50 ms. PIPELINING_TEST_EVERYTHING=1 in the environment asks for all lines.
-bool wanted(golden const& row) {
-  static bool const all = std::getenv("PIPELINING_TEST_EVERYTHING") != nullptr;
-  bool const unit = row.cost.forward == row.cost.backward_weight && row.cost.communication == 0;
-  bool const headline = row.size.devices == 8 && row.size.microbatches == 16 &&
-                        row.cost.backward_input == 12 && row.cost.communication == 0 &&
-                        row.schedule != "v-auto";
-  bool const small = row.size.devices == 3 && row.size.microbatches <= 6 &&
-                     (row.cost.backward_input == 12) == (row.cost.communication == 0);
-  bool const short_search = row.schedule != "v-auto" || row.size.devices <= 6;
-  return all || (unit && short_search) || headline || small;
-}
 
 int frontier(int devices, int peak) {
   return std::max({6 * devices - 1 - 3 * peak, 4 * devices - 3 * peak + 2 * ((peak + 1) / 2), 0});
@@ -79,23 +30,6 @@ void check_unit_costs(int devices, int peak) {
 }
 
 } // namespace
-
-TEST_CASE("no V shape is longer than its reference at no more memory") {
-  int checked = 0;
-  for (std::string const& line : support::golden_lines("golden/v_shape/figures.txt")) {
-    golden const row = parse(line);
-    if (!wanted(row))
-      continue;
-    CAPTURE(line);
-    auto const table = make(row);
-    CHECK(pp::span_of(table) <= row.span);
-    if (row.makespan >= 0)
-      CHECK(pp::makespan(table) <= row.makespan);
-    CHECK(pp::peak_activations(table) <= pp::ratio{row.peak, 1});
-    ++checked;
-  }
-  CHECK(checked >= 200);
-}
 
 TEST_CASE("V shapes are shorter than their references where room was known") {
   struct known {

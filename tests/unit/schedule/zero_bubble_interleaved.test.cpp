@@ -6,9 +6,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <sstream>
-#include <string>
-#include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
 
@@ -29,39 +26,6 @@ TEST_CASE("interleaved zero bubble keeps every rule and its closed forms") {
         CHECK(pp::span_of(table) - 30 * held * microbatches == (devices - 1) * (10 + 12 - 8));
         CHECK(pp::makespan(table) == pp::span_of(table));
       }
-}
-
-TEST_CASE("interleaved zero bubble has the figures of the reference") {
-  for (std::string const& line :
-       support::golden_lines("golden/zero_bubble/interleaved_figures.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    int held = 0;
-    pp::pipeline_size size;
-    pp::uniform_cost cost;
-    double span = 0;
-    double makespan = 0;
-    int peak = 0;
-    in >> size.devices >> held >> size.microbatches >> cost.forward >> cost.backward_input >>
-      cost.backward_weight >> cost.communication >> span >> makespan >> peak;
-    auto const table = pp::make_timetable(pp::ZeroBubbleInterleaved<>{held}, size, cost);
-    CHECK(pp::span_of(table) == span);
-    CHECK(pp::makespan(table) == makespan);
-    CHECK(pp::peak_activations(table) == pp::ratio{peak, 1});
-  }
-}
-
-TEST_CASE("interleaved zero bubble has the orders of the reference") {
-  for (std::string const& line :
-       support::golden_lines("golden/zero_bubble/interleaved_orders.txt")) {
-    std::istringstream in(line);
-    int held = 0;
-    pp::pipeline_size size;
-    int device = 0;
-    in >> size.devices >> held >> size.microbatches >> device;
-    CHECK(support::row_text(pp::make_timetable(pp::ZeroBubbleInterleaved<>{held}, size), device) ==
-          line.substr(line.find(": ") + 2));
-  }
 }
 
 TEST_CASE("one stage per device is ZB-H1") {
