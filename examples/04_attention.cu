@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace at = pipelining::attention;
@@ -31,9 +32,8 @@ struct prompted {
     return p.key <= p.query || p.key < prompt;
   }
   __host__ __device__ at::tile_cover cover(at::tile_position t) const {
-    if (t.key_end <= prompt || t.key_end - 1 <= t.query_begin) {
+    if (t.key_end <= prompt || t.key_end - 1 <= t.query_begin)
       return at::tile_cover::full;
-    }
     bool const none = t.key_begin >= prompt && t.key_begin > t.query_end - 1;
     return none ? at::tile_cover::skip : at::tile_cover::partial;
   }
@@ -59,11 +59,11 @@ T* on_device(std::int64_t count) {
 // [snippet layer]
 // What an attention layer keeps of one sequence, from the forward of its first chunk to the
 // backward of the same. Everything is [tokens, heads, dim]; chunks are slices of it.
+template <class T>
 struct sequence_state {
-  __nv_bfloat16 *query, *key, *value, *output, *output_gradient, *query_gradient;
+  T *query, *key, *value, *output, *output_gradient, *query_gradient;
   float *key_gradient, *value_gradient; // running sums over chunks, in float
   float* log_sum_exp;                   // [heads, tokens]
-  at::gpu_scratch scratch;              // one for all layers that use the stream
 };
 
 at::parameters chunk(std::int64_t begin, std::int64_t end) {
@@ -77,61 +77,38 @@ at::parameters chunk(std::int64_t begin, std::int64_t end) {
   return p;
 }
 
-at::tensor_view<__nv_bfloat16> queries(__nv_bfloat16* of, std::int64_t begin, std::int64_t end) {
+template <class T>
+at::tensor_view<T> queries(T* of, std::int64_t begin, std::int64_t end) {
   return at::dense_tensor(of + begin * heads * dim, 1, end - begin, heads, dim);
 }
 template <class T>
 at::tensor_view<T> keys(T* of, std::int64_t end) {
   return at::dense_tensor(of, 1, end, key_heads, dim);
 }
-at::row_view<float> rows(float* of, std::int64_t begin, std::int64_t end) {
-  return {of + begin, 1, heads, end - begin, heads * tokens, tokens};
+template <class T>
+at::forward_tensors<T>
+forward_of(sequence_state<T> const& s, std::int64_t begin, std::int64_t end) {
+  return {queries(s.query, begin, end),
+          keys(s.key, end),
+          keys(s.value, end),
+          queries(s.output, begin, end),
+          {s.log_sum_exp + begin, 1, heads, end - begin, heads * tokens, tokens}};
+}
+template <class T>
+at::backward_tensors<T>
+backward_of(sequence_state<T> const& s, std::int64_t begin, std::int64_t end) {
+  auto const [query, key, value, output, log_sum_exp] = forward_of(s, begin, end);
+  return {query,
+          key,
+          value,
+          output,
+          log_sum_exp,
+          queries(s.output_gradient, begin, end),
+          queries(s.query_gradient, begin, end),
+          keys(s.key_gradient, end),
+          keys(s.value_gradient, end)};
 }
 // [snippet layer]
-
-// [snippet forward]
-at::kernel_choice forward(sequence_state const& s,
-                          std::int64_t begin,
-                          std::int64_t end,
-                          prompted const& mask,
-                          cudaStream_t stream) {
-  // Keys and values of the chunk are in place: write them behind those of the chunks before.
-  return at::forward_on_gpu<dim>(
-    chunk(begin, end),
-    at::forward_tensors<__nv_bfloat16>{queries(s.query, begin, end),
-                                       keys(s.key, end),
-                                       keys(s.value, end),
-                                       queries(s.output, begin, end),
-                                       rows(s.log_sum_exp, begin, end)},
-    s.scratch,
-    mask,
-    at::plain{},
-    stream);
-}
-// [snippet forward]
-
-// Last chunk first. After chunk c the gradients of chunk c's own keys and values are final.
-at::kernel_choice backward(sequence_state const& s,
-                           std::int64_t begin,
-                           std::int64_t end,
-                           prompted const& mask,
-                           cudaStream_t stream) {
-  return at::backward_on_gpu<dim>(
-    chunk(begin, end),
-    at::backward_tensors<__nv_bfloat16>{queries(s.query, begin, end),
-                                        keys(s.key, end),
-                                        keys(s.value, end),
-                                        queries(s.output, begin, end),
-                                        rows(s.log_sum_exp, begin, end),
-                                        queries(s.output_gradient, begin, end),
-                                        queries(s.query_gradient, begin, end),
-                                        keys(s.key_gradient, end),
-                                        keys(s.value_gradient, end)},
-    s.scratch,
-    mask,
-    at::plain{},
-    stream);
-}
 
 // The most that any chunk asks for. Known before the first step: nothing is allocated in it.
 at::gpu_scratch scratch_for_all_chunks() {
@@ -154,20 +131,17 @@ __nv_bfloat16* random_numbers(std::vector<float>& host, std::int64_t count, unsi
     host.push_back(__bfloat162float(rounded.back()));
   }
   auto* const device = on_device<__nv_bfloat16>(count);
-  check(cudaMemcpy(device, rounded.data(), rounded.size() * 2, cudaMemcpyHostToDevice),
-        "cudaMemcpy");
+  check(cudaMemcpy(device, rounded.data(), 2 * rounded.size(), cudaMemcpyDefault), "cudaMemcpy");
   return device;
 }
 
 template <class T>
 double largest_difference(T const* device, std::vector<float> const& expected) {
   std::vector<T> got(expected.size());
-  check(cudaMemcpy(got.data(), device, got.size() * sizeof(T), cudaMemcpyDeviceToHost),
-        "cudaMemcpy");
+  check(cudaMemcpy(got.data(), device, got.size() * sizeof(T), cudaMemcpyDefault), "cudaMemcpy");
   double most = 0;
-  for (std::size_t n = 0; n < got.size(); ++n) {
+  for (std::size_t n = 0; n < got.size(); ++n)
     most = std::max(most, static_cast<double>(std::abs(static_cast<float>(got[n]) - expected[n])));
-  }
   return most;
 }
 
@@ -180,52 +154,42 @@ int main() {
     return 77;
   }
   std::vector<float> q, k, v, g;
-  sequence_state s{};
-  s.query = random_numbers(q, tokens * heads * dim, 1);
-  s.key = random_numbers(k, tokens * key_heads * dim, 2);
-  s.value = random_numbers(v, tokens * key_heads * dim, 3);
-  s.output_gradient = random_numbers(g, tokens * heads * dim, 4);
-  s.output = on_device<__nv_bfloat16>(tokens * heads * dim);
-  s.query_gradient = on_device<__nv_bfloat16>(tokens * heads * dim);
-  s.key_gradient = on_device<float>(tokens * key_heads * dim);
-  s.value_gradient = on_device<float>(tokens * key_heads * dim);
-  s.log_sum_exp = on_device<float>(heads * tokens);
-  s.scratch = scratch_for_all_chunks();
+  sequence_state<__nv_bfloat16> s{random_numbers(q, tokens * heads * dim, 1),
+                                  random_numbers(k, tokens * key_heads * dim, 2),
+                                  random_numbers(v, tokens * key_heads * dim, 3),
+                                  on_device<__nv_bfloat16>(tokens * heads * dim),
+                                  random_numbers(g, tokens * heads * dim, 4),
+                                  on_device<__nv_bfloat16>(tokens * heads * dim),
+                                  on_device<float>(tokens * key_heads * dim),
+                                  on_device<float>(tokens * key_heads * dim),
+                                  on_device<float>(heads * tokens)};
+  at::gpu_scratch const scratch = scratch_for_all_chunks(); // one for all layers on a stream
   prompted const mask{16};
-
+  cudaStream_t const stream = nullptr;
   at::kernel_choice chosen[2];
   for (int c = 0; c < 3; ++c) {
-    chosen[0] = forward(s, cuts[c], cuts[c + 1], mask, nullptr);
+    auto const [begin, end] = std::pair(cuts[c], cuts[c + 1]);
+    // [snippet forward]
+    // Keys and values of the chunk are in place: write them behind those of the chunks before.
+    chosen[0] = at::forward_on_gpu<dim>(
+      chunk(begin, end), forward_of(s, begin, end), scratch, mask, at::plain{}, stream);
+    // [snippet forward]
   }
+  // Last chunk first. After chunk c the gradients of chunk c's own keys and values are final.
   for (int c = 2; c >= 0; --c) {
-    chosen[1] = backward(s, cuts[c], cuts[c + 1], mask, nullptr);
+    auto const [begin, end] = std::pair(cuts[c], cuts[c + 1]);
+    chosen[1] = at::backward_on_gpu<dim>(
+      chunk(begin, end), backward_of(s, begin, end), scratch, mask, at::plain{}, stream);
   }
   std::printf(
     "forward %s\nbackward %s\n", describe(chosen[0]).c_str(), describe(chosen[1]).c_str());
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-
   // The whole sequence at once, on the host, in float.
-  auto const p = chunk(0, tokens);
-  auto const whole = [](std::vector<float>& numbers, std::int64_t of) {
-    return at::dense_tensor(numbers.data(), 1, tokens, of, std::int64_t{dim});
-  };
   std::vector<float> o(q.size()), dq(q.size()), dk(k.size()), dv(k.size()), lse(heads * tokens);
-  auto const sums = at::dense_rows(lse.data(), 1, heads, tokens);
-  at::forward(p,
-              at::forward_tensors<float>{
-                whole(q, heads), whole(k, key_heads), whole(v, key_heads), whole(o, heads), sums},
-              mask);
-  at::backward(p,
-               at::backward_tensors<float>{whole(q, heads),
-                                           whole(k, key_heads),
-                                           whole(v, key_heads),
-                                           whole(o, heads),
-                                           sums,
-                                           whole(g, heads),
-                                           whole(dq, heads),
-                                           whole(dk, key_heads),
-                                           whole(dv, key_heads)},
-               mask);
+  sequence_state<float> const whole{
+    q.data(), k.data(), v.data(), o.data(), g.data(), dq.data(), dk.data(), dv.data(), lse.data()};
+  at::forward(chunk(0, tokens), forward_of(whole, 0, tokens), mask);
+  at::backward(chunk(0, tokens), backward_of(whole, 0, tokens), mask);
   double const errors[] = {largest_difference(s.output, o),
                            largest_difference(s.query_gradient, dq),
                            largest_difference(s.key_gradient, dk),

@@ -10,7 +10,6 @@
 
 #include <mpi.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -26,62 +25,35 @@ constexpr int devices = 2; // of a pipeline, with two stages each
 constexpr int shards = 2;  // of a stage
 constexpr int microbatches = 4;
 constexpr int steps = 30;
-constexpr std::size_t width = 24;  // of a sample
-constexpr std::size_t hidden = 16; // of a shard
+constexpr std::size_t width = 24; // of a sample
 
 using numbers = std::vector<float>;
 
-//! Some of a stage's hidden numbers: y = x + the sum over shards of B relu(A x).
+//! Some of a stage's weights: y = x + the sum over shards of w x, number by number.
 struct shard {
-  numbers a = numbers(hidden * width), b = numbers(width * hidden);
-  numbers gradient = numbers(2 * hidden * width); // of A, then of B
+  numbers weights = numbers(width);
+  numbers gradient = numbers(width);
 
   shard(int stage, int number) {
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      auto const at = static_cast<std::size_t>(101 * stage + 57 * number) + 13 * i;
-      a[i] = static_cast<float>(at * 31 % 97) / 97 / 8 - 0.05F;
-      b[i] = static_cast<float>(at * 17 % 89) / 89 / 8 - 0.06F;
-    }
-  }
-  [[nodiscard]] numbers activate(float const* x) const {
-    numbers h(hidden);
-    for (std::size_t j = 0; j < hidden; ++j) {
-      for (std::size_t i = 0; i < width; ++i)
-        h[j] += a[j * width + i] * x[i];
-      h[j] = std::max(h[j], 0.0F);
-    }
-    return h;
+    for (std::size_t i = 0; i < width; ++i)
+      weights[i] =
+        static_cast<float>((101 * stage + 57 * number + 13 * static_cast<int>(i)) % 97) / 800;
   }
   [[nodiscard]] numbers forward(float const* x) const {
-    numbers const h = activate(x);
-    numbers y(width);
+    numbers part(width);
     for (std::size_t i = 0; i < width; ++i)
-      for (std::size_t j = 0; j < hidden; ++j)
-        y[i] += b[i * hidden + j] * h[j];
-    return y;
+      part[i] = weights[i] * x[i];
+    return part;
   }
   [[nodiscard]] numbers backward(float const* x, float const* dy) {
-    numbers const h = activate(x);
-    numbers dx(width);
-    for (std::size_t j = 0; j < hidden; ++j) {
-      float dh = 0;
-      for (std::size_t i = 0; i < width; ++i) {
-        gradient[hidden * width + i * hidden + j] += dy[i] * h[j];
-        dh += h[j] > 0 ? b[i * hidden + j] * dy[i] : 0;
-      }
-      for (std::size_t i = 0; i < width; ++i) {
-        gradient[j * width + i] += dh * x[i];
-        dx[i] += a[j * width + i] * dh;
-      }
-    }
-    return dx;
+    for (std::size_t i = 0; i < width; ++i)
+      gradient[i] += dy[i] * x[i];
+    return forward(dy);
   }
   void update(numbers const& sum) {
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      a[i] -= 0.02F * sum[i];
-      b[i] -= 0.02F * sum[a.size() + i];
-    }
-    gradient.assign(gradient.size(), 0);
+    for (std::size_t i = 0; i < width; ++i)
+      weights[i] -= 0.02F * sum[i];
+    gradient.assign(width, 0);
   }
 };
 
@@ -181,7 +153,7 @@ std::vector<stage> train_alone(pp::plan const& plan, int replicas) {
       }
     }
     for (std::size_t k = 0; k < all.size(); ++k)
-      model[k / shards].own[k % shards].update(add_rows(all[k], 2 * hidden * width));
+      model[k / shards].own[k % shards].update(add_rows(all[k], width));
   }
   return model;
 }
@@ -193,10 +165,9 @@ int count_differences(std::vector<stage> const& model,
                       int number_of_shard) {
   int differ = 0;
   for (std::size_t const s : own) {
-    shard const& mine = model[s].own.front();
     shard const& wanted = alone[s].own[static_cast<std::size_t>(number_of_shard)];
-    for (std::size_t i = 0; i < mine.a.size(); ++i)
-      differ += (mine.a[i] != wanted.a[i] ? 1 : 0) + (mine.b[i] != wanted.b[i] ? 1 : 0);
+    for (std::size_t i = 0; i < width; ++i)
+      differ += model[s].own.front().weights[i] != wanted.weights[i] ? 1 : 0;
   }
   return differ;
 }
@@ -238,7 +209,7 @@ bool train() {
     runner.step();
     for (std::size_t const s : own) {
       numbers const all = gather(model[s].own.front().gradient, replicas);
-      model[s].own.front().update(add_rows(all, 2 * hidden * width));
+      model[s].own.front().update(add_rows(all, width));
     }
     losses[step == 0 ? 0 : 1] = model.back().loss;
   }

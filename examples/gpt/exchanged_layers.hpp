@@ -177,156 +177,178 @@ struct exchanged_piece {
   exchanged_model* model;
 
   void forward(pp::context const& where, pp::input, pp::output) const {
-    float* const kept = where.activation.as<float>().data();
-    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
-    auto& space = memory(where).space;
-    auto const narrow = model->sizes.narrow(what);
     switch (what.part) {
-    case pp::layer_part::projection: {
-      if (layer().first != nullptr) {
-        layer().first->forward(bytes(where), chunk(), out);
-      } else {
-        std::copy_n(in(where, 0), narrow, out);
-      }
-      float* const key_value = out + 2 * narrow;
-      layer().before.forward(out, out + narrow, key_value, chunk().count(), kept, space);
-      std::copy_n(
-        key_value, keys(chunk()), layer().key_value[unit(where)].data() + keys({0, chunk().begin}));
-      return;
-    }
-    case pp::layer_part::attention: {
-      std::copy_n(in(where, 0) + narrow, narrow, kept);
-      model->attention.forward(chunk(),
-                               stays(),
-                               attention::causal{},
-                               layer().key_value[unit(where)].data() + keys(given()),
-                               kept,
-                               space);
-      hand_on(kept, out);
-      return;
-    }
-    case pp::layer_part::taken_attention: {
-      if (what.taken == 0) {
-        std::fill_n(out, narrow, 0.0F);
-        std::fill(
-          out + narrow, out + model->sizes.state(what), -std::numeric_limits<float>::infinity());
-        return;
-      }
-      std::copy_n(in(where, 0) + narrow, narrow, kept);
-      for (int old = 0; old < what.taken; ++old) {
-        auto const of = model->sizes.range(old);
-        std::copy_n(in(where, static_cast<std::size_t>(old) + 1) +
-                      2 * of.count() * model->sizes.size.width,
-                    keys(of),
-                    old_keys(kept) + keys({0, of.begin}));
-      }
-      model->attention.forward(chunk(), given(), attention::full{}, old_keys(kept), kept, space);
-      hand_on(kept, out);
-      return;
-    }
-    case pp::layer_part::after_attention: {
-      std::copy_n(in(where, 1), model->sizes.state(what), kept);
-      merge(kept, in(where, 2));
-      std::vector<float> y(in(where, 0), in(where, 0) + narrow);
-      layer().after.forward(kept, y.data(), chunk().count(), after_kept(kept), space);
-      if (layer().last == nullptr) {
-        std::copy(y.begin(), y.end(), out);
-        return;
-      }
-      layer().last->forward(head_unit(where),
-                            bytes(where) + chunk().begin + 1,
-                            chunk().count(),
-                            y.data(),
-                            model->losses.data() + where.microbatch * model->sizes.size.sequence +
-                              chunk().begin,
-                            nullptr,
-                            memory(where).pool,
-                            space.numbers);
-      return;
-    }
+    case pp::layer_part::projection: return project(where);
+    case pp::layer_part::attention: return attend(where);
+    case pp::layer_part::taken_attention: return attend_taken(where);
+    case pp::layer_part::after_attention: return end_layer(where);
     }
   }
 
   void backward(pp::context const& where, pp::input, pp::output) const {
-    float* const kept = where.activation.as<float>().data();
-    auto& space = memory(where).space;
-    auto const narrow = model->sizes.narrow(what);
-    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
     switch (what.part) {
-    case pp::layer_part::after_attention: {
-      std::vector<float> dx(static_cast<std::size_t>(narrow));
-      if (layer().last == nullptr) {
-        std::copy_n(in(where, 0), narrow, dx.begin());
-      } else {
-        start_backward(where, dx.data());
-      }
-      auto const tokens = chunk().count();
-      std::vector<float> added(
-        static_cast<std::size_t>(after_attention<float>::added_numbers(model->sizes.size, tokens)));
-      layer().after.backward_input(dx.data(), tokens, after_kept(kept), added.data(), space);
-      std::copy(dx.begin(), dx.end(), out(0));
-      std::fill_n(out(1), narrow, 0.0F);
-      layer().after.add_output_gradient(out(1), tokens, added.data());
-      std::copy_n(kept, model->sizes.state(what), out(1) + narrow);
-      std::copy_n(out(1), narrow + model->sizes.state(what), out(2));
-      layer().after.add_backward_weight(kept, tokens, after_kept(kept), added.data(), space);
-      return;
-    }
-    case pp::layer_part::attention: {
-      auto& gradient = layer().key_value_gradient[unit(where)];
-      if (chunk().end == model->sizes.size.sequence) {
-        std::fill(gradient.begin(), gradient.end(), 0.0F);
-      }
-      attend_backward(where,
-                      stays(),
-                      attention::causal{},
-                      layer().key_value[unit(where)].data() + keys(given()),
-                      gradient.data() + keys(given()));
-      std::copy_n(gradient.data() + keys({0, chunk().begin}), keys(chunk()), out(0) + narrow);
-      return;
-    }
-    case pp::layer_part::taken_attention: {
-      if (what.taken == 0) {
-        std::fill_n(out(0), narrow, 0.0F);
-        return;
-      }
-      std::vector<float> gradient(static_cast<std::size_t>(keys(given())));
-      attend_backward(where, given(), attention::full{}, old_keys(kept), gradient.data());
-      for (int old = 0; old < what.taken; ++old) {
-        auto const of = model->sizes.range(old);
-        std::copy_n(
-          gradient.data() + keys({0, of.begin}), keys(of), out(static_cast<std::size_t>(old) + 1));
-      }
-      return;
-    }
-    case pp::layer_part::projection: {
-      // From attention, taken attention, output, and the taken attention of later chunks.
-      std::vector<float> query(in(where, 0), in(where, 0) + narrow);
-      std::vector<float> key_value(in(where, 0) + narrow, in(where, 0) + narrow + keys(chunk()));
-      std::vector<float> dx(in(where, 2), in(where, 2) + narrow);
-      for (std::size_t i = 0; i < query.size(); ++i) {
-        query[i] += in(where, 1)[i];
-      }
-      for (std::size_t later = 3; later < where.inputs.size(); ++later) {
-        for (std::size_t i = 0; i < key_value.size(); ++i) {
-          key_value[i] += in(where, later)[i];
-        }
-      }
-      auto const tokens = chunk().count();
-      auto& before = layer().before;
-      before.add_backward_input(query.data(), key_value.data(), dx.data(), tokens, kept, space);
-      before.add_backward_weight(query.data(), key_value.data(), tokens, kept, space);
-      if (layer().first != nullptr) {
-        layer().first->backward(bytes(where), chunk(), dx.data());
-      } else {
-        std::copy(dx.begin(), dx.end(), out(0));
-      }
-      return;
-    }
+    case pp::layer_part::after_attention: return end_layer_backward(where);
+    case pp::layer_part::attention: return attend_own_backward(where);
+    case pp::layer_part::taken_attention: return attend_taken_backward(where);
+    case pp::layer_part::projection: return project_backward(where);
     }
   }
 
 private:
+  void project(pp::context const& where) const {
+    float* const kept = where.activation.as<float>().data();
+    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
+    auto& space = memory(where).space;
+    auto const narrow = model->sizes.narrow(what);
+    if (layer().first != nullptr) {
+      layer().first->forward(bytes(where), chunk(), out);
+    } else {
+      std::copy_n(in(where, 0), narrow, out);
+    }
+    float* const key_value = out + 2 * narrow;
+    layer().before.forward(out, out + narrow, key_value, chunk().count(), kept, space);
+    std::copy_n(
+      key_value, keys(chunk()), layer().key_value[unit(where)].data() + keys({0, chunk().begin}));
+  }
+  void attend(pp::context const& where) const {
+    float* const kept = where.activation.as<float>().data();
+    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
+    auto& space = memory(where).space;
+    auto const narrow = model->sizes.narrow(what);
+    std::copy_n(in(where, 0) + narrow, narrow, kept);
+    model->attention.forward(chunk(),
+                             stays(),
+                             attention::causal{},
+                             layer().key_value[unit(where)].data() + keys(given()),
+                             kept,
+                             space);
+    hand_on(kept, out);
+  }
+  void attend_taken(pp::context const& where) const {
+    float* const kept = where.activation.as<float>().data();
+    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
+    auto& space = memory(where).space;
+    auto const narrow = model->sizes.narrow(what);
+    if (what.taken == 0) {
+      std::fill_n(out, narrow, 0.0F);
+      std::fill(
+        out + narrow, out + model->sizes.state(what), -std::numeric_limits<float>::infinity());
+      return;
+    }
+    std::copy_n(in(where, 0) + narrow, narrow, kept);
+    for (int old = 0; old < what.taken; ++old) {
+      auto const of = model->sizes.range(old);
+      std::copy_n(in(where, static_cast<std::size_t>(old) + 1) +
+                    2 * of.count() * model->sizes.size.width,
+                  keys(of),
+                  old_keys(kept) + keys({0, of.begin}));
+    }
+    model->attention.forward(chunk(), given(), attention::full{}, old_keys(kept), kept, space);
+    hand_on(kept, out);
+  }
+  void end_layer(pp::context const& where) const {
+    float* const kept = where.activation.as<float>().data();
+    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
+    auto& space = memory(where).space;
+    auto const narrow = model->sizes.narrow(what);
+    std::copy_n(in(where, 1), model->sizes.state(what), kept);
+    merge(kept, in(where, 2));
+    std::vector<float> y(in(where, 0), in(where, 0) + narrow);
+    layer().after.forward(kept, y.data(), chunk().count(), after_kept(kept), space);
+    if (layer().last == nullptr) {
+      std::copy(y.begin(), y.end(), out);
+      return;
+    }
+    layer().last->forward(head_unit(where),
+                          bytes(where) + chunk().begin + 1,
+                          chunk().count(),
+                          y.data(),
+                          model->losses.data() + where.microbatch * model->sizes.size.sequence +
+                            chunk().begin,
+                          nullptr,
+                          memory(where).pool,
+                          space.numbers);
+  }
+  void end_layer_backward(pp::context const& where) const {
+    float* const kept = where.activation.as<float>().data();
+    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
+    auto& space = memory(where).space;
+    auto const narrow = model->sizes.narrow(what);
+    std::vector<float> dx(static_cast<std::size_t>(narrow));
+    if (layer().last == nullptr) {
+      std::copy_n(in(where, 0), narrow, dx.begin());
+    } else {
+      start_backward(where, dx.data());
+    }
+    auto const tokens = chunk().count();
+    std::vector<float> added(
+      static_cast<std::size_t>(after_attention<float>::added_numbers(model->sizes.size, tokens)));
+    layer().after.backward_input(dx.data(), tokens, after_kept(kept), added.data(), space);
+    std::copy(dx.begin(), dx.end(), out(0));
+    std::fill_n(out(1), narrow, 0.0F);
+    layer().after.add_output_gradient(out(1), tokens, added.data());
+    std::copy_n(kept, model->sizes.state(what), out(1) + narrow);
+    std::copy_n(out(1), narrow + model->sizes.state(what), out(2));
+    layer().after.add_backward_weight(kept, tokens, after_kept(kept), added.data(), space);
+  }
+  void attend_own_backward(pp::context const& where) const {
+    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
+    auto const narrow = model->sizes.narrow(what);
+    auto& gradient = layer().key_value_gradient[unit(where)];
+    if (chunk().end == model->sizes.size.sequence) {
+      std::fill(gradient.begin(), gradient.end(), 0.0F);
+    }
+    attend_backward(where,
+                    stays(),
+                    attention::causal{},
+                    layer().key_value[unit(where)].data() + keys(given()),
+                    gradient.data() + keys(given()));
+    std::copy_n(gradient.data() + keys({0, chunk().begin}), keys(chunk()), out(0) + narrow);
+  }
+  void attend_taken_backward(pp::context const& where) const {
+    float* const kept = where.activation.as<float>().data();
+    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
+    auto const narrow = model->sizes.narrow(what);
+    if (what.taken == 0) {
+      std::fill_n(out(0), narrow, 0.0F);
+      return;
+    }
+    std::vector<float> gradient(static_cast<std::size_t>(keys(given())));
+    attend_backward(where, given(), attention::full{}, old_keys(kept), gradient.data());
+    for (int old = 0; old < what.taken; ++old) {
+      auto const of = model->sizes.range(old);
+      std::copy_n(
+        gradient.data() + keys({0, of.begin}), keys(of), out(static_cast<std::size_t>(old) + 1));
+    }
+  }
+  void project_backward(pp::context const& where) const {
+    float* const kept = where.activation.as<float>().data();
+    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
+    auto& space = memory(where).space;
+    auto const narrow = model->sizes.narrow(what);
+    // From attention, taken attention, output, and the taken attention of later chunks.
+    std::vector<float> query(in(where, 0), in(where, 0) + narrow);
+    std::vector<float> key_value(in(where, 0) + narrow, in(where, 0) + narrow + keys(chunk()));
+    std::vector<float> dx(in(where, 2), in(where, 2) + narrow);
+    for (std::size_t i = 0; i < query.size(); ++i) {
+      query[i] += in(where, 1)[i];
+    }
+    for (std::size_t later = 3; later < where.inputs.size(); ++later) {
+      for (std::size_t i = 0; i < key_value.size(); ++i) {
+        key_value[i] += in(where, later)[i];
+      }
+    }
+    auto const tokens = chunk().count();
+    auto& before = layer().before;
+    before.add_backward_input(query.data(), key_value.data(), dx.data(), tokens, kept, space);
+    before.add_backward_weight(query.data(), key_value.data(), tokens, kept, space);
+    if (layer().first != nullptr) {
+      layer().first->backward(bytes(where), chunk(), dx.data());
+    } else {
+      std::copy(dx.begin(), dx.end(), out(0));
+    }
+  }
+
   [[nodiscard]] exchanged_layer& layer() const {
     return model->layers[static_cast<std::size_t>(what.layer)];
   }

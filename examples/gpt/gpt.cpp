@@ -54,12 +54,24 @@ void check_checkpoints(options const& o) {
   }
 }
 
-int run(options o) {
-  check_checkpoints(o);
-  auto const text = find_text(o.text, GPT_EXAMPLE_README);
-  if (auto const status = train_system(o, text)) {
-    return *status;
+//! Steps behind a training, those before it among them.
+std::size_t steps_of(training const& result) {
+  return static_cast<std::size_t>(result.first) + result.losses.size();
+}
+
+void report_training(options const& o, text_to_learn const& text, training const& result) {
+  double const unigram = unigram_entropy(text.bytes);
+  std::printf("loss %.3f nats per byte, %.3f %s the unigram entropy\n",
+              result.losses.back(),
+              std::abs(unigram - result.losses.back()),
+              result.losses.back() < unigram ? "below" : "above");
+  if (result.clipped) {
+    report_clipping(o, *result.clipped, steps_of(result));
   }
+}
+
+//! Trains a model whose stages are whole layers, and compares schedules.
+int run_whole_layers(options o, text_to_learn const& text) {
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   for (auto const* name : checked_schedules) {
@@ -88,22 +100,14 @@ int run(options o) {
     check_output();
     return 0;
   }
-  auto const steps = static_cast<std::size_t>(result.first) + result.losses.size();
-  double const unigram = unigram_entropy(text.bytes);
-  std::printf("loss %.3f nats per byte, %.3f %s the unigram entropy\n",
-              result.losses.back(),
-              std::abs(unigram - result.losses.back()),
-              result.losses.back() < unigram ? "below" : "above");
-  if (result.clipped) {
-    report_clipping(o, *result.clipped, steps);
-  }
+  report_training(o, text, result);
   report_time(o, result, own_cores, shared, {.count = cores});
   report_slots(o, result.slots);
   report_kept(o, table, result.peaks);
   if (result.interrupted) {
     write_files(o, text, result, table, about, own_cores, cost);
     std::printf("interrupted after %zu of %lld steps; schedules were not compared\n",
-                steps,
+                steps_of(result),
                 static_cast<long long>(o.steps));
     check_output();
     return 128 + stop_wanted;
@@ -116,6 +120,15 @@ int run(options o) {
     return 1;
   }
   return 0;
+}
+
+int run(options o) {
+  check_checkpoints(o);
+  auto const text = find_text(o.text, GPT_EXAMPLE_README);
+  if (auto const status = train_system(o, text)) {
+    return *status;
+  }
+  return run_whole_layers(std::move(o), text);
 }
 
 } // namespace

@@ -12,12 +12,14 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "model.hpp"
@@ -247,103 +249,121 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
   }
 }
 
+//! A number of the options, and the most that it may be; null where the word names none.
+struct number_option {
+  std::int64_t* value = nullptr;
+  std::int64_t most = 0;
+};
+inline number_option number_of(options& of, std::string_view name) {
+  struct row {
+    std::string_view name;
+    std::int64_t* value;
+    std::int64_t most;
+  };
+  for (row const& each : {row{"--devices", &of.devices, 64},
+                          row{"--every", &of.every, 1000000},
+                          row{"--microbatches", &of.microbatches, 4096},
+                          row{"--chunks", &of.chunks, 1024},
+                          row{"--stages-per-device", &of.stages_per_device, 64},
+                          row{"--group", &of.group, 4096},
+                          row{"--forwards", &of.forwards, 1000000},
+                          row{"--keep", &of.keep, 1024},
+                          row{"--forward-stages", &of.forward_stages, 65535},
+                          row{"--backward-stages", &of.backward_stages, 65535},
+                          row{"--memory-limit", &of.memory_limit, 1000000},
+                          row{"--tensor", &of.tensor, 64},
+                          row{"--steps", &of.steps, 1000000},
+                          row{"--layers", &of.size.layers, 1024},
+                          row{"--width", &of.size.width, 4096},
+                          row{"--heads", &of.size.heads, 256},
+                          row{"--key-heads", &of.size.key_heads, 256},
+                          row{"--sequence", &of.size.sequence, 65536},
+                          row{"--seed", &of.seed, 1000000000}}) {
+    if (each.name == name) {
+      return {each.value, each.most};
+    }
+  }
+  return {};
+}
+
+//! A member of the options by its word; null where the word names none.
+template <class Value>
+Value* member_of(std::string_view name,
+                 std::initializer_list<std::pair<std::string_view, Value*>> const& all) {
+  for (auto const& [word, member] : all) {
+    if (word == name) {
+      return member;
+    }
+  }
+  return nullptr;
+}
+
+//! Reads counts of chunks, of iterations that take turns: "1,2:2,2".
+inline void read_chunk_counts(options& of, std::string_view name, std::string_view rest) {
+  auto const next = [&] {
+    auto const end = std::min(rest.find(':'), rest.size());
+    auto const counts = whole_numbers(name, rest.substr(0, end), 1, 1024);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    return counts;
+  };
+  of.chunk_counts = next();
+  while (!rest.empty()) {
+    of.further_counts.push_back(next());
+  }
+}
+
+//! Reads an option that has a value.
+//! @throws std::invalid_argument for one that is not known, or whose value is none
+inline void read_value(options& of, std::string_view name, std::string_view const* word) {
+  auto const number = number_of(of, name);
+  auto* const text = member_of<std::string>(name,
+                                            {{"--schedule", &of.schedule},
+                                             {"--text", &of.text},
+                                             {"--output", &of.output},
+                                             {"--costs", &of.costs},
+                                             {"--checkpoint", &of.checkpoint}});
+  bool const other = name == "--with" || name == "--chunk-counts" || name == "--clip";
+  if (number.value == nullptr && text == nullptr && !other) {
+    throw std::invalid_argument("no such option: " + pipelining::detail::quote(name) +
+                                "; --help names them all");
+  }
+  if (word == nullptr) {
+    throw std::invalid_argument(std::string(name) + " wants a value");
+  }
+  if (number.value != nullptr) {
+    *number.value = whole_number(name, *word, 1, number.most);
+  } else if (text != nullptr) {
+    *text = *word;
+  } else if (name == "--with") {
+    of.adapted = adapter_of(name, *word);
+  } else if (name == "--clip") {
+    of.clip = positive_number(name, *word);
+  } else {
+    read_chunk_counts(of, name, *word);
+  }
+}
+
 } // namespace detail
 
 //! Reads the command line.
 //! @throws std::invalid_argument with one line for the user
 [[nodiscard]] inline options read_options(std::vector<std::string_view> const& words) {
-  struct number_option {
-    std::string_view name;
-    std::int64_t* value;
-    std::int64_t most;
-  };
   options chosen;
-  number_option const numbers[] = {{"--devices", &chosen.devices, 64},
-                                   {"--every", &chosen.every, 1000000},
-                                   {"--microbatches", &chosen.microbatches, 4096},
-                                   {"--chunks", &chosen.chunks, 1024},
-                                   {"--stages-per-device", &chosen.stages_per_device, 64},
-                                   {"--group", &chosen.group, 4096},
-                                   {"--forwards", &chosen.forwards, 1000000},
-                                   {"--keep", &chosen.keep, 1024},
-                                   {"--forward-stages", &chosen.forward_stages, 65535},
-                                   {"--backward-stages", &chosen.backward_stages, 65535},
-                                   {"--memory-limit", &chosen.memory_limit, 1000000},
-                                   {"--tensor", &chosen.tensor, 64},
-                                   {"--steps", &chosen.steps, 1000000},
-                                   {"--layers", &chosen.size.layers, 1024},
-                                   {"--width", &chosen.size.width, 4096},
-                                   {"--heads", &chosen.size.heads, 256},
-                                   {"--key-heads", &chosen.size.key_heads, 256},
-                                   {"--sequence", &chosen.size.sequence, 65536},
-                                   {"--seed", &chosen.seed, 1000000000}};
-  struct text_option {
-    std::string_view name;
-    std::string* value;
-  };
-  text_option const texts[] = {{"--schedule", &chosen.schedule},
-                               {"--text", &chosen.text},
-                               {"--output", &chosen.output},
-                               {"--costs", &chosen.costs},
-                               {"--checkpoint", &chosen.checkpoint}};
   bool key_heads_given = false;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    auto const name = words[i];
-    if (name == "--help" || name == "-h") {
-      chosen.help = true;
+    auto* const flag = detail::member_of<bool>(words[i],
+                                               {{"--help", &chosen.help},
+                                                {"-h", &chosen.help},
+                                                {"--eager", &chosen.eager},
+                                                {"--unfused", &chosen.unfused},
+                                                {"--post-validation", &chosen.post_validation}});
+    if (flag != nullptr) {
+      *flag = true;
       continue;
     }
-    if (name == "--eager" || name == "--unfused" || name == "--post-validation") {
-      (name == "--eager"     ? chosen.eager
-       : name == "--unfused" ? chosen.unfused
-                             : chosen.post_validation) = true;
-      continue;
-    }
-    if (name == "--clip" && i + 1 < words.size()) {
-      chosen.clip = detail::positive_number(name, words[++i]);
-      continue;
-    }
-    if (name == "--chunk-counts" && i + 1 < words.size()) {
-      auto rest = words[++i];
-      auto const next = [&] {
-        auto const end = std::min(rest.find(':'), rest.size());
-        auto const counts = detail::whole_numbers(name, rest.substr(0, end), 1, 1024);
-        rest.remove_prefix(std::min(end + 1, rest.size()));
-        return counts;
-      };
-      chosen.chunk_counts = next();
-      while (!rest.empty()) {
-        chosen.further_counts.push_back(next());
-      }
-      continue;
-    }
-    if (name == "--with" && i + 1 < words.size()) {
-      chosen.adapted = detail::adapter_of(name, words[++i]);
-      continue;
-    }
-    number_option const* number = nullptr;
-    for (auto const& each : numbers) {
-      number = each.name == name ? &each : number;
-    }
-    text_option const* text = nullptr;
-    for (auto const& each : texts) {
-      text = each.name == name ? &each : text;
-    }
-    bool const wants = name == "--with" || name == "--chunk-counts" || name == "--clip";
-    if (number == nullptr && text == nullptr && !wants) {
-      throw std::invalid_argument("no such option: " + pipelining::detail::quote(name) +
-                                  "; --help names them all");
-    }
-    if (i + 1 == words.size()) {
-      throw std::invalid_argument(std::string(name) + " wants a value");
-    }
-    auto const word = words[++i];
-    if (number != nullptr) {
-      *number->value = detail::whole_number(name, word, 1, number->most);
-      key_heads_given = key_heads_given || name == "--key-heads";
-    } else {
-      *text->value = word;
-    }
+    key_heads_given = key_heads_given || words[i] == "--key-heads";
+    detail::read_value(chosen, words[i], i + 1 < words.size() ? &words[i + 1] : nullptr);
+    ++i;
   }
   if (!key_heads_given) {
     chosen.size.key_heads = chosen.size.heads;

@@ -5,8 +5,8 @@
 //! @brief A residual network cut into one stage per GPU and trained in a pipeline over NCCL: all of
 //! the program but main().
 
-#include <pipe/cuda/nccl.cuh>
 #include <pipe/cluster.hpp>
+#include <pipe/cuda/nccl.cuh>
 #include <pipe/pipe.hpp>
 
 #include <cuda_bf16.h>
@@ -44,6 +44,41 @@ struct trained {
   int began = 0;                //!< the steps of earlier starts, behind which this one has gone on
 };
 
+template <class Number>
+constexpr char const* element_of = std::is_same_v<Number, float> ? "f32" : "bf16";
+
+//! Where the checkpoints of a rank lie, and of which run they are.
+template <class Number>
+pp::checkpoint_place checkpoints_of(pp::launch_environment const& here, options const& chosen) {
+  return {chosen.checkpoint,
+          "rank-" + std::to_string(here.rank),
+          "nccl_pipeline, " + std::to_string(here.size) + " ranks, " +
+            std::to_string(chosen.microbatches) + " microbatches, " + element_of<Number>};
+}
+
+//! A run that its launcher has started again goes on from the newest checkpoint of all ranks.
+template <class Number, class Clock>
+void restore(trained& result,
+             own_layer<Number> const& mine,
+             pp::basic_store<Clock>& line,
+             pp::checkpoint_place const& files,
+             pp::launch_environment const& here,
+             options const& chosen,
+             std::string const& name) {
+  auto const newest =
+    pp::agree_on_checkpoint(line, files, here.rank, here.size, name, chosen.deadline);
+  if (!newest)
+    return;
+  result.began = static_cast<int>(*newest);
+  std::string const bytes = pp::load_checkpoint(files, *newest);
+  pp::state_unpacker unpack(bytes);
+  std::vector<float> state(3 * weights);
+  unpack(state);
+  unpack(result.losses);
+  unpack.end();
+  mine.set_state(state);
+}
+
 //! Trains on this rank together with the others.
 //! @tparam Number of weights, activations and messages.
 template <class Number, class Clock>
@@ -74,26 +109,10 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
   std::vector<layer<Number>> stages(static_cast<std::size_t>(here.size));
   layer<Number>& stage = stages[static_cast<std::size_t>(here.rank)] = mine.stage();
 
-  // A run that its launcher has started again goes on from the newest checkpoint of all ranks.
+  pp::checkpoint_place const files = checkpoints_of<Number>(here, chosen);
   trained result;
-  constexpr char const* elements = std::is_same_v<Number, float> ? "f32" : "bf16";
-  pp::checkpoint_place const files{chosen.checkpoint,
-                                   "rank-" + std::to_string(here.rank),
-                                   "nccl_pipeline, " + std::to_string(here.size) + " ranks, " +
-                                     std::to_string(chosen.microbatches) + " microbatches, " +
-                                     elements};
   if (!chosen.checkpoint.empty())
-    if (auto const newest =
-          pp::agree_on_checkpoint(line, files, here.rank, here.size, name, chosen.deadline)) {
-      result.began = static_cast<int>(*newest);
-      std::string const bytes = pp::load_checkpoint(files, *newest);
-      pp::state_unpacker unpack(bytes);
-      std::vector<float> state(3 * weights);
-      unpack(state);
-      unpack(result.losses);
-      unpack.end();
-      mine.set_state(state);
-    }
+    restore(result, mine, line, files, here, chosen, name);
 
   // Makes the communicators and connects all ranks. Nothing is set up later but the graph.
   pp::cuda::nccl_runner<std::vector<layer<Number>>, pp::basic_store<Clock>, Clock> runner(
@@ -104,7 +123,7 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
     {.gpu = gpu,
      .graph = chosen.graph,
      .deadline = chosen.deadline,
-     .elements = elements,
+     .elements = element_of<Number>,
      .name = name});
   bool const last = here.rank == here.size - 1;
   for (int step = result.began; step < chosen.steps; ++step) {

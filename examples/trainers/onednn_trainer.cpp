@@ -97,7 +97,6 @@ struct stage {
   }
   std::vector<float> const& weight() const { return weight_; }
   float loss = 0;
-
   memory view(float const* of) { return {matrix(rows), engine_, const_cast<float*>(of)}; }
   memory weights() { return {matrix(width), engine_, weight_.data()}; }
   template <class Primitive>
@@ -138,7 +137,6 @@ std::vector<float> train(int on, std::vector<float> const& data) {
     all.insert(all.end(), each->weight().begin(), each->weight().end());
   return all;
 }
-
 } // namespace
 
 int main() {
@@ -146,9 +144,7 @@ int main() {
   for (std::size_t i = 0; i < data.size(); ++i)
     data[i] = static_cast<float>(i % 13) / 13;
   auto const one = train(1, data), four = train(devices, data);
-  for (int step = 0; step < steps; ++step)
-    std::printf("step %d: loss %.4f\n", step + 1, four[static_cast<std::size_t>(step)]);
-  std::printf(
-    "%d devices have %s\n", devices, one == four ? "the bits of one" : "OTHER BITS than one");
+  auto const* const bits = one == four ? "the bits of one" : "OTHER BITS than one";
+  std::printf("loss %.4f to %.4f, %d devices have %s\n", four[0], four[steps - 1], devices, bits);
   return one == four && four[steps - 1] < four[0] / 2 ? 0 : 1;
 }

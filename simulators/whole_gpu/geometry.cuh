@@ -182,7 +182,7 @@ void visit_steps(Call const& c,
   for (int head = head_of(piece.part); head < head_of(piece.part + 1); ++head) {
     int const tile = piece.first / Shape::keys;
     auto const seen = at::detail::steps_seen<Shape>(c, sums.steps, piece.batch, head, tile);
-    for (int step = seen.begin; step < seen.end; ++step) {
+    for (int step = seen.end - 1; step >= seen.begin; --step) {
       auto const covered = at::detail::cover_of<Shape>(c, piece.batch, head, step, tile);
       if (covered != at::tile_cover::skip) {
         out.visits.push_back(
@@ -205,7 +205,7 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   auto const streams = static_cast<int>(c.batch * c.key_heads);
   int const count = tiles * streams * sums.parts; // as launch_backward
   for (int n = 0; n < count; ++n) {
-    auto const piece = at::detail::work_of_piece<Order, shape::keys>(p, sums, n);
+    auto const piece = at::detail::work_of_piece<shape::keys>(p, sums, n);
     auto const begin = static_cast<std::int64_t>(out.visits.size());
     visit_steps<shape>(call, sums, piece, out);
     auto const own = (piece.batch * static_cast<int>(c.key_heads) + piece.key_head) * tiles +

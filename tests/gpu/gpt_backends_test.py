@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -136,19 +137,51 @@ def check_checkpoints():
     """A run that goes on after step 2 writes the checkpoints of step 4 that it wrote the first time."""
     for backend, schedule, options, passes, files in [
             ("nccl", "1f1b", ["--clip", "1", "--post-validation"], {"passes": 2 * 2 * 2}, 2),
-            ("cuda", "zb-h1", ["--with", "vocabulary-2", "--graph"], {"passes": 2 * 2 * (4 + 3), "page": False}, 1)]:
+            ("cuda", "zb-h1", ["--with", "vocabulary-2", "--graph"], {"passes": 2 * 2 * (4 + 3), "page": False}, 2)]:
         with tempfile.TemporaryDirectory() as folder:
             reports, written = [], []
             for _ in range(2):
                 reports.append(train(backend, schedule, *options, "--steps", "4", "--checkpoint", folder, "--every", "2", **passes))
-                last = sorted(pathlib.Path(folder).glob("*.step-4"))
+                last = sorted(pathlib.Path(folder).glob("*.step-4.*"))
                 written.append([path.read_bytes() for path in last])
-                assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2"))) == files, last
+                assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2.*"))) == 2 * files, last  # each with an index
                 for path in last:
                     path.unlink()
             assert written[0] == written[1]
         assert "goes on after" not in reports[0] and "goes on after step 2\n" in reports[1], reports
         assert losses(reports[0])[-1:] == losses(reports[1])[-1:], reports
+
+
+def tensors(folder, step):
+    """All tensors of a checkpoint, whichever rank has them: {name: bytes}. Of those in boxes, the boxes in their order."""
+    found = {}
+    for path in sorted(pathlib.Path(folder).glob(f"*.step-{step}.safetensors")):
+        text = path.read_bytes()
+        start = 8 + struct.unpack("<Q", text[:8])[0]
+        for name, one in json.loads(text[8:start]).items():
+            if name != "__metadata__":
+                begin, end = one["data_offsets"]
+                found[name] = found.get(name, b"") + text[start + begin:start + end]
+    return found
+
+
+def check_other_cuts():
+    """What two ranks save, one device and other stages go on from, to the same bits; and another model does not."""
+    ways = [("nccl", ["--schedule", "1f1b"], {"passes": 2 * 2 * 2}), ("cuda", ["--schedule", "1f1b", "--devices", "1"], {"passes": 2 * 2}),
+            ("nccl", ["--schedule", "zb-h1"], {"passes": 2 * 2 * 3}), ("cuda", ["--schedule", "v-half"], {"passes": 2 * 4 * 3})]
+    common = ["--steps", "4", "--every", "2"]
+    with tempfile.TemporaryDirectory() as folder:
+        train(*ways[0][:1], ways[0][1][1], *common, "--checkpoint", folder, **ways[0][2])
+        expected = tensors(folder, 4)
+        assert "layers.0.mlp.up.value" in expected and "head.out.square" in expected, list(expected)
+        for backend, (_, schedule, *more), passes in ways[1:]:
+            for path in pathlib.Path(folder).glob("*.step-4.*"):
+                path.unlink()
+            report = train(backend, schedule, *more, *common, "--checkpoint", folder, **passes)
+            assert "goes on after step 2\n" in report, report
+            assert tensors(folder, 4) == expected, (backend, schedule)
+        other = run("--backend", "cuda", *SMALL, "--width", "128", "--heads", "2", "--schedule", "1f1b", *common, "--checkpoint", folder)
+        assert other.returncode != 0 and "width" in other.stderr, (other.stdout, other.stderr)
 
 
 def check_shards():
@@ -222,6 +255,7 @@ def check_refusals():
 check_refusals()
 check_reports()
 check_checkpoints()
+check_other_cuts()
 check_clipping()
 check_copies()
 check_exchange()

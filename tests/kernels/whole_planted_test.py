@@ -37,7 +37,7 @@ PIECES = (ATTENTION + "hopper/forward_block.cuh", "int const n = static_cast<int
 VALUES_IN_SHARED_MEMORY = (ATTENTION + "portable/backward_block.cuh", "holds_values = Dim != 64;", "holds_values = false;")
 HEADS = (ATTENTION + "work_order.hpp", "2 * streams <= multiprocessors || streams <= fit", "true || streams <= fit")
 KEY_HEADS = (ATTENTION + "work_order.hpp", "is_shared || streams <= fit", "true || is_shared || streams <= fit")
-GROUPS = (ATTENTION + "work_order.hpp", "(3 * multiprocessors + blocks - 1) / blocks", "multiprocessors / multiprocessors")
+GROUPS = (ATTENTION + "work_order.hpp", "? p.group() : full", "? 1 : 1")
 KEYS = (ATTENTION + "key_splits.hpp", "return static_cast<std::int32_t>(best);", "return static_cast<std::int32_t>(best > 0);")
 SEARCH = (ATTENTION + "hopper/forward_block.cuh", "if constexpr (band_mask<", "if constexpr (false && band_mask<")
 STEPS = (ATTENTION + "hopper/backward_copies.cuh", "if constexpr (band_mask<", "if constexpr (false && band_mask<")

@@ -5,8 +5,8 @@
 //! @brief A model on GPUs in training, with checkpoints between its steps.
 
 #include <pipe/cluster/checkpoint.hpp>
-#include <pipe/cluster/packed_state.hpp>
 #include <pipe/cluster/rank_layout.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
@@ -20,29 +20,35 @@
 #include "../adamw.hpp"
 #include "../text.hpp"
 #include "gpu_options.hpp"
+#include "named_state.hpp"
 
 namespace gpt {
 
-//! Where a process keeps its checkpoints. @param over what the run goes over, in words
+//! Where a process keeps its checkpoints, which another cut of the model may go on from.
 [[nodiscard]] inline pp::checkpoint_place checkpoints_in(gpu_options const& o,
-                                                         std::string const& over,
                                                          std::string const& owner,
                                                          pp::rank_layout const& layout,
                                                          text_to_learn const& text) {
-  auto const program = "gpt " + over + (o.numbers == operands::bf16 ? " in bf16" : "");
-  return {o.common.checkpoint, owner, about_run(program, o.common, text), layout};
+  char const* const program = o.numbers == operands::bf16 ? "gpt on GPUs in bf16" : "gpt on GPUs";
+  run_lines lines;
+  lines.add("sequences-of-step", layout.replicas * o.common.microbatches);
+  return {o.common.checkpoint,
+          owner,
+          about_parts(program, o.common, text).learning + lines.text(),
+          layout};
 }
 
 //! All that must be the same on all ranks.
-[[nodiscard]] inline std::string about_ranks(gpu_options const& o,
-                                             pp::checkpoint_place const& files) {
+[[nodiscard]] inline std::string
+about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_learn const& text) {
   // All members: one that is new does not compile before it has its place here.
   auto const& [common, numbers, graph, deadline] = o; // patience is a rank's own
   run_lines lines;
   lines.add("graph", graph ? "yes" : "no");
   lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
   lines.add("every", common.every);
-  return files.about + pp::lines_of(files.layout) + lines.text();
+  return about_run("gpt over NCCL", common, text) + files.about + pp::lines_of(files.layout) +
+         lines.text();
 }
 
 //! What has the stages of one process. Ranks that have theirs elsewhere make the same calls.
@@ -55,24 +61,24 @@ struct checkpointed_model {
   std::int64_t first = 0;     //!< the others are behind it
   std::int64_t done = 0;      //!< steps so far
 
-  //! Goes on from a checkpoint; without one, from the beginning.
-  void restore(std::optional<std::int64_t> newest) {
-    if (newest) {
+  //! Goes on from the checkpoint that is found; without one, from the beginning.
+  //! @param find the step of it: `find(tensors)` of those that are wanted here
+  template <class Find>
+  void restore(Find find) {
+    named_state const state(model, model.parts(), model.counts_steps());
+    if (std::optional<std::int64_t> const newest = find(state.all())) {
       first = done = *newest;
-      auto const state = pp::load_checkpoint(files, first);
-      pp::state_unpacker unpack(state);
-      model.exchange(unpack);
-      unpack.end();
+      (void)pp::load_tensors(files, first, state.all());
+      state.use(model);
     }
   }
 
   //! Goes on from the newest checkpoint, where no other process has a part in it.
   void restore_newest() {
-    auto const whole = pp::checkpoints_of(files);
-    if (!whole.empty()) {
-      pp::forget_checkpoints_after(files, whole.back());
-      restore(whole.back());
-    }
+    restore([&](auto const& wanted) -> std::optional<std::int64_t> {
+      auto const whole = pp::checkpoints_of(files, wanted);
+      return whole.empty() ? std::nullopt : std::optional(whole.back());
+    });
   }
   //! Whether there are steps left. @param tells where they begin, if not at the beginning
   [[nodiscard]] bool has_steps(bool tells) const {
@@ -95,10 +101,13 @@ struct checkpointed_model {
   //! Between steps, when the times of the last one have been read.
   void begin_step() {
     if (!files.folder.empty() && done > first && (done % every == 0 || done == steps)) {
-      pp::state_packer pack;
-      model.exchange(pack);
+      named_state const state(model, model.parts(), model.counts_steps());
       try {
-        pp::save_checkpoint(files, done, pack.bytes());
+        pp::checkpoint_place place = files;
+        for (auto const& each : state.in_files()) {
+          pp::save_tensors(place, done, each);
+          place.owner += "-more";
+        }
       } catch (std::runtime_error const& error) {
         if constexpr (requires { model.runner().fail(error.what()); }) { // on all ranks
           model.runner().fail(std::string("could not save its state: ") + error.what());

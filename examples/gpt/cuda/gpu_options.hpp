@@ -33,9 +33,8 @@ inline constexpr char const* gpu_usage =
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
   "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
-  "  --checkpoint       as below; over NCCL ranks go on from the newest that all have, in the "
-  "same\n"
-  "                     layout\n\n";
+  "  --checkpoint       as below, with either backend; ranks go on from the newest that has all\n"
+  "                     tensors of each, whoever has written them\n\n";
 
 struct gpu_options {
   options common;

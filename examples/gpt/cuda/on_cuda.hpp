@@ -220,7 +220,7 @@ int train_on_virtual_devices(gpu_options const& o,
                                                   .exchange = exchange_in(c)});
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
-    model, checkpoints_in(o, "on virtual devices", "devices", alone, text), c.every, c.steps};
+    model, checkpoints_in(o, "devices", alone, text), c.every, c.steps};
   if (!c.checkpoint.empty()) {
     training.restore_newest();
   }

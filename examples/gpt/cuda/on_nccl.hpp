@@ -102,8 +102,10 @@ struct rank_in_training : checkpointed_model<Model> {
   void
   agree(pp::rank_layout const& layout, int rank, std::string const& name, gpu_options const& o) {
     if (!this->files.folder.empty()) {
-      this->restore(
-        pp::agree_on_checkpoint(line, this->files, rank, pp::ranks_of(layout), name, o.deadline));
+      this->restore([&](auto const& wanted) {
+        return pp::agree_on_checkpoint(
+          line, this->files, wanted, rank, pp::ranks_of(layout), name, o.deadline);
+      });
     }
   }
 
@@ -361,7 +363,45 @@ bool compare_with_host(gpu_options const& o,
                                                                 int rank,
                                                                 pp::rank_layout const& layout,
                                                                 text_to_learn const& text) {
-  return checkpoints_in(o, "over NCCL", "rank-" + std::to_string(rank), layout, text);
+  return checkpoints_in(o, "rank-" + std::to_string(rank), layout, text);
+}
+
+//! Holds the first step of each size against the host, or one GPU that has all stages. Collective.
+template <class Clock>
+bool check_first_steps(gpu_options const& o,
+                       options const& all,
+                       text_to_learn const& text,
+                       std::vector<sized_table> const& sizes,
+                       place_in_run<Clock> const& here,
+                       sums_of_rank& sums) {
+  auto const& c = o.common;
+  std::mt19937_64 random(o.seed() + 1);
+  auto const pieces = random_batch(text.bytes, all.microbatches, c.size.sequence, random);
+  auto again = here;
+  again.how.graph = again.how.timed = false;
+  again.how.clip = nullptr;
+  again.over.name += "/one step";
+  auto one = again.template model<called_stage>(o, sizes.front());
+  std::vector<first_step> found;
+  for (auto const& now : sizes) {
+    if (sizes.size() > 1) {
+      one.use(now.table, now.lengths);
+    }
+    double const loss =
+      step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
+    found.push_back({loss, one.gradients()});
+    one.clear_gradients();
+  }
+  one.runner().close();
+  sums.close();
+  if (here.layout.shards > 1) {
+    return compare_with_host(o, sizes.front().table, pieces, again, found.front());
+  }
+  bool good = true;
+  for (std::size_t size = 0; size < sizes.size(); ++size) {
+    good = compare_with_one_gpu(o, sizes[size], size, pieces, again, found[size]) && good;
+  }
+  return good;
 }
 
 //! All of the run of one rank, from where it has its place. Collective.
@@ -406,33 +446,7 @@ int train_at_place(gpu_options const& o,
   };
   auto const check = [&] {
     model.runner().close();
-    std::mt19937_64 random(o.seed() + 1);
-    auto const pieces = random_batch(text.bytes, all.microbatches, c.size.sequence, random);
-    auto again = here;
-    again.how.graph = again.how.timed = false;
-    again.how.clip = nullptr;
-    again.over.name += "/one step";
-    auto one = again.template model<called_stage>(o, sizes.front());
-    std::vector<first_step> found;
-    for (auto const& now : sizes) {
-      if (sizes.size() > 1) {
-        one.use(now.table, now.lengths);
-      }
-      double const loss =
-        step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
-      found.push_back({loss, one.gradients()});
-      one.clear_gradients();
-    }
-    one.runner().close();
-    sums.close();
-    if (here.layout.shards > 1) {
-      return compare_with_host(o, table, pieces, again, found.front());
-    }
-    bool good = true;
-    for (std::size_t size = 0; size < sizes.size(); ++size) {
-      good = compare_with_one_gpu(o, sizes[size], size, pieces, again, found[size]) && good;
-    }
-    return good;
+    return check_first_steps(o, all, text, sizes, here, sums);
   };
   if (!here.reports(table)) { // one rank tells of the run
     all.tells = false;
@@ -460,7 +474,7 @@ int train_on_rank(gpu_options o,
   // Names in the store have the number of the start, so that no two starts mistake each other.
   std::string const name = "start " + std::to_string(started.restarts);
   agree_on_run(line,
-               about_ranks(o, checkpoints_over_nccl(o, started.rank, layout, text)),
+               about_ranks(o, checkpoints_over_nccl(o, started.rank, layout, text), text),
                started.rank,
                started.size,
                name + "/options",

@@ -146,6 +146,58 @@ adamw optimizer_of(options const& o) {
   return optimizer;
 }
 
+//! Where the checkpoints of a rank lie, and of which run they are.
+pp::checkpoint_place checkpoints_of(rank_run const& run) {
+  return {run.o.checkpoint,
+          "rank-" + std::to_string(run.rank),
+          about_state(run.o, run.chosen.layout.replicas, run.text),
+          run.chosen.layout};
+}
+
+//! Goes on from the newest checkpoint that all ranks have, where there is one.
+template <class Model>
+void resume(rank_run& run, Model& model, std::mt19937_64& random) {
+  // [snippet restore]
+  pp::checkpoint_place const files = checkpoints_of(run);
+  training_state state(model, random);
+  auto const newest = pp::agree_on_checkpoint(run.everyone,
+                                              files,
+                                              state.tensors,
+                                              run.rank,
+                                              pp::ranks_of(run.chosen.layout),
+                                              "attempt " + std::to_string(run.now.attempt),
+                                              run.chosen.deadline);
+  if (!newest) {
+    return;
+  }
+  run.first = *newest;
+  pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors);
+  state.use();
+  // [snippet restore]
+  if (run.rank == 0) {
+    std::printf("read %.0f kB, %.0f kB of them from files of other ranks\n",
+                1e-3 * static_cast<double>(bytes.read),
+                1e-3 * static_cast<double>(bytes.moved));
+    std::printf("goes on after step %lld\n", static_cast<long long>(*newest));
+    std::fflush(stdout);
+  }
+}
+
+//! Saves what a rank has after some steps.
+template <class Model>
+void save(rank_run const& run, Model& model, std::mt19937_64& random, std::int64_t steps) {
+  training_state const state(model, random);
+  try {
+    pp::save_tensors(checkpoints_of(run), steps, state.tensors);
+  } catch (std::runtime_error const& error) {
+    model.fail(std::string("could not save its state: ") + error.what());
+  }
+  if (run.rank == 0) {
+    std::printf("saved step %lld\n", static_cast<long long>(steps));
+    std::fflush(stdout);
+  }
+}
+
 //! All steps, with checkpoints between. Returns the gradients of the last one, as `gather` does,
 //! where they will be held against those of one process.
 //! @param before called with the number of each step
@@ -153,34 +205,11 @@ template <class Model, class Before>
 std::vector<float> train(rank_run& run, Model& model, Before before) {
   rank_options const& chosen = run.chosen;
   options const& o = run.o;
-  int const rank = run.rank;
-  int const ranks = pp::ranks_of(chosen.layout);
-  introduce(rank, ranks, run.pipeline_name());
+  introduce(run.rank, pp::ranks_of(chosen.layout), run.pipeline_name());
   std::mt19937_64 random(run.seed());
-  // [snippet restore]
-  pp::checkpoint_place const files{o.checkpoint,
-                                   "rank-" + std::to_string(rank),
-                                   about_state(o, chosen.layout.replicas, run.text),
-                                   chosen.layout};
   if (!o.checkpoint.empty()) {
-    training_state state(model, random);
-    auto const name = "attempt " + std::to_string(run.now.attempt);
-    auto const newest = pp::agree_on_checkpoint(
-      run.everyone, files, state.tensors, rank, ranks, name, chosen.deadline);
-    if (newest) {
-      run.first = *newest;
-      pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors);
-      state.use();
-      if (rank == 0) {
-        std::printf("read %.0f kB, %.0f kB of them from files of other ranks\n",
-                    1e-3 * static_cast<double>(bytes.read),
-                    1e-3 * static_cast<double>(bytes.moved));
-        std::printf("goes on after step %lld\n", static_cast<long long>(*newest));
-        std::fflush(stdout);
-      }
-    }
+    resume(run, model, random);
   }
-  // [snippet restore]
   using clock = std::chrono::steady_clock;
   auto const optimizer = optimizer_of(o);
   auto const replicas = chosen.layout.replicas;
@@ -213,16 +242,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
       }
     }
     if (!o.checkpoint.empty() && ((step + 1) % o.every == 0 || last)) {
-      training_state const state(model, random);
-      try {
-        pp::save_tensors(files, step + 1, state.tensors);
-      } catch (std::runtime_error const& error) {
-        model.fail(std::string("could not save its state: ") + error.what());
-      }
-      if (rank == 0) {
-        std::printf("saved step %lld\n", static_cast<long long>(step + 1));
-        std::fflush(stdout);
-      }
+      save(run, model, random, step + 1);
     }
   }
   return gradients;
@@ -279,6 +299,63 @@ exit_status train_and_hold(rank_run& run, Model& model, Before before, Report re
   });
 }
 
+//! Trains whole stages on one process: what ranks are held against.
+//! @param sizes of the iterations that take turns
+trained train_stages_alone(rank_run const& run,
+                           std::vector<sized_table> const& sizes,
+                           clipping const& how) {
+  options const& o = run.o;
+  pp::timetable_view const table = sizes.front().table;
+  bool const halves = table.over.extents.where == pp::placement::bidirectional;
+  auto const cut = [&](std::size_t at) {
+    return cut_whole(sizes[at].lengths).back_from_last(adds_from_last(table));
+  };
+  // The norm adds up stage by stage.
+  auto const stages =
+    o.clip != 0 ? cut_model(o.size, table.over.extents) : cut_layers(o.size.layers, 1);
+  single_device<float> device(o.size, stages, cut(0), run.seed(), halves);
+  std::int64_t taken = 0;
+  return train_alone(
+    o,
+    run.chosen.layout.replicas,
+    run.text,
+    device,
+    [&](std::int64_t step) {
+      if (sizes.size() > 1) {
+        device.set_cut(cut(size_of_step(step, o.steps, sizes.size())));
+      }
+    },
+    [&](std::int64_t step) {
+      if (o.clip != 0) {
+        taken = take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken);
+      } else {
+        device.update(how.optimizer, step);
+      }
+    });
+}
+
+//! What rank 0 tells of slots and memory. Collective.
+template <class Model>
+void report_memory(rank_run const& run, Model& model, pp::timetable_view table, std::size_t sizes) {
+  bool const leads = run.rank == 0;
+  if (leads && sizes > 1) {
+    std::printf("iterations of %zu sizes: %ld plans made, %ld times one was there\n",
+                sizes,
+                model.plans().made(),
+                model.plans().reused());
+  }
+  if (run.o.adapted == registry::adapter::offload && run.first < run.o.steps) {
+    auto const slots = model.slots();
+    if (leads) {
+      report_slots(run.o, slots);
+    }
+  }
+  auto const peaks = model.peak_bytes();
+  if (leads) {
+    report_kept(run.o, table, peaks);
+  }
+}
+
 //! Whole stages that stay on their ranks.
 //! @tparam Model `rank_model`, or with its optimizer
 template <class Model>
@@ -308,60 +385,19 @@ exit_status train_stages(rank_run& run) {
     }
   });
   model.finish();
-  bool const leads = run.rank == 0;
-  if (leads && sizes.size() > 1) {
-    std::printf("iterations of %zu sizes: %ld plans made, %ld times one was there\n",
-                sizes.size(),
-                model.plans().made(),
-                model.plans().reused());
-  }
-  if (o.adapted == registry::adapter::offload && run.first < o.steps) {
-    auto const slots = model.slots();
-    if (leads) {
-      report_slots(o, slots);
-    }
-  }
-  auto const peaks = model.peak_bytes();
-  if (leads) {
-    report_kept(o, table, peaks);
-  }
+  report_memory(run, model, table, sizes.size());
   if (!chosen.check && o.clip == 0) {
     return good;
   }
   auto weights = gather(model, learnt::weights, run.groups);
   if (o.clip != 0) {
     auto const found = model.clipping_done(hash_of(weights));
-    if (leads) {
+    if (run.rank == 0) {
       report_clipping(o, found, static_cast<std::size_t>(o.steps));
     }
   }
   return hold(run, {std::move(gradients), std::move(weights)}, [&] {
-    bool const halves = table.over.extents.where == pp::placement::bidirectional;
-    auto const cut = [&](std::size_t at) {
-      return cut_whole(sizes[at].lengths).back_from_last(adds_from_last(table));
-    };
-    // The norm adds up stage by stage.
-    auto const stages =
-      o.clip != 0 ? cut_model(o.size, table.over.extents) : cut_layers(o.size.layers, 1);
-    single_device<float> device(o.size, stages, cut(0), run.seed(), halves);
-    std::int64_t taken = 0;
-    return train_alone(
-      o,
-      chosen.layout.replicas,
-      run.text,
-      device,
-      [&](std::int64_t step) {
-        if (sizes.size() > 1) {
-          device.set_cut(cut(size_of_step(step, o.steps, sizes.size())));
-        }
-      },
-      [&](std::int64_t step) {
-        if (o.clip != 0) {
-          taken = take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken);
-        } else {
-          device.update(how.optimizer, step);
-        }
-      });
+    return train_stages_alone(run, sizes, how);
   });
 }
 

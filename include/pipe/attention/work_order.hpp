@@ -26,8 +26,10 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
   return static_cast<std::int32_t>((fit < 1 ? 1 : fit) * p.group());
 }
 
-//! Into how many parts the heads of a group are cut: so many that there are three blocks for each
-//! multiprocessor, as far as there are heads, and that all have as many heads.
+//! Into how many parts the heads of a group are cut: a head each where queries are at least half as
+//! many as keys, since heads that follow each other make blocks wait for dQ; else so many that
+//! there are three blocks for each multiprocessor, as far as there are heads, and that all have as
+//! many heads.
 //! @param keys of a tile
 [[nodiscard]] constexpr std::int32_t
 parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
@@ -35,7 +37,8 @@ parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
   if (blocks == 0) {
     return 1;
   }
-  auto const wanted = (3 * multiprocessors + blocks - 1) / blocks;
+  auto const full = (3 * multiprocessors + blocks - 1) / blocks;
+  auto const wanted = 2 * p.query_length >= p.key_length ? p.group() : full;
   for (auto parts = wanted; parts < p.group(); ++parts) {
     if (p.group() % parts == 0) {
       return static_cast<std::int32_t>(parts);

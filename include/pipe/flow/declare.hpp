@@ -342,7 +342,6 @@ private:
         result.products[products++] = static_cast<kind_links::number>(one.of);
       }
     }
-    flow_.most_waits = std::max(flow_.most_waits, count);
   }
 
   constexpr void check_ends(flow_rules const& rules) const {

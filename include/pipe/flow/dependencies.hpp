@@ -36,24 +36,22 @@ namespace detail {
 //! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
 [[nodiscard]] constexpr product_reader
 reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexcept {
+  bool const across = names_chunks(over);
+  int const stage_count = stages(over.extents);
   for (int const product : links_of(over, maker).products) {
     if (product == kind_links::none)
       break;
     int const step = to_readers(over.edges, over.declared->reader_step[product]);
-    int const count = neighbours(over, maker, step);
+    int const* const first = first_neighbour(over.edges, stage_count, maker.stage, step);
+    int const count = across ? neighbours_across(over, maker, step) : first[1] - first[0];
     if (number < count)
-      return {product, neighbour(over, maker, step, number).stage, number};
+      return {product,
+              across ? neighbour_across(over, maker, step, number).stage
+                     : neighbour(over, maker.stage, step, number).stage,
+              number};
     number -= count;
   }
   return {};
-}
-//! The stage that reads in a chain, or `kind_links::none`.
-[[nodiscard]] constexpr int reader_in_chain(pipeline_view const& over, pass const& maker) noexcept {
-  int const product = links_of(over, maker).products[0];
-  if (product == kind_links::none)
-    return kind_links::none;
-  int const reader = maker.stage + over.declared->reader_step[product];
-  return reader >= 0 && reader < stages(over.extents) ? reader : kind_links::none;
 }
 } // namespace detail
 
@@ -62,20 +60,15 @@ reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexce
 reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   if (over.edges != nullptr)
     return detail::reader_in_graph(over, maker, number);
-  int const reader = number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
-  return reader == kind_links::none ? product_reader{}
-                                    : product_reader{links_of(over, maker).products[0], reader, 0};
+  int const product = links_of(over, maker).products[0];
+  if (number != 0 || product == kind_links::none)
+    return {};
+  int const reader = maker.stage + over.declared->reader_step[product];
+  return reader >= 0 && reader < stages(over.extents) ? product_reader{product, reader, 0}
+                                                      : product_reader{};
 }
 
 namespace detail {
-
-//! Stage of the reader of an output, or `kind_links::none`.
-[[nodiscard]] constexpr int
-reader_stage(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  if (over.edges != nullptr)
-    return reader_in_graph(over, maker, number).stage;
-  return number == 0 ? reader_in_chain(over, maker) : kind_links::none;
-}
 
 //! True where another reader before the `number`-th gets the same on the same device.
 [[nodiscard]] constexpr bool
@@ -84,7 +77,7 @@ is_sent_before(pipeline_view const& over, pass const& maker, int number, int to)
   if (over.declared->data[reader.product].instance == per::reader)
     return false;
   for (int before = number - reader.number; before < number; ++before)
-    if (device_of(over, reader_stage(over, maker, before), maker.microbatch) == to)
+    if (device_of(over, reader_of(over, maker, before).stage, maker.microbatch) == to)
       return true;
   return false;
 }
@@ -96,7 +89,7 @@ is_sent_before(pipeline_view const& over, pass const& maker, int number, int to)
 //! reader there gets the same.
 [[nodiscard]] constexpr int
 receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  int const reader = detail::reader_stage(over, maker, number);
+  int const reader = reader_of(over, maker, number).stage;
   if (reader == kind_links::none)
     return kind_links::none;
   int const to = device_of(over, reader, maker.microbatch);
@@ -117,6 +110,13 @@ namespace detail {
   return true;
 }
 
+//! What a pass waits for: a line, for a unit.
+struct dependency {
+  int line = 0;
+  int stage = 0; //!< of the line
+  int unit = 0;
+};
+
 //! The passes that a pass waits for: makers of what it reads, on other stages and on its own, and
 //! the pass of the chunk before or after it.
 //!
@@ -129,7 +129,8 @@ public:
   //! @pre contains(over, what); the tables of the pipeline outlive this. @complexity O(1)
   constexpr dependency_list(pipeline_view const& over, pass const& what) noexcept
       : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)),
-        unit_count_(units(over)), stage_count_(stages(over.extents)) {
+        stage_count_(stages(over.extents)),
+        way_(route_of(over.extents, what.microbatch) * over.declared->rows) {
     inputs_ = links_.input == kind_links::none ? 0 : neighbours(over, what, links_.input_step);
     while (own_ < kind_links::most_own && links_.own[own_] != kind_links::none)
       ++own_;
@@ -138,35 +139,37 @@ public:
     if (links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch))
       ++count;
   }
-  //! The `pass_index` of one of them. @pre 0 <= number < count
-  [[nodiscard]] constexpr int index(int number) const noexcept {
+  //! One of them. @pre 0 <= number < count
+  [[nodiscard]] constexpr dependency operator[](int number) const noexcept {
     int const behind = number - inputs_;
     if (behind < 0) {
       stage_neighbour const from = neighbour(over_, what_, links_.input_step, number);
-      return at(links_.input, from.stage) + unit_ + from.chunk - what_.chunk;
+      return at(links_.input, from.stage, unit_ + from.chunk - what_.chunk);
     }
-    return behind < own_ ? at(links_.own[behind], what_.stage) + unit_
-                         : at(links_.made[0], what_.stage) + unit_ + links_.chunk_step;
+    return behind < own_ ? at(links_.own[behind], what_.stage, unit_)
+                         : at(links_.made[0], what_.stage, unit_ + links_.chunk_step);
+  }
+  //! The `pass_index` of one of them. @pre 0 <= number < count
+  [[nodiscard]] constexpr int index(int number) const noexcept {
+    dependency const found = (*this)[number];
+    return (found.line - way_ * stage_count_) * units(over_) + found.unit;
   }
   //! The stage of one of them. @pre 0 <= number < count
-  [[nodiscard]] constexpr int stage(int number) const noexcept {
-    return number < inputs_ ? neighbour(over_, what_, links_.input_step, number).stage
-                            : what_.stage;
-  }
+  [[nodiscard]] constexpr int stage(int number) const noexcept { return (*this)[number].stage; }
 
   int count; //!< how many there are
 
 private:
-  [[nodiscard]] constexpr int at(int row, int stage) const noexcept {
-    return (row * stage_count_ + stage) * unit_count_;
+  [[nodiscard]] constexpr dependency at(int row, int stage, int unit) const noexcept {
+    return {(way_ + row) * stage_count_ + stage, stage, unit};
   }
 
   pipeline_view over_;
   pass what_;
   kind_links const& links_;
   int unit_;
-  int unit_count_;
   int stage_count_;
+  int way_; // the first row of its route
   int inputs_ = 0;
   int own_ = 0;
 };

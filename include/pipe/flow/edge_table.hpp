@@ -24,7 +24,7 @@ using stage_side = std::vector<std::vector<stage_neighbour>>;
                               " to stage " + std::to_string(edge.to) + " " + why);
 }
 
-//! For each stage, 1 where it is frozen.
+//! For each stage, `only_forward` where it is frozen.
 //! @throws std::invalid_argument for a stage that is none, groups, and where nothing is trained.
 [[nodiscard]] inline std::vector<int>
 forward_only(int stage_count, std::span<stage_group const> groups, std::span<int const> frozen) {
@@ -33,7 +33,7 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
     if (stage < 0 || stage >= stage_count)
       throw std::invalid_argument("frozen stages: there is no stage " + std::to_string(stage) +
                                   "; stages are 0 to " + std::to_string(stage_count - 1));
-    result[static_cast<std::size_t>(stage)] = 1;
+    result[static_cast<std::size_t>(stage)] = only_forward;
   }
   if (!frozen.empty() && !groups.empty())
     throw std::invalid_argument(
@@ -45,7 +45,7 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
 }
 
 //! Finds who takes a gradient from each stage, and which frozen stages only go forward.
-//! @param still for each stage, 1 where it is frozen
+//! @param still for each stage, not 0 where it is frozen
 inline void find_takers(std::vector<int>& still,
                         stage_side const& before,
                         stage_side& after,
@@ -185,6 +185,9 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
   find_takers(still, before_all, after_all, takers_all);
   bool const names_chunks = std::any_of(
     edges.begin(), edges.end(), [](stage_edge const& edge) { return code_of(edge.unit) != 0; });
+  for (std::size_t stage = 0; stage < still.size(); ++stage)
+    still[stage] |=
+      (before_all[stage].empty() ? 0 : has_before) | (after_all[stage].empty() ? 0 : has_after);
   still.push_back(0);
   std::vector<int> table{(names_chunks ? -1 : 1) *
                          widest_side(before_all, after_all, beside_all, chunks)};

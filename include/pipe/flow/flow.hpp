@@ -206,7 +206,6 @@ struct flow {
   bool reads_in_groups = false; //!< a kind reads what the stages of its group make
   bool reads_beside = false;    //!< a kind of another engine than compute reads of other stages
   bool scatters = false;        //!< gradients of weights that are gathered are scattered
-  int most_waits = 0;           //!< the most passes of its own stage that a pass waits for
   bool has_needs = false;       //!< a kind needs what another keeps there for several units
   //! Whether a unit may have every wanted row made once and still be wrong, so that its kinds must
   //! be looked at together (a copy out of what was not meant to leave).

@@ -37,14 +37,6 @@ namespace detail {
   return declared;
 }
 
-//! The time of a message from one device to another.
-//! @param links [P x P], times from the device of a row to that of a column; null: all take
-//! `latency`
-[[nodiscard]] constexpr double
-message_time(double const* links, int devices, double latency, int from, int to) noexcept {
-  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
-}
-
 //! How many stages are before (step -1), after (step +1) or `beside` a stage.
 [[nodiscard]] constexpr int neighbours(pipeline_view const& over, int stage, int step) noexcept {
   return neighbours(over.edges, stages(over.extents), stage, step);
@@ -100,15 +92,6 @@ struct pipeline {
                         over.edges + detail::table_size(over.edges, stages(over.extents)));
   return result;
 }
-
-//! @brief Times from pass to pass where one of the two stages is of a group; negative: those of
-//! messages.
-struct group_times {
-  double broadcast = -1; //!< from the end of a pass to each stage of a group
-  double reduce = -1;    //!< from the end of the last stage of a group to who reads them
-
-  friend constexpr bool operator==(group_times const&, group_times const&) = default;
-};
 
 //! @brief The device that holds `stage` for `microbatch`.
 [[nodiscard]] constexpr int
@@ -238,7 +221,8 @@ namespace detail {
 //! @brief True for a stage without weights to train that has none before it: it has only forward
 //! passes, which keep nothing, and takes no gradient.
 [[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
-  return over.edges != nullptr && *first_neighbour(over.edges, stages(over.extents), stage, 0) != 0;
+  return over.edges != nullptr &&
+         (*first_neighbour(over.edges, stages(over.extents), stage, 0) & only_forward) != 0;
 }
 //! Whether passes of a kind are wanted on a stage at all.
 [[nodiscard]] constexpr bool
@@ -268,21 +252,18 @@ is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
 
 namespace detail {
 
-//! The time from the end of a pass of one stage to the start of one of another that reads
-//! what it made.
-//! @param message from the device of the one to that of the other: 0 where they are the same
-[[nodiscard]] constexpr double transfer_time(
-  pipeline_view const& over, group_times const& groups, double message, int from, int to) noexcept {
-  double const together = in_group(over, from) ? groups.reduce
-                          : in_group(over, to) ? groups.broadcast
-                                               : -1;
-  return together >= 0 ? together : message;
+//! Where a pass of a graph stands: `has_before` + `has_after`. By themselves, as
+//! `neighbours_across`.
+[[nodiscard, gnu::noinline]] constexpr int position_across(pipeline_view const& over,
+                                                           pass const& what) noexcept {
+  return (neighbours_across(over, what, -1) > 0 ? has_before : 0) +
+         (neighbours_across(over, what, 1) > 0 ? has_after : 0);
 }
-
-//! Whether a unit of a graph is before another. By itself, so that what chains do stays small
-//! enough to be inlined.
-[[nodiscard]] constexpr bool is_read(pipeline_view const& over, pass const& what) noexcept {
-  return neighbours(over, what, 1) > 0;
+[[nodiscard, gnu::noinline]] constexpr int position_in_graph(pipeline_view const& over,
+                                                             pass const& what) noexcept {
+  return names_chunks(over) ? position_across(over, what)
+                            : *first_neighbour(over.edges, stages(over.extents), what.stage, 0) &
+                                (has_before | has_after);
 }
 
 //! The device of a line.
@@ -300,9 +281,11 @@ namespace detail {
 //! @brief The links of a pass: lines that it waits for and makes.
 [[nodiscard]] constexpr kind_links const& links_of(pipeline_view const& over,
                                                    pass const& what) noexcept {
-  bool const has_after =
-    over.edges == nullptr ? what.stage + 1 < stages(over.extents) : detail::is_read(over, what);
-  return over.declared->links[index_of(what.kind)][has_after ? 1 : 0];
+  int const after = over.edges != nullptr
+                      ? detail::position_in_graph(over, what) / detail::has_after
+                    : what.stage + 1 < stages(over.extents) ? 1
+                                                            : 0;
+  return over.declared->links[index_of(what.kind)][after];
 }
 
 //! @brief Lines: rows of the flow, by stages, by routes.

@@ -57,10 +57,14 @@ struct stage_neighbour {
   int chunk = 0;  //!< which of its chunks; of an edge of `edge_table`, from there: its code
 };
 
+//! Marks of a stage in a table of edges: stages before and after it, as edges of the same chunk say
+//! it, and whether it only goes forward.
+enum stage_mark : std::uint8_t { has_before = 1, has_after = 2, only_forward = 4 };
+
 //! Where the neighbours of a stage begin in a table of edges: 1 + 5 (S + 1) + 2 n numbers. The
 //! first is the most stages that read of one, below zero where edges lead to other chunks; then,
 //! for every step from `beside` down to `takers`, where each stage's neighbours begin, in place of
-//! step 0 whether a stage only goes forward; then stage and number of every neighbour; then, where
+//! step 0 the `stage_mark`s of each stage; then stage and number of every neighbour; then, where
 //! edges lead to other chunks, how many chunks on each neighbour is, or `all_chunks`.
 [[nodiscard]] constexpr int const*
 first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept {

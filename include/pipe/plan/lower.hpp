@@ -115,15 +115,15 @@ inline void check_completed(timetable_view table, bool tied) {
           goes_forward_only(table.over, stage) ||
           complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
         return;
-      std::string const number = std::to_string(stage);
       throw std::invalid_argument(
         tied
           ? "plan: tied weights need a pass that completes the gradients of each end, but none "
             "completes those of stage " +
-              number + "; leave tied_bytes out, and add up both gradients after the iteration"
+              std::to_string(stage) +
+              "; leave tied_bytes out, and add up both gradients after the iteration"
           : "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
             "no pass completes those of stage " +
-              number + "; leave it out, and add up totals after the iteration");
+              std::to_string(stage) + "; leave it out, and add up totals after the iteration");
     });
 }
 
@@ -310,11 +310,9 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.evaluates = evaluates;
   result.validation = evaluates ? step_validation::at_once : options.validation;
   pipeline_view const over = result.over;
-  shape const& extents = over.extents;
-  bool const has_hooks = hooks.tied_bytes + hooks.totals_bytes > 0;
-  auto const devices = static_cast<std::size_t>(extents.devices);
+  auto const devices = static_cast<std::size_t>(over.extents.devices);
   result.layouts.resize(devices * slot_classes);
-  placed_programs programs = place_programs(events, extents.devices);
+  placed_programs programs = place_programs(events, over.extents.devices);
   result.items.reserve(programs.items.size());
   device_writer writer{table, events, programs};
   lowering_space space;
@@ -335,7 +333,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
                           evaluates,
                           held.data(),
                           static_cast<int>(before),
-                          has_hooks,
+                          hooks.tied_bytes + hooks.totals_bytes > 0,
                           {result.further.data() + further, static_cast<int>(further)},
                           readers.empty() ? nullptr : readers.data()};
     lowered_device const made_device =
@@ -423,8 +421,7 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
     throw std::invalid_argument(
       "plan: an evaluation has no visits in which sharded weights are gathered; evaluate with a "
       "plan of the schedule that with_sharded_weights adapts, on stages that hold whole weights, "
-      "or "
-      "train with a plan of the whole timetable and leave its gradients alone");
+      "or train with a plan of the whole timetable and leave its gradients alone");
   std::vector<int> order;
   for (int const entry : detail::global_order(table))
     if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)

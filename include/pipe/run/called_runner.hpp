@@ -55,8 +55,7 @@ class called_runner {
 public:
   //! @brief As thread_runner's, but for threads.
   called_runner(plan work, Stages& stages, called options = {})
-      : stages_(&stages),
-        board_(check_and_count(work, stages), {options.deadline, options.guarded}),
+      : stages_(&stages), board_(work.over.extents.devices, {options.deadline, options.guarded}),
         hands_(static_cast<std::size_t>(board_.devices)) {
     put(std::move(work), 0);
   }
@@ -64,16 +63,10 @@ public:
   called_runner& operator=(called_runner const&) = delete;
 
   //! @brief As `thread_runner::add`. @throws std::logic_error in a step.
-  plan_number add(plan work) {
-    detail::check_addition(board_.plans.front()->view, work);
-    detail::check_stages(work, *stages_);
-    return put(std::move(work), board_.plans.size());
-  }
+  plan_number add(plan work) { return put(std::move(work), board_.plans.size()); }
   //! @brief As `thread_runner::replace`. @throws std::logic_error in a step.
   plan_number replace(plan_number which, plan work) {
     detail::check_number(which, board_.plans.size());
-    detail::check_addition(board_.plans.front()->view, work);
-    detail::check_stages(work, *stages_);
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
   //! @brief As `thread_runner::reserve`. @throws std::logic_error in a step.
@@ -190,12 +183,11 @@ private:
     std::atomic<bool> ended = false;
   };
 
-  static int check_and_count(plan const& work, Stages& stages) {
-    detail::check_stages(work, stages);
-    return work.over.extents.devices;
-  }
   plan_number put(plan work, std::size_t at) {
     refuse_in_step();
+    if (!board_.plans.empty())
+      detail::check_addition(board_.plans.front()->view, work);
+    detail::check_stages(work, *stages_);
     board_.put(std::move(work), at);
     touch();
     return {static_cast<int>(at)};

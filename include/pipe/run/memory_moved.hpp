@@ -22,9 +22,9 @@ void tell_moved(Stages& stages, plan_view const& work, int device) {
     if (microbatch_on(work.over, stage, device) >= 0)
       (void)visit_stage(stages, stage, [&]<class Stage>(Stage& one) {
         if constexpr (can_follow_memory<Stage>) {
-          context where{.device = device, .stage = stage};
-          where.extents = work.over.extents;
-          where.edges = work.over.edges;
+          context where;
+          where.device = device;
+          where.stage = stage;
           one.memory_moved(where);
         }
       });

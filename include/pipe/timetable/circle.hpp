@@ -43,12 +43,11 @@ struct stuck_pass {
          ++entry) {
       pass const& what = table.passes[entry];
       dependency_list const needed = dependencies(over, what);
-      int const way = route_of(over.extents, what.microbatch) * over.declared->rows;
       for (int k = 0; k < needed.count; ++k) {
-        int const line = needed.index(k) / units(over) + way * stages(over.extents);
-        place_code const at = entered.map().places[line][needed.index(k) % units(over)];
-        int const to =
-          entered.map().holders[line] + static_cast<int>(at >> place_bits) * over.extents.devices;
+        dependency const from = needed[k];
+        place_code const at = entered.map().places[from.line][from.unit];
+        int const to = entered.map().holders[from.line] +
+                       static_cast<int>(at >> place_bits) * over.extents.devices;
         int const other = table.offsets[to] + static_cast<int>(at & entry_mask) - 1;
         if (at != 0 && !(table.starts[other] >= 0))
           result[static_cast<std::size_t>(row)].push_back({entry, row, other, to});

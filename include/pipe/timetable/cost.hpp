@@ -10,6 +10,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training_kinds.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -44,62 +44,16 @@ struct place_map {
   place_code* const* places; //!< [lines] of [units]
 };
 
-//! A line whose maker a pass waits for in another row, in its own unit, or `nothing_before`. A pass
-//! that waits for one that stands after it in its own row waits for ever.
+//! Where stages are a chain and devices have one row each: a line whose maker a pass waits for in
+//! another row, in its own unit, or `nothing_before`. A pass that waits for one that stands after
+//! it in its own row waits for ever.
 using input_line = std::int32_t;
 
 //! One row of a timetable without times.
 struct place_row {
   pass const* passes;
-  input_line* inputs; //!< what each pass waits for on another device
-  //! [count][most_waits], what each waits for on other engines, `nothing_before` after the last;
-  //! null where there is one engine.
-  input_line* others;
+  input_line* inputs; //!< where the pipeline is_plain, what each pass waits for on another device
   entry_number count;
-};
-
-//! An instance that a pass reads of another stage, or the chunk that it follows on its own.
-struct graph_input {
-  input_line line;
-  int stage;
-  int unit;
-  bool own = false;
-};
-
-//! Where stages are no chain: the lines of which a pass reads of other stages. Where a device has
-//! several engines, any of them may have run the chunk that a pass follows: its line, too.
-class graph_inputs {
-public:
-  constexpr graph_inputs(pipeline_view const& over, pass const& what) noexcept
-      : over_(over), what_(what), links_(links_of(over, what)) {
-    if (over.edges != nullptr && links_.input != kind_links::none)
-      read_ = neighbours(over, what, links_.input_step);
-    count = read_;
-    if (int const chunk = what.chunk + links_.chunk_step; over.declared->engines > 1)
-      count += links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch);
-  }
-  //! One of them, with the unit that is read. @param unit that of the pass
-  [[nodiscard]] constexpr graph_input at(int number, int unit) const noexcept {
-    int const first = route_of(over_.extents, what_.microbatch) * over_.declared->rows;
-    int const stage_count = stages(over_.extents);
-    if (number == read_)
-      return {(first + links_.made[0]) * stage_count + what_.stage,
-              what_.stage,
-              unit + links_.chunk_step,
-              true};
-    stage_neighbour const from = neighbour(over_, what_, links_.input_step, number);
-    return {(first + links_.input) * stage_count + from.stage,
-            from.stage,
-            unit + from.chunk - what_.chunk};
-  }
-
-  int count = 0;
-
-private:
-  pipeline_view const& over_;
-  pass const& what_;
-  kind_links const& links_;
-  int read_ = 0; // of other stages
 };
 
 //! The errors of rows by themselves.
@@ -204,9 +158,8 @@ struct entry_place {
 place_beyond_chains(pipeline_view const& over, pass const& what, entry_place in_chain) noexcept {
   entry_place found = in_chain;
   if (found.known && over.edges != nullptr) {
-    found.where =
-      (neighbours(over, what, -1) > 0 ? 1 : 0) + (neighbours(over, what, 1) > 0 ? 2 : 0);
     found.known = contains(over, what);
+    found.where = found.known ? position_in_graph(over, what) : 0;
     found.still = goes_forward_only(over, what.stage);
   }
   if (found.known && over.first_units != nullptr) {
@@ -242,7 +195,6 @@ struct row_entrance {
   int number;                   //!< of the row
   place_code* const* places_of; //!< those of the map, to write
   input_line* inputs;           //!< those of the row, to write
-  input_line* others;           //!< likewise
   int const* holders;           // copies, since what is written might change the others
   shape extents;
   int device, last_stage, one_way;
@@ -251,7 +203,7 @@ struct row_entrance {
 
   constexpr row_entrance(place_map const& into, entry_rules const& by, place_row const& of, int at)
       : map(into), rules(by), row(of), number(at), places_of(into.places), inputs(of.inputs),
-        others(of.others), holders(into.holders), extents(into.over.extents),
+        holders(into.holders), extents(into.over.extents),
         device(Plain ? at : at % extents.devices), last_stage(stages(extents) - 1),
         one_way(into.over.declared->rows * (last_stage + 1)), one_route(routes(extents) == 1),
         here(Plain ? 1 : (static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
@@ -269,7 +221,7 @@ struct row_entrance {
       return place_beyond_chains(map.over, what, place);
   }
 
-  //! Finds what an entry waits for.
+  //! Finds what an entry waits for. @pre Plain
   //! @param base the line of row 0 of the flow on its stage
   constexpr void find_waits(entry_number i,
                             entry_links const& links,
@@ -285,18 +237,10 @@ struct row_entrance {
       if (holders[line] != device || places_of[line][unit] - here >= behind)
         input = line;
     }
-    auto const most_waits = static_cast<entry_number>(Plain ? 0 : map.over.declared->most_waits);
-    entry_number waits = 0; // for passes of other engines
-    for (int k = 0; k < kind_links::most_own && links.own[k] != entry_links::none; ++k) {
-      int const line = base + links.own[k];
-      if (places_of[line][unit] - here < behind)
-        continue;
-      if (!Plain && others != nullptr)
-        others[i * most_waits + waits++] = line;
-      else
+    for (int k = 0; k < kind_links::most_own && links.own[k] != entry_links::none; ++k)
+      if (int const line = base + links.own[k]; places_of[line][unit] - here >= behind)
         input = line;
-    }
-    if (links.chunk_step != 0 && (Plain || others == nullptr)) {
+    if (links.chunk_step != 0) {
       int const beside = what.chunk + links.chunk_step;
       int const line = base + links.made;
       if (beside >= 0 && beside < place.count &&
@@ -333,12 +277,6 @@ template <bool Plain>
 constexpr row_findings enter_row(row_entrance<Plain> const into) {
   row_findings found{};
   place_row const& row = into.row;
-  pipeline_view const& over = into.map.over;
-  if constexpr (!Plain)
-    for (int k = 0;
-         into.others != nullptr && k < static_cast<int>(row.count) * over.declared->most_waits;
-         ++k)
-      into.others[k] = nothing_before;
   int entered = 0;
   for (entry_number i = 0; i < row.count; ++i) {
     pass const what = row.passes[i];
@@ -346,7 +284,7 @@ constexpr row_findings enter_row(row_entrance<Plain> const into) {
     entry_links const& links =
       into.rules.of[place.known ? static_cast<int>(what.kind) : 0][place.where];
     if (!place.known || what.chunk >= place.count || links.made == entry_links::none ||
-        (place.still && !is_wanted(over, what.kind, what.stage))) {
+        (place.still && !is_wanted(into.map.over, what.kind, what.stage))) {
       into.inputs[i] = nothing_before;
       if (found.first)
         found.first = {rule::unknown_pass, into.device, static_cast<int>(i), what, {}};
@@ -355,7 +293,8 @@ constexpr row_findings enter_row(row_entrance<Plain> const into) {
     int const base = into.one_route
                        ? what.stage
                        : what.stage + route_of(into.extents, what.microbatch) * into.one_way;
-    into.find_waits(i, links, base, place, what);
+    if constexpr (Plain)
+      into.find_waits(i, links, base, place, what);
     int const taken = into.enter(i, links, base, place, what, entered);
     if (taken != entry_links::none && found.first)
       found.first = misplaced(into.map, row, into.number, i, taken / (into.last_stage + 1));
@@ -395,9 +334,6 @@ public:
   constexpr entered_rows(pipeline_view const& over, pass const* passes, int const* offsets)
       : holders_(lines(over)), cells_(std::int64_t{lines(over)} * units(over), 0),
         lines_(lines(over)), inputs_(offsets[row_count(over)]),
-        others_(over.declared->engines > 1
-                  ? std::int64_t{offsets[row_count(over)]} * over.declared->most_waits
-                  : 0),
         rows_(row_count(over)), map_{over, holders_, lines_} {
     entry_rules rules(over, 0);
     bool const plain = is_plain(over);
@@ -407,12 +343,8 @@ public:
     }
     for (int row = 0; row < row_count(over); ++row) {
       int const first = offsets[row];
-      input_line* const others =
-        over.declared->engines > 1 ? others_ + first * over.declared->most_waits : nullptr;
-      place_row const& entries = rows_[row] = {passes + first,
-                                               inputs_ + first,
-                                               others,
-                                               static_cast<entry_number>(offsets[row + 1] - first)};
+      place_row const& entries = rows_[row] = {
+        passes + first, inputs_ + first, static_cast<entry_number>(offsets[row + 1] - first)};
       if (row > 0 && row % over.extents.devices == 0)
         rules = entry_rules(over, row / over.extents.devices);
       found_.add(plain ? enter_row(row_entrance<true>(map_, rules, entries, row))
@@ -429,7 +361,6 @@ private:
   owned<place_code> cells_;
   owned<place_code*> lines_;
   owned<input_line> inputs_;
-  owned<input_line> others_;
   owned<place_row> rows_;
   place_map map_;
   row_findings found_;

@@ -107,6 +107,17 @@ template <class Schedule>
   return pipeline_of(plan, extents);
 }
 
+//! Orders the passes of all devices, whichever of both a schedule does.
+template <class Schedule, cost_model Cost>
+constexpr void
+order_all(Schedule const& plan, shape const& extents, Cost const& cost, row_writer* rows) {
+  if constexpr (closed_form_schedule<Schedule>)
+    for (int device = 0; device < extents.devices; ++device)
+      plan.order(extents, device, rows[device]);
+  else
+    plan.generate(extents, cost, rows);
+}
+
 //! Memory for the rows of a program. No template, so that it is compiled once.
 struct growing_room {
   device_orders& orders;

@@ -5,6 +5,7 @@
 //! @brief Times of passes in a given order. Header for pipelining::simulate.
 
 #include <pipe/flow/array_of.hpp>
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
@@ -124,6 +125,18 @@ struct message_times {
   [[nodiscard]] constexpr double between(int devices, int from, int to) const noexcept {
     return message_time(links, devices, latency, from, to);
   }
+  //! The time from the end of what a pass waits for to the pass. @param row, stage of the pass
+  [[nodiscard]] constexpr double
+  to(place_map const& map, dependency const& from, int row, int stage) const noexcept {
+    int const devices = map.over.extents.devices;
+    return from.stage == stage
+             ? 0
+             : transfer_time(map.over,
+                             groups,
+                             between(devices, map.holders[from.line], row % devices),
+                             from.stage,
+                             stage);
+  }
 };
 
 //! The state of a simulation.
@@ -157,7 +170,7 @@ struct simulation {
 //! When what an entry waits for on a line has ended, or `never`: then its row is told what it waits
 //! for.
 [[nodiscard]] constexpr double
-ended_on(simulation& state, int row, entry_number entry, input_line line, int unit) noexcept {
+ended_on(simulation& state, int row, entry_number entry, int line, int unit) noexcept {
   int const devices = state.map.over.extents.devices;
   place_code const at = state.map.places[line][unit];
   int const holder = state.map.holders[line];
@@ -173,36 +186,18 @@ ended_on(simulation& state, int row, entry_number entry, input_line line, int un
   return state.end_of(source, wanted);
 }
 
-//! When what an entry waits for on other engines of its device, and of several stages, is there, or
-//! `never`.
-[[nodiscard]] constexpr double
-ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept {
-  place_row const& of = state.rows[row];
-  double latest = 0;
-  pipeline_view const& over = state.map.over;
-  auto const most_waits = static_cast<entry_number>(over.declared->most_waits);
-  for (entry_number k = 0; of.others != nullptr && k < most_waits && latest != never; ++k) {
-    input_line const line = of.others[entry * most_waits + k];
-    if (line == nothing_before)
-      break;
-    double const ended = ended_on(state, row, entry, line, unit);
-    latest = ended == never || ended > latest ? ended : latest;
-  }
-  pass const& what = of.passes[entry];
-  graph_inputs const inputs(over, what);
+//! When all that an entry waits for is there, or `never`.
+[[nodiscard]] constexpr double ready_at(simulation& state, int row, entry_number entry) noexcept {
+  pass const& what = state.rows[row].passes[entry];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
-  for (int k = 0; k < inputs.count && latest != never; ++k) {
-    graph_input const from = inputs.at(k, unit);
+  dependency_list const needed = dependencies(state.map.over, what);
+  double latest = 0;
+  for (int k = 0; k < needed.count; ++k) {
+    dependency const from = needed[k];
     double const ended = ended_on(state, row, behind, from.line, from.unit);
-    int const devices = over.extents.devices;
-    double const message =
-      state.messages.between(devices, state.map.holders[from.line], row % devices);
-    double const ready =
-      ended == never ? never
-      : from.own
-        ? ended
-        : ended + transfer_time(over, state.messages.groups, message, from.stage, what.stage);
-    latest = ready == never || ready > latest ? ready : latest;
+    if (ended == never)
+      return never;
+    latest = std::max(latest, ended + state.messages.to(state.map, from, row, what.stage));
   }
   return latest;
 }
@@ -227,8 +222,6 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
   place_row const row = state.rows[number];
   pass const* const passes = row.passes;
   pipeline_view const& over = state.map.over;
-  int const devices = over.extents.devices;
-  int const chunks = over.extents.chunks;
   entry_number const first = state.next[number];
   double* const starts = state.starts + state.offsets[number];
   double* const ends = state.ends + state.offsets[number];
@@ -242,28 +235,21 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
     bool const pair = what.overlapped && entry > first && !passes[entry - 1].overlapped;
     if (!pair) // else from the start of the other half on
       start = free_from;
-    int const input = row.inputs[entry];
-    int const unit = Plain ? what.microbatch * chunks + what.chunk : unit_of(over, what);
-    if (input != nothing_before) {
-      place_code const at = state.map.places[input][unit];
-      int const holder = state.map.holders[input];
-      int const source = Plain ? holder : holder + static_cast<int>(at >> place_bits) * devices;
-      entry_number const wanted = (Plain ? at : at & entry_mask) - 1;
+    if constexpr (!Plain) {
+      double const ready = ready_at(state, number, entry);
+      if (ready == never)
+        break;
+      start = std::max(start, ready);
+    } else if (int const input = row.inputs[entry]; input != nothing_before) {
+      int const source = state.map.holders[input];
+      entry_number const wanted =
+        state.map.places[input][what.microbatch * over.extents.chunks + what.chunk] - 1;
       if (wanted >= state.next[source]) {
         state.waits_for_row[number] = source;
         state.waits_for[number] = wanted;
         break;
       }
-      // Where all take the latency, what stands before the pass in its own row is no input.
-      double const message =
-        Plain ? state.messages.latency : state.messages.between(devices, holder, number % devices);
-      start = std::max(start, state.end_of(source, wanted) + message);
-    }
-    if constexpr (!Plain) {
-      double const ready = ready_beside(state, number, entry, unit);
-      if (ready == never)
-        break;
-      start = std::max(start, ready);
+      start = std::max(start, state.end_of(source, wanted) + state.messages.latency);
     }
     if (pair) {
       free_from = start + pair_duration(cost, *over.declared, passes[entry - 1], what);

@@ -15,6 +15,38 @@
 
 namespace pipelining::inline v0_3 {
 
+//! @brief Times from pass to pass where one of the two stages is of a group; negative: those of
+//! messages.
+struct group_times {
+  double broadcast = -1; //!< from the end of a pass to each stage of a group
+  double reduce = -1;    //!< from the end of the last stage of a group to who reads them
+
+  friend constexpr bool operator==(group_times const&, group_times const&) = default;
+};
+
+namespace detail {
+
+//! The time of a message from one device to another.
+//! @param links [P x P], times from the device of a row to that of a column; null: all take
+//! `latency`
+[[nodiscard]] constexpr double
+message_time(double const* links, int devices, double latency, int from, int to) noexcept {
+  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
+}
+
+//! The time from the end of a pass of one stage to the start of one of another that reads
+//! what it made.
+//! @param message from the device of the one to that of the other: 0 where they are the same
+[[nodiscard]] constexpr double transfer_time(
+  pipeline_view const& over, group_times const& groups, double message, int from, int to) noexcept {
+  double const together = in_group(over, from) ? groups.reduce
+                          : in_group(over, to) ? groups.broadcast
+                                               : -1;
+  return together >= 0 ? together : message;
+}
+
+} // namespace detail
+
 //! @brief The start of a pass that waits for ever.
 inline constexpr double never = -1;
 

@@ -50,22 +50,18 @@ struct pass_times {
   int const devices = over.extents.devices;
   double const start = passed.starts[passed.offsets[number] + static_cast<int>(entry)];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
-  int const way = route_of(over.extents, what.microbatch) * over.declared->rows;
   dependency_list const needed = dependencies(over, what);
   int blamed = -1;
   bool in_row = false;
   for (int k = needed.count - 1; k >= 0; --k) {
-    int const line = needed.index(k) / units(over) + way * stages(over.extents);
-    place_code const at = map.places[line][needed.index(k) % units(over)];
-    int const source = map.holders[line] + static_cast<int>(at >> place_bits) * devices;
+    dependency const from = needed[k];
+    place_code const at = map.places[from.line][from.unit];
+    int const source = map.holders[from.line] + static_cast<int>(at >> place_bits) * devices;
     entry_number const wanted = (at & entry_mask) - 1;
     bool const stands_behind = at != 0 && source == number && wanted >= behind;
     double const ended = at == 0 || stands_behind ? never : passed.end_of(source, wanted);
-    double const message = times.between(devices, map.holders[line], number % devices);
-    int const from = needed.stage(k);
-    double const transfer =
-      from == what.stage ? 0 : transfer_time(over, times.groups, message, from, what.stage);
-    if (stands_behind || (!in_row && !(ended >= 0 && start >= ended + transfer)))
+    if (stands_behind ||
+        (!in_row && !(ended >= 0 && start >= ended + times.to(map, from, number, what.stage))))
       blamed = k;
     in_row = in_row || stands_behind;
   }

@@ -118,15 +118,18 @@ TEST_CASE("hopper launch: heads are worked on together as far as the L2 has room
   CHECK(backward(square(1, 16, 16, 131072), at::query_order::kept) == 1);
 }
 
-TEST_CASE("hopper launch: a group is cut until there are three blocks for each multiprocessor") {
-  auto const parts = [](at::parameters const& p) {
+TEST_CASE("hopper launch: a group is cut for squares, and until there are three blocks for each "
+          "multiprocessor") {
+  auto const parts = [](at::parameters p, int part_of_keys = 1) {
+    p.query_length /= part_of_keys;
     return at::detail::parts_of_groups(p, 128, 132);
   };
-  CHECK(parts(square(1, 8, 1, 2048)) == 8);   // 16 blocks, and no more heads
-  CHECK(parts(square(1, 8, 1, 8192)) == 8);   // 64 blocks: seven would do, but not share 8 heads
-  CHECK(parts(square(1, 32, 8, 2048)) == 4);  // 128 blocks
-  CHECK(parts(square(1, 32, 8, 8192)) == 1);  // 512 blocks
-  CHECK(parts(square(1, 12, 1, 16384)) == 4); // 128 blocks
+  CHECK(parts(square(1, 32, 8, 8192)) == 4); // one head each, whatever there are of blocks
+  CHECK(parts(square(1, 32, 8, 8192), 2) == 4);
+  CHECK(parts(square(1, 32, 8, 8192), 4) == 1);  // 512 blocks
+  CHECK(parts(square(1, 8, 1, 2048), 4) == 8);   // 16 blocks, and no more heads
+  CHECK(parts(square(1, 8, 1, 8192), 4) == 8);   // 64 blocks: seven would do, but not share 8 heads
+  CHECK(parts(square(1, 12, 1, 16384), 4) == 4); // 128 blocks
   CHECK(parts(square(1, 8, 1, 0)) == 1);
 }
 

@@ -147,7 +147,7 @@ BACKWARD = {
     "last_section_of_keys_as_long_as_the_others": (ORDER, "min(sums.section, heads * static_cast<int>(p.batch) - begin)", "sums.section"),
     "steps_of_a_band_end_too_early": (COPIES, "seen.end - query + Shape::step - 1", "seen.end - query"),
     "steps_of_a_band_begin_too_late": (COPIES, "(seen.begin - query) / Shape::step", "(seen.begin - query + Shape::step) / Shape::step"),
-    "tile_before_is_never_the_next": (ORDER, "is_next) ? tile + 2 : 0", "is_next) ? 0 : 0"),
+    "tile_before_is_never_the_next": (ORDER, "is_next) ? tile : 0", "is_next) ? 0 : 0"),
     "order_not_waited_for": (COPIES, "wait_for_tile(sums.after + step, before);", ""),
 }
 # Of head dim 256: what only these kernels have.

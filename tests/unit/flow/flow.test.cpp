@@ -66,11 +66,11 @@ TEST_CASE("who reads what a pass makes follows too") {
   auto const of = [](pass_kind kind, int stage) {
     return pp::pass{kind, false, static_cast<std::uint16_t>(stage), 1, 0};
   };
-  CHECK(pp::detail::reader_stage(over, of(pass_kind::forward, 2)) == 3);
-  CHECK(pp::detail::reader_stage(over, of(pass_kind::forward, 3)) == kind_links::none);
-  CHECK(pp::detail::reader_stage(over, of(pass_kind::backward, 2)) == 1);
-  CHECK(pp::detail::reader_stage(over, of(pass_kind::backward_input, 0)) == kind_links::none);
-  CHECK(pp::detail::reader_stage(over, of(pass_kind::backward_weight, 2)) == kind_links::none);
+  CHECK(pp::reader_of(over, of(pass_kind::forward, 2)).stage == 3);
+  CHECK(pp::reader_of(over, of(pass_kind::forward, 3)).stage == kind_links::none);
+  CHECK(pp::reader_of(over, of(pass_kind::backward, 2)).stage == 1);
+  CHECK(pp::reader_of(over, of(pass_kind::backward_input, 0)).stage == kind_links::none);
+  CHECK(pp::reader_of(over, of(pass_kind::backward_weight, 2)).stage == kind_links::none);
 }
 
 static bool uses_all_data(pp::flow const& declared, pp::detail::flow_set kinds) {

@@ -174,7 +174,7 @@ TEST_CASE("sizes may look at the reader") {
       if (step.what != pp::operation::send)
         continue;
       bool const forward = step.work.kind == pp::pass_kind::forward;
-      int const reader = pp::detail::reader_stage(view.over, step.work, step.number);
+      int const reader = pp::reader_of(view.over, step.work, step.number).stage;
       CHECK(step.in_bytes == own_sizes::made_by(forward ? step.work.stage : reader));
       gradients += forward ? 0 : 1;
     }

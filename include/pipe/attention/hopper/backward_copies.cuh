@@ -88,8 +88,9 @@ __device__ __forceinline__ void bring_step(Call const& c,
     memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
 }
 
-//! The copying warp, which finds the steps. It has few registers next to the registers for masks:
-//! it asks for its work again and again, and all lanes go the same way.
+//! The copying warp, which finds the steps, last step first: where a mask is causal the blocks of a
+//! head begin at one step, and each adds to it after the tile before. It has few registers next to
+//! the registers for masks: it asks for its work again and again, and all lanes go the same way.
 template <class Shape, query_order Order, class Call>
 __device__ inline void copy_for_keys(Call const& c,
                                      hopper_backward_maps const& maps,
@@ -120,7 +121,7 @@ __device__ inline void copy_for_keys(Call const& c,
     auto const head = [&] { return read_slot(memory.work() + 4) * group_of(c.p) + member; };
     auto const seen = steps_seen<Shape>(c, sums.steps, batch(), head(), tile());
 #pragma unroll 1
-    for (int step = seen.begin; step < seen.end; ++step) {
+    for (int step = seen.end - 1; step >= seen.begin; --step) {
       auto const covered = cover_of<Shape>(c, batch(), head(), step, tile());
       if (__all_sync(0xffffffffu, covered == tile_cover::skip)) {
         continue;
@@ -132,8 +133,7 @@ __device__ inline void copy_for_keys(Call const& c,
       }
       __syncwarp();
       if constexpr (Order == query_order::kept) {
-        int const tiles = (static_cast<int>(c.p.key_length) + Shape::keys - 1) / Shape::keys;
-        int const before = tile_before<is_band>(tile(), tiles, thread_anew() % 32, [&](int other) {
+        int const before = tile_before<is_band>(tile(), thread_anew() % 32, [&](int other) {
           return cover_of<Shape>(c, batch(), head(), step, other) != tile_cover::skip;
         });
         if (is_first_lane) {
@@ -173,9 +173,9 @@ tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, i
   }
 }
 
-//! The thread that keeps the order: to each step the tiles of keys that see it add last tile first.
-//! Gives the consumers their turn when the tile before has added, and hands it on when they have.
-//! They release no stage before their turn, so what it tells stays till then.
+//! The thread that keeps the order: to each step the tiles of keys that see it add first tile
+//! first. Gives the consumers their turn when the tile before has added, and hands it on when they
+//! have. They release no stage before their turn, so what it tells stays till then.
 template <class Shape>
 __device__ inline void keep_order(query_sums const& sums, backward_memory<Shape> const& memory) {
   ring_place<Shape::stages> place;

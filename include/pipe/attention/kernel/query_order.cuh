@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The tile of keys of a block of backward, and the order in which blocks add to dQ: to
-//! each step the tiles of keys that see it, last tile first.
+//! each step the tiles of keys that see it, first tile first.
 
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/query_sums.hpp>
@@ -29,11 +29,10 @@ __device__ __forceinline__ int take_piece(query_sums const& sums) {
   return static_cast<int>(Order == query_order::kept ? atomicAdd(sums.ticket, 1u) : blockIdx.x);
 }
 
-//! The tile of keys of piece n. In order of n: section by section of key heads; where the order is
-//! kept, late keys first, as they add to dQ, and part by part of a group, as they add to dK and dV,
-//! so that blocks only wait for pieces taken before theirs; else early keys, which most queries see
-//! where a mask is causal.
-template <query_order Order, int Keys>
+//! The tile of keys of piece n. In order of n: section by section of key heads; early keys first,
+//! which most queries see where a mask is causal; part by part of a group. So they add to dQ, and
+//! to dK and dV, where the order is kept: blocks only wait for pieces taken before theirs.
+template <int Keys>
 PIPELINING_HOST_DEVICE __forceinline__ key_work work_of_piece(parameters const& p,
                                                               query_sums const& sums,
                                                               int n) {
@@ -45,30 +44,29 @@ PIPELINING_HOST_DEVICE __forceinline__ key_work work_of_piece(parameters const& 
   int const section = min(sums.section, heads * static_cast<int>(p.batch) - begin);
   int const rest = whole - begin * tiles;
   int const stream = begin + rest % section;
-  int const tile = rest / section;
-  int const first = (Order == query_order::kept ? tiles - 1 - tile : tile) * Keys;
+  int const first = rest / section * Keys;
   return {stream / heads, stream % heads, first, min(Keys, length - first), n % sums.parts};
 }
 
-//! 1 + the first tile of keys after `tile` that sees a step, or 0: after it this tile adds. By all
+//! 1 + the last tile of keys before `tile` that sees a step, or 0: after it this tile adds. By all
 //! lanes of a warp.
 //! @tparam Band whether the tiles that see a step follow each other
 //! @param sees of a tile of keys
 template <bool Band, class Sees>
-__device__ __forceinline__ int tile_before(int tile, int tiles, int lane, Sees const& sees) {
+__device__ __forceinline__ int tile_before(int tile, int lane, Sees const& sees) {
   if constexpr (Band) {
-    bool const is_next = tile + 1 < tiles && sees(tile + 1);
-    return __any_sync(0xffffffffu, is_next) ? tile + 2 : 0;
+    bool const is_next = tile > 0 && sees(tile - 1);
+    return __any_sync(0xffffffffu, is_next) ? tile : 0;
   }
-  int next = tile + 1; // a tile for each lane
+  int next = tile - 1; // a tile for each lane
   unsigned seen = 0;
 #pragma unroll 1
-  while (seen == 0 && next < tiles) {
-    int const mine = next + lane;
-    seen = __ballot_sync(0xffffffffu, mine < tiles && sees(mine));
-    next += 32;
+  while (seen == 0 && next >= 0) {
+    int const mine = next - lane;
+    seen = __ballot_sync(0xffffffffu, mine >= 0 && sees(mine));
+    next -= 32;
   }
-  return seen == 0 ? 0 : next - 32 + __ffs(seen);
+  return seen == 0 ? 0 : next + 34 - __ffs(seen);
 }
 
 __device__ inline int read_after(std::int32_t const* from) {

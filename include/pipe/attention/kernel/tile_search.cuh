@@ -65,7 +65,8 @@ struct next_queries {
   tile_cover cover;
 };
 
-//! First tile of queries at or after (head, index) that a tile of keys has to visit.
+//! First tile of queries that a tile of keys has to visit: of `head` from tile `index` down, then
+//! of each head after it, last tile first.
 //! @param at batch, first query head of the group, keys of the tile
 template <int Queries, mask Mask>
 __device__ inline next_queries
@@ -73,8 +74,9 @@ find_query_tile(parameters const& p, Mask const& m, tile_position at, int head, 
   int const length = static_cast<int>(p.query_length);
   auto const offset = static_cast<std::int32_t>(p.query_offset);
   auto const first_head = at.head;
-  for (; head < static_cast<int>(p.group()); ++head, index = 0) {
-    for (; index * Queries < length; ++index) {
+  int const last = (length + Queries - 1) / Queries - 1;
+  for (; head < static_cast<int>(p.group()); ++head, index = last) {
+    for (; index >= 0; --index) {
       int const end = min(length, (index + 1) * Queries);
       at.head = first_head + head;
       at.query_begin = offset + index * Queries;

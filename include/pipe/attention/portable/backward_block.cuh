@@ -144,7 +144,7 @@ struct backward_block {
   //! Takes work; to be called by one thread, before all meet.
   __device__ void take_work() const {
     int const piece = take_piece<Order>(sums);
-    auto const work = work_of_piece<Order, shape::keys>(c.p, sums, piece / shape::halves);
+    auto const work = work_of_piece<shape::keys>(c.p, sums, piece / shape::halves);
     write_slot(memory.work(0), work.batch);
     write_slot(memory.work(1), work.key_head);
     write_slot(memory.work(2), work.first);
@@ -159,7 +159,7 @@ struct backward_block {
     }
   }
 
-  //! Says that step n is the first that the block sees at or after (head, index); by a warp.
+  //! Says that step n is the first that the block sees from (head, index) on; by a warp.
   //! @param head within the group
   __device__ void find_step(unsigned n, int head, int index) const {
     int const rows = present_keys();
@@ -179,8 +179,7 @@ struct backward_block {
       at.head = of_head;
       at.query_begin = static_cast<int>(c.p.query_offset) + begin;
       at.query_end = at.query_begin + min(shape::step, static_cast<int>(c.p.query_length) - begin);
-      int const tiles = (length + shape::keys - 1) / shape::keys;
-      int const before = tile_before<band_mask<Mask>>(tile(), tiles, lane(), [&](int other) {
+      int const before = tile_before<band_mask<Mask>>(tile(), lane(), [&](int other) {
         at.key_begin = offset + other * shape::keys;
         at.key_end = offset + min(length, (other + 1) * shape::keys);
         return cover(c.m, at) != tile_cover::skip;
@@ -195,7 +194,7 @@ struct backward_block {
     if (told(n - 1) == no_more_tiles) {
       tell(memory.slot(n, 0), no_more_tiles);
     } else {
-      find_step(n, head(n - 1) - first_head(), told(n - 1) / 2 + 1);
+      find_step(n, head(n - 1) - first_head(), told(n - 1) / 2 - 1);
     }
   }
 

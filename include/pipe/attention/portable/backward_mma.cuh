@@ -251,7 +251,7 @@ struct gradient_sums {
     }
     __syncthreads();
     if (block.warp() == 0) {
-      block.find_step(1, 0, 0);
+      block.find_step(1, 0, block.sums.steps - 1);
     }
     __syncthreads();
     if (block.told(1) == no_more_tiles) {

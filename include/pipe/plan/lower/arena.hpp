@@ -64,13 +64,14 @@ constexpr void size_other(item& step, Sizes const& sizes, slot_layout* layouts) 
 
 //! The bytes of what there is for readers on other stages: by the pass that makes it and, of what
 //! each gets for itself, by the reader where the size functions look at it.
+//! @param reader says which that is
 template <buffer_sizes Sizes>
 [[nodiscard]] constexpr std::int64_t
-bytes_for(Sizes const& sizes, datum const& of, pass const& maker, int reader) {
+bytes_for(Sizes const& sizes, datum const& of, pass const& maker, auto const& reader) {
   auto const made_in = static_cast<slot_class>(of.pool);
-  if constexpr (requires { sizes.bytes(made_in, maker, reader); })
+  if constexpr (requires { sizes.bytes(made_in, maker, reader()); })
     if (of.instance == per::reader)
-      return sizes.bytes(made_in, maker, reader);
+      return sizes.bytes(made_in, maker, reader());
   return sizes.bytes(made_in, maker);
 }
 
@@ -110,16 +111,16 @@ constexpr void size_pass(data_uses const& uses,
       pass maker = work;
       if (use.stage != 0) {
         stage_neighbour const owner = uses.owner(use, work, number);
-        maker = {use.maker,
-                 false,
-                 static_cast<std::uint16_t>(owner.stage),
-                 work.microbatch,
-                 static_cast<std::uint16_t>(owner.chunk)};
+        maker.kind = use.maker;
+        maker.overlapped = false;
+        maker.stage = static_cast<std::uint16_t>(owner.stage);
+        maker.chunk = static_cast<std::uint16_t>(owner.chunk);
       }
-      int const reader = use.stage != 0    ? work.stage
-                         : use.reader == 0 ? nothing
-                                           : neighbour(uses.over, work, use.reader, number).stage;
-      std::int64_t const bytes = bytes_for(sizes, of, maker, reader);
+      std::int64_t const bytes = bytes_for(sizes, of, maker, [&]() -> int {
+        return use.stage != 0    ? work.stage
+               : use.reader == 0 ? nothing
+                                 : neighbour(uses.over, work, use.reader, number).stage;
+      });
       bool const fills = use.at == slot_place::outputs;
       slot used = fills ? step.out : step.in;
       if (int const at = uses.position(use, work, number); at == 0) {
@@ -134,13 +135,14 @@ constexpr void size_pass(data_uses const& uses,
   }
 }
 
-//! The bytes of a message.
+//! The bytes of a message. @param carried its instance
 template <buffer_sizes Sizes>
-constexpr void
-size_message(data_uses const& uses, item& step, Sizes const& sizes, slot_layout* layouts) {
-  datum const& product = uses.over.declared->data[uses.datum_of(step.work, step.number)];
+constexpr void size_message(
+  data_uses const& uses, item& step, int carried, Sizes const& sizes, slot_layout* layouts) {
   std::int64_t const bytes =
-    bytes_for(sizes, product, step.work, reader_stage(uses.over, step.work, step.number));
+    bytes_for(sizes, uses.over.declared->data[uses.datum_of(carried)], step.work, [&] {
+      return reader_of(uses.over, step.work, step.number).stage;
+    });
   bool const sends = step.what == operation::send;
   (sends ? step.in_bytes : step.out_bytes) = bytes;
   grow(layouts[static_cast<int>((sends ? step.in : step.out).of)], bytes);
@@ -167,12 +169,14 @@ struct arena_sizes {
 //! Sums that do not fit 62 bits stay at 2^62, which no limit allows. A negative size stays in its
 //! layout, for `check_sizes` to name.
 //!
+//! @param carried [items], of messages the instances that they carry
 //! @param layouts [slot_classes], with `count` set. @param further slots of items after `in` and
 //! `out`.
 //! @complexity O(n) for n items.
 template <buffer_sizes Sizes>
 constexpr arena_sizes lay_out(data_uses const& uses,
                               program& work,
+                              int const* carried,
                               Sizes const& sizes,
                               slot_layout* layouts,
                               further_slots const& further) {
@@ -186,7 +190,7 @@ constexpr arena_sizes lay_out(data_uses const& uses,
     else if (step.what == operation::run)
       size_pass(uses, step, sizes, layouts, further);
     else
-      size_message(uses, step, sizes, layouts);
+      size_message(uses, step, carried[i], sizes, layouts);
   }
   arena_sizes total;
   for (int of = 0; of < slot_classes; ++of) {

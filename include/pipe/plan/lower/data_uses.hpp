@@ -151,7 +151,7 @@ struct data_uses {
   [[nodiscard]] constexpr list const& operator[](pass const& work) const noexcept {
     int const stage = work.stage;
     int const where = over.edges != nullptr
-                        ? position_in_graph(work)
+                        ? position_in_graph(over, work)
                         : (stage > 0 ? 1 : 0) + (stage + 1 < stage_count ? 2 : 0);
     return of[index_of(work.kind)][where];
   }
@@ -196,17 +196,19 @@ struct data_uses {
     return use.stage == 0 ? stage_neighbour{work.stage, number, work.chunk}
                           : neighbour(over, work, use.stage, number);
   }
-  //! The number of the instance that a pass makes for a reader on another stage.
-  //! @pre it makes one
+  //! The number of the instance that a pass makes for a reader on another stage; `nothing` where
+  //! there is no such reader.
   [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
     if (over.edges != nullptr)
       return product_in_graph(maker, reader);
-    return (*this)[maker].first_product + maker.stage * unit_count + unit_of(over, maker);
+    list const& made = (*this)[maker];
+    return made.product == nothing
+             ? nothing
+             : made.first_product + maker.stage * unit_count + unit_of(over, maker);
   }
-  //! The datum that a message carries.
-  //! @pre somebody reads it
-  [[nodiscard]] constexpr int datum_of(pass const& maker, int reader) const noexcept {
-    return over.edges != nullptr ? reader_of(over, maker, reader).product : (*this)[maker].product;
+  //! The datum of an instance.
+  [[nodiscard]] constexpr int datum_of(int instance) const noexcept {
+    return instance / (stage_count * width * unit_count);
   }
   //! How many instances there are.
   [[nodiscard]] constexpr int instances() const noexcept {
@@ -223,12 +225,10 @@ struct data_uses {
   }
 
 private:
-  // By itself, so that what chains do stays small enough to be inlined.
-  [[nodiscard]] constexpr int position_in_graph(pass const& work) const noexcept {
-    return (neighbours(over, work, -1) > 0 ? 1 : 0) + (neighbours(over, work, 1) > 0 ? 2 : 0);
-  }
   [[nodiscard]] constexpr int product_in_graph(pass const& maker, int reader) const noexcept {
-    product_reader const read = reader_of(over, maker, reader);
+    product_reader const read = reader_in_graph(over, maker, reader);
+    if (read.product == kind_links::none)
+      return nothing;
     int const number = over.declared->data[read.product].instance == per::reader ? read.number : 0;
     return ((read.product * stage_count + maker.stage) * width + number) * unit_count +
            unit_of(over, maker);

@@ -159,7 +159,9 @@ constexpr lowered_device lower_device(lowering const& shared,
                                    shared.first_wait,
                                    space.clocks.get(work.count * streams),
                                    space.tail.get(streams));
-  return {lanes, written, lay_out(shared.uses, work, sizes, layouts, further), further.count};
+  int const* const carried = space.carried.get(work.count); // as lower_slots has left it
+  return {
+    lanes, written, lay_out(shared.uses, work, carried, sizes, layouts, further), further.count};
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -25,7 +25,7 @@ namespace pipelining::inline v0_3::detail {
 //! An exchange is all messages that carry one datum of one unit between a group of stages and those
 //! before or after it, or within the group: a broadcast to the group, a gather from it, or an
 //! all-gather.
-//! @pre reader_stage(over, maker, number) is a stage.
+//! @pre reader_of(over, maker, number).stage is a stage.
 [[nodiscard]] constexpr int
 exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
   if (over.edges == nullptr)

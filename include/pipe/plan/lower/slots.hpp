@@ -102,7 +102,6 @@ public:
     }
     for (int i = 0; i < work_.count;) {
       item& step = work_.items[i];
-      int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, i);
       if (step.about != subject::pass) {
         if (step.what == operation::run)
           need(i, last_scatter_);
@@ -121,6 +120,7 @@ public:
           last_scatter_ = i;
         run_beside(i++);
       } else {
+        int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, i);
         compute(i, end);
         i = end;
       }
@@ -135,7 +135,7 @@ private:
   held(data_use const& use, pass const& work, int unit, int number = 0) noexcept {
     return state_.held[uses_.index(use, work, unit, number)];
   }
-  //! The instance that a sent message carries.
+  //! The instance that a message carries.
   [[nodiscard]] constexpr held_datum& product_of(int message) noexcept {
     return state_.held[state_.carried[message]];
   }
@@ -150,11 +150,12 @@ private:
 
   //! Every read of what may leave a device counts, so that the last one is known.
   constexpr void count_readers(item const& step, int i) noexcept {
-    if (step.about != subject::pass || step.what == operation::receive)
+    if (step.about != subject::pass)
       return;
-    if (step.what == operation::send) {
+    if (step.what != operation::run) {
       state_.carried[i] = uses_.product(step.work, step.number);
-      count_reader(product_of(i));
+      if (step.what == operation::send)
+        count_reader(product_of(i));
       return;
     }
     int const unit = unit_of(over_, step.work);
@@ -226,8 +227,8 @@ private:
     ++sent_count_;
   }
   constexpr void receive(item& step, int i) noexcept {
-    held_datum& arrives = state_.held[uses_.product(step.work, step.number)];
-    take(arrives, declared_.data[uses_.datum_of(step.work, step.number)].arrives_in, i);
+    held_datum& arrives = product_of(i);
+    take(arrives, declared_.data[uses_.datum_of(state_.carried[i])].arrives_in, i);
     step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
   }
 

@@ -194,11 +194,6 @@ struct slot_check {
     default: return; // the totals say that all have contributed
     }
   }
-  [[nodiscard]] constexpr int content_of_message(item const& step) const noexcept {
-    bool const is_read = uses.over.edges == nullptr ? uses[step.work].product != nothing
-                                                    : step.number < readers(uses.over, step.work);
-    return is_read ? uses.product(step.work, step.number) : nothing;
-  }
   //! The slot that a step has in the place of a datum; `number` counts readers or other stages.
   [[nodiscard]] constexpr slot
   used(item const& step, data_use const& use, int number) const noexcept {
@@ -296,7 +291,8 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
         walk.other(i, at(i));
       else if (at(i).what == operation::run)
         walk.run(i, at(i));
-      else if (int const maker = walk.content_of_message(at(i)); at(i).what == operation::send)
+      else if (int const maker = uses.product(at(i).work, at(i).number);
+               at(i).what == operation::send)
         walk.read(i, at(i).in.of, at(i).in.index, maker);
       else
         walk.write(i, at(i).out.of, at(i).out.index, maker);

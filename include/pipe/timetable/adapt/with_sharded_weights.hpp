@@ -11,6 +11,7 @@
 #include <pipe/flow/shard_weights.hpp>
 #include <pipe/flow/sort_stably.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 
 #include <algorithm>
 #include <concepts>
@@ -312,11 +313,7 @@ struct with_sharded_weights {
     return of.arrange(devices, microbatches);
   }
   void generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
-    if constexpr (closed_form_schedule<Schedule>)
-      for (int device = 0; device < extents.devices; ++device)
-        of.order(extents, device, rows[device]);
-    else
-      of.generate(extents, cost, rows);
+    detail::order_all(of, extents, cost, rows);
     constexpr int network = declared.engine_row[static_cast<int>(engine::network)];
     auto const leaves = [&](int stage) {
       if constexpr (requires { rule.leaves(extents, stage); })

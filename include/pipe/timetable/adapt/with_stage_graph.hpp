@@ -9,6 +9,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 
 #include <vector>
 
@@ -51,17 +52,10 @@ struct with_stage_graph {
   [[nodiscard]] std::vector<stage_edge> const& edges_of(shape const&) const noexcept {
     return edges;
   }
-  //! The order of a device.
-  constexpr void order(shape const& extents,
-                       int device,
-                       row_writer& row) const requires closed_form_schedule<Schedule> {
-    of.order(extents, device, row);
-  }
   //! The orders of all devices.
-  template <cost_model Cost>
-  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
-    requires(!closed_form_schedule<Schedule>) {
-    of.generate(extents, cost, rows);
+  constexpr void
+  generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
+    detail::order_all(of, extents, cost, rows);
   }
 };
 
@@ -97,17 +91,10 @@ struct with_frozen_stages {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return of.arrange(devices, microbatches);
   }
-  //! The order of a device.
-  constexpr void order(shape const& extents,
-                       int device,
-                       row_writer& row) const requires closed_form_schedule<Schedule> {
-    of.order(extents, device, row);
-  }
   //! The orders of all devices.
-  template <cost_model Cost>
-  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
-    requires(!closed_form_schedule<Schedule>) {
-    of.generate(extents, cost, rows);
+  constexpr void
+  generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
+    detail::order_all(of, extents, cost, rows);
   }
 };
 

@@ -213,7 +213,7 @@ private:
     bool const forward = kind == 'F';
     int const consumer = receiver(order_.over, what);
     if (consumer != kind_links::none) {
-      int const stage = reader_stage(order_.over, what);
+      int const stage = reader_of(order_.over, what).stage;
       char const* const of = forward ? "F" : "B";
       append_cell(rows_[own], what.stage, "SEND_", of, what.microbatch);
       append_cell(rows_[static_cast<std::size_t>(consumer)], stage, "RECV_", of, what.microbatch);

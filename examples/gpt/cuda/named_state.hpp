@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The state of stages on GPUs as named tensors, which any other cut of the model loads.
+
+#include <pipe/cluster/packed_state.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../clipped_stage.hpp"
+#include "../model.hpp"
+#include "../sharded_piece.hpp"
+#include "../slot_sizes.hpp"
+#include "../tensor_parts.hpp"
+#include "../vocabulary_cut.hpp"
+#include "gpu_run.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! The pieces of weights that are gathered, each of a name of its own: ranges of their numbers, one
+//! behind the other.
+[[nodiscard]] inline std::vector<tensor_part> pieces_of(std::vector<tensor_part> const& weights,
+                                                        weight_group const& group) {
+  std::int64_t const pieces = group.of > 1 ? group.of : weight_shard_count;
+  std::int64_t const first = group.of > 1 ? group.number : 0;
+  std::vector<tensor_part> all;
+  for (tensor_part const& each : weights) {
+    std::int64_t count = 1;
+    for (auto const extent : each.shape) {
+      count *= extent;
+    }
+    std::int64_t const piece = (count + pieces - 1) / pieces;
+    for (auto i = first; i < first + (group.of > 1 ? 1 : pieces); ++i) {
+      chunk_range const range{std::min(i * piece, count), std::min((i + 1) * piece, count)};
+      all.push_back(cut_part(each.name + ".flat." + std::to_string(i), {count}, 0, range));
+    }
+  }
+  return all;
+}
+
+//! The parameters of one stage, in the order in which it exchanges them.
+[[nodiscard]] inline std::vector<tensor_part>
+parts_on_gpu(model_size const& size, pp::timetable_view table, gpu_run const& how, int stage) {
+  if (how.barriers) {
+    device_memory<float> memory;
+    return sharded_piece(size, stage, cut_around(size, table, *how.barriers), 0, memory).parts();
+  }
+  if (how.exchange) {
+    auto const what = how.exchange->stage_at(table.over.extents, stage);
+    layer_range const layer{
+      what.layer, what.layer + 1, what.layer == 0, what.layer + 1 == size.layers};
+    bool const leads = what.part == pp::layer_part::projection && what.chunk == 0;
+    return leads ? parts_of(size, layer) : std::vector<tensor_part>();
+  }
+  auto const layers = cut_model(size, table.over.extents);
+  bool const gathered = gathers_weights_of(table, stage);
+  auto const whole = parts_of(size, layers[static_cast<std::size_t>(stage)], how.shard);
+  return gathered && how.home == weights_home::shards ? pieces_of(whole, how.weights) : whole;
+}
+
+//! The state of all stages of a process, in memory of its own.
+class named_state {
+public:
+  //! @param parts of its stages, in the order in which the model exchanges them
+  //! @param clips a stage counts its steps behind its parameters
+  template <class Model>
+  named_state(Model& model, std::vector<std::vector<tensor_part>> const& parts, bool clips) {
+    pp::state_packer pack;
+    model.exchange(pack);
+    bytes_ = pack.bytes();
+    std::size_t at = 0;
+    for (auto const& stage : parts) {
+      for (tensor_part const& part : stage) {
+        for (char const* const kind : {".value", ".mean", ".square"}) {
+          add(next(at), part, kind);
+        }
+      }
+      if (clips) {
+        add(next(at), whole_part("optimizer.counts", {3}), "");
+      }
+    }
+    if (at != bytes_.size()) {
+      throw std::logic_error("stages on GPUs have other parameters than parts_on_gpu names");
+    }
+  }
+  named_state(named_state const&) = delete;
+  named_state& operator=(named_state const&) = delete;
+
+  //! To be saved, one list for each file: of copies, which have the same numbers, one; boxes of one
+  //! tensor in a file each.
+  [[nodiscard]] std::vector<std::vector<pp::state_tensor>> in_files() const {
+    std::map<std::string, std::set<std::vector<std::int64_t>>> seen;
+    std::vector<std::vector<pp::state_tensor>> files(1);
+    for (auto const& each : tensors_) {
+      auto& boxes = seen[each.name];
+      if (!boxes.insert(each.first).second) {
+        continue;
+      }
+      files.resize(std::max(files.size(), boxes.size()));
+      files[boxes.size() - 1].push_back(each);
+    }
+    return files;
+  }
+  //! To be loaded.
+  [[nodiscard]] std::vector<pp::state_tensor> const& all() const { return tensors_; }
+  //! Hands what was loaded to the stages.
+  template <class Model>
+  void use(Model& model) const {
+    pp::state_unpacker unpack(bytes_);
+    model.exchange(unpack);
+    unpack.end();
+  }
+
+private:
+  //! The bytes of the next record.
+  std::span<std::byte> next(std::size_t& at) {
+    std::uint64_t header[2]; // bytes of an element, and how many there are
+    if (bytes_.size() - at < sizeof header) {
+      throw std::logic_error("stages on GPUs have fewer parameters than parts_on_gpu names");
+    }
+    std::memcpy(header, bytes_.data() + at, sizeof header);
+    auto const count = static_cast<std::size_t>(header[0] * header[1]);
+    auto* const begin = reinterpret_cast<std::byte*>(bytes_.data()) + at + sizeof header;
+    at += sizeof header + count;
+    return {begin, count};
+  }
+  //! @param numbers of the part; there may be more, which are padding
+  void add(std::span<std::byte> numbers, tensor_part const& part, char const* kind) {
+    bool const counts = *kind == '\0';
+    std::int64_t bytes = counts ? 8 : 4;
+    for (auto const extent : part.shape) {
+      bytes *= extent;
+    }
+    if (bytes > static_cast<std::int64_t>(numbers.size())) {
+      throw std::logic_error("a stage on a GPU has another parameter than " + part.name);
+    }
+    tensors_.push_back({part.name + kind,
+                        counts ? "I64" : "F32",
+                        part.shape,
+                        numbers.first(static_cast<std::size_t>(bytes)),
+                        part.whole,
+                        part.first});
+  }
+
+  std::string bytes_;
+  std::vector<pp::state_tensor> tensors_{};
+};
+
+} // namespace gpt
