@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -27,6 +29,7 @@ struct viewing_stage : support::arithmetic_stage {
   std::vector<std::array<int, 2>> told{}; // device and stage
   std::set<std::thread::id> by{};
   bool throws = false;
+  std::atomic<bool>* go_on = nullptr;
 
   void forward(pp::context const& where, pp::input in, pp::output out) {
     kept.insert(where.activation.data);
@@ -40,6 +43,8 @@ struct viewing_stage : support::arithmetic_stage {
     kept.clear();
     told.push_back({where.device, where.stage});
     by.insert(std::this_thread::get_id());
+    if (go_on != nullptr)
+      go_on->wait(false);
     if (throws)
       throw std::runtime_error("views are pinned");
   }
@@ -111,4 +116,30 @@ TEST_CASE("a stage that cannot follow its memory ends the step that would use it
   model[1].throws = false;
   runner.step();
   CHECK(model[1].told.size() == 3);
+}
+
+TEST_CASE("a stage that does not come back from memory_moved is named") {
+  std::atomic<bool> go_on = false;
+  std::vector<viewing_stage> model(2);
+  pp::thread_runner runner(plan_of(4), model, {.deadline = std::chrono::milliseconds(100)});
+  runner.step();
+  runner.reserve(plan_of(16));
+  model[1].go_on = &go_on;
+  CHECK_THROWS_WITH_AS(
+    runner.step(),
+    "run: no progress before the deadline: device 1 is not back from memory_moved",
+    pp::run_error);
+  CHECK_THROWS_WITH_AS(runner.step(),
+                       "run: a stage of an earlier step has not returned yet, on device 1; nothing "
+                       "can run before it does",
+                       pp::run_error);
+  go_on = true;
+  go_on.notify_all();
+  for (bool ended = false; !ended;)
+    try {
+      runner.step();
+      ended = true;
+    } catch (pp::run_error const&) { // not back yet
+    }
+  CHECK(model[1].told.size() == 2);
 }
