@@ -226,6 +226,33 @@ class Choice(unittest.TestCase):
             self.assertIn(f"pick: {least['schedule']},", tight)
             self.assertIn(f"with {after['schedule']}: ", tight)
 
+    def test_one_screen_shows_the_same_as_all_orders_searched(self):
+        """Where few rows are shown, orders that cannot be among them are not searched."""
+        gemma = {"num_hidden_layers": 9, "hidden_size": 2048, "num_attention_heads": 8, "vocab_size": 256000, "intermediate_size": 16384}
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "wide.json"
+            file.write_text(json.dumps(gemma), encoding="utf-8")
+            wide = ("--model", file, "--sequence", 1024, "--gpu", "h100", "--devices", 3, "--microbatches", 5,
+                    "--schedules", "1f1b,zb-h1,v-min,v-half,v-auto")
+            for words, found in ((SMALL, self.found), (wide, json.loads(output(*wide, "--format", "json")))):
+                rows = found["candidates"]
+                best = sorted({row["seconds"] for row in rows if row["memory_gb"] <= found["memory_gb"]})
+                text = output(*words)
+                shown = [line.split() for line in text[text.index("  schedule "):text.index("> the pick")].splitlines()[1:]]
+                self.assertEqual(len(shown), 4)
+                for line, seconds in zip(shown, best):
+                    self.assertLessEqual(float(line[-5]), seconds * 1.001 + 5e-4)
+                pick = next(row for row in rows if row["schedule"] == re.search("pick: (.*?), the", text)[1])
+                self.assertLessEqual(pick["seconds"], rows[found["pick"]]["seconds"] * 1.001)
+                whole = [row["seconds"] for row in rows if len(row["chunk_lengths"]) == 1 and row["memory_gb"] <= found["memory_gb"]]
+                if said := re.search(r"with whole sequences: .*, ([\d.]+) % slower", text):
+                    self.assertLessEqual(pick["seconds"] * (1 + float(said[1]) / 100), min(whole) * 1.001)
+                searched = [row for row in rows if row["schedule"].startswith("v-")]
+                for each in (rows[i] for i in found["frontier"]):  # nothing of the frontier is lost
+                    if each in searched:
+                        tight = output(*words, "--memory", f"{each['memory_gb'] * 1.0001:.6f}GB")
+                        self.assertIn("pick: " + each["schedule"], tight)
+
     def test_orders_that_are_the_same_stand_in_one_row(self):
         words = (*SMALL, "--schedules", "1f1b,seq1f1b,v-zb,zb-v")
         listed = json.loads(output(*words, "--format", "json"))["candidates"]
@@ -905,6 +932,31 @@ class Choice(unittest.TestCase):
                         rows = json.loads(output(*words, "--layout", f"E{cut}L"))
                         fastest = rows["candidates"][rows["pick"]]["seconds"]
                         self.assertLessEqual(best, fastest * 1.001 * 1.001, (words, cut, rows["candidates"][rows["pick"]]))
+
+    def test_random_models_keep_any_limit_on_2_to_16_devices(self):
+        draw = random.Random(8)
+        with tempfile.TemporaryDirectory() as folder:
+            for devices in (2, 5, 9, 16):
+                layers = draw.randint(1, 3 * devices)
+                model = self.write_model(folder, layers, 64 * draw.randint(2, 32), draw.choice((500, 32000, 256000)), 4, 64 * draw.randint(1, 99))
+                words = ("--model", model, "--gpu", draw.choice(("a100", "h100")), "--sequence", draw.choice((256, 1024)), "--devices", devices,
+                         "--microbatches", draw.randint(1, 3 * devices), *unsearched(), "--format", "json")
+                free = json.loads(output(*words))
+                rows = free["candidates"]
+                most, least = (of(row["memory_gb"] for row in rows) for of in (max, min))
+                for limit in (least * 1.0001, draw.uniform(least, most), rows[free["pick"]]["memory_gb"] * 0.9999):
+                    if limit <= least:
+                        continue
+                    found = json.loads(output(*words, "--memory", f"{limit:.9f}GB"))
+                    self.check_pick(found)
+                    pick = found["candidates"][found["pick"]]
+                    self.assertLessEqual(pick["memory_gb"], limit)
+                    self.assertNotIn("cannot", pick)  # it was lowered and proven
+                    for row in rows:  # as found without a limit
+                        if row["memory_gb"] <= limit:
+                            self.assertLessEqual(pick["seconds"], row["seconds"] * 1.001 * 1.001, (words, limit, row))
+                    for row in found["candidates"]:
+                        self.assertTrue(row["bound"] <= row["seconds"] * (1 + 1e-9) and (is_apart(row) or sum(row["layers"]) == layers), row)
 
     def test_weights_in_shards_stay_as_long_as_there_is_room(self):
         words = (*SMALL[:-1], 8, "--data", 64, *unsearched())

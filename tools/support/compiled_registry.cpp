@@ -15,8 +15,10 @@ template any_cost
 cost_by_parts<published_schedules>(schedule_choice const&, uniform_cost const&, double);
 template any_cost
 cost_in_adapter<published_schedules>(schedule_choice const&, any_cost const&, any_cost const&);
-template dynamic_timetable
-make_named_timetable<published_schedules>(schedule_choice const&, any_cost const&, made_orders*);
+template dynamic_timetable make_named_timetable<published_schedules>(schedule_choice const&,
+                                                                     any_cost const&,
+                                                                     made_orders*,
+                                                                     bool);
 template dynamic_timetable make_adapted_timetable<published_schedules>(device_orders const&,
                                                                        schedule_choice const&,
                                                                        any_cost const&);

@@ -231,6 +231,8 @@ template <class WithCut, class Costs, class Count>
                                       Count const& count) {
   evaluated best = with_cut(cuts.front());
   for (std::vector<int> const& cut : cuts.subspan(1)) {
+    if (best.what.choice.swept && best.what.gigabytes <= asked.memory_gb)
+      break; // the search looks at them
     candidate other = best.what;
     other.layers = cut;
     other.gigabytes = other.host_gigabytes = 0;

@@ -18,10 +18,12 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <utility>
 
 #include "choose.hpp"
 #include "choose_search.hpp"
 #include "progress_line.hpp"
+#include "tools/support/decimals.hpp"
 
 namespace pp = pipelining;
 
@@ -336,8 +338,9 @@ void measure(choose_command const& asked,
   count_memory(asked, table, one);
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   pp::bound_options options{.chunk_shares = shares};
-  options.memory_limit = 0;
-  for (int device = 0; device < asked.devices; ++device)
+  if (!one.choice.swept) // a search may hold more
+    options.memory_limit = 0;
+  for (int device = 0; device < asked.devices && !one.choice.swept; ++device)
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
   if (one.choice.adapted == adapter::recompute &&
@@ -416,7 +419,7 @@ evaluated evaluate(choose_command const& asked,
       pp::cost_table const cost = costs_of(asked, one);
       // Orders are kept by the times of the first microbatch.
       made_orders* const kept = cost.microbatches() > 1 ? nullptr : &made;
-      pp::dynamic_timetable table = make_named_timetable(one.choice, cost, kept);
+      pp::dynamic_timetable table = make_named_timetable(one.choice, cost, kept, false);
       if (choice.adapted == adapter::offload &&
           table.offsets[static_cast<std::size_t>(asked.devices)] ==
             table.offsets[static_cast<std::size_t>(asked.devices) + 1])
@@ -552,10 +555,6 @@ bool is_looped(schedule_choice choice) {
     return false; // it says so where it stands alone
   }
 }
-
-} // namespace
-
-namespace {
 
 //! Weights in shards may stay as long as there is room, up to all of a device, and be gathered as
 //! far ahead as those that stay have slots.
@@ -728,20 +727,92 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   return calls;
 }
 
+namespace {
+
+//! Whether few rows are shown, so that most orders need no search.
+bool shows_few(choose_command const& asked) {
+  return asked.format == "text" && !asked.all && !asked.search && asked.jitter == 0;
+}
+
+//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
+//! that fit, as the fastest with whole sequences, or where nothing of as little memory is as fast.
+bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
+  constexpr std::size_t shown = 4;
+  constexpr double most_gain = 0.25; // searches have saved 18 % of an order at most
+  double const least = std::max(one.bound, one.seconds * (1 - most_gain));
+  std::vector<double> times;
+  bool beaten = false;
+  bool fastest = one.gigabytes <= asked.memory_gb && one.extents.chunks == 1;
+  for (candidate const& each : found.all) {
+    if (!each.cannot.empty() || &each == &one)
+      continue;
+    beaten = beaten || (each.gigabytes <= one.gigabytes && each.seconds <= least);
+    if (each.gigabytes > asked.memory_gb)
+      continue;
+    times.push_back(each.seconds);
+    fastest =
+      fastest && (each.choice.swept || each.extents.chunks > 1 || one.seconds < each.seconds);
+  }
+  std::sort(times.begin(), times.end());
+  times.erase(std::unique(times.begin(), times.end()), times.end());
+  if (!beaten || fastest || times.size() < shown)
+    return true;
+  return least <= std::max(times[shown - 1], times[0] * (1 + pp::memory_choice::equal));
+}
+
+//! Searches for the orders that sweeps have made, as far as that can change what is shown.
+void search_orders(choose_command const& asked,
+                   made_orders& orders,
+                   progress_line& line,
+                   candidates& found) {
+  std::vector<std::size_t> swept;
+  for (std::size_t i = 0; i < found.all.size(); ++i)
+    if (found.all[i].choice.swept && found.all[i].cannot.empty())
+      swept.push_back(i);
+  auto const faster = [&](std::size_t a, std::size_t b) {
+    return found.all[a].seconds < found.all[b].seconds;
+  };
+  auto const search = [&](std::size_t i) {
+    line.say("searching for the order of " + found.all[i].label);
+    schedule_choice choice = found.all[i].choice;
+    choice.swept = false;
+    try {
+      add_candidate(asked, evaluate(asked, choice, orders), found);
+      found.all[i] = std::move(found.all.back());
+      found.all.pop_back();
+    } catch (std::invalid_argument const& error) { // activations idle for too short in this order
+      found.all[i].choice.swept = false;
+      found.all[i].cannot = error.what();
+    }
+  };
+  std::stable_sort(swept.begin(), swept.end(), faster);
+  for (std::size_t const i : swept)
+    if (may_be_shown(asked, found.all[i], found))
+      search(i);
+}
+
+} // namespace
+
 candidates evaluate_all(choose_command const& asked) {
   std::vector<schedule_choice> calls;
   for (named_schedule const& schedule : named_schedules())
-    for (schedule_choice const& call : calls_of(schedule, asked))
+    for (schedule_choice const& call : calls_of(schedule, asked)) {
       calls.push_back(call);
+      calls.back().swept = schedule.traits.sweeps && shows_few(asked);
+    }
   candidates result;
   std::vector<choose_start> starts;
   made_orders orders;
+  std::string best; // an answer before the end
   progress_line line(HUGE_VAL);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + label_of(calls[i]));
+    line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + best +
+             label_of(calls[i]));
     try {
       evaluated made = evaluate(asked, calls[i], orders);
       add_candidate(asked, made, result);
+      if (candidate const& last = result.all.back(); last.ranked == result.fastest)
+        best = "fastest so far " + last.label + ", " + rounded(last.ranked, 3) + " s, now ";
       if (asked.search && result.all.back().cannot.empty() && calls[i].adapted == adapter::none &&
           !is_apart(calls[i]) && made.table.over.declared == pp::training)
         starts.push_back({result.all.size() - 1,
@@ -749,9 +820,13 @@ candidates evaluate_all(choose_command const& asked) {
                            std::move(made.table.passes),
                            std::move(made.table.offsets)}});
     } catch (std::invalid_argument const& error) {
-      result.refused.push_back(label_of(calls[i]) + ": " + error.what());
+      if (std::exchange(calls[i].swept, false)) // a search may find an order with an adapter
+        --i;
+      else
+        result.refused.push_back(label_of(calls[i]) + ": " + error.what());
     }
   }
+  search_orders(asked, orders, line, result);
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);

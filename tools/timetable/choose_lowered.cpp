@@ -5,6 +5,7 @@
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/verify.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -30,6 +31,8 @@ pp::uniform_sizes sizes_for(choose_command const& asked, schedule_choice const& 
 
 //! Why a timetable has no plan; empty where it has.
 std::string reason_of(pp::timetable_view table, pp::uniform_sizes const& sizes) {
+  if (pp::report const verdict = pp::verify(table); !verdict)
+    return pp::describe(verdict, table);
   try {
     (void)pp::lower(table, sizes);
     return {};
@@ -56,7 +59,8 @@ std::string kind_of(schedule_choice const& choice) {
 std::uint64_t hash_of(pp::dynamic_timetable const& table) {
   pp::detail::hasher hash;
   for (pp::pass const& each : table.passes)
-    hash.add(each);
+    hash.add(static_cast<std::int64_t>(each.kind) << 48 ^ std::int64_t{each.overlapped} << 56 ^
+             std::int64_t{each.stage} << 32 ^ std::int64_t{each.microbatch} << 16 ^ each.chunk);
   for (int const each : table.offsets)
     hash.add(each);
   return hash.state.low;
@@ -120,7 +124,7 @@ private:
     if (!is_better(bound))
       return bound;
     looks -= of_search / static_cast<std::int64_t>(orders_.passes.size());
-    return pp::makespan(make_named_timetable(one_.choice, cost, &made_));
+    return pp::makespan(make_named_timetable(one_.choice, cost, &made_, false));
   }
 
   choose_command const& asked_;
@@ -153,7 +157,8 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
       known = found.known.emplace(kind, reason_of(asked, one, made.table)).first;
     one.cannot = known->second;
   }
-  bool const fits = one.groups.empty() && one.cannot.empty() && one.gigabytes <= asked.memory_gb;
+  bool const fits = one.groups.empty() && one.cannot.empty() && !one.choice.swept &&
+                    one.gigabytes <= asked.memory_gb;
   auto const passes = static_cast<std::int64_t>(made.table.passes.size());
   bool const near = fits && one.ranked <= found.fastest * (1 + pp::memory_choice::equal);
   if (near || (fits && found.kept_passes + passes <= most_kept)) {

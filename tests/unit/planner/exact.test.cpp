@@ -477,6 +477,16 @@ TEST_CASE("orders of pipelines drawn at random are as short as those of a brute 
   CHECK(memory_matters >= 15);
 }
 
+// CP-SAT proves the same.
+TEST_CASE("no order of a V of two devices that hold four activations takes less than 214") {
+  pp::shape const extents{
+    .devices = 2, .microbatches = 4, .stages_per_device = 2, .where = pp::placement::wave};
+  pp::exact_order const order =
+    pp::shortest_order(extents, pp::uniform_cost{10, 10, 5, 1}, {.memory_limit = 4});
+  CHECK(order.optimal);
+  CHECK(order.makespan == 214);
+}
+
 TEST_CASE("orders with recomputation are as short as those of a brute force") {
   struct {
     int devices, microbatches, forward, input, weight, latency, cap, copy, again, whole, kept;

@@ -2,9 +2,12 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -286,6 +289,29 @@ TEST_CASE("of 61 layers and an output layer no device has more than four") {
     CHECK(slowest_device(layers, {extents}, cut, ends) == doctest::Approx(3 * 4));
     CHECK(cut.back() == 0); // beside the one layer of its device
   }
+}
+
+// The makespans that a cut by hand reaches, which has the output layer alone next to one layer.
+TEST_CASE("61 layers and an output layer take as long as in the best cut by hand") {
+  std::vector<pp::layer_cost> const layers(61, {1, 1, 1});
+  pp::layer_ends const ends{{0, 0, 0}, {2.8, 2.8, 2.8}};
+  pp::pipeline_size const size{16, 64};
+  auto const makespan_of = [&](auto const& schedule) {
+    pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
+    std::vector<int> const cut = pp::balanced_devices(layers, {extents}, {}, ends);
+    pp::cost_table cost(extents, pp::uniform_cost{});
+    for (int stage = 0; stage < pp::stages(extents); ++stage) {
+      double const time = cut[static_cast<std::size_t>(stage)] + (stage == 31 ? 2.8 : 0);
+      for (pp::pass_kind const kind :
+           {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
+        cost.set(kind, stage, 0, time);
+    }
+    return pp::makespan(pp::make_timetable(schedule, size, cost));
+  };
+  CHECK(makespan_of(pp::ZeroBubbleV{}) <= 802.2 + 1e-9);
+  CHECK(makespan_of(pp::VHalf{}) <= 850.2 + 1e-9);
+  CHECK(makespan_of(pp::ZeroBubbleInterleaved<2>{}) <= 849.8 + 1e-9);
+  CHECK(makespan_of(pp::Interleaved<2>{}) <= 993.6 + 1e-9);
 }
 
 TEST_CASE("layers that cannot be cut are refused") {

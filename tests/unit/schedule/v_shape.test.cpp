@@ -106,6 +106,20 @@ TEST_CASE("chunks on a V hold less and wait less than whole sequences") {
       }
 }
 
+// CP-SAT proves that no order there has a smaller sum of 8 spans and a makespan, and none a
+// makespan below 50 M + 14.
+TEST_CASE("on two devices the span of v-auto gets ahead of the hand-made order") {
+  pp::uniform_cost const cost{10, 10, 5, 1};
+  for (int const microbatches : {4, 6, 16}) {
+    pp::pipeline_size const size{2, microbatches};
+    auto const table = pp::make_timetable(pp::VAuto<>{.memory_limit = 4}, size, cost);
+    CHECK(pp::span_of(table) <= 50 * microbatches + 11);
+    CHECK(pp::makespan(table) <= 50 * microbatches + 15);
+    CHECK(pp::peak_activations(table) <= pp::ratio{4, 1});
+    CHECK(pp::makespan(pp::make_timetable<pp::ZeroBubbleV>(size, cost)) <= 50 * microbatches + 14);
+  }
+}
+
 TEST_CASE("searches see costs that differ between stages and chunks") {
   pp::pipeline_size const size{4, 8};
   pp::shape const extents = pp::VHalf{}.arrange(4, 8);

@@ -220,6 +220,7 @@ struct schedule_choice {
   int resident = 2;          //!< of sharded weights: stages whose weights stay
   int prefetch = 1;          //!< of sharded weights: stages ahead that are gathered
   int frozen = 0;            //!< the first stages have nothing to train: see with_frozen_stages
+  bool swept = false;        //!< five sweeps where the schedule would search for its order
 
   //! True if all members are equal.
   friend bool operator==(schedule_choice const&, schedule_choice const&) = default;
@@ -352,6 +353,8 @@ struct schedule_traits {
   bool overlaps_pairs = false;
   //! Any two passes may run side by side, and not only a forward with a backward pass.
   bool any_pairs = false;
+  //! True when the search can be left out: see `schedule_choice::swept`.
+  bool sweeps = false;
   //! True when there is another order where activations are recomputed.
   bool sees_recomputation = false;
 };
@@ -466,11 +469,13 @@ private:
 
 //! The verified timetable of a choice.
 //! @param made orders to look in first; null: none are kept
+//! @param verifies false: only times are looked at, for one of many candidates
 //! @throws std::invalid_argument as `arrange` does.
 template <class Rows = published_schedules>
 [[nodiscard]] dynamic_timetable make_named_timetable(schedule_choice const& choice,
                                                      any_cost const& cost,
-                                                     made_orders* made = nullptr);
+                                                     made_orders* made = nullptr,
+                                                     bool verifies = true);
 
 //! The verified timetable of an order that was read, in the adapter of a choice.
 //! @pre there is an adapter; the order is verified

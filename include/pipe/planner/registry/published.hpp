@@ -122,6 +122,9 @@ template <class Make>
   traits.weights_travel = std::is_same_v<made, WeiPipe>;
   traits.stages_go_one_way = std::is_same_v<made, RoundPipe<>>;
   traits.places_stages = pipelining::places_stages<made>;
+  traits.sweeps = requires(made one) {
+    one.how;
+  };
   traits.sees_recomputation = pipelining::detail::orders_for_recomputation<made>;
   return {{name, line, takes, needs, traits}, make};
 }

@@ -20,6 +20,7 @@
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/registry/published.hpp>
+#include <pipe/schedule/block/repeat.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
@@ -33,6 +34,8 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <numeric>
 #include <optional>
@@ -66,7 +69,11 @@ auto with_row(Rows const& rows, schedule_choice const& choice, Use use) {
   if constexpr (Row + 1 < std::tuple_size_v<Rows>)
     if (row.about.name != choice.name)
       return with_row<Row + 1>(rows, choice, use);
-  return with_made(row.make(choice), use);
+  auto made = row.make(choice);
+  if constexpr (requires { made.how; })
+    if (choice.swept)
+      made.how = effort::sweeps;
+  return with_made(made, use);
 }
 
 //! Calls `use` with the schedule of a choice, a value of its own type, and returns the result: the
@@ -276,9 +283,14 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
 }
 
 //! The timetable of orders, verified.
+//! @param all false: only that no pass waits for ever
 //! @throws std::invalid_argument with the rule that is broken
-inline dynamic_timetable verified(device_orders const& orders, any_cost const& cost) {
+inline dynamic_timetable
+verified(device_orders const& orders, any_cost const& cost, bool all = true) {
   dynamic_timetable table = simulate(orders, cost);
+  auto const ends = [](double end) { return end >= 0 && std::isfinite(end); };
+  if (!all && std::all_of(table.ends.begin(), table.ends.end(), ends))
+    return table;
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table));
   return table;
@@ -359,11 +371,13 @@ cost_in_adapter(schedule_choice const& choice, any_cost const& whole, any_cost c
 }
 
 template <class Rows>
-dynamic_timetable
-make_named_timetable(schedule_choice const& choice, any_cost const& whole, made_orders* made) {
+dynamic_timetable make_named_timetable(schedule_choice const& choice,
+                                       any_cost const& whole,
+                                       made_orders* made,
+                                       bool verifies) {
   (void)arrange<Rows>(choice); // refuses what the schedule cannot have
   any_cost const cost = cost_in_adapter(choice, whole, whole);
-  return detail::verified(detail::orders_of<Rows>(choice, cost, made), cost);
+  return detail::verified(detail::orders_of<Rows>(choice, cost, made), cost, verifies);
 }
 
 template <class Rows>

@@ -27,7 +27,8 @@ namespace pipelining::inline v0_3 {
 //! block of six slots fits, and searches from there, which takes a program; `SweptVAuto`
 //! does without. Bubble with unit costs, M >= 2P
 //! and m = memory_limit >= 2 floor((P + 4) / 3): max(6P - 1 - 3m, 4P - 3m + 2 ceil(m / 2), 0). Any
-//! P >= 1, M >= 1.
+//! P >= 1, M >= 1. With the memory of ZB-V its makespan may exceed ZB-V's, by as much as the span
+//! is shorter at most.
 //!
 //! @tparam MemoryLimit activations of one stage for one whole microbatch that a device may hold, at
 //! least 2, or `dynamic`.
@@ -45,6 +46,7 @@ struct VAuto {
   //! activations of one stage that a device may hold
   parameter<MemoryLimit, dynamic, double> memory_limit{};
   parameter<Chunks> chunks{};
+  effort how = How; //!< how long it looks for an order
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return waves::arrange(devices, microbatches, chunks, 2);
@@ -54,8 +56,6 @@ struct VAuto {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 
-  //! @brief How long it looks for an order.
-  static constexpr effort how = How;
   static constexpr bool searches_unit_costs = true;
   [[nodiscard]] static constexpr bool fused() noexcept { return false; }
   constexpr void start(detail::timeline& line, building_block& block) const {
@@ -129,6 +129,7 @@ using SweptVAuto = VAuto<MemoryLimit, Chunks, effort::sweeps>;
 struct VContinuous {
   double memory_limit = dynamic; //!< activations of one stage that a device may hold
   int chunks = 1;
+  effort how = effort::search; //!< how long it looks for an order; sweeps take `VAuto`'s start
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return waves::arrange(devices, microbatches, chunks, 2);
@@ -137,12 +138,12 @@ struct VContinuous {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 
-  //! @brief How long it looks for an order.
-  static constexpr effort how = effort::search;
   static constexpr bool searches_unit_costs = true;
   [[nodiscard]] static constexpr bool fused() noexcept { return false; }
   void start(detail::timeline& line, building_block& block) const {
     VAuto<dynamic, dynamic>{memory_limit, chunks}.start(line, block);
+    if (how == effort::sweeps)
+      return;
     // The work grows with the fourth power of the idle steps: fine where intervals are short only.
     int const limit = line.problem.limit - 2 * (line.chunks - 1);
     int const fine = line.problem.devices() <= 16 ? 36 : 24;

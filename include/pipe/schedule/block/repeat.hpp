@@ -129,7 +129,7 @@ constexpr void write(timeline const& line, int device, row_writer& out) {
 template <class Schedule>
 concept repeated_schedule = requires(Schedule const schedule, timeline line, building_block block) {
   { schedule.fused() } -> std::same_as<bool>;
-  { Schedule::how } -> std::convertible_to<effort>;
+  { schedule.how } -> std::convertible_to<effort>;
   { Schedule::searches_unit_costs } -> std::convertible_to<bool>;
   schedule.start(line, block);
 };
@@ -153,17 +153,18 @@ holder_by([[maybe_unused]] Schedule const& plan, shape const& extents, int stage
 //! @param like false: microbatches take unlike times, and no makespan may be longer than that of
 //! the rows
 template <repeated_schedule Schedule>
-constexpr void search_repeated(timeline& line, building_block& block, bool like) {
-  if constexpr (Schedule::how == effort::search) {
-    bool const unit = unit_costs(line);
-    if (unit && !Schedule::searches_unit_costs)
-      return;
-    if (std::is_constant_evaluated())
-      throw std::invalid_argument(
-        "this schedule searches for its order at these costs, which takes a program; the "
-        "compiler makes the one of the same name with effort::sweeps");
-    v_search(line, weights_for(line.problem)).run(block, !unit, !like);
-  }
+constexpr void
+search_repeated(Schedule const& schedule, timeline& line, building_block& block, bool like) {
+  bool const unit = unit_costs(line);
+  if (schedule.how == effort::sweeps || (unit && !Schedule::searches_unit_costs))
+    return;
+  if (std::is_constant_evaluated())
+    throw std::invalid_argument(
+      "this schedule searches for its order at these costs, which takes a program; the "
+      "compiler makes the one of the same name with effort::sweeps");
+  v_weights weights = weights_for(line.problem);
+  weights.trades = like && Schedule::searches_unit_costs;
+  v_search(line, weights).run(block, !unit, !like);
 }
 
 //! Orders the passes: start, reorder, and the search where the schedule is one that searches. Where
@@ -183,11 +184,11 @@ constexpr void generate_repeated(Schedule const& schedule,
   enter(line, cost, true);
   schedule.start(line, block);
   reorder(line);
-  search_repeated<Schedule>(line, block, true);
+  search_repeated(schedule, line, block, true);
   if (problem.unlike) {
     enter(line, cost);
-    if constexpr (Schedule::how == effort::search)
-      search_repeated<Schedule>(line, block, false);
+    if (schedule.how == effort::search)
+      search_repeated(schedule, line, block, false);
     else
       reorder(line);
   }
@@ -247,6 +248,7 @@ struct Repeat {
   parameter<Chunks> chunks{};
   Block block{};     //!< what is repeated
   Placement where{}; //!< which device holds which stage
+  effort how = How;  //!< how long it looks for an order
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return where.arrange(devices, microbatches, chunks, block.stages_per_device);
@@ -261,8 +263,6 @@ struct Repeat {
     detail::generate_repeated(*this, extents, cost, rows);
   }
 
-  //! @brief How long it looks for an order.
-  static constexpr effort how = How;
   static constexpr bool searches_unit_costs = false;
   [[nodiscard]] constexpr bool fused() const noexcept { return block.fused; }
   constexpr void start(detail::timeline& line, building_block& slots) const {

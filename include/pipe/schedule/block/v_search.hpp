@@ -160,6 +160,7 @@ struct stride_block {
 struct v_weights {
   std::int64_t span = 1;
   std::int64_t makespan = 2;
+  bool trades = false; //!< the makespan may exceed the hand-made one by as much as the span gains
 };
 
 //! Where memory suffices for no bubble at all, the span is what schedules are known by; elsewhere
@@ -305,7 +306,8 @@ private:
   }
   [[nodiscard]] std::int64_t value() const {
     constexpr std::int64_t too_long = std::int64_t{1} << 60;
-    bool const good = line_.span <= most_span_ && line_.makespan <= most_makespan_;
+    std::int64_t const gain = weights_.trades ? most_span_ - line_.span : 0;
+    bool const good = line_.span <= most_span_ && line_.makespan - gain <= most_makespan_;
     return weights_.span * line_.span + weights_.makespan * line_.makespan + (good ? 0 : too_long);
   }
   [[nodiscard]] bool done() const {
