@@ -181,14 +181,13 @@ def render_page(found):
     text = f"""# Performance
 
 What `scripts/bench` measured on {about['date']}: {about['processor']}, {about['cores']} cores, {about['compiler']}. Ratios within a
-row come from one run; times of another machine are others. Other pages have [kernels](explanation/kernel_speed.md) and [timetables
-of the compiler](explanation/compile_time.md).
+row come from one run. See also [kernels](explanation/kernel_speed.md) and [timetables of the compiler](explanation/compile_time.md).
 
 ## Making a plan
 
 Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`), at {largest.replace(" ", " devices and ")} microbatches. "Plan" is
 lowering with its proof of freedom from deadlock, "proof" its part of that. Times take {extent("simulate")}, verification {extent("verify")}.
-"Bytes" are the most that were allocated at once, per pass. Then the whole for devices and microbatches, all verified; in the last
+"Bytes" are the most that were allocated at once, per pass. Then the whole for devices and microbatches; in the last
 column order, times and verification, of one run.
 
 """

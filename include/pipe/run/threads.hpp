@@ -230,22 +230,30 @@ private:
         return;
       if (what == detail::errand::start)
         start(board, thread);
-      if (what == detail::errand::step)
+      if (what == detail::errand::step) // in which this thread may be given devices at any time
         detail::run_devices(board, stages, thread);
-      (void)share.any_of(thread, [&](int device) { // of any other errand
-        if (what == detail::errand::touch) {
-          board.memories[static_cast<std::size_t>(device)].touch();
-          board.host_memories[static_cast<std::size_t>(device)].touch();
-        }
-        if (what == detail::errand::tell)
-          guarded(board, device, "memory_moved", [&] {
-            detail::tell_moved(stages, board.plans.front()->view, device);
-          });
-        share.at(device).at_home.store(true, std::memory_order_relaxed);
-        return false;
-      });
+      else
+        (void)share.any_of(thread, [&](int device) {
+          look_after_memory(board, stages, device, what);
+          share.at(device).at_home.store(true, std::memory_order_relaxed);
+          return false;
+        });
       share.go_home(thread);
     }
+  }
+
+  static void look_after_memory(detail::thread_board& board,
+                                Stages& stages,
+                                int device,
+                                detail::errand what) noexcept {
+    if (what == detail::errand::touch) {
+      board.memories[static_cast<std::size_t>(device)].touch();
+      board.host_memories[static_cast<std::size_t>(device)].touch();
+    }
+    if (what == detail::errand::tell)
+      guarded(board, device, "memory_moved", [&] {
+        detail::tell_moved(stages, board.plans.front()->view, device);
+      });
   }
 
   static void start(detail::thread_board& board, int thread) noexcept {
