@@ -800,6 +800,10 @@ candidates evaluate_all(choose_command const& asked) {
       calls.push_back(call);
       calls.back().swept = schedule.traits.sweeps && shows_few(asked);
     }
+  if (shows_few(asked)) // schedules by themselves take least, and are a first answer
+    std::stable_sort(calls.begin(), calls.end(), [](auto const& one, auto const& other) {
+      return one.adapted == adapter::none && other.adapted != adapter::none;
+    });
   candidates result;
   std::vector<choose_start> starts;
   made_orders orders;
