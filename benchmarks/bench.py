@@ -5,7 +5,9 @@ that show them. Called by scripts/bench.
 
 usage: bench.py FOLDER_OF_PROGRAMS [--python PROGRAM] [--only PART[,PART...]]
        bench.py FOLDER_OF_PROGRAMS --render
-       bench.py --check    says which page is not what the figures make
+       bench.py FOLDER_OF_PROGRAMS --check [--only PART[,PART...]] [--figures FILE]
+                    fails where a ratio is worse than the kept one by more than a tenth, in two runs; writes nothing
+       bench.py --check-pages    says which page is not what the figures make
 """
 import argparse
 import datetime
@@ -62,10 +64,12 @@ def scale(programs, _python):
 
 def overhead(programs, python):
     found = []
-    for devices in (2, 4):
+    for devices in (2, 4, 8, 16):
         found += lines_of(f"{programs}/runner_overhead", devices, 128)
         found += lines_of(f"{programs}/runner_overhead_tbb", devices, 128)
         found += lines_of(f"{programs}/runner_overhead_taskflow", devices, 128)
+        if devices > 4:  # processes that poll share cores badly
+            continue
         if shutil.which(f"{programs}/runner_overhead_mpi"):
             found += lines_of("mpirun", "-n", devices, f"{programs}/runner_overhead_mpi", devices, 128)
         if has_torch(python):
@@ -279,6 +283,75 @@ Measured on {found['machine']['date']} by `scripts/bench`; [all figures](docs/pe
     return text
 
 
+#: A ratio may be worse than the kept one by this much.
+TOLERANCE = 0.1
+
+
+def ratios(found):
+    """What --check compares: {name: (figure, whether more is better)}, all without a unit of this machine's speed."""
+    result = {}
+    for size, both in found.get("making", {}).items():
+        for row in both["ours"]:
+            if "plan_bytes" in row:
+                result[f"bytes of a pass, {row['schedule']}, {size}"] = (row["plan_bytes"], False)
+    for size, name, own, peer in making_ratios(found) if "making" in found else []:
+        result[f"making {name}, {size}, PyTorch's time to ours"] = (peer / own, True)
+    for row in found.get("scale", []):
+        if "table_bytes" in row:
+            result[f"bytes of a pass, {row['schedule']}, large"] = (row["table_bytes"], False)
+    overhead = {(row["runner"], row["devices"]): row["least"] for row in found.get("overhead", [])}
+    for (runner, devices), least in overhead.items():
+        if runner != "threads":
+            result[f"a pass of {devices} devices, threads to {runner}"] = (overhead["threads", devices] / least, False)
+    for row in found.get("reality", {}).get("ours", []):
+        result[f"measured to planned, {row['schedule']}"] = (row["ratio"], False)
+    arithmetic = found.get("arithmetic", {"ours": [], "torch": []})
+    core = {row["what"]: row for row in arithmetic["ours"] if "shape" not in row}
+    peers = {(row["what"], row["shape"]): row for row in arithmetic["torch"]}
+    for row in arithmetic["ours"]:
+        for way in ("forward", "backward") if "shape" in row else ():
+            name = f"{row['what']} {row['shape']} {way}"
+            result[f"{name}, share of peak"] = (row[way] / core["core"]["peak"], True)
+            if (row["what"], row["shape"]) in peers:
+                result[f"{name}, ours to PyTorch"] = (row[way] / peers[row["what"], row["shape"]][way], True)
+    if "adamw" in core:
+        result["AdamW, share of bandwidth"] = (core["adamw"]["rate"] / core["adamw"]["memory"], True)
+    return result
+
+
+def compare(kept, found):
+    """Prints the ratios of both beside each other. @return the names of those that are worse."""
+    before, now = ratios(kept), ratios(found)
+    worse = []
+    for name, (figure, more_is_better) in before.items():
+        if name not in now:
+            print(f"skipped   {name}: {figure:.3g}, its peer or program is not here")
+            continue
+        loss = (figure / now[name][0] if more_is_better else now[name][0] / figure) - 1
+        if loss > TOLERANCE:
+            worse.append(name)
+        print(f"{'worse' if loss > TOLERANCE else 'holds':9} {name}: {figure:.3g} kept, {now[name][0]:.3g} now")
+    for name in now.keys() - before.keys():
+        print(f"new       {name}: {now[name][0]:.3g}")
+    return worse
+
+
+def check(options, parts):
+    """Fails where a ratio of these parts is worse than the kept one in two runs, or in the figures of a file."""
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))
+    kept = {part: figures for part, figures in kept.items() if part in parts}
+    worse = None
+    for _ in range(1 if options.figures else 2):
+        found = json.loads(pathlib.Path(options.figures).read_text(encoding="utf-8")) if options.figures else {
+            part: PARTS[part](options.programs, options.python) for part in kept}
+        again = compare(kept, {part: found[part] for part in kept if part in found})
+        worse = again if worse is None else [name for name in worse if name in again]
+        if not worse:
+            return
+    sys.exit(f"bench: worse by more than {TOLERANCE:.0%}: {'; '.join(worse)}. Mend what made it so; where it has to be, run "
+             "scripts/bench on an idle machine and commit its figures with the reason")
+
+
 def with_section(readme, section):
     before, rest = readme.split(MARKS[0])
     _, after = rest.split(MARKS[1])
@@ -306,15 +379,19 @@ def main():
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--render", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--figures", help="of an earlier run, which --check compares")
+    parser.add_argument("--check-pages", action="store_true")
     options = parser.parse_args()
-    if options.check:
+    if options.check_pages:
         stale = [str(page.relative_to(ROOT)) for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
         sys.exit(f"{', '.join(stale)}: not what benchmarks/results/performance.json makes; run scripts/bench --render"
                  if stale else 0)
     if not options.render:
         wrong = [part for part in options.only.split(",") if part not in PARTS]
-        if wrong or not options.programs:
+        if wrong or not (options.programs or options.figures):
             sys.exit(f"bench: there is no part {', '.join(wrong)}; parts are {', '.join(PARTS)}" if wrong else __doc__)
+        if options.check:
+            return check(options, options.only.split(","))
         found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
         if options.only != "arithmetic":
             found["machine"] = machine()

@@ -26,44 +26,20 @@
 #include <vector>
 
 #include "backend.hpp"
-#include "exchange_report.hpp"
-#include "host_weights_report.hpp"
 #include "options.hpp"
 #include "prediction.hpp"
 #include "report.hpp"
 #include "system.hpp"
-#include "tensor_report.hpp"
+#include "systems.hpp"
 #include "text.hpp"
 #include "thread_training.hpp"
 #include "training.hpp"
-#include "vocabulary_report.hpp"
-#include "weight_travel_report.hpp"
 
 namespace pp = pipelining;
 
 namespace {
 
 using namespace gpt;
-
-//! Runs a system; see system.hpp.
-template <class System>
-int run_system(options o, text_to_learn const& text) {
-  auto const table = System::plan(o);
-  bool const travels = registry::find_schedule(o.schedule).traits.weights_travel;
-  auto const shown = [travels](pp::dynamic_timetable of) {
-    return travels ? registry::by_groups(std::move(of)) : of;
-  };
-  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  auto&& model = System::pipeline(o, table);
-  return gpt::run_system(
-    o,
-    text,
-    shown(table),
-    model,
-    [&] { System::report(o, table, model); },
-    [&] { return check_system_bits<System>(o, text, table); },
-    shown);
-}
 
 //! @throws std::invalid_argument where checkpoints are wanted of stages that have no parts of their
 //! own in the whole model
@@ -149,24 +125,8 @@ int run_whole_layers(options o, text_to_learn const& text) {
 int run(options o) {
   check_checkpoints(o);
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
-  if (has_shards_of_stages(o)) {
-    return run_system<tensor_system>(std::move(o), text);
-  }
-  if (registry::has_shards(o.adapted)) {
-    return run_system<vocabulary_system>(std::move(o), text);
-  }
-  if (o.adapted == registry::adapter::attention_exchange) {
-    return run_system<exchange_system>(std::move(o), text);
-  }
-  auto const& named = registry::find_schedule(o.schedule);
-  if (named.traits.weights_travel) {
-    return run_system<travelling_system>(std::move(o), text);
-  }
-  if (named.traits.stages_go_one_way) {
-    if (o.adapted == registry::adapter::none) {
-      o.adapted = registry::adapter::sharded_weights; // which lie on the host
-    }
-    return run_system<round_system>(std::move(o), text);
+  if (auto const status = train_system(o, text)) {
+    return *status;
   }
   return run_whole_layers(std::move(o), text);
 }

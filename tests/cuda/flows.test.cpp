@@ -6,6 +6,7 @@
 #include <iostream>
 #include <simulators/cuda/standin.hpp>
 #include <tests/cuda/flows.hpp>
+#include <tests/support/expert_overlap.hpp>
 #include <tests/support/random_flows.hpp>
 
 namespace {
@@ -48,4 +49,11 @@ TEST_CASE("whatever is declared runs on streams as interpreted") {
 
 TEST_CASE("whatever is declared runs over NCCL as interpreted") {
   check_flows(true);
+}
+
+TEST_CASE("experts on the network run on streams and over NCCL as interpreted") {
+  auto const plan = support::overlap::interpreted({2}, 4, 8);
+  for (bool const ranks : {false, true})
+    for (unsigned seed = 0; seed < 3; ++seed)
+      check_flow(plan, seed, ranks);
 }

@@ -24,6 +24,7 @@
 #include <tests/cuda/training.hpp>
 #include <tests/support/early_training.hpp>
 #include <tests/support/paired_weights.hpp>
+#include <tests/support/placements.hpp>
 #include <tests/support/training.hpp>
 #include <utility>
 #include <vector>
@@ -70,6 +71,8 @@ inline std::vector<training_plan> training_plans() {
                                            training_sizes));
   add("DualPipeV 2x5 per pair",
       pp::lower(pp::make_timetable<pp::DualPipeV<>>({2, 5}), training_sizes));
+  add("both ends on one of three devices x4",
+      pp::lower(pp::make_timetable<support::ends_together>({3, 4}), training_sizes));
   add("weight gradients in pairs 2x3",
       pp::lower(pp::make_timetable<support::paired_weights>({2, 3}), training_sizes));
   return plans;

@@ -296,15 +296,15 @@ inline void save_checkpoint(checkpoint_place const& place,
                            " is missing or not whole");
 }
 
-//! @brief Removes this rank's checkpoints after later steps than `step`: the run goes on from
+namespace detail {
+
+//! Removes this rank's checkpoints after later steps than `step`: the run goes on from
 //! there, and what it writes next must not meet what an earlier attempt has written.
 inline void forget_checkpoints_after(checkpoint_place const& place, std::int64_t step) {
   for (std::int64_t const later : detail::checkpoint_files(place))
     if (later > step)
       (void)::unlink(detail::checkpoint_path(place, later).c_str());
 }
-
-namespace detail {
 
 //! All ranks choose the newest step that each of them has, and forget later ones. Collective.
 //! @param mine returns the steps of this rank, ascending.
@@ -362,7 +362,7 @@ template <run_store Store>
     name,
     deadline,
     [&] { return checkpoints_of(place); },
-    [&](std::int64_t chosen) { forget_checkpoints_after(place, chosen); });
+    [&](std::int64_t chosen) { detail::forget_checkpoints_after(place, chosen); });
 }
 
 } // namespace pipelining::inline v0_3

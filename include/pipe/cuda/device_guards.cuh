@@ -116,7 +116,7 @@ private:
     for (std::size_t i = 0; i < steps.size(); ++i) {
       item const& step = steps[i];
       if (step.what != operation::run || step.about != subject::pass ||
-          is_copy(*work.over.declared, step) ||
+          pipelining::detail::is_copy(*work.over.declared, step) ||
           (*work.over.declared)[step.work.kind].calls == stage_call::recompute)
         continue;
       auto const add = [&](slot const& into, std::int64_t bytes) {

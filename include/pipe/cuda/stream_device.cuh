@@ -64,7 +64,7 @@ struct stream_device {
   //! Enqueues a pass, a hook or a copy.
   void run(int index, item const& step) {
     open_range const range = board.ranges().open(index);
-    if (is_copy(*work.over.declared, step))
+    if (pipelining::detail::is_copy(*work.over.declared, step))
       return copy(index, step);
     cudaStream_t const its =
       pipelining::detail::runs_beside(step) ? board.stream_for(step) : board.compute();

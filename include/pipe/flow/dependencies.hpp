@@ -110,7 +110,7 @@ namespace detail {
   return true;
 }
 
-//! What a pass waits for: a line, for a unit.
+//! A line that a pass waits for, and the unit.
 struct dependency {
   int line = 0;
   int stage = 0; //!< of the line

@@ -183,11 +183,11 @@ namespace detail {
   return static_cast<int>(end);
 }
 
-} // namespace detail
-
-//! @brief True for such a step in which the library copies a slot, and no stage is called.
+//! True for a step next to the program in which the library copies a slot, and no stage is called.
 [[nodiscard]] constexpr bool is_copy(flow const& declared, item const& step) noexcept {
-  return detail::runs_beside(step) && detail::is_copy(declared[step.work.kind]);
+  return runs_beside(step) && is_copy(declared[step.work.kind]);
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

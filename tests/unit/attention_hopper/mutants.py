@@ -30,7 +30,7 @@ KEPT = "kernel/kept_pairs.cuh"
 SUMS = "kernel/query_sums.cuh"
 ORDER = "kernel/query_order.cuh"
 
-TELL_WORK = "auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);\n    tell_work(memory, work);\n    "
+TELL_WORK = "auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);\n    tell_work(memory, query_parity, work);\n    "
 
 # name: header, text that must be there, text in its place
 FORWARD = {
@@ -48,7 +48,7 @@ FORWARD = {
     "work_told_too_early": (TELLS, "wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;\n    " + TELL_WORK,
                             TELL_WORK + "wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;\n    "),
     "end_of_work_told_too_early": (TELLS, "wait_for(memory.query_empty(), query_parity);\n  write", "write"),
-    "end_of_work_not_told": (TELLS, "write_slot(memory.work(work_number::first), no_more_work);", ""),
+    "end_of_work_not_told": (TELLS, "write_slot(memory.work(query_parity ^ 1, work_number::first), no_more_work);", ""),
     "too_few_bytes": (TELLS, "memory.value_full(value.stage), shape::value_bytes", "memory.value_full(value.stage), shape::value_bytes / 2"),
     "too_many_bytes": (TELLS, "memory.query_full(), shape::query_bytes", "memory.query_full(), shape::query_bytes + 16"),
     "slot_told_too_late": (TELLS, "write_slot(memory.slot(key.stage), no_more_tiles);\n    arrive(memory.key_full(key.stage));",
@@ -58,7 +58,9 @@ FORWARD = {
     "keys_released_too_early": (KERNEL, "wait_for_products<0>(s);\n      release_key();", "release_key();\n      wait_for_products<0>(s);"),
     "values_released_too_early": (KERNEL, "wait_for_products<0>(output);\n        release_value();",
                                   "release_value();\n        wait_for_products<0>(output);"),
-    "queries_released_too_early": (KERNEL, "wait_for_stores_to_read();", ""),
+    "outputs_replaced_too_early": (KERNEL, "wait_for_stores_to_read();", ""),
+    "work_of_two_pieces_in_one_place": (BLOCK, "which * (4 * 5)", "0"),
+    "queries_never_released": (KERNEL, "arrive_warp(memory.query_empty(), is_first_lane);", ""),
     "no_proxy_fence": (KERNEL, "show_to_copies();", ""),
     "no_barrier_before_the_store": (KERNEL, "show_to_copies();\n    meet_warpgroup(consumer());", "show_to_copies();"),
     "one_arrival_too_few": (KERNEL, "begin_barrier(memory.key_empty(stage), 4 * shape::consumers)",

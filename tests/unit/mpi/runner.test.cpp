@@ -33,7 +33,9 @@
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
 #include <tests/support/early_training.hpp>
+#include <tests/support/expert_overlap.hpp>
 #include <tests/support/frozen_stages.hpp>
+#include <tests/support/placements.hpp>
 #include <tests/support/random_flows.hpp>
 #include <tests/support/sizes.hpp>
 #include <tests/support/stage_graphs.hpp>
@@ -146,40 +148,46 @@ struct interpreted_stage {
   }
 };
 
+// What a plan reads on this rank is what the interpreter says.
+void check_interpreted(support::interpreted_plan const& plan,
+                       pp::mpi_store& meeting,
+                       std::string const& name) {
+  pp::pipeline const& over = plan.work.over;
+  std::vector<interpreted_stage> model(static_cast<std::size_t>(pp::stages(over.extents)));
+  for (interpreted_stage& stage : model)
+    stage.over = over;
+  pp::mpi_runner runner(
+    plan.work, model, meeting.line(), MPI_COMM_WORLD, {.deadline = patience, .name = name});
+  runner.step();
+  for (interpreted_stage& stage : model)
+    stage.read.clear();
+  runner.step();
+  support::digests expected = plan.expected;
+  std::erase_if(
+    expected, [&](auto const& each) { return pp::device_of(over, each.first[1]) != this_rank(); });
+  support::digests all;
+  for (interpreted_stage& stage : model)
+    all.merge(stage.read);
+  CHECK(all == expected);
+}
+
 } // namespace
 
 TEST_CASE("flows by chance, on all engines, read on four processes what an interpreter says") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   int ran = 0;
-  for (unsigned seed = 0; seed < 600; ++seed) {
-    auto const plan = support::interpreted_by_chance(seed, 4);
-    if (!plan)
-      continue;
-    CAPTURE(seed);
-    pp::pipeline const& over = plan->work.over;
-    std::vector<interpreted_stage> model(static_cast<std::size_t>(pp::stages(over.extents)));
-    for (interpreted_stage& stage : model)
-      stage.over = over;
-    pp::mpi_runner runner(plan->work,
-                          model,
-                          meeting.line(),
-                          MPI_COMM_WORLD,
-                          {.deadline = patience, .name = "flow " + std::to_string(seed)});
-    runner.step();
-    for (interpreted_stage& stage : model)
-      stage.read.clear();
-    runner.step();
-    support::digests expected = plan->expected;
-    std::erase_if(expected, [&](auto const& each) {
-      return pp::device_of(over, each.first[1]) != this_rank();
-    });
-    support::digests all;
-    for (interpreted_stage& stage : model)
-      all.merge(stage.read);
-    CHECK(all == expected);
-    ++ran;
-  }
+  for (unsigned seed = 0; seed < 600; ++seed)
+    if (auto const plan = support::interpreted_by_chance(seed, 4)) {
+      CAPTURE(seed);
+      check_interpreted(*plan, meeting, "flow " + std::to_string(seed));
+      ++ran;
+    }
   CHECK(ran >= 100);
+}
+
+TEST_CASE("experts on the network read on four processes what an interpreter says") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  check_interpreted(support::overlap::interpreted({2}, 4, 8), meeting, "experts");
 }
 
 TEST_CASE("four processes train a model that is a graph as one device does") {
@@ -288,7 +296,7 @@ void check_training(pp::mpi_store& meeting, pp::timetable_view table) {
     runner.step();
   for (int s = 0; s < stages; ++s) {
     auto const index = static_cast<std::size_t>(s);
-    bool const mine = pp::device_of(table.over.extents, s) == runner.rank();
+    bool const mine = pp::device_of(table.over, s) == runner.rank();
     CHECK(support::same_bits(model[index].numbers, expected[index]) == mine);
     CHECK(model[index].stepped == (mine ? steps : 0));
   }
@@ -303,6 +311,8 @@ TEST_CASE("processes train as one device does, with tied weights, clipping and s
   check_training<pp::communicator_per_edge>(meeting, pp::make_timetable<pp::VHalf>({4, 6}));
   check_training<pp::communicator_per_pair>(meeting,
                                             pp::make_timetable<pp::Interleaved<2>>({4, 6}));
+  check_training<pp::communicator_per_pair>(
+    meeting, pp::make_timetable<support::ends_together>({4, 6}));
 }
 
 namespace {

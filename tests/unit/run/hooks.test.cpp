@@ -15,6 +15,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <tests/support/placements.hpp>
 #include <tests/support/sizes.hpp>
 #include <tests/support/training.hpp>
 #include <tuple>
@@ -134,6 +135,19 @@ TEST_CASE(
         pp::make_timetable<pp::Chimera>({devices, microbatches}));
       check_copies<pp::one_communicator>(pp::make_timetable<pp::BitPipe>({devices, microbatches}));
     }
+}
+
+TEST_CASE("ends on one device and a stage on two in turn train as one device does") {
+  for (int const microbatches : {3, 6, 8}) {
+    CAPTURE(microbatches);
+    auto const together = pp::make_timetable<support::ends_together>({3, microbatches});
+    check_training<pp::communicator_per_pair>(together);
+    check_copies<pp::communicator_per_pair>(
+      pp::make_timetable<support::second_in_turn>({3, microbatches}));
+    pp::plan const work = pp::lower(together, training_sizes);
+    for (pp::item const& step : work.items)
+      CHECK((step.what == pp::operation::run || step.about != pp::subject::tied_gradient));
+  }
 }
 
 TEST_CASE("one device hands the tied gradients over without a message") {

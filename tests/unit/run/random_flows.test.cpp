@@ -16,6 +16,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <tests/support/expert_overlap.hpp>
 #include <tests/support/flow_interpreter.hpp>
 #include <tests/support/random_flows.hpp>
 #include <vector>
@@ -143,4 +144,34 @@ TEST_CASE("whatever is declared runs, or is refused in a sentence") {
     CHECK(elsewhere >= 60);
   if (seed == nullptr)
     CHECK(ends[static_cast<int>(end::count)] * 10 >= static_cast<int>(flows) * 3); // a third runs
+}
+
+TEST_CASE("experts on the network take the times of a simulation apart, and run as interpreted") {
+  struct figures {
+    int devices, layers, microbatches;
+    support::overlap::times cost;
+    double merged, plain; // of an event simulation of Megatron's order, without timetables
+  };
+  for (figures const& of : {figures{1, 4, 4, {4, 2, 4, 0}, 366, 420},
+                            figures{4, 2, 8, {4, 2, 4, 1}, 748, 590},
+                            figures{3, 3, 7, {5, 6, 4, 2}, 1201.5, 1153},
+                            figures{8, 2, 32, {4, 3, 4, 0}, 2966, 2320}})
+    for (bool const merged : {true, false}) {
+      CAPTURE(of.devices);
+      CAPTURE(merged);
+      support::overlap::combined const how{of.layers, merged};
+      CHECK(pp::makespan(pp::make_timetable(how, {of.devices, of.microbatches}, of.cost)) ==
+            (merged ? of.merged : of.plain));
+      auto const [work, expected] = support::overlap::interpreted(how, of.devices, of.microbatches);
+      CHECK(pp::prove(work));
+      std::vector<reading_stage> model(static_cast<std::size_t>(of.devices * of.layers));
+      for (reading_stage& stage : model)
+        stage.over = work.over;
+      pp::thread_runner runner(work, model);
+      runner.step();
+      support::digests all;
+      for (reading_stage& stage : model)
+        all.merge(stage.read);
+      CHECK(all == expected);
+    }
 }

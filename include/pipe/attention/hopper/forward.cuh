@@ -36,6 +36,10 @@ struct hopper_consumer {
   using call = forward_call<Element, Mask, Score>;
   static constexpr bool is_plain = std::is_same_v<Score, plain>;
   static constexpr bool is_split = !std::is_same_v<Splits, no_key_splits>;
+  //! True where queries are released after their last product, not after the outputs.
+  static constexpr bool releases_early = is_split || shape::outputs_apart;
+  //! That queries get from the consumers of a block.
+  static constexpr int releases = releases_early ? 4 * shape::consumers : shape::consumers;
 
   call const& c;
   hopper_forward_maps const& maps;
@@ -65,7 +69,9 @@ struct hopper_consumer {
   }
 
   //! Of the piece of work, read anew: it takes no register meanwhile.
-  __forceinline__ __device__ int work(work_number n) const { return read_slot(memory.work(n)); }
+  __forceinline__ __device__ int work(work_number n) const {
+    return read_slot(memory.work(query_parity ^ 1, n));
+  }
 
   //! The consumer that may start products after this one.
   __forceinline__ __device__ int next_turn() const {
@@ -84,6 +90,11 @@ struct hopper_consumer {
   __forceinline__ __device__ void release_value() {
     arrive_warp(memory.value_empty(value.stage), is_first_lane);
     value.advance();
+  }
+  __forceinline__ __device__ void release_queries() const {
+    if constexpr (releases_early) {
+      arrive_warp(memory.query_empty(), is_first_lane);
+    }
   }
 
   __forceinline__ __device__ void start_logits(float (&s)[shape::keys / 2]) const {
@@ -197,10 +208,13 @@ struct hopper_consumer {
         take_weights(s);
         wait_for(memory.value_full(value.stage), value.parity);
       }
+      release_queries();
       before_products();
       start_output();
       wait_for_products<0>(output);
       release_value();
+    } else {
+      release_queries();
     }
     release_key();
   }
@@ -211,8 +225,11 @@ struct hopper_consumer {
     int const rows = work(work_number::rows);
     int const head = work(work_number::head);
     int const batch = work(work_number::batch);
+    if (shape::outputs_apart && threadIdx.x % 128 == 0) {
+      wait_for_stores_to_read(); // of the piece before
+    }
     meet_warpgroup(consumer()); // nobody multiplies queries any more
-    auto const tile = memory.query(consumer());
+    auto const tile = memory.output(consumer());
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const r = row() + half * 8;
@@ -233,8 +250,10 @@ struct hopper_consumer {
     if (threadIdx.x % 128 == 0) {
       store_tile<shape::value_dim, shape::rows>(
         maps.output, {first + consumer() * shape::rows, head, batch}, tile);
-      wait_for_stores_to_read();
-      arrive(memory.query_empty());
+      if constexpr (!releases_early) {
+        wait_for_stores_to_read();
+        arrive(memory.query_empty());
+      }
     }
   }
 
@@ -246,10 +265,6 @@ struct hopper_consumer {
        work(work_number::head)) *
         c.p.query_length +
       work(work_number::first);
-    meet_warpgroup(consumer()); // nobody multiplies queries any more
-    if (threadIdx.x % 128 == 0) {
-      arrive(memory.query_empty());
-    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const r = row() + half * 8;
@@ -304,11 +319,12 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
                                             piece_order const& order,
                                             unsigned char* shared) {
   using shape = hopper_forward_shape<Dim, Score>;
+  using consumer_type = hopper_consumer<Dim, Element, Mask, Score, Splits>;
   hopper_memory<Dim, Score> const memory{shared_address(shared)};
   if (threadIdx.x == 0) {
     check_alignment(memory.start);
     begin_barrier(memory.query_full(), 1);
-    begin_barrier(memory.query_empty(), shape::consumers);
+    begin_barrier(memory.query_empty(), consumer_type::releases);
     for (int stage = 0; stage < shape::stages; ++stage) {
       begin_barrier(memory.key_full(stage), 1);
       begin_barrier(memory.value_full(stage), 1);
@@ -326,7 +342,7 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
     }
   } else {
     take_registers<shape::consumer_registers>();
-    hopper_consumer<Dim, Element, Mask, Score, Splits> consumer{
+    consumer_type consumer{
       c, maps, splits, memory, threadIdx.x % 32 == 0, memory.query_piece(warpgroup), warpgroup};
     consumer.run();
   }

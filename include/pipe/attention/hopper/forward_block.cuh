@@ -50,11 +50,19 @@ struct hopper_forward_shape {
   static constexpr int query_bytes = consumers * consumer_bytes;        //!< of a block
   static constexpr int key_bytes = keys * row_bytes;                    //!< of a tile of keys
   static constexpr int value_bytes = keys * detail::row_elements(value_dim) * 2; //!< of values
-  //! of the barriers, the numbers of tiles and those of the work
-  static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages + 4 * 5;
+  //! of the outputs of a block
+  static constexpr int output_bytes = queries * detail::row_elements(value_dim) * 2;
+  //! of the barriers, the numbers of tiles and those of two pieces of work
+  static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages + 2 * 4 * 5;
+  //! True where outputs have a place of their own, so that the next queries come before they have
+  //! left it; else they take that of the queries. So do rows that are not whole panels, since
+  //! copies read panels.
+  static constexpr bool outputs_apart =
+    value_dim % 64 == 0 &&
+    query_bytes + stages * (key_bytes + value_bytes) + output_bytes + barrier_bytes <= 227 << 10;
   //! Bytes of shared memory that a block takes.
-  static constexpr int shared_bytes =
-    query_bytes + stages * (key_bytes + value_bytes) + barrier_bytes;
+  static constexpr int shared_bytes = query_bytes + stages * (key_bytes + value_bytes) +
+                                      (outputs_apart ? output_bytes : 0) + barrier_bytes;
   // What setmaxnreg hands over: the launch gives every thread 168, or 128 of four warpgroups.
   static constexpr int copy_registers = consumers == 3 ? 32 : 40; //!< of a thread that copies
   //! Of a thread that multiplies.
@@ -76,7 +84,7 @@ namespace detail {
 enum class work_number { first, rows, head, batch, split };
 inline constexpr int no_more_work = -1;
 
-//! Shared memory of a block. Queries are [consumer][panel][row]; outputs take their place.
+//! Shared memory of a block. Queries and outputs are [consumer][panel][row].
 template <int Dim, score Score>
 struct hopper_memory {
   using shape = hopper_forward_shape<Dim, Score>;
@@ -102,7 +110,14 @@ struct hopper_memory {
   __device__ std::uint32_t value(int stage) const {
     return key(shape::stages) + stage * shape::value_bytes;
   }
-  __device__ std::uint32_t barrier(int n) const { return value(shape::stages) + 8 * n; }
+  __device__ std::uint32_t output(int consumer) const {
+    return shape::outputs_apart
+             ? value(shape::stages) + consumer * (shape::output_bytes / shape::consumers)
+             : query(consumer);
+  }
+  __device__ std::uint32_t barrier(int n) const {
+    return value(shape::stages) + (shape::outputs_apart ? shape::output_bytes : 0) + 8 * n;
+  }
   __device__ std::uint32_t query_full() const { return barrier(0); }
   __device__ std::uint32_t query_empty() const { return barrier(1); }
   __device__ std::uint32_t key_full(int stage) const { return barrier(2 + stage); }
@@ -116,9 +131,9 @@ struct hopper_memory {
   //! The tile of keys in a stage: twice its number, and 1 more where pairs have to be asked for; or
   //! no_more_tiles.
   __device__ std::uint32_t slot(int stage) const { return key_full(4 * shape::stages) + 4 * stage; }
-  //! A number of the piece of work that the queries are of.
-  __device__ std::uint32_t work(work_number n) const {
-    return slot(shape::stages) + 4 * static_cast<int>(n);
+  //! A number of the piece of work that the queries are of. @param which 0 and 1 in turn
+  __device__ std::uint32_t work(std::uint32_t which, work_number n) const {
+    return slot(shape::stages) + which * (4 * 5) + 4 * static_cast<int>(n);
   }
 };
 

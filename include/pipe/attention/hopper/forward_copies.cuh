@@ -14,14 +14,15 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! Tells the consumers what the next piece of work is.
+//! Tells the consumers what the next piece of work is. @param which of two places
 template <class Memory>
-__device__ inline void tell_work(Memory const& memory, hopper_work const& work) {
-  write_slot(memory.work(work_number::first), work.first);
-  write_slot(memory.work(work_number::rows), work.rows);
-  write_slot(memory.work(work_number::head), work.head);
-  write_slot(memory.work(work_number::batch), work.batch);
-  write_slot(memory.work(work_number::split), work.split);
+__device__ inline void
+tell_work(Memory const& memory, std::uint32_t which, hopper_work const& work) {
+  write_slot(memory.work(which, work_number::first), work.first);
+  write_slot(memory.work(which, work_number::rows), work.rows);
+  write_slot(memory.work(which, work_number::head), work.head);
+  write_slot(memory.work(which, work_number::batch), work.batch);
+  write_slot(memory.work(which, work_number::split), work.split);
 }
 
 //! The copying thread.
@@ -44,7 +45,7 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
     wait_for(memory.query_empty(), query_parity);
     query_parity ^= 1;
     auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);
-    tell_work(memory, work);
+    tell_work(memory, query_parity, work);
     arrive_expecting(memory.query_full(), shape::query_bytes);
     for (int consumer = 0; consumer < shape::consumers; ++consumer) {
       load_tile<shape::query_dim, shape::rows>(
@@ -73,7 +74,7 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
     key.advance();
   }
   wait_for(memory.query_empty(), query_parity);
-  write_slot(memory.work(work_number::first), no_more_work);
+  write_slot(memory.work(query_parity ^ 1, work_number::first), no_more_work);
   arrive(memory.query_full());
 }
 
