@@ -755,9 +755,8 @@ bool may_be_shown(choose_command const& asked, candidate const& one, candidates 
   }
   std::sort(times.begin(), times.end());
   times.erase(std::unique(times.begin(), times.end()), times.end());
-  if (!beaten || fastest || times.size() < shown)
-    return true;
-  return least <= std::max(times[shown - 1], times[0] * (1 + pp::memory_choice::equal));
+  return !beaten || fastest || times.size() < shown ||
+         least <= std::max(times[shown - 1], times[0] * (1 + pp::memory_choice::equal));
 }
 
 //! Searches for the orders that sweeps have made, as far as that can change what is shown.
@@ -769,9 +768,6 @@ void search_orders(choose_command const& asked,
   for (std::size_t i = 0; i < found.all.size(); ++i)
     if (found.all[i].choice.swept && found.all[i].cannot.empty())
       swept.push_back(i);
-  auto const faster = [&](std::size_t a, std::size_t b) {
-    return found.all[a].seconds < found.all[b].seconds;
-  };
   auto const search = [&](std::size_t i) {
     line.say("searching for the order of " + found.all[i].label);
     schedule_choice choice = found.all[i].choice;
@@ -785,7 +781,7 @@ void search_orders(choose_command const& asked,
       found.all[i].cannot = error.what();
     }
   };
-  std::stable_sort(swept.begin(), swept.end(), faster);
+  std::ranges::stable_sort(swept, {}, [&](std::size_t i) { return found.all[i].seconds; });
   for (std::size_t const i : swept)
     if (may_be_shown(asked, found.all[i], found))
       search(i);
@@ -800,6 +796,9 @@ candidates evaluate_all(choose_command const& asked) {
       calls.push_back(call);
       calls.back().swept = schedule.traits.sweeps && shows_few(asked);
     }
+  if (shows_few(asked)) // schedules by themselves take least, and are a first answer
+    std::ranges::stable_sort(
+      calls, {}, [](auto const& one) { return one.adapted != adapter::none; });
   candidates result;
   std::vector<choose_start> starts;
   made_orders orders;
