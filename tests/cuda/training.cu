@@ -193,7 +193,7 @@ void train_rank(training_case const& what,
   for (int s = 0; s < stages; ++s) {
     bool const here = pp::detail::microbatch_on(what.work.over, s, device) >= 0;
     memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, here, what);
-    memory.model.back().is_second_copy = device != pp::device_of(extents, s);
+    memory.model.back().is_second_copy = device != pp::device_of(what.work.over, s);
     memory.model.back().first_microbatch = replica * extents.microbatches;
     memory.model.back().replicas = line ? &line->line() : nullptr;
   }
@@ -240,7 +240,7 @@ training_result train_on_streams(training_case const& what) {
   training_memory memory;
   auto const numbers = untrained(what);
   for (int s = 0; s < stages; ++s) {
-    int const device = pp::device_of(extents, s);
+    int const device = pp::device_of(what.work.over, s);
     pp::cuda::current_device const scope(
       what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
     memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true, what);
