@@ -38,7 +38,7 @@ struct hopper_consumer {
   static constexpr bool is_split = !std::is_same_v<Splits, no_key_splits>;
   //! True where queries are released after their last product, not after the outputs.
   static constexpr bool releases_early = is_split || shape::outputs_apart;
-  //! That queries get from the consumers of a block.
+  //! Arrivals of the consumers of a block that free the queries.
   static constexpr int releases = releases_early ? 4 * shape::consumers : shape::consumers;
 
   call const& c;
