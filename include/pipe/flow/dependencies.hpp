@@ -115,6 +115,7 @@ struct dependency {
   int line = 0;
   int stage = 0; //!< of the line
   int unit = 0;
+  bool own = false; //!< made by the stage itself, and not by a group that it belongs to
 };
 
 //! The passes that a pass waits for: makers of what it reads, on other stages and on its own, and
@@ -146,8 +147,10 @@ public:
       stage_neighbour const from = neighbour(over_, what_, links_.input_step, number);
       return at(links_.input, from.stage, unit_ + from.chunk - what_.chunk);
     }
-    return behind < own_ ? at(links_.own[behind], what_.stage, unit_)
-                         : at(links_.made[0], what_.stage, unit_ + links_.chunk_step);
+    dependency from = behind < own_ ? at(links_.own[behind], what_.stage, unit_)
+                                    : at(links_.made[0], what_.stage, unit_ + links_.chunk_step);
+    from.own = true;
+    return from;
   }
   //! The `pass_index` of one of them. @pre 0 <= number < count
   [[nodiscard]] constexpr int index(int number) const noexcept {

@@ -129,13 +129,12 @@ struct message_times {
   [[nodiscard]] constexpr double
   to(place_map const& map, dependency const& from, int row, int stage) const noexcept {
     int const devices = map.over.extents.devices;
-    return from.stage == stage
-             ? 0
-             : transfer_time(map.over,
-                             groups,
-                             between(devices, map.holders[from.line], row % devices),
-                             from.stage,
-                             stage);
+    return from.own ? 0
+                    : transfer_time(map.over,
+                                    groups,
+                                    between(devices, map.holders[from.line], row % devices),
+                                    from.stage,
+                                    stage);
   }
 };
 
