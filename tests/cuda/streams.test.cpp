@@ -469,7 +469,7 @@ TEST_CASE("copies to the host and back go beside the passes: the host waits for 
     auto const& items = plan.work.items;
     auto const count =
       std::count_if(items.begin(), items.end(), [&plan](pipelining::item const& step) {
-        return pipelining::is_copy(plan.work.over.declared, step);
+        return pipelining::detail::is_copy(plan.work.over.declared, step);
       });
     CHECK((count > 0) == copies);
     std::uint64_t done[2]{};
