@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <functional>
 #include <oneapi/tbb/concurrent_queue.h>
+#include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/task_arena.h>
 #include <oneapi/tbb/task_group.h>
 #include <tests/support/arithmetic_stage.hpp>
@@ -29,6 +30,9 @@
 namespace pp = pipelining;
 
 namespace {
+
+//! More threads than cores, too.
+tbb::global_control const threads_at_most(tbb::global_control::max_allowed_parallelism, 4);
 
 //! One step. A task polls the device that has waited longest: tbb's own order is last in, first
 //! out, and a single thread would poll one device for ever.
