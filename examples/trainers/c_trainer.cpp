@@ -30,6 +30,7 @@ struct stage {
   samples const* data;
   float loss = 0;
 
+  // [lines pipelined steps: stage]
   // Keeps its input, its output and, on the last stage, the gradient of the loss.
   void forward(pp::context const& at, pp::input in, pp::output out) {
     auto const first = static_cast<std::size_t>(at.microbatch) * numbers;
@@ -48,6 +49,13 @@ struct stage {
     go_back(at, in, out, dz);
     dense_backward_weight(layer, rows, at.activation.as<float>().data(), dz);
   }
+  void go_back(pp::context const& at, pp::input in, pp::output out, float* dz) {
+    float const* const kept = at.activation.as<float>().data();
+    float const* const dy = at.last_stage() ? kept + 2 * numbers : in.as<float>().data();
+    float* const dx = at.first_stage() ? nullptr : out.as<float>().data();
+    dense_backward_input(layer, rows, kept + numbers, dy, dz, dx);
+  }
+  // [lines split backward passes: stage]
   void backward_input(pp::context const& at, pp::input in, pp::output out) {
     go_back(at, in, out, at.weight_input.as<float>().data());
   }
@@ -55,12 +63,7 @@ struct stage {
     float const* const dz = at.weight_input.as<float>().data();
     dense_backward_weight(layer, rows, at.activation.as<float>().data(), dz);
   }
-  void go_back(pp::context const& at, pp::input in, pp::output out, float* dz) {
-    float const* const kept = at.activation.as<float>().data();
-    float const* const dy = at.last_stage() ? kept + 2 * numbers : in.as<float>().data();
-    float* const dx = at.first_stage() ? nullptr : out.as<float>().data();
-    dense_backward_input(layer, rows, kept + numbers, dy, dz, dx);
-  }
+  // [lines]
 };
 
 std::vector<dense> make_layers(int count) {
@@ -84,6 +87,7 @@ std::vector<float> result_of(float loss, std::vector<dense>& layers) {
 
 std::vector<float> train(pp::plan const& plan, int count, samples const& data) {
   std::vector<dense> layers = make_layers(count);
+  // [lines pipelined steps: program]
   std::vector<stage> stages;
   for (dense& each : layers)
     stages.push_back({&each, &data});
@@ -91,6 +95,7 @@ std::vector<float> train(pp::plan const& plan, int count, samples const& data) {
   for (int step = 0; step < steps; ++step) {
     stages.back().loss = 0;
     runner.step();
+    // [lines]
     for (dense& each : layers)
       dense_step(&each, rate);
   }
@@ -115,16 +120,11 @@ int main() {
     data.inputs.push_back(static_cast<float>(i % 13) / 13);
     data.targets.push_back(static_cast<float>(i % 7) / 14);
   }
-  constexpr pp::uniform_sizes sizes{.message = numbers * sizeof(float),
-                                    .activation = 3 * numbers * sizeof(float),
-                                    .weight_input = numbers * sizeof(float)};
   int same = 0, others = 0;
   for (pp::registry::named_schedule const& one : pp::registry::named_schedules()) {
     auto const& is = one.traits;
-    bool const plain = is.sums_in_order && !is.over_chunks && !is.weights_travel &&
-                       !is.two_copies && !is.stages_go_one_way && !is.cuts_layers &&
-                       !is.exchanges_attention && !is.any_pairs;
-    if (!plain)
+    if (!is.sums_in_order || is.over_chunks || is.weights_travel || is.two_copies ||
+        is.stages_go_one_way || is.cuts_layers || is.exchanges_attention || is.any_pairs)
       continue;
     pp::registry::schedule_choice choice;
     choice.name = one.name;
@@ -132,13 +132,16 @@ int main() {
     choice.microbatches = microbatches;
     if (pp::registry::has(one.needs, pp::registry::option::memory_limit))
       choice.memory_limit = 2 * devices;
+    // [lines pipelined steps: program]
+    constexpr pp::uniform_sizes sizes{.message = numbers * sizeof(float),
+                                      .activation = 3 * numbers * sizeof(float),
+                                      .weight_input = numbers * sizeof(float)};
     auto const table = pp::registry::make_named_timetable(choice, pp::uniform_cost{});
+    // [lines]
     int const stages = pp::stages(table.over.extents);
     bool const equal = train(pp::lower(table, sizes), stages, data) == train_alone(stages, data);
-    std::printf("%-16s %2d stages: %s\n",
-                choice.name.c_str(),
-                stages,
-                equal ? "the bits of one device" : "OTHER BITS");
+    auto const* const bits = equal ? "the bits of one device" : "OTHER BITS";
+    std::printf("%-16s %2d stages: %s\n", choice.name.c_str(), stages, bits);
     ++(equal ? same : others);
   }
   return same >= 12 && others == 0 ? 0 : 1;

@@ -43,10 +43,12 @@ struct samples { // [most_microbatches][rows][width]
   }
 };
 
+// [lines totals, clipping, the step in the plan: program]
 struct row {
   float loss;
   float squared; //!< of the norm of the gradients
 };
+// [lines]
 
 //! The trainer's own layer, and the state of its optimizer.
 struct layer {
@@ -89,7 +91,9 @@ struct stage {
   float clip;
   layer own;
   float loss = 0;
+  // [lines early steps: stage]
   std::vector<float> weight_before{}, momentum_before{}, told{};
+  // [lines]
   int undone = 0;
 
   stage(samples const& all, int number, float most)
@@ -129,16 +133,22 @@ struct stage {
       &own.of, rows / at.chunks, floats(at.activation), floats(at.weight_input));
   }
 
+  // [lines totals, clipping, the step in the plan: stage]
   void contribute(pp::context const& at, pp::output out) {
+    // [lines early steps: stage]
     if (!at.evaluating)
       told.assign(own.of.gradient, own.of.gradient + own.size());
+    // [lines totals, clipping, the step in the plan: stage]
     out.as<row>()[0] = {loss, own.squared()};
   }
   void optimizer_step(pp::context const&, pp::totals const& all) {
+    // [lines early steps: stage]
     weight_before.assign(own.of.weight, own.of.weight + own.size());
     momentum_before = own.momentum;
+    // [lines totals, clipping, the step in the plan: stage]
     own.step(coefficient(all));
   }
+  // [lines early steps: stage]
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
     return coefficient(all) == 1.0F;
   }
@@ -151,6 +161,7 @@ struct stage {
     std::copy(told.begin(), told.end(), own.of.gradient);
   }
   void begin_iteration(pp::context const&) { zero(); }
+  // [lines]
 
 private:
   static float* floats(pp::buffer const& memory) { return memory.as<float>().data(); }
@@ -164,18 +175,22 @@ private:
                          dz,
                          at.first_stage() ? nullptr : floats(out));
   }
+  // [lines totals, clipping, the step in the plan: stage]
   [[nodiscard]] float coefficient(pp::totals const& all) const {
     float squared = 0;
     for (int s = 0; s < all.rows; ++s)
       squared += all.row<row>(s)[0].squared;
     return coefficient_of(squared, clip);
   }
+  // [lines]
 };
 
 inline constexpr pp::uniform_sizes sizes{.message = numbers * sizeof(float),
                                          .activation = 3 * numbers * sizeof(float),
                                          .weight_input = numbers * sizeof(float),
+                                         // [lines totals, clipping, the step in the plan: program]
                                          .totals_bytes = sizeof(row)};
+// [lines]
 
 //! Numbers that the program ends with, and those that it prints on its way. A stage that is not
 //! here has none.
@@ -278,6 +293,7 @@ result train_alone(Over over, int stages, float clip, bool early) {
   return all;
 }
 
+// [lines checkpoints by name: stage]
 //! Weights and momentum by name.
 [[nodiscard]] inline std::vector<pp::state_tensor> tensors_of(std::vector<stage*> const& model,
                                                               auto owns) {
@@ -295,6 +311,7 @@ result train_alone(Over over, int stages, float clip, bool early) {
     }
   return all;
 }
+// [lines]
 
 //! A run of the program on a pipeline.
 struct program {
@@ -330,13 +347,19 @@ void live(program const& what,
     for (stage* const each : model)
       each->zero();
   };
+  // [lines evaluation: program]
   pp::plan_number const evaluation = runner.add(pp::lower_evaluation(what.table(8), sizes));
+  // [lines]
   pp::plan_cache<int, pp::plan_number> cache(1); // each other number of microbatches takes the place of the last
+  // [lines early steps: program]
   pp::post_validated_steps early(runner);
+  // [lines]
   for (int step = first; step < last; ++step) {
     zero();
     if (what.early) {
+      // [lines early steps: program]
       early.step(numbers_early);
+      // [lines]
       continue;
     }
     int const microbatches = microbatches_of(step, false);
@@ -347,10 +370,14 @@ void live(program const& what,
     }));
     all.losses.push_back(loss_in(runner.totals()));
   }
+  // [lines early steps: program]
   early.finish();
+  // [lines]
   all.corrected += early.corrected();
   zero();
+  // [lines evaluation: program]
   runner.step(evaluation);
+  // [lines]
   all.evaluations.push_back(loss_in(runner.totals()));
 }
 
@@ -366,21 +393,29 @@ result train(program const& what, With with, Meet meet) {
     int const stages = pp::stages(what.table(8).over.extents);
     for (int s = 0; s < stages; ++s) // the second life begins with other numbers
       model.push_back(new stage(data, s + 100 * life, what.clip));
+    // [lines early steps: program]
     auto plans = pp::lower_post_validated(what.table(8), sizes);
+    // [lines]
     auto work = what.early ? plans.first : pp::lower(what.table(8), sizes);
     with(std::move(work), model, [&](auto& runner, int rank) {
       auto const owns = [&](int s) { return rank < 0 || runner.owns(s); };
+      // [lines checkpoints by name: program]
       auto const tensors = tensors_of(model, owns);
       pp::checkpoint_place const place{
         what.folder, "rank-" + std::to_string(std::max(rank, 0)), "trainer=dense\n"};
       if (life == 1)
         pp::load_tensors(place, 3, tensors);
+      // [lines]
       pp::post_validated_numbers numbers_early{};
       if (what.early)
+        // [lines early steps: program]
         numbers_early = pp::add(runner, std::move(plans));
+        // [lines]
       live(what, runner, numbers_early, model, 3 * life, 3 + 3 * life, all);
       if (life == 0)
+        // [lines checkpoints by name: program]
         pp::save_tensors(place, 3, tensors);
+        // [lines]
       for (int s = 0; life == 1 && s < stages; ++s)
         if (owns(s)) {
           layer const& own = model[static_cast<std::size_t>(s)]->own;
