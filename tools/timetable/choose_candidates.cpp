@@ -742,7 +742,8 @@ bool may_be_shown(choose_command const& asked, candidate const& one, candidates 
   double const least = std::max(one.bound, one.seconds * (1 - most_gain));
   std::vector<double> times;
   bool beaten = false;
-  bool fastest = one.gigabytes <= asked.memory_gb && one.extents.chunks == 1;
+  // Of whole sequences, in an order that fits or may fit: a search may save memory, too.
+  bool fastest = one.extents.chunks == 1 && one.gigabytes * (1 - most_gain) <= asked.memory_gb;
   for (candidate const& each : found.all) {
     if (!each.cannot.empty() || &each == &one)
       continue;
@@ -750,8 +751,7 @@ bool may_be_shown(choose_command const& asked, candidate const& one, candidates 
     if (each.gigabytes > asked.memory_gb)
       continue;
     times.push_back(each.seconds);
-    fastest =
-      fastest && (each.choice.swept || each.extents.chunks > 1 || one.seconds < each.seconds);
+    fastest = fastest && (each.choice.swept || each.extents.chunks > 1 || least < each.seconds);
   }
   std::sort(times.begin(), times.end());
   times.erase(std::unique(times.begin(), times.end()), times.end());
