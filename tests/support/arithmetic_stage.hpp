@@ -7,9 +7,11 @@
 
 #include <pipe/run/context.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 namespace support {
@@ -97,6 +99,16 @@ private:
 
 public:
   int chunks = 1;
+};
+
+//! @brief Does not come back from `forward` until it is released.
+struct stalling_stage : arithmetic_stage {
+  std::atomic<bool>* release = nullptr;
+  void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    while (release != nullptr && !release->load())
+      std::this_thread::yield();
+    arithmetic_stage::forward(where, in, out);
+  }
 };
 
 //! @brief What one device computes, microbatch after microbatch: the reference of every executor.

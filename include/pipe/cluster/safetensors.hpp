@@ -9,7 +9,6 @@
 #include <pipe/plan/dtype.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>

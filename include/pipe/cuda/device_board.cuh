@@ -116,8 +116,7 @@ public:
         shared_lanes_(chosen.one_message_stream ? std::max(0, work.lanes[device] - 1) : 0),
         ranges_(chosen.ranges ? item_ranges(work, device) : item_ranges()) {
     current_device const scope(gpu());
-    shared.reserve(chosen.guarded ? 0 : work.arena_bytes[device],
-                   work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
+    shared.reserve(chosen.guarded ? 0 : work.arena_bytes[device], work.host_bytes_of(device));
     if (chosen.guarded)
       guards_.emplace(work, device);
     if (work.validation != step_validation::at_once)

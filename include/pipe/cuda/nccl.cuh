@@ -152,7 +152,7 @@ public:
   //! does.
   void reserve(plan const& later) {
     plan_view const view = later.view();
-    reserve(view.arena_bytes[rank_], view.host_bytes == nullptr ? 0 : view.host_bytes[rank_]);
+    reserve(view.arena_bytes[rank_], view.host_bytes_of(rank_));
   }
   //! @brief The same by numbers of bytes.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {

@@ -106,19 +106,16 @@ private:
 //! @param others pointers to what has a `view`.
 template <class Plans>
 [[nodiscard]] bool outgrows(plan_view const& added, Plans const& others) {
-  auto const host = [](plan_view const& work, int device) {
-    return work.host_bytes == nullptr ? 0 : work.host_bytes[device];
-  };
   for (int device = 0; device < added.over.extents.devices; ++device) {
     std::int64_t most = 0;
     std::int64_t most_on_host = 0;
     for (auto const& each : others) {
       if (each->view.arena_bytes[device] > most)
         most = each->view.arena_bytes[device];
-      if (host(each->view, device) > most_on_host)
-        most_on_host = host(each->view, device);
+      if (each->view.host_bytes_of(device) > most_on_host)
+        most_on_host = each->view.host_bytes_of(device);
     }
-    if (added.arena_bytes[device] > most || host(added, device) > most_on_host)
+    if (added.arena_bytes[device] > most || added.host_bytes_of(device) > most_on_host)
       return true;
   }
   return false;

@@ -151,7 +151,7 @@ public:
   void reserve(plan const& later) {
     plan_view const view = later.view();
     reserve([&](int device) { return view.arena_bytes[device]; },
-            [&](int device) { return view.host_bytes == nullptr ? 0 : view.host_bytes[device]; });
+            [&](int device) { return view.host_bytes_of(device); });
   }
   //! @brief The same by numbers of bytes.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {

@@ -90,7 +90,7 @@ public:
                                 " bytes is more; cut microbatches or chunks smaller (rank " +
                                 std::to_string(device) + ": " + name(step) + ")");
     memory.reserve(arena{work, device, nullptr, nullptr, guard_}.bytes(),
-                   work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
+                   work.host_bytes_of(device));
   }
   mpi_device(mpi_device const&) = delete;
   mpi_device& operator=(mpi_device const&) = delete;

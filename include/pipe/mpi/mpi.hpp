@@ -176,7 +176,7 @@ public:
     plan_view const view = later.view();
     reserve(detail::arena{view, rank_, nullptr, nullptr, options_.guarded ? detail::guard_bytes : 0}
               .bytes(),
-            view.host_bytes == nullptr ? 0 : view.host_bytes[rank_]);
+            view.host_bytes_of(rank_));
   }
   //! @brief The same by numbers of bytes.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {

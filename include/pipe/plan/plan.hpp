@@ -62,6 +62,10 @@ struct plan_view {
   [[nodiscard]] constexpr int streams(int device) const noexcept {
     return lanes[device] + over.declared->engines;
   }
+  //! @brief Bytes of a device's arena on the host.
+  [[nodiscard]] constexpr std::int64_t host_bytes_of(int device) const noexcept {
+    return host_bytes == nullptr ? 0 : host_bytes[device];
+  }
   //! @brief The program of one device.
   [[nodiscard]] constexpr std::span<item const> program_of(int device) const noexcept {
     return {items + offsets[device],

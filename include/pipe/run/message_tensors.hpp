@@ -88,15 +88,11 @@ public:
   //! @param into [tensors]
   //! @throws std::invalid_argument where the memory has too few bytes.
   void pointers(buffer const& memory, void** into) const {
-    check_room(memory.data, memory.bytes);
-    for (std::size_t i = 0; i < offsets_.size(); ++i)
-      into[i] = memory.data == nullptr ? nullptr : memory.data + offsets_[i];
+    write_pointers(memory.data, memory.bytes, into);
   }
   //! @brief The same of an input.
   void pointers(input const& memory, void const** into) const {
-    check_room(memory.data, memory.bytes);
-    for (std::size_t i = 0; i < offsets_.size(); ++i)
-      into[i] = memory.data == nullptr ? nullptr : memory.data + offsets_[i];
+    write_pointers(memory.data, memory.bytes, into);
   }
 
   //! @brief The layout in words, such as "hidden F32[4,8], mask U8[4]". Ranks that put it into
@@ -172,6 +168,12 @@ private:
       throw std::invalid_argument("run: a message of " + std::to_string(bytes) +
                                   " bytes has no room for the " + std::to_string(bytes_) + " of " +
                                   describe() + "; lower the plan with message_layout::bytes()");
+  }
+  template <class Bytes, class Pointer>
+  void write_pointers(Bytes* data, std::int64_t bytes, Pointer* into) const {
+    check_room(data, bytes);
+    for (std::size_t i = 0; i < offsets_.size(); ++i)
+      into[i] = data == nullptr ? nullptr : data + offsets_[i];
   }
   template <class T, class Bytes>
   [[nodiscard]] std::span<T> view(Bytes* data, std::int64_t bytes, std::size_t number) const {

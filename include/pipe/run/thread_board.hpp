@@ -162,7 +162,7 @@ struct thread_board {
     for (int device = 0; device < devices; ++device)
       reserve(device,
               arena{view, device, nullptr, nullptr, guard_size()}.bytes(),
-              view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
+              view.host_bytes_of(device));
   }
 
   //! Makes room for a plan, behind the others or in the place of one. No errand may run.

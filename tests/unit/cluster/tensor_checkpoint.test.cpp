@@ -26,6 +26,7 @@
 #include <sys/stat.h>
 #include <tests/support/raw_store.hpp>
 #include <tests/support/temporary_folder.hpp>
+#include <tests/support/text.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,17 +45,6 @@ void set_content(std::string const& path, std::string const& text) {
 }
 
 using steps = std::vector<std::int64_t>;
-
-//! What is thrown, if anything.
-template <class Call>
-std::string thrown_by(Call call) {
-  try {
-    call();
-    return {};
-  } catch (std::exception const& error) {
-    return error.what();
-  }
-}
 
 //! Layers cut evenly into P V stages, of which the devices have every P-th.
 struct pipeline {
@@ -265,7 +255,7 @@ TEST_CASE("shards of a tensor load what other shards have saved") {
     if (saved.boxes.size() > 1) {
       std::filesystem::remove(there.path() + "/shard-1.step-1.index.json");
       cut_matrix loaded(6, 7, 1, 1);
-      CHECK(thrown_by([&] {
+      CHECK(support::thrown_by([&] {
               (void)pp::load_tensors({there.path(), "x"}, 1, loaded.boxes);
             }).find(" of 42 numbers of tensor \"matrix\"; a rank's file is missing or not whole") !=
             std::string::npos);
@@ -302,7 +292,7 @@ struct small_run {
   //! What loading says; nothing may have been overwritten then.
   std::string refusal(std::string const& about = "seed=1\n") {
     std::string const said =
-      thrown_by([&] { (void)pp::load_tensors(of("rank-0", about), 5, wanted); });
+      support::thrown_by([&] { (void)pp::load_tensors(of("rank-0", about), 5, wanted); });
     bool const untouched =
       read_one == std::vector<float>(3, 9) && read_other == std::vector<float>(3, 9);
     CHECK(untouched == !said.empty());
@@ -375,16 +365,16 @@ TEST_CASE("files that were exchanged, and those of other runs and models, are re
   std::vector<float> four(4);
   std::vector<double> wide(3);
   pp::state_tensor wanted = pp::tensor_of("one", four);
-  CHECK(thrown_by([&] {
+  CHECK(support::thrown_by([&] {
           (void)pp::load_tensors(run.of("x"), 5, {&wanted, 1});
         }).find("is of another model: tensor \"one\" is F32[3] there, and F32[4] in this run") !=
         std::string::npos);
   wanted = pp::tensor_of("one", wide);
-  CHECK(thrown_by([&] {
+  CHECK(support::thrown_by([&] {
           (void)pp::load_tensors(run.of("x"), 5, {&wanted, 1});
         }).find("F32[3] there, and F64[3] in this run") != std::string::npos);
   wanted = pp::tensor_of("third", wide);
-  CHECK(thrown_by([&] {
+  CHECK(support::thrown_by([&] {
           (void)pp::load_tensors(run.of("x"), 5, {&wanted, 1});
         }).find(" after step 5 has 0 of 3 numbers of tensor \"third\"") != std::string::npos);
   // What is no file could be waited for for ever.
@@ -426,14 +416,16 @@ TEST_CASE(
     auto wanted = pp::tensor_of("w", numbers);
     wanted.whole = {4};
     wanted.first = {2};
-    std::string const said = thrown_by([&] { (void)pp::load_tensors(place, 1, {&wanted, 1}); });
+    std::string const said = support::thrown_by([&] {
+      (void)pp::load_tensors(place, 1, {&wanted, 1});
+    });
     CHECK(said.empty() == good);
     CHECK(pp::checkpoints_of(place, {&wanted, 1}) == (good ? steps{1} : steps{}));
   }
   // Bytes that the disk does not have, so they cost nothing to write.
   std::filesystem::resize_file(there.path() + "/a.step-1.index.json", 1ULL << 40);
   auto const wanted = pp::tensor_of("w", numbers);
-  CHECK(thrown_by([&] {
+  CHECK(support::thrown_by([&] {
           (void)pp::load_tensors(place, 1, {&wanted, 1});
         }).find("has more bytes than a header of its file may have") != std::string::npos);
 }
@@ -518,7 +510,7 @@ TEST_CASE("what cannot be a tensor is refused") {
   support::temporary_folder const there("tensors");
   std::vector<float> numbers(6);
   auto const refused = [&](pp::state_tensor const& tensor, std::string const& owner = "a") {
-    return thrown_by([&] { pp::save_tensors({there.path(), owner}, 1, {&tensor, 1}); });
+    return support::thrown_by([&] { pp::save_tensors({there.path(), owner}, 1, {&tensor, 1}); });
   };
   auto tensor = pp::tensor_of("a", numbers, {2, 3});
   tensor.whole = {2, 4};
@@ -532,7 +524,7 @@ TEST_CASE("what cannot be a tensor is refused") {
   tensor = pp::tensor_of("a", numbers);
   CHECK(refused(tensor, "a/b").find("must be one line without '/'") != std::string::npos);
   std::vector<pp::state_tensor> const twice{tensor, tensor};
-  CHECK(thrown_by([&] {
+  CHECK(support::thrown_by([&] {
           pp::save_tensors({there.path(), "a"}, 1, twice);
         }) == "safetensors: tensor \"a\" has a name that is taken");
   CHECK(there.files().empty());

@@ -33,6 +33,7 @@
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/early_training.hpp>
 #include <tests/support/sizes.hpp>
+#include <tests/support/text.hpp>
 #include <tests/support/training.hpp>
 #include <thread>
 #include <vector>
@@ -200,16 +201,6 @@ void check_all_ways(pp::timetable_view table) {
   }
 }
 
-//! Of threads, with what of a step went wrong.
-std::string thrown_by(auto call) {
-  try {
-    call();
-    return {};
-  } catch (std::exception const& error) {
-    return error.what();
-  }
-}
-
 struct throwing_stage : support::arithmetic_stage {
   int throws_at = -1;
   void forward(pp::context const& where, pp::input in, pp::output out) {
@@ -271,7 +262,7 @@ TEST_CASE("what a stage throws ends the step on all devices, and the next one is
     std::vector<throwing_stage> stages(4);
     pp::called_runner runner(pp::lower(table, words), stages);
     stages[2].throws_at = 3;
-    CHECK(thrown_by([&] { run_step(runner, 4, how, chance); }) ==
+    CHECK(support::thrown_by([&] { run_step(runner, 4, how, chance); }) ==
           "run: device 2 failed in the forward of stage 2, microbatch 3: out of luck");
     stages[2].throws_at = -1;
     for (auto& stage : stages)
@@ -288,15 +279,15 @@ TEST_CASE("calls out of turn are refused in a sentence") {
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
   model stages(2);
   pp::called_runner runner(pp::lower(table, words), stages);
-  CHECK(thrown_by([&] { (void)runner.poll(0); }) ==
+  CHECK(support::thrown_by([&] { (void)runner.poll(0); }) ==
         "run: no step has begun; call begin_step() before poll()");
   runner.begin_step();
   std::string const open = "run: a step is not finished; call finish_step() first";
-  CHECK(thrown_by([&] { runner.begin_step(); }) == open);
-  CHECK(thrown_by([&] { (void)runner.add(pp::lower(table, words)); }) == open);
-  CHECK(thrown_by([&] { runner.reserve(pp::lower(table, words)); }) == open);
+  CHECK(support::thrown_by([&] { runner.begin_step(); }) == open);
+  CHECK(support::thrown_by([&] { (void)runner.add(pp::lower(table, words)); }) == open);
+  CHECK(support::thrown_by([&] { runner.reserve(pp::lower(table, words)); }) == open);
   CHECK(!runner.poll(0));
-  CHECK(thrown_by([&] { runner.finish_step(); }) ==
+  CHECK(support::thrown_by([&] { runner.finish_step(); }) ==
         "run: device 0 has not ended its program; poll it until it has");
   CHECK_THROWS_AS((void)runner.poll(2), std::out_of_range);
   while (!runner.poll()) {
@@ -325,7 +316,7 @@ TEST_CASE("two threads at one device are told so") {
   runner.begin_step();
   std::thread first([&] { CHECK(runner.poll(0)); });
   entered.wait(false);
-  CHECK(thrown_by([&] { (void)runner.poll(0); }) ==
+  CHECK(support::thrown_by([&] { (void)runner.poll(0); }) ==
         "run: two threads are at device 0; each device has one at a time");
   go_on.store(true);
   go_on.notify_all();
@@ -340,7 +331,7 @@ TEST_CASE("a device that nobody runs ends the wait of the others") {
                            {.deadline = std::chrono::milliseconds(100)});
   runner.begin_step();
   runner.run_device(0);
-  CHECK(thrown_by([&] { runner.finish_step(); })
+  CHECK(support::thrown_by([&] { runner.finish_step(); })
           .starts_with("run: no progress before the deadline; does a thread run every device?\n"
                        "  device 0 waits for device 1: "));
   runner.step();

@@ -14,6 +14,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <tests/support/text.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -101,15 +102,6 @@ struct masked_stage {
   }
 };
 
-std::string thrown_by(auto call) {
-  try {
-    call();
-    return {};
-  } catch (std::exception const& error) {
-    return error.what();
-  }
-}
-
 } // namespace
 
 TEST_CASE("stages hand on several tensors, by number, by name and by pointers in C") {
@@ -193,7 +185,7 @@ TEST_CASE(
 TEST_CASE("what is no layout, and memory that is too small, is refused in a sentence") {
   using tensors = std::vector<pp::message_tensor>;
   auto const refusal = [](tensors const& of) {
-    return thrown_by([&] { (void)pp::message_layout(of); });
+    return support::thrown_by([&] { (void)pp::message_layout(of); });
   };
   CHECK(refusal({{"x", "F31", {2}, {}}}) == "run: tensor x of a message has no dtype that "
                                             "safetensors knows; name one such as F32, BF16 or I64");
@@ -209,11 +201,11 @@ TEST_CASE("what is no layout, and memory that is too small, is refused in a sent
   CHECK(refusal({{"y", "U8", {std::int64_t{1} << 57}, {}}, {"x", "F32", {2}, {INT64_MAX}}}) ==
         large);
   CHECK(
-    thrown_by([] { (void)forth.number("keys"); }) ==
+    support::thrown_by([] { (void)forth.number("keys"); }) ==
     "run: the message has no tensor keys; it has hidden F32[3,5], positions I64[3], mask U8[3]");
   std::vector<std::byte> memory(256);
   pp::buffer const small{0, memory.data(), 100};
-  CHECK(thrown_by([&] { (void)forth.of<float>(small, 0); }) ==
+  CHECK(support::thrown_by([&] { (void)forth.of<float>(small, 0); }) ==
         "run: a message of 100 bytes has no room for the 131 of hidden F32[3,5], positions I64[3], "
         "mask "
         "U8[3]; lower the plan with message_layout::bytes()");
@@ -222,7 +214,7 @@ TEST_CASE("what is no layout, and memory that is too small, is refused in a sent
   pp::buffer const enough{0, memory.data(), 256};
   CHECK(forth.of<float>(enough, 0).size() == 15);
   CHECK(
-    thrown_by([&] { (void)forth.of<double>(enough, 0); }) ==
+    support::thrown_by([&] { (void)forth.of<double>(enough, 0); }) ==
     "run: tensor hidden of a message was asked for as numbers of another width than its dtype has");
   CHECK_THROWS_AS((void)forth.of<float>(enough, 3), std::out_of_range);
   CHECK(pp::message_layout().bytes() == 0);

@@ -165,24 +165,11 @@ TEST_CASE("an exception ends the step on all devices, whoever shares a thread wi
     }
 }
 
-namespace {
-
-struct stalling_stage : support::arithmetic_stage {
-  std::atomic<bool>* release = nullptr;
-  void forward(pp::context const& where, pp::input in, pp::output out) {
-    while (release != nullptr && !release->load())
-      std::this_thread::yield();
-    support::arithmetic_stage::forward(where, in, out);
-  }
-};
-
-} // namespace
-
 TEST_CASE("a stage that hangs is named, and so is a device that it holds up") {
   for (int const threads : {0, 1, 2, 3}) {
     CAPTURE(threads);
     std::atomic<bool> release = false;
-    auto model = make_model<stalling_stage>({.devices = 5, .microbatches = 4});
+    auto model = make_model<support::stalling_stage>({.devices = 5, .microbatches = 4});
     model[1].release = &release;
     pp::thread_runner runner(pp::lower(pp::make_timetable<pp::OneFOneB>({5, 4}), support::words),
                              model,

@@ -157,22 +157,9 @@ TEST_CASE("an exception in a stage ends the run on all devices and reaches the c
   CHECK(model[0].gradient == support::run_sequentially(4, 6, 1).gradients[0]);
 }
 
-namespace {
-
-struct stalling_stage : support::arithmetic_stage {
-  std::atomic<bool>* release = nullptr;
-  void forward(pp::context const& where, pp::input in, pp::output out) {
-    while (release != nullptr && !release->load())
-      std::this_thread::yield();
-    support::arithmetic_stage::forward(where, in, out);
-  }
-};
-
-} // namespace
-
 TEST_CASE("a stall becomes an error that says who waits for whom") {
   std::atomic<bool> release = false;
-  std::vector<stalling_stage> model(3);
+  std::vector<support::stalling_stage> model(3);
   model[1].release = &release;
   pp::thread_runner runner(pp::lower(pp::make_timetable<pp::OneFOneB>({3, 2}), words),
                            model,

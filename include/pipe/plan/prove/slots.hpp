@@ -312,8 +312,7 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
       return {plan_rule::slots_overlap, device, layout.peak_item};
     end = plus(layout.offset, times(layout.bytes, layout.count));
   }
-  if (work.arena_bytes[device] < ends[0] ||
-      (work.host_bytes == nullptr ? 0 : work.host_bytes[device]) < ends[1])
+  if (work.arena_bytes[device] < ends[0] || work.host_bytes_of(device) < ends[1])
     return {plan_rule::slots_overlap, device};
   auto const steps = work.program_of(device);
   for (std::size_t i = 0; i < steps.size(); ++i) {
