@@ -91,7 +91,7 @@ inline int gpu_of(pp::launch_environment const& here) {
 template <class Number, class Clock>
 trained train_in(pp::launch_environment const& here, options const& chosen) {
   // Ranks find each other through a small server in rank 0. It tells all of them what has failed.
-  auto const address = pp::store_address_of(here);
+  pp::store_address const address = pp::store_address_of(here);
   std::optional<pp::store_server> server;
   if (here.rank == 0 && chosen.serves)
     server.emplace(address);
