@@ -104,6 +104,11 @@ class Choice(unittest.TestCase):
     def check_pick(self, found):
         self.assertEqual(found["candidates"][found["pick"]], self.pick_of(found["candidates"], found["memory_gb"]))
 
+    def test_any_number_of_threads_prints_the_same(self):
+        for words in ((*self.fewer, "--json"), (*SMALL, "--schedules", "1f1b,v-half,zb-v,v-auto,seq1f1b")):
+            printed = {output(*words, "--threads", threads) for threads in (1, 2, 5)}
+            self.assertEqual(len(printed), 1)
+
     def test_every_schedule_and_several_chunk_counts_are_there(self):
         names = set(schedules())
         names.remove("chunkflow")  # sequences here are of one length, for which it is seq1f1b

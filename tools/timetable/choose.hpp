@@ -87,6 +87,7 @@ struct choose_command {
   double seconds = 5;         //!< of the search
   int rounds = 0;             //!< in place of seconds; 0: not given
   std::uint64_t seed = 1;     //!< of the search
+  int threads = 0;            //!< 0: one for each core
   std::string format = "text";
 };
 

@@ -17,12 +17,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "choose.hpp"
 #include "choose_search.hpp"
 #include "progress_line.hpp"
+#include "tools/support/ahead.hpp"
 #include "tools/support/decimals.hpp"
 
 namespace pp = pipelining;
@@ -759,12 +762,12 @@ bool shows_few(choose_command const& asked) {
 //! that fit, as the fastest with whole sequences, or where nothing of as little memory is as fast.
 bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
   constexpr std::size_t shown = 4;
-  constexpr double most_gain = 0.25; // searches have saved 18 % of an order at most
+  constexpr double most_gain = 0.2; // searches have saved 18 % of an order at most
+  bool const may_fit = one.gigabytes * (1 - most_gain) <= asked.memory_gb; // of memory, too
   double const least = std::max(one.bound, one.seconds * (1 - most_gain));
   std::vector<double> times;
   bool beaten = false;
-  // Of whole sequences, in an order that fits or may fit: a search may save memory, too.
-  bool fastest = one.extents.chunks == 1 && one.gigabytes * (1 - most_gain) <= asked.memory_gb;
+  bool fastest = one.extents.chunks == 1 && may_fit; // of whole sequences
   for (candidate const& each : found.all) {
     if (!each.cannot.empty() || &each == &one)
       continue;
@@ -776,8 +779,28 @@ bool may_be_shown(choose_command const& asked, candidate const& one, candidates 
   }
   std::sort(times.begin(), times.end());
   times.erase(std::unique(times.begin(), times.end()), times.end());
-  return !beaten || fastest || times.size() < shown ||
-         least <= std::max(times[shown - 1], times[0] * (1 + pp::memory_choice::equal));
+  return !beaten || fastest ||
+         (may_fit &&
+          (times.size() < shown ||
+           least <= std::max(times[shown - 1], times[0] * (1 + pp::memory_choice::equal))));
+}
+
+//! How many candidates are begun before their turn: so many for each thread.
+std::size_t ahead_of(choose_command const& asked, unsigned each) {
+  unsigned const threads =
+    asked.threads > 0 ? static_cast<unsigned>(asked.threads) : std::thread::hardware_concurrency();
+  return threads > 1 ? each * threads : 0;
+}
+
+//! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
+evaluated evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders& orders) {
+  if (choice.swept)
+    try {
+      return evaluate(asked, choice, orders);
+    } catch (std::invalid_argument const&) {
+      choice.swept = false;
+    }
+  return evaluate(asked, choice, orders);
 }
 
 //! Searches for the orders that sweeps have made, as far as that can change what is shown.
@@ -789,23 +812,30 @@ void search_orders(choose_command const& asked,
   for (std::size_t i = 0; i < found.all.size(); ++i)
     if (found.all[i].choice.swept && found.all[i].cannot.empty())
       swept.push_back(i);
-  auto const search = [&](std::size_t i) {
-    line.say("searching for the order of " + found.all[i].label);
-    schedule_choice choice = found.all[i].choice;
-    choice.swept = false;
-    try {
-      add_candidate(asked, evaluate(asked, choice, orders), found);
-      found.all[i] = std::move(found.all.back());
-      found.all.pop_back();
-    } catch (std::invalid_argument const& error) { // activations idle for too short in this order
-      found.all[i].choice.swept = false;
-      found.all[i].cannot = error.what();
-    }
-  };
   std::ranges::stable_sort(swept, {}, [&](std::size_t i) { return found.all[i].seconds; });
-  for (std::size_t const i : swept)
-    if (may_be_shown(asked, found.all[i], found))
-      search(i);
+  std::vector<schedule_choice> choices;
+  for (std::size_t const i : swept) {
+    choices.push_back(found.all[i].choice);
+    choices.back().swept = false;
+  }
+  take_in_order(
+    swept.size(),
+    ahead_of(asked, 1),
+    [&](std::size_t k) { return may_be_shown(asked, found.all[swept[k]], found); },
+    [&](std::size_t k) { return evaluate(asked, choices[k], orders); },
+    [&](std::size_t k, std::future<evaluated> made) {
+      candidate& old = found.all[swept[k]];
+      line.say("searching for the order of " + old.label);
+      try {
+        evaluated const anew = made.get();
+        add_candidate(asked, anew, found);
+        found.all[swept[k]] = std::move(found.all.back());
+        found.all.pop_back();
+      } catch (std::invalid_argument const& error) { // activations idle for too short in it
+        old.choice.swept = false;
+        old.cannot = error.what();
+      }
+    });
 }
 
 } // namespace
@@ -824,28 +854,31 @@ candidates evaluate_all(choose_command const& asked) {
   std::vector<choose_start> starts;
   made_orders orders;
   std::string best; // an answer before the end
-  progress_line line(HUGE_VAL);
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + best +
-             label_of(calls[i]));
-    try {
-      evaluated made = evaluate(asked, calls[i], orders);
-      add_candidate(asked, made, result);
-      if (candidate const& last = result.all.back(); last.ranked == result.fastest)
-        best = "fastest so far " + last.label + ", " + rounded(last.ranked, 3) + " s, now ";
-      if (asked.search && result.all.back().cannot.empty() && calls[i].adapted == adapter::none &&
-          !is_apart(calls[i]) && made.table.over.declared == pp::training)
-        starts.push_back({result.all.size() - 1,
-                          {std::move(made.table.over),
-                           std::move(made.table.passes),
-                           std::move(made.table.offsets)}});
-    } catch (std::invalid_argument const& error) {
-      if (std::exchange(calls[i].swept, false)) // a search may find an order with an adapter
-        --i;
-      else
+  progress_line line(HUGE_VAL, 0.4);
+  take_in_order(
+    calls.size(),
+    ahead_of(asked, 2),
+    [](std::size_t) { return true; },
+    [&](std::size_t i) { return evaluate_swept(asked, calls[i], orders); },
+    [&](std::size_t i, std::future<evaluated> coming) {
+      line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + best +
+               label_of(calls[i]));
+      try {
+        evaluated made = coming.get();
+        add_candidate(asked, made, result);
+        candidate const& last = result.all.back();
+        if (last.ranked == result.fastest)
+          best = "fastest so far " + last.label + ", " + rounded(last.ranked, 3) + " s, now ";
+        if (asked.search && last.cannot.empty() && calls[i].adapted == adapter::none &&
+            !is_apart(calls[i]) && made.table.over.declared == pp::training)
+          starts.push_back({result.all.size() - 1,
+                            {std::move(made.table.over),
+                             std::move(made.table.passes),
+                             std::move(made.table.offsets)}});
+      } catch (std::invalid_argument const& error) {
         result.refused.push_back(label_of(calls[i]) + ": " + error.what());
-    }
-  }
+      }
+    });
   search_orders(asked, orders, line, result);
   line.end();
   if (!starts.empty())

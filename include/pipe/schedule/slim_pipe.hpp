@@ -5,6 +5,7 @@
 //! @brief SlimPipe, and the exchange of attention between its devices. Header for
 //! pipelining::SlimPipe, attention_exchange and SlimPipeExchange.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
@@ -105,18 +106,19 @@ struct attention_exchange {
   [[nodiscard]] constexpr detail::exchanged_keys steady(shape const& extents,
                                                         pass const& what) const {
     int const own = what.stage % extents.devices;
-    auto const keys_of = [&](int device) {
-      return chunk_of(extents, unit_of(extents, what) + own - device);
-    };
-    int shorter = 0; // passes with fewer keys
-    for (int device = 0; device < extents.devices; ++device)
-      shorter += keys_of(device) < what.chunk ? 1 : 0;
+    int const unit = unit_of(extents, what);
+    detail::owned<int> keys(extents.devices); // whole key chunks of each device
+    int shorter = 0;                          // passes with fewer
+    for (int device = 0; device < extents.devices; ++device) {
+      keys[device] = chunk_of(extents, unit + own - device);
+      shorter += keys[device] < what.chunk ? 1 : 0;
+    }
     for (int peer = 0; peer < extents.devices; ++peer) {
       int longer = 0; // passes with more keys than the peer's
       for (int device = 0; device < extents.devices; ++device)
-        longer += keys_of(device) > keys_of(peer) ? 1 : 0;
+        longer += keys[device] > keys[peer] ? 1 : 0;
       if (longer == shorter) {
-        int const half = (keys_of(peer) - what.chunk) / 2;
+        int const half = (keys[peer] - what.chunk) / 2;
         int const limit = most > 0 ? most : extents.chunks;
         int const chunks = half > limit ? limit : half < -limit ? -limit : half;
         return chunks == 0 ? detail::exchanged_keys{own, 0} : detail::exchanged_keys{peer, chunks};

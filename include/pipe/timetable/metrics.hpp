@@ -117,6 +117,11 @@ template <class Number, class Weight>
 [[nodiscard]] constexpr Number
 peak_of(timetable_view const& table, int device, slot_class pool, Weight const& weight) noexcept {
   pool_effect const of = effect_on(*table.over.declared, pool);
+  bool any = false; // slots of this pool in the flow
+  for (int const slots : of.taken)
+    any = any || slots != 0;
+  if (!any)
+    return {};
   return peak_by<Number>(table, device, [&](pass const& what, bool ends) {
     auto const kind = static_cast<int>(what.kind);
     if (goes_forward_only(table.over, what.stage)) // works in it, and keeps nothing

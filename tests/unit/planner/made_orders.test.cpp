@@ -6,6 +6,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <future>
+#include <vector>
+
 namespace pp = pipelining;
 
 namespace {
@@ -62,4 +66,21 @@ TEST_CASE("a schedule is made once for the times that it can ask for") {
   CHECK(
     &made.get(plain, pp::uniform_cost{.forward = 4, .backward_input = 5, .backward_weight = 3}) ==
     first);
+}
+
+TEST_CASE("threads that ask for the same orders at once get the same ones, made once") {
+  pp::registry::made_orders made;
+  pp::uniform_cost const cost{.forward = 4, .backward_input = 5, .backward_weight = 3};
+  std::vector<std::future<pp::device_orders const*>> asked;
+  for (int i = 0; i < 12; ++i)
+    asked.push_back(std::async(std::launch::async, [&made, cost, i] {
+      return &made.get(choice_of(i % 3 == 0 ? "1f1b" : "v-half", pp::registry::adapter::none),
+                       cost);
+    }));
+  std::vector<pp::device_orders const*> got;
+  for (auto& each : asked)
+    got.push_back(each.get());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    CHECK(got[i] == got[i % 3 == 0 ? 0 : 1]);
+  CHECK(got[0] != got[1]);
 }

@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -449,22 +450,31 @@ public:
         !find_schedule<Rows>(choice.name).traits.sees_recomputation)
       choice.adapted = adapter::none;
     choice.frozen = 0; // whose passes are left out
-    std::vector<double> times = detail::times_of(arrange<Rows>(choice), cost);
-    auto const found = std::find_if(all_.begin(), all_.end(), [&](made const& each) {
-      return each.choice == choice && each.times == times;
-    });
-    if (found != all_.end())
-      return found->orders;
-    device_orders orders = plain_orders<Rows>(choice, cost);
-    return all_.emplace_back(made{std::move(choice), std::move(times), std::move(orders)}).orders;
+    made& one = entry(choice, detail::times_of(arrange<Rows>(choice), cost));
+    std::call_once(one.once, [&] { one.orders = plain_orders<Rows>(choice, cost); });
+    return one.orders;
   }
 
 private:
   struct made {
     schedule_choice choice;
-    std::vector<double> times; // all that the orders depend on
-    device_orders orders;
+    std::vector<double> times{}; // all that the orders depend on
+    device_orders orders{};
+    std::once_flag once{};
   };
+
+  made& entry(schedule_choice const& choice, std::vector<double> times) {
+    std::lock_guard const lock(adding_);
+    for (made& each : all_)
+      if (each.choice == choice && each.times == times)
+        return each;
+    made& added = all_.emplace_back();
+    added.choice = choice;
+    added.times = std::move(times);
+    return added;
+  }
+
+  std::mutex adding_;
   std::deque<made> all_; // who has been given one keeps it
 };
 

@@ -9,7 +9,6 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -299,8 +298,15 @@ timed_alone(Schedule const& inner, shape const& extents, cost_inside<Cost> cost)
 //! A pass and when its turn is.
 struct timed_pass {
   double time;
-  int rank; // among equal times
+  int rank;   // among equal times
+  int number; // among equal ranks
   pass what;
+
+  [[nodiscard]] friend bool operator<(timed_pass const& one, timed_pass const& other) noexcept {
+    return one.time != other.time   ? one.time < other.time
+           : one.rank != other.rank ? one.rank < other.rank
+                                    : one.number < other.number;
+  }
 };
 
 //! When the shards of the output layer have their turns: for every unit `logits`, when the last
@@ -353,30 +359,30 @@ void write_vocabulary_rows(
                            barriers == 0 ? 0 : interval);
   for (int device = 0; device < shards; ++device) {
     std::vector<timed_pass> row;
+    auto const add = [&row](double time, int rank, pass const& what) {
+      row.push_back({time, rank, static_cast<int>(row.size()), what});
+    };
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
       pass what = table.passes[i];
       bool const forward = what.kind == pass_kind::forward;
       double const time = table.starts[i] + (forward ? 0 : barriers * interval);
       what.stage = static_cast<std::uint16_t>(what.stage + shards);
-      row.push_back({time, 3, what});
+      add(time, 3, what);
     }
     int const output = shards + within.stages() + device;
     for (std::size_t unit = 0; unit < read.size(); ++unit) {
       auto const push = [&](double time, int rank, pass_kind kind, int stage) {
         auto const number = static_cast<int>(unit);
-        row.push_back(
-          {time,
-           rank,
-           row_writer::make(kind, stage, number / within.chunks, number % within.chunks)});
+        add(time,
+            rank,
+            row_writer::make(kind, stage, number / within.chunks, number % within.chunks));
       };
       push(read[unit] - interval, 0, pass_kind::embed, device);
       push(turns.logits(unit), 2, pass_kind::logits, output);
       push(turns.gradient(unit), barriers == 0 ? 2 : 1, pass_kind::logits_gradient, output);
       push(returned[unit] + (barriers + 1) * interval, 0, pass_kind::embed_gradient, device);
     }
-    detail::sort_stably(row, [](timed_pass const& one, timed_pass const& other) {
-      return one.time != other.time ? one.time < other.time : one.rank < other.rank;
-    });
+    std::sort(row.begin(), row.end());
     for (timed_pass const& one : row)
       rows[device].push(one.what);
   }
