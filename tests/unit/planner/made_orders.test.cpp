@@ -14,6 +14,8 @@ namespace pp = pipelining;
 
 namespace {
 
+constexpr char const* searched = "v-half";
+
 pp::registry::schedule_choice choice_of(char const* name, pp::registry::adapter which) {
   pp::registry::schedule_choice choice;
   choice.name = name;
@@ -26,7 +28,7 @@ pp::registry::schedule_choice choice_of(char const* name, pp::registry::adapter 
 } // namespace
 
 TEST_CASE("adapters have the orders that they have when each schedule is made for them alone") {
-  for (char const* const name : {"1f1b", "v-half"}) {
+  for (char const* const name : {"1f1b", searched}) {
     pp::registry::made_orders made;
     for (double const forward : {4.0, 5.0})
       for (pp::registry::named_adapter const& each : pp::registry::named_adapters) {
@@ -51,10 +53,10 @@ TEST_CASE("adapters have the orders that they have when each schedule is made fo
 
 TEST_CASE("a schedule is made once for the times that it can ask for") {
   pp::registry::made_orders made;
-  auto const plain = choice_of("v-half", pp::registry::adapter::none);
+  auto const plain = choice_of(searched, pp::registry::adapter::none);
   pp::uniform_cost cost{.forward = 4, .backward_input = 5, .backward_weight = 3};
   auto const* const first = &made.get(plain, cost);
-  CHECK(&made.get(choice_of("v-half", pp::registry::adapter::offload), cost) == first);
+  CHECK(&made.get(choice_of(searched, pp::registry::adapter::offload), cost) == first);
   cost.copy_out = 7; // of which it knows nothing
   CHECK(&made.get(plain, cost) == first);
   cost.communication = 1;
@@ -74,8 +76,9 @@ TEST_CASE("threads that ask for the same orders at once get the same ones, made 
   std::vector<std::future<pp::device_orders const*>> asked;
   for (int i = 0; i < 12; ++i)
     asked.push_back(std::async(std::launch::async, [&made, cost, i] {
-      return &made.get(choice_of(i % 3 == 0 ? "1f1b" : "v-half", pp::registry::adapter::none),
-                       cost);
+      auto choice = choice_of(searched, pp::registry::adapter::none);
+      choice.microbatches = i % 3 == 0 ? 4 : 5;
+      return &made.get(choice, cost);
     }));
   std::vector<pp::device_orders const*> got;
   for (auto& each : asked)

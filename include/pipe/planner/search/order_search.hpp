@@ -15,6 +15,7 @@
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_walk.hpp>
+#include <pipe/planner/search/window_bound.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -427,6 +428,21 @@ inline void check_room(pipeline_view const& over, order_search_options const& op
   return table;
 }
 
+//! The time that no order can beat; 0 where none is known.
+[[nodiscard]] double bound_of(pipeline_view const& over,
+                              cost_model auto const& cost,
+                              order_search_options const& options) {
+  if (over.first_units != nullptr)
+    return 0;
+  bound_options bounds;
+  if (options.memory_limit != unlimited)
+    bounds.memory_limit = (options.memory_limit + 1e-9) / over.extents.chunks;
+  time_bounds const least = least_times(over, cost, bounds);
+  return options.goal == search_goal::span
+           ? least.span.least()
+           : std::max(least.makespan.least(), least_in_windows(over, cost, options.memory_limit));
+}
+
 [[nodiscard]] inline double time_of(timetable_view const& table, search_goal goal) noexcept {
   return goal == search_goal::span ? span_of(table) : makespan(table);
 }
@@ -485,13 +501,7 @@ template <cost_model Cost, class Watch>
     detail::count_spans(graph);
 
   found_order result;
-  bound_options bounds;
-  if (options.memory_limit != detail::unlimited)
-    bounds.memory_limit = (options.memory_limit + 1e-9) / over.extents.chunks;
-  if (over.first_units == nullptr) {
-    time_bounds const least = least_times(over, cost, bounds);
-    result.bound = options.goal == search_goal::span ? least.span.least() : least.makespan.least();
-  }
+  result.bound = detail::bound_of(over, cost, options);
   detail::pool_search search(graph, over.extents.microbatches, options.seed, result.bound);
   for (std::vector<std::vector<pass>> const& each : rows)
     search.add(detail::nodes_of(over, graph, each));
