@@ -222,6 +222,7 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.visited_objects = static_cast<int>(c.batch * c.heads) * sums.steps;
   out.own_objects = out.result_objects = streams * tiles;
   out.adds_results = true;
+  out.result_slices = at::query_sums::slices;
   out.blocks = count;
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;

@@ -74,8 +74,8 @@ public:
           s.cache_bytes,
           static_cast<std::size_t>(2 * of.visited_objects + of.own_objects + of.result_objects)),
         slots_(static_cast<std::size_t>(slots)), done_(of.visits.size(), unknown),
-        waiter_(of.visits.size(), -1), ended_(of.pieces.size(), unknown),
-        part_waiter_(of.pieces.size(), -1) {}
+        waiter_(of.visits.size(), -1), part_waiter_(of.pieces.size(), -1),
+        handed_on_(of.pieces.size() * static_cast<std::size_t>(of.result_slices), unknown) {}
 
   outcome run() {
     for (int n = 0; n < static_cast<int>(slots_.size()); ++n) {
@@ -180,29 +180,33 @@ private:
   void end_piece(int n, std::int64_t now) {
     auto& at = slots_[static_cast<std::size_t>(n)];
     auto const& p = piece_of(at);
-    if (p.before >= 0 && ended_[static_cast<std::size_t>(p.before)] == unknown) {
+    if (p.before >= 0 && handed_on(p.before, 0) == unknown) {
       part_waiter_[static_cast<std::size_t>(p.before)] = n;
       return;
     }
-    if (p.before >= 0) {
-      auto const turn = ended_[static_cast<std::size_t>(p.before)] + s_.hand_on;
-      if (turn > now) {
-        events_.emplace(turn, n);
-        return;
-      }
-    }
     auto const result = 2 * std::int64_t{w_.visited_objects} + w_.own_objects + p.result;
     bring(now, result, w_.bytes.result, w_.adds_results ? usage::add : usage::write);
-    auto const done = now + s_.end;
+    auto done = now;
+    for (int slice = 0; slice < w_.result_slices; ++slice) {
+      if (p.before >= 0) {
+        done = std::max(done, handed_on(p.before, slice) + s_.hand_on);
+      }
+      done += s_.end * (slice + 1) / w_.result_slices - s_.end * slice / w_.result_slices;
+      handed_on(at.piece, slice) = done;
+    }
     out_.picoseconds = std::max(out_.picoseconds, done);
-    auto const ended = static_cast<std::size_t>(at.piece);
-    ended_[ended] = done;
-    if (part_waiter_[ended] >= 0) {
-      events_.emplace(done, part_waiter_[ended]);
+    if (int const waiter = part_waiter_[static_cast<std::size_t>(at.piece)]; waiter >= 0) {
+      events_.emplace(now, waiter);
     }
     if (!next_piece(n, done + s_.between)) {
       start_block(n, done);
     }
+  }
+
+  //! When a piece has added a slice of its result.
+  std::int64_t& handed_on(int piece, int slice) {
+    return handed_on_[static_cast<std::size_t>(piece) * static_cast<std::size_t>(w_.result_slices) +
+                      static_cast<std::size_t>(slice)];
   }
 
   work const& w_;
@@ -211,10 +215,10 @@ private:
   channel cache_channel_;
   cache cache_;
   std::vector<slot> slots_;
-  std::vector<std::int64_t> done_;  // when visits are over
-  std::vector<int> waiter_;         // the slot that waits for a visit
-  std::vector<std::int64_t> ended_; // when pieces are over
-  std::vector<int> part_waiter_;    // the slot that waits for a piece
+  std::vector<std::int64_t> done_;      // when visits are over
+  std::vector<int> waiter_;             // the slot that waits for a visit
+  std::vector<int> part_waiter_;        // the slot that waits for a piece
+  std::vector<std::int64_t> handed_on_; // when slices of pieces are added
   using event = std::pair<std::int64_t, int>;
   std::priority_queue<event, std::vector<event>, std::greater<>> events_;
   int started_ = 0;

@@ -50,7 +50,7 @@ struct piece {
   std::int64_t end = 0;     //!< one after the last
   std::int32_t own = 0;     //!< its tile of queries, or of keys and values
   std::int32_t result = 0;  //!< where it writes
-  std::int32_t before = -1; //!< the piece that has to end first; -1: none
+  std::int32_t before = -1; //!< the piece whose results come first; -1: none
 };
 
 //! @brief Bytes of one object of each kind.
@@ -70,14 +70,16 @@ struct work {
   std::int32_t own_objects = 0;     //!< as many are numbered in piece::own
   std::int32_t result_objects = 0;  //!< as many are numbered in piece::result
   bool adds_results = false;        //!< results are added to memory, not written
-  int blocks = 0;                   //!< of the launch
-  int resident = 1;                 //!< blocks of a multiprocessor at a time
-  int stages = 1;                   //!< visits that are on the way
-  int shared_bytes = 0;             //!< of a block
-  std::int64_t asked = 0;           //!< tiles that the mask was asked about
-  int key_parts = 1;                //!< parts that keys are cut into
-  int group_parts = 1;              //!< parts that the heads of a group are cut into
-  int heads_together = 0;           //!< heads that are worked on together
+  //! Slices of a result: a piece adds each after the piece before has added the same one.
+  int result_slices = 1;
+  int blocks = 0;         //!< of the launch
+  int resident = 1;       //!< blocks of a multiprocessor at a time
+  int stages = 1;         //!< visits that are on the way
+  int shared_bytes = 0;   //!< of a block
+  std::int64_t asked = 0; //!< tiles that the mask was asked about
+  int key_parts = 1;      //!< parts that keys are cut into
+  int group_parts = 1;    //!< parts that the heads of a group are cut into
+  int heads_together = 0; //!< heads that are worked on together
   //! The piece that a block does after piece `last`, -1 before its first; none: at least as many as
   //! there are. It counts, so work is simulated once.
   std::function<int(int block, int last)> next;

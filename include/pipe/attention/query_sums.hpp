@@ -39,10 +39,13 @@ struct query_sums {
   float* numbers = nullptr;        //!< two of each query: log-sum-exp times log2 e, and dO . O
   std::int32_t* after = nullptr;   //!< of each step and half: 1 + the tile of keys that added last
   std::uint32_t* ticket = nullptr; //!< the next piece of work
-  std::int32_t* written = nullptr; //!< of each tile of keys: parts of its group that have added
+  std::int32_t* written = nullptr; //!< of slices of tiles of keys: parts that have added
   std::int32_t steps = 0;          //!< of the queries of a head
   std::int32_t parts = 1;          //!< the heads of a group are cut into so many, for a block each
   std::int32_t section = 1;        //!< key heads, of all sequences, that are worked on together
+
+  //! Slices of dK and dV of a tile, in which the parts of a group add one after the other.
+  static constexpr int slices = 4;
 
   //! Blocks that share the columns of a head: their sums have an order each.
   [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr int halves(kernel_family family,
@@ -69,7 +72,7 @@ struct query_sums {
     auto const step = detail::queries_of_step(family, p.head_dim);
     return p.batch * p.heads * steps_of(p, family) *
              (step * (p.head_dim + 2) + halves(family, p.head_dim)) +
-           key_tiles(p) + 1;
+           key_tiles(p) * slices + 1;
   }
   //! Takes its place at the start of scratch.
   //! @param data begins at a multiple of 16 bytes and holds scratch(p, family) numbers
@@ -82,7 +85,7 @@ struct query_sums {
     return {data,
             numbers,
             after,
-            reinterpret_cast<std::uint32_t*>(written + key_tiles(p)),
+            reinterpret_cast<std::uint32_t*>(written + key_tiles(p) * slices),
             written,
             static_cast<std::int32_t>(steps_of(p, family)),
             1,

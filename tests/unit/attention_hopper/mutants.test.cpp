@@ -115,9 +115,11 @@ std::string of_backward(machine& m, trial const& t, std::vector<float>& seen) {
   auto const of_key = gradient_error<__nv_bfloat16>(problem.key_gradient, exactly.key);
   auto const of_value = gradient_error<__nv_bfloat16>(problem.value_gradient, exactly.value);
   auto sums = m.sums;
-  if (m.parts > 1) { // which add to dK in an order
-    for (auto const x : problem.key_gradient.numbers()) {
-      sums.push_back(static_cast<float>(x));
+  if (m.parts > 1) { // which add to dK and dV in an order
+    for (auto const* of : {&problem.key_gradient, &problem.value_gradient}) {
+      for (auto const x : of->numbers()) {
+        sums.push_back(static_cast<float>(x));
+      }
     }
   }
   auto const before = std::exchange(seen, std::move(sums));
@@ -126,7 +128,7 @@ std::string of_backward(machine& m, trial const& t, std::vector<float>& seen) {
          : !(of_key <= 1)   ? off("dK", of_key)
          : !(of_value <= 1) ? off("dV", of_value)
          : before.size() == seen.size() && before != seen
-           ? "bits: dQ or dK depends on the order of blocks"
+           ? "bits: a gradient depends on the order of blocks"
            : "";
 }
 

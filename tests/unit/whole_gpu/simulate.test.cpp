@@ -128,6 +128,10 @@ TEST_CASE("whole GPU: sums in a kept order wait, and so do parts") {
   w = handed_out({5, 1}, 2);
   w.pieces[1].before = 0;
   CHECK(simulate(w, 2, fast()).picoseconds == 7 + 500 + 3 + 11 + 3);
+  w = handed_out({5, 1}, 2);
+  w.pieces[1].before = 0;
+  w.result_slices = 3; // each after the same one of the part before
+  CHECK(simulate(w, 2, fast()).picoseconds == 7 + 500 + 3 + 11 + 1);
 }
 
 TEST_CASE("whole GPU: bytes that miss the cache pass memory one after the other") {

@@ -10,6 +10,7 @@
 #include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace pipelining::inline v0_3::attention::detail {
 
@@ -36,6 +37,8 @@ __device__ inline void add_two(float* to, float x, float y) {
 template <int Dim, query_order Order, class Element, mask Mask, score Score>
 struct key_steps {
   using shape = hopper_backward_shape<Dim>;
+  //! Slices of dK, and of dV; one of each where nobody waits.
+  static constexpr int slices = Order == query_order::kept ? query_sums::slices / 2 : 1;
 
   backward_call<Element, Mask, Score> const& c;
   query_sums const& sums;
@@ -101,37 +104,38 @@ struct key_steps {
     }
   }
 
-  //! Where the parts of a group that have added to the gradients of these keys are counted.
-  __forceinline__ __device__ std::int32_t* written() const {
+  //! Where the parts of a group that have added to a slice of these keys are counted.
+  __forceinline__ __device__ std::int32_t* written(int slice) const {
     auto const work = read_work(walk.memory.work());
     int const tiles = (static_cast<int>(c.p.key_length) + shape::keys - 1) / shape::keys;
-    return sums.written + (work.batch * static_cast<int>(c.p.key_heads) + work.key_head) * tiles +
-           work.first / shape::keys;
+    int const head = work.batch * static_cast<int>(c.p.key_heads) + work.key_head;
+    return sums.written + (head * tiles + work.first / shape::keys) * query_sums::slices + slice;
   }
-  //! Before this consumer adds to the running gradients, and after: where the order is kept and the
-  //! group is in parts, each adds after the part before.
-  __forceinline__ __device__ void wait_for_part() const {
+  //! Before this consumer adds a slice to the running gradients, and after: where the order is kept
+  //! and the group is in parts, each adds after the part before.
+  __forceinline__ __device__ void wait_for_part(int slice) const {
     if (Order == query_order::kept && sums.parts > 1) {
-      wait_for_tile(written(), read_work(walk.memory.work()).part);
+      wait_for_tile(written(slice), read_work(walk.memory.work()).part);
     }
   }
-  __forceinline__ __device__ void hand_on_part() const {
+  __forceinline__ __device__ void hand_on_part(int slice) const {
     if (Order == query_order::kept && sums.parts > 1) {
       meet_consumers();
       if (thread_anew() == 0) {
-        write_after(written(), read_work(walk.memory.work()).part);
+        write_after(written(slice), read_work(walk.memory.work()).part);
       }
     }
   }
 
-  //! Adds the sums of this lane to a running gradient. At a time no other block adds to these rows
-  //! where the order is kept.
+  //! Adds a slice of the sums of this lane to a running gradient. At a time no other block adds to
+  //! these numbers where the order is kept.
   //! @param column of the head dim where the sums begin
   template <int Count>
   __forceinline__ __device__ void add_to(tensor_view<float> const& running,
                                          float const (&sum)[Count],
                                          float factor,
-                                         int column) const {
+                                         int column,
+                                         int slice) const {
     auto const work = read_work(walk.memory.work());
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -140,8 +144,10 @@ struct key_steps {
         float* const to =
           running.row(work.batch, work.first + r, work.key_head) + column + walk.column();
 #pragma unroll
-        for (int n = 0; n < Count / 4; ++n) {
-          add_two(to + n * 8, factor * sum[4 * n + 2 * half], factor * sum[4 * n + 2 * half + 1]);
+        for (int n = 0; n < Count / 4; ++n) { // of fixed length, so that sums stay in registers
+          if (n >= Count / 4 * slice / slices && n < Count / 4 * (slice + 1) / slices) {
+            add_two(to + n * 8, factor * sum[4 * n + 2 * half], factor * sum[4 * n + 2 * half + 1]);
+          }
         }
       }
     }
@@ -168,12 +174,17 @@ __forceinline__ __device__ void run_consumer(Consumer& me) {
     wait_for(steps.walk.memory.own_full(), 0);
     me.visit_steps(told);
   }
-  steps.wait_for_part();
-  if (has_steps) {
-    steps.add_to(steps.c.t.key_gradient, me.of_key, steps.c.scale, me.key_column());
-    steps.add_to(steps.c.t.value_gradient, me.of_value, 1.0f, me.value_column());
+  constexpr int slices = std::remove_cvref_t<decltype(steps)>::slices;
+#pragma unroll
+  for (int slice = 0; slice < 2 * slices; ++slice) {
+    steps.wait_for_part(slice);
+    if (has_steps && slice < slices) {
+      steps.add_to(steps.c.t.key_gradient, me.of_key, steps.c.scale, me.key_column(), slice);
+    } else if (has_steps) {
+      steps.add_to(steps.c.t.value_gradient, me.of_value, 1.0f, me.value_column(), slice - slices);
+    }
+    steps.hand_on_part(slice);
   }
-  steps.hand_on_part();
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

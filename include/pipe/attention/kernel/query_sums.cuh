@@ -63,8 +63,8 @@ __device__ inline void start_sums_block(Call const& c, query_sums const& to) {
       *to.ticket = 0;
     }
   }
-  auto const tiles = query_sums::key_tiles(c.p);
-  for (auto n = block * start_sums_threads + thread; n < tiles;
+  auto const slices = query_sums::key_tiles(c.p) * query_sums::slices;
+  for (auto n = block * start_sums_threads + thread; n < slices;
        n += std::int64_t{gridDim.x} * start_sums_threads) {
     to.written[n] = 0;
   }
