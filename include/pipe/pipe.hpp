@@ -11,9 +11,7 @@
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports
 #include <pipe/flow/declare.hpp>
-#include <pipe/flow/limits.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/shades.hpp>
 #include <pipe/flow/shard_weights.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
@@ -29,7 +27,6 @@
 #include <pipe/run/check.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/fits.hpp>
-#include <pipe/run/frozen_stages.hpp>
 #include <pipe/run/message_tensors.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
@@ -70,7 +67,7 @@
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/partial_cost.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/verify.hpp>
 // IWYU pragma: end_exports

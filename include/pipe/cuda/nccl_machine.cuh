@@ -19,7 +19,6 @@
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
-#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/step_validation.hpp>

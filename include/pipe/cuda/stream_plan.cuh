@@ -12,7 +12,6 @@
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/describe.hpp>
-#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/step_validation.hpp>

@@ -5,6 +5,7 @@
 //! @brief What a flow must not say, with the sentences that refuse it.
 
 #include <pipe/flow/flow.hpp>
+#include <pipe/flow/resolve.hpp>
 #include <pipe/flow/slot_class.hpp>
 
 #include <cstdint>
@@ -13,38 +14,6 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! A set of rows or of kinds.
-using flow_set = std::uint64_t;
-
-[[nodiscard]] constexpr flow_set only(int member) noexcept {
-  return flow_set{1} << static_cast<unsigned>(member);
-}
-[[nodiscard]] constexpr bool holds(flow_set set, int member) noexcept {
-  return (set >> static_cast<unsigned>(member) & 1u) != 0;
-}
-
-[[noreturn]] inline void refuse_flow(std::string const& subject, char const* rule) {
-  throw std::invalid_argument("flow: " + subject + " " + rule);
-}
-//! Three ways to name who breaks a rule. The rule is a literal in each call, so that compilers
-//! print it where a flow is a constant.
-constexpr void require(bool holds, datum const& of, char const* rule) {
-  if (!holds)
-    refuse_flow(std::string("datum '") + of.word.c_str() + "'", rule);
-}
-constexpr void require(bool holds, kind_of_pass const& kind, char const* rule) {
-  if (!holds)
-    refuse_flow(std::string("kind '") + kind.word.c_str() + "'", rule);
-}
-constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, char const* rule) {
-  if (!holds)
-    refuse_flow(
-      std::string("kind '") + kind.word.c_str() + "' and datum '" + of.word.c_str() + "':", rule);
-}
-
-[[nodiscard]] constexpr bool lies_in_slots(datum const& of) noexcept {
-  return of.lives != residence::nowhere;
-}
 [[nodiscard]] constexpr bool is_pool(std::uint8_t number) noexcept {
   auto const of = static_cast<slot_class>(number);
   return number < slot_classes && of != slot_class::tied_gradient && of != slot_class::totals &&
@@ -52,36 +21,6 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
 }
 [[nodiscard]] constexpr bool ends(flow_word const& word) noexcept {
   return word.text[sizeof word.text - 1] == '\0';
-}
-
-//! True for a datum that passes of other stages read.
-[[nodiscard]] constexpr bool is_read_elsewhere(flow const& declared, int of) noexcept {
-  for (kind_of_pass const& kind : declared.kinds)
-    for (int i = 0; i < kind.effect_count; ++i)
-      if (kind.effects[i].of == of && kind.effects[i].stage != of_stage::own)
-        return true;
-  return false;
-}
-
-//! True for a datum that each unit of each stage may have: no other stage reads it.
-[[nodiscard]] constexpr bool is_on_all_stages(flow const& declared, int of) noexcept {
-  return declared.data[of].instance == datum::per::unit && !is_read_elsewhere(declared, of);
-}
-
-//! True for a kind that uses a datum of its own stage, without freeing it, and does not run before
-//! another kind that frees it.
-//! @param reached the rows that the other has waited for @param made the rows that the user makes
-[[nodiscard]] constexpr bool is_late_user(
-  flow const& declared, int user, int freer, int of, flow_set reached, flow_set made) noexcept {
-  bool uses = false;
-  for (int i = 0; i < declared.kinds[user].effect_count; ++i) {
-    effect const& one = declared.kinds[user].effects[i];
-    bool const about = user != freer && one.of == of && one.stage == of_stage::own;
-    if (about && one.what == does::frees)
-      return false;
-    uses = uses || (about && has_slot(one.what));
-  }
-  return uses && (reached & made) == 0;
 }
 
 //! The rules for data and kinds by themselves. Nothing else may look at a flow before them: numbers

@@ -54,7 +54,7 @@ public:
       if (touches_gradients(flow_, static_cast<pass_kind>(&kind - flow_.kinds)))
         add(kind, {does::needs, collecting});
     }
-    flow_resolution(flow_).run();
+    resolve(flow_);
     return flow_;
   }
 

@@ -9,6 +9,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shard_weights.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/flow/training_kinds.hpp>
 
@@ -48,6 +49,33 @@ inline constexpr flow frugal_training =
            {pass_kind::copy_out, copy_out_kind},
            {pass_kind::copy_in, copy_in_kind},
            {pass_kind::copy_request, copy_request_kind}});
+
+//! A gradient that all stages before read, where each of them gets the same.
+[[nodiscard]] constexpr datum for_all_readers(datum other) noexcept {
+  other.instance = datum::per::unit;
+  return other;
+}
+
+[[nodiscard]] constexpr flow declare_vocabulary_training(int barriers) {
+  return declare(
+    {output_datum,
+     for_all_readers(gradient_datum),
+     weight_gradient_datum,
+     activation_datum,
+     weight_input_datum,
+     sequence_datum,
+     sequence_gradient_datum,
+     {"logits", pool(slot_class::logits), pool(slot_class::logits)},
+     {"statistics", pool(slot_class::statistics), pool(slot_class::received_statistics)}},
+    {{pass_kind::forward, forward_kind},
+     {pass_kind::backward, backward_kind},
+     {pass_kind::backward_input, backward_input_kind},
+     {pass_kind::backward_weight, backward_weight_kind},
+     {pass_kind::embed, embed_kind},
+     {pass_kind::logits, logits_kind(barriers)},
+     {pass_kind::logits_gradient, logits_gradient_kind(barriers)},
+     {pass_kind::embed_gradient, embed_gradient_kind}});
+}
 
 //! Training with the embedding and the output layer cut by vocabulary into one shard per
 //! device. The shards at each end are a group of stages.

@@ -4,7 +4,6 @@
 //! @file
 //! @brief The data and the kinds of passes that the flows of training are made of.
 
-#include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/slot_class.hpp>
 
@@ -306,33 +305,6 @@ inline constexpr flow kinds_of_training = [] {
         !(declared.kinds[kind].word == kinds_of_training.kinds[kind].word))
       return false;
   return true;
-}
-
-//! A gradient that all stages before read, where each of them gets the same.
-[[nodiscard]] constexpr datum for_all_readers(datum other) noexcept {
-  other.instance = datum::per::unit;
-  return other;
-}
-
-[[nodiscard]] constexpr flow declare_vocabulary_training(int barriers) {
-  return declare(
-    {output_datum,
-     for_all_readers(gradient_datum),
-     weight_gradient_datum,
-     activation_datum,
-     weight_input_datum,
-     sequence_datum,
-     sequence_gradient_datum,
-     {"logits", pool(slot_class::logits), pool(slot_class::logits)},
-     {"statistics", pool(slot_class::statistics), pool(slot_class::received_statistics)}},
-    {{pass_kind::forward, forward_kind},
-     {pass_kind::backward, backward_kind},
-     {pass_kind::backward_input, backward_input_kind},
-     {pass_kind::backward_weight, backward_weight_kind},
-     {pass_kind::embed, embed_kind},
-     {pass_kind::logits, logits_kind(barriers)},
-     {pass_kind::logits_gradient, logits_gradient_kind(barriers)},
-     {pass_kind::embed_gradient, embed_gradient_kind}});
 }
 
 } // namespace detail

@@ -4,7 +4,6 @@
 //! @file
 //! @brief The loop that every executor runs. Header for pipelining::detail::execute.
 
-#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 

@@ -6,7 +6,6 @@
 //! pipelining::detail::thread_device.
 
 #include <pipe/plan/describe.hpp>
-#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>

@@ -5,12 +5,12 @@
 //! @brief The rules that every timetable keeps. Header for pipelining::verify.
 
 #include <pipe/flow/array_of.hpp>
-#include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/needs.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/resolve.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -67,7 +67,7 @@ struct pass_times {
   }
   if (blamed < 0)
     return {};
-  return {report::rule::before_dependency,
+  return {rule::before_dependency,
           number % devices,
           static_cast<int>(entry),
           what,
@@ -99,11 +99,10 @@ constexpr report check_times(place_map const& map,
     double const end = ends[i];
     // Asked this way round so that no comparison with a NaN passes for a good one.
     if (!(start >= 0 && end >= start && end <= longest_time))
-      return {report::rule::waits_for_ever, device, static_cast<int>(i), what, {}};
+      return {rule::waits_for_ever, device, static_cast<int>(i), what, {}};
     if (what.overlapped ? i == 0 || start != starts[i - 1] || end != ends[i - 1]
                         : start < free_from)
-      return {
-        report::rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
+      return {rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
     free_from = end;
     bool there = false;
     if constexpr (Plain) {
@@ -138,7 +137,7 @@ constexpr report check_memory(pool_effect const& of,
     // What the first half of a pair frees is held until both have ended.
     int const still = what.overlapped ? of.freed[static_cast<int>(row[i - 1].kind)] : 0;
     if (of.taken[kind] > 0 && held + still > memory_limit)
-      return {report::rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
+      return {rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
     held -= of.freed[kind];
   }
   return {};
@@ -187,7 +186,7 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
          !uses_all_data(users, found[i])) ||
         (over.declared->reads_in_groups && !reads_what_is_made(over, users, found, i))) {
       pass const what = pass_at(over, i);
-      result = {report::rule::wrong_kinds, device_of(over, what), 0, what, {}};
+      result = {rule::wrong_kinds, device_of(over, what), 0, what, {}};
     } else if (!goes_forward_only(over, i / over.units())) {
       good = found[i];
     }
@@ -200,7 +199,7 @@ constexpr report check_needs(place_map const& map, place_row const* rows) {
     needed_data there(map.over);
     for (entry_number i = 0; i < rows[device].count; ++i)
       if (pass const what = rows[device].passes[i]; !there.enter(what))
-        return {report::rule::not_there, device, static_cast<int>(i), what, {}};
+        return {rule::not_there, device, static_cast<int>(i), what, {}};
   }
   return {};
 }
@@ -235,8 +234,7 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
     } else if (int const held =
                  peak_of<int>(table, device, slot_class::activation, [](pass const&) { return 1; });
                held > memory_limit) {
-      result = {
-        report::rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
+      result = {rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
     }
   }
   return result;

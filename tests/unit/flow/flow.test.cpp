@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -59,6 +60,12 @@ TEST_CASE("the rules of training follow from what its passes make and read") {
     CHECK(weights.own[0] == input_gradients);
     CHECK(weights.chunk_step == 0);
   }
+}
+
+TEST_CASE("the flow of training keeps the rules that it is not asked for") {
+  pp::flow const& known = pp::training;
+  CHECK(pp::declare(std::span(known.data, static_cast<std::size_t>(known.data_count)),
+                    std::span(known.kinds, static_cast<std::size_t>(known.kind_count))) == known);
 }
 
 TEST_CASE("who reads what a pass makes follows too") {

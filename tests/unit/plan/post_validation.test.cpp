@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The two chains of an optimizer's step that is validated in the iteration that follows.
 #include <pipe/plan/describe.hpp>
-#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/dual_pipe.hpp>

@@ -2,7 +2,7 @@
 // Stages without weights to train, in chains and graphs, under schedules of all families.
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
-#include <pipe/run/frozen_stages.hpp>
+#include <pipe/run/fits.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>

@@ -9,7 +9,7 @@
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/partial_cost.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
@@ -152,7 +152,7 @@ struct growing_cost {
 } // namespace
 
 TEST_CASE("SPPO's copies hide behind the next chunk, whatever the link to the host") {
-  using share = pp::offload::hidden_share<growing_cost>;
+  using share = pp::detail::hidden_share<growing_cost>;
   for (int devices = 1; devices <= 6; ++devices)
     for (int chunks = 1; chunks <= 6; ++chunks)
       for (double const copy : {0.5, 2.5, 4.0, 100.0}) {
@@ -212,7 +212,7 @@ struct balanced_cost {
 TEST_CASE("memory in SPPO's forward passes follows its recurrence") {
   balanced_cost const whole{{20, 16, 12, 9, 7, 6}};
   int const chunks = static_cast<int>(whole.bytes.size());
-  pp::detail::partial_cost<balanced_cost, pp::offload::hidden_share<balanced_cost>> const cost{
+  pp::detail::partial_cost<balanced_cost, pp::detail::hidden_share<balanced_cost>> const cost{
     whole, {whole, chunks}};
   auto const table = pp::make_timetable(
     pp::with_offload<pp::Seq1F1B<>, pp::offload::chunks>{.of = {chunks}}, {1, 1}, cost);

@@ -9,7 +9,7 @@
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/partial_cost.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>

@@ -6,11 +6,11 @@
 //! or per reader. The colouring of slots, their sizes, their proof and the checked mode share the
 //! uses.
 
-#include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/resolve.hpp>
 #include <pipe/plan/item.hpp>
 
 #include <algorithm>

@@ -5,7 +5,6 @@
 //! @brief The checks of a proof that look at one device after the other.
 
 #include <pipe/flow/pass.hpp>
-#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>

@@ -5,10 +5,10 @@
 //! @brief The part of the proof that looks at what runs: every pass, and every step that follows
 //! complete gradients, once, on the device of its stage.
 
-#include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/resolve.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/hooks.hpp>

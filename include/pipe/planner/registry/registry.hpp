@@ -28,7 +28,6 @@
 #include <pipe/timetable/circle.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
-#include <pipe/timetable/partial_cost.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -367,7 +366,7 @@ any_cost
 cost_in_adapter(schedule_choice const& choice, any_cost const& whole, any_cost const& usual) {
   if (choice.adapted != adapter::offload_chunks)
     return whole;
-  using share = offload::hidden_share<any_cost>;
+  using share = pipelining::detail::hidden_share<any_cost>;
   return pipelining::detail::partial_cost<any_cost, share>{
     whole, share{usual, arrange<Rows>(choice).chunks}};
 }

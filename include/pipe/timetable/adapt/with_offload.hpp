@@ -29,8 +29,6 @@ struct offload {
   struct idle_activation;
   struct in_slots;
   struct chunks;
-  template <cost_model Cost>
-  struct hidden_share;
 };
 
 //! @brief An activation of a device: who makes it, and when it is there without being used.
@@ -165,7 +163,17 @@ struct offload::chunks {
   }
 };
 
-//! @brief The share of a chunk's activation that moves under SPPO, so that its copy is no longer
+//! @brief Decides which activations of a device go to the host, and when: `rule(device,
+//! activations)`, in the order in which they are made.
+template <class Rule>
+concept offload_rule = std::copyable<Rule> &&
+  requires(Rule const rule, std::vector<offload::idle_activation>& activations) {
+  rule(0, activations);
+};
+
+namespace detail {
+
+//! The share of a chunk's activation that moves under SPPO, so that its copy is no longer
 //! than the forward pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
 //!
 //! Slots of activations then hold what moves; what stays is up to the stage. Keys and values,
@@ -173,7 +181,7 @@ struct offload::chunks {
 //! @source Chen et al., "SPPO", 2025 (arXiv:2503.10377), section 5: the offloading ratio, with
 //! which the copy of a chunk takes as long as the next chunk, and what stays whatever the ratio.
 template <cost_model Cost>
-struct offload::hidden_share {
+struct hidden_share {
   Cost of{};      //!< the times of whole activations
   int chunks = 1; //!< of a sequence
 
@@ -189,16 +197,6 @@ struct offload::hidden_share {
     return whole > most ? most / whole : 1;
   }
 };
-
-//! @brief Decides which activations of a device go to the host, and when: `rule(device,
-//! activations)`, in the order in which they are made.
-template <class Rule>
-concept offload_rule = std::copyable<Rule> &&
-  requires(Rule const rule, std::vector<offload::idle_activation>& activations) {
-  rule(0, activations);
-};
-
-namespace detail {
 
 //! A copy of a device, and the pass that it is about.
 struct planned_copy {

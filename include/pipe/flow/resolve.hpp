@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief From data and kinds of passes to who waits for whom. Header for
+//! pipelining::detail::flow_resolution.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+namespace pipelining::inline v0_3::detail {
+
+//! A set of rows or of kinds.
+using flow_set = std::uint64_t;
+
+[[nodiscard]] constexpr flow_set only(int member) noexcept {
+  return flow_set{1} << static_cast<unsigned>(member);
+}
+[[nodiscard]] constexpr bool holds(flow_set set, int member) noexcept {
+  return (set >> static_cast<unsigned>(member) & 1u) != 0;
+}
+
+[[noreturn]] inline void refuse_flow(std::string const& subject, char const* rule) {
+  throw std::invalid_argument("flow: " + subject + " " + rule);
+}
+//! Three ways to name who breaks a rule. The rule is a literal in each call, so that compilers
+//! print it where a flow is a constant.
+constexpr void require(bool holds, datum const& of, char const* rule) {
+  if (!holds)
+    refuse_flow(std::string("datum '") + of.word.c_str() + "'", rule);
+}
+constexpr void require(bool holds, kind_of_pass const& kind, char const* rule) {
+  if (!holds)
+    refuse_flow(std::string("kind '") + kind.word.c_str() + "'", rule);
+}
+constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, char const* rule) {
+  if (!holds)
+    refuse_flow(
+      std::string("kind '") + kind.word.c_str() + "' and datum '" + of.word.c_str() + "':", rule);
+}
+
+[[nodiscard]] constexpr bool lies_in_slots(datum const& of) noexcept {
+  return of.lives != residence::nowhere;
+}
+//! True for a datum that passes of other stages read.
+[[nodiscard]] constexpr bool is_read_elsewhere(flow const& declared, int of) noexcept {
+  for (kind_of_pass const& kind : declared.kinds)
+    for (int i = 0; i < kind.effect_count; ++i)
+      if (kind.effects[i].of == of && kind.effects[i].stage != of_stage::own)
+        return true;
+  return false;
+}
+
+//! True for a datum that each unit of each stage may have: no other stage reads it.
+[[nodiscard]] constexpr bool is_on_all_stages(flow const& declared, int of) noexcept {
+  return declared.data[of].instance == datum::per::unit && !is_read_elsewhere(declared, of);
+}
+
+//! True for a kind that uses a datum of its own stage, without freeing it, and does not run before
+//! another kind that frees it.
+//! @param reached the rows that the other has waited for @param made the rows that the user makes
+[[nodiscard]] constexpr bool is_late_user(
+  flow const& declared, int user, int freer, int of, flow_set reached, flow_set made) noexcept {
+  bool uses = false;
+  for (int i = 0; i < declared.kinds[user].effect_count; ++i) {
+    effect const& one = declared.kinds[user].effects[i];
+    bool const about = user != freer && one.of == of && one.stage == of_stage::own;
+    if (about && one.what == does::frees)
+      return false;
+    uses = uses || (about && has_slot(one.what));
+  }
+  return uses && (reached & made) == 0;
+}
+
+//! A kind under its number.
+struct numbered_kind {
+  pass_kind number;  //!< its number in the flow
+  kind_of_pass kind; //!< what it is and does
+};
+
+//! The reads of a kind, before implied ones are left out.
+struct kind_reads {
+  flow_set own = 0;
+  flow_set reached = 0; //!< own rows that it waits for, directly or through others, and its own
+  int input = kind_links::none;
+  int input_step = 0;
+};
+
+//! The kinds that make, read and free each datum of a unit.
+struct data_users {
+  struct users {
+    flow_set makers = 0;
+    flow_set readers = 0;
+    flow_set freers = 0;
+  };
+  users of[flow::most_data]{};
+  int count;
+
+  constexpr explicit data_users(flow const& declared) : count(declared.data_count) {
+    for (int kind = 0; kind < declared.kind_count; ++kind)
+      for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
+        effect const& one = declared.kinds[kind].effects[i];
+        if (one.stage != of_stage::own || declared.data[one.of].instance == datum::per::microbatch)
+          continue;
+        users& known = of[one.of];
+        known.makers |= one.what == does::makes ? only(kind) : 0;
+        known.readers |= one.what == does::reads || one.what == does::follows ? only(kind) : 0;
+        known.freers |= one.what == does::frees ? only(kind) : 0;
+      }
+  }
+  //! True when whoever makes the row of a datum makes the datum.
+  [[nodiscard]] constexpr bool fill_row(flow const& declared, int datum) const noexcept {
+    return of[datum].makers == declared.makers[declared.row_of[datum]];
+  }
+};
+
+//! True when among these kinds every datum of a unit that one reads is made by one, and every datum
+//! that is made is freed once, if anybody ever frees it.
+[[nodiscard]] constexpr bool uses_all_data(data_users const& declared, flow_set kinds) noexcept {
+  for (int i = 0; i < declared.count; ++i) {
+    data_users::users const& of = declared.of[i];
+    flow_set const freers = of.freers & kinds;
+    if ((of.makers & kinds) == 0 ? ((of.readers | of.freers) & kinds) != 0
+                                 : of.freers != 0 && (freers == 0 || (freers & (freers - 1)) != 0))
+      return false;
+  }
+  return true;
+}
+
+//! Works out the links of a flow whose data and kinds are in place.
+class flow_resolution {
+public:
+  constexpr explicit flow_resolution(flow& target) : flow_(target) {}
+
+  //! @param check called with the kinds that make each datum, the rows that each kind has waited
+  //! for, and those that it makes, before the last is worked out: see `flow_rules`
+  //! @throws std::invalid_argument with a sentence, where there is no such flow.
+  template <class Check>
+  constexpr void run(Check check) {
+    number_engines();
+    number_rows();
+    find_readers();
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
+      if (flow_.kinds[kind].exists()) {
+        read_effects(kind);
+        place_slots(static_cast<pass_kind>(kind));
+      }
+    reach();
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
+      follow_users(kind);
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
+      if (flow_.kinds[kind].exists())
+        for (int after = 0; after < 2; ++after)
+          link(kind, after == 1);
+    flow_set reached[flow::most_kinds]{};
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
+      reached[kind] = reads_[kind].reached;
+    check(makers_, reached, made_);
+    find_choices();
+  }
+
+private:
+  constexpr void number_engines() {
+    for (int on = 1; on < flow::engine_count; ++on)
+      for (kind_of_pass const& kind : flow_.kinds)
+        if (kind.exists() && static_cast<int>(kind.on) == on && flow_.engine_row[on] < 0)
+          flow_.engine_row[on] = flow_.engines++;
+  }
+
+  //! Data whose makers make another datum too share its row.
+  constexpr void number_rows() {
+    for (int of = 0; of < flow_.data_count; ++of) {
+      flow_set& makers = makers_[of];
+      for (int kind = 0; kind < flow_.kind_count; ++kind)
+        for (int i = 0; i < flow_.kinds[kind].effect_count; ++i)
+          if (effect const& one = flow_.kinds[kind].effects[i]; one.of == of && brings(one))
+            makers = makers | only(kind);
+      require(makers != 0, flow_.data[of], "is made by no kind; let one make it");
+      int row = 0;
+      while (row < flow_.rows && (makers & ~flow_.makers[row]) != 0)
+        ++row;
+      if (row == flow_.rows) {
+        flow_.makers[row] = makers;
+        ++flow_.rows;
+      }
+      flow_.row_of[of] = static_cast<std::int8_t>(row);
+      flow_.wanted[row] = flow_.wanted[row] || flow_.data[of].wanted;
+    }
+  }
+
+  //! Finds the readers of data of other stages, and the data that some kind frees. Memory to work
+  //! in exists where the datum of the same pool does.
+  constexpr void find_readers() {
+    int pool_step[slot_classes]{};
+    bool both_ways[slot_classes]{};
+    for (kind_of_pass const& kind : flow_.kinds) {
+      flow_.scatters =
+        flow_.scatters || (kind.exists() && kind.calls == stage_call::scatter_gradients);
+      for (int i = 0; i < kind.effect_count; ++i) {
+        effect const& one = kind.effects[i];
+        flow_.freed[one.of] = flow_.freed[one.of] || one.what == does::frees;
+        flow_.has_needs = flow_.has_needs || one.what == does::needs;
+        if (one.stage == of_stage::own)
+          continue;
+        flow_.reader_step[one.of] = static_cast<std::int8_t>(step_back(one.stage));
+        flow_.reads_in_groups = flow_.reads_in_groups || one.stage == of_stage::group;
+        flow_.reads_beside = flow_.reads_beside || kind.on != engine::compute;
+        int& step = pool_step[flow_.data[one.of].pool];
+        bool& both = both_ways[flow_.data[one.of].pool];
+        both = both || (step != 0 && step != flow_.reader_step[one.of]);
+        step = flow_.reader_step[one.of];
+      }
+    }
+    for (int of = 0; of < flow_.data_count; ++of) {
+      int const pool = flow_.data[of].pool;
+      if (flow_.reader_step[of] != 0 || !lies_in_slots(flow_.data[of]) || both_ways[pool])
+        continue;
+      bool const follows = is_worked_in(of) && flow_.data[of].instance != datum::per::microbatch;
+      flow_.reader_step[of] = static_cast<std::int8_t>(follows ? pool_step[pool] : 0);
+      require(pool_step[pool] == 0 || flow_.freed[of],
+              flow_.data[of],
+              "lies in a pool of what other stages read, but they do not read it and nobody frees "
+              "it; let a kind free it, or put it into another pool");
+    }
+  }
+
+  //! True where every kind that has to do with a datum makes it and frees it.
+  [[nodiscard]] constexpr bool is_worked_in(int of) const noexcept {
+    for (kind_of_pass const& kind : flow_.kinds) {
+      int uses = 0;
+      for (int i = 0; i < kind.effect_count; ++i)
+        uses += kind.effects[i].of == of ? 1 : 0;
+      if (uses == 1)
+        return false;
+    }
+    return true;
+  }
+
+  constexpr void read_effects(int kind) {
+    kind_of_pass const& declared = flow_.kinds[kind];
+    kind_reads& reads = reads_[kind];
+    for (int i = 0; i < declared.effect_count; ++i) {
+      effect const& one = declared.effects[i];
+      if (one.what == does::needs)
+        continue;
+      int const row = flow_.row_of[one.of];
+      if (brings(one)) {
+        made_[kind] = made_[kind] | only(row);
+        continue;
+      }
+      if (one.stage == of_stage::own) {
+        reads.own = reads.own | only(row);
+        continue;
+      }
+      reads.input = row;
+      reads.input_step = step_to(one.stage);
+    }
+    require(made_[kind] != 0,
+            declared,
+            "makes nothing, so nobody can tell that it has run; let it make a datum that lies "
+            "nowhere");
+    reads.own = reads.own & ~made_[kind];
+  }
+
+  //! Where a pass has the slots of its effects, see `place_of`.
+  constexpr void place_slots(pass_kind number) {
+    kind_of_pass const& kind = flow_[number];
+    slot_place* const places = flow_.places[index_of(number)];
+    for (int i = 0; i < kind.effect_count; ++i) {
+      effect const& one = kind.effects[i];
+      if (!lies_in_slots(flow_.data[one.of]) || !has_slot(one.what))
+        continue;
+      if (int const first = first_on_datum(kind, i); first != i) {
+        places[i] = places[first];
+        continue;
+      }
+      auto const pool = static_cast<slot_class>(flow_.data[one.of].pool);
+      slot_place const member = member_of(pool);
+      bool stays = one.stage == of_stage::own && member != slot_place::none && !is_copy(kind) &&
+                   (member != slot_place::activation || pool == activation_class(flow_, number));
+      for (int k = 0; k < i; ++k)
+        stays = stays && places[k] != member;
+      places[i] = stays ? member : brings(one) ? slot_place::outputs : slot_place::inputs;
+    }
+  }
+
+  //! Makes the kind that frees a datum run after all its users. Where the flow does not say so, the
+  //! kind follows what the users make, if each unit has that.
+  constexpr void follow_users(int freer) {
+    kind_of_pass& kind = flow_.kinds[freer];
+    int const declared = kind.effect_count;
+    for (int i = 0; i < declared; ++i)
+      for (int user = 0; user < flow_.kind_count; ++user) {
+        int const of = kind.effects[i].of;
+        if (kind.effects[i].what != does::frees ||
+            flow_.data[of].instance == datum::per::microbatch ||
+            !is_late_user(flow_, user, freer, of, reads_[freer].reached, made_[user]) ||
+            (reads_[user].reached & made_[freer]) != 0 ||
+            kind.effect_count == kind_of_pass::most_effects)
+          continue;
+        int made = 0;
+        while (made < flow_.data_count && !(flow_.data[made].wanted && holds(makers_[made], user) &&
+                                            makers_[made] == flow_.makers[flow_.row_of[made]] &&
+                                            is_on_all_stages(flow_, made)))
+          ++made;
+        if (made == flow_.data_count)
+          continue; // the rules refuse it
+        kind.effects[kind.effect_count++] = {does::follows, static_cast<std::uint8_t>(made)};
+        reads_[freer].own = reads_[freer].own | only(flow_.row_of[made]);
+        reach();
+      }
+  }
+
+  //! The rows of its own stage that every maker of `row` has waited for.
+  [[nodiscard]] constexpr flow_set reached_by_all_makers(int row) const noexcept {
+    flow_set result = ~flow_set{0};
+    for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
+      result &= reads_[std::countr_zero(left)].reached;
+    return result;
+  }
+  [[nodiscard]] constexpr bool all_makers_reach(int row, int wanted) const noexcept {
+    return holds(reached_by_all_makers(row), wanted);
+  }
+  [[nodiscard]] constexpr bool all_makers_read(int row, int input, int step) const noexcept {
+    for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
+      if (kind_reads const& reads = reads_[std::countr_zero(left)];
+          reads.input != input || reads.input_step != step)
+        return false;
+    return true;
+  }
+
+  constexpr void reach() {
+    for (int kind = 0; kind < flow_.kind_count; ++kind)
+      reads_[kind].reached = reads_[kind].own | made_[kind];
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (int kind = 0; kind < flow_.kind_count; ++kind) {
+        flow_set& reached = reads_[kind].reached;
+        flow_set const before = reached;
+        for (flow_set left = reads_[kind].own; left != 0; left &= left - 1)
+          reached |= reached_by_all_makers(std::countr_zero(left));
+        changed = changed || reached != before;
+      }
+    }
+  }
+
+  //! True when the other reads of `kind` imply a wait for `row`: the maker of another row of its
+  //! stage has waited for it; or the pass that it reads of the stage after has waited for `row` of
+  //! its own stage, whose maker reads of this stage.
+  [[nodiscard]] constexpr bool
+  is_implied(int kind, flow_set own, int row, bool has_after) const noexcept {
+    for (flow_set others = own & ~only(row); others != 0; others &= others - 1)
+      if (all_makers_reach(std::countr_zero(others), row))
+        return true;
+    kind_reads const& reads = reads_[kind];
+    return has_after && reads.input != kind_links::none && reads.input_step == 1 &&
+           all_makers_reach(reads.input, row) && all_makers_read(row, row, -1);
+  }
+
+  constexpr void link(int kind, bool has_after) {
+    kind_links& result = flow_.links[kind][has_after ? 1 : 0];
+    kind_reads const& reads = reads_[kind];
+    int made = 0;
+    for (int row = 0; row < flow_.rows; ++row)
+      if (holds(made_[kind], row)) {
+        require(
+          made < 3,
+          flow_.kinds[kind],
+          "makes more than three rows of data; let the same kinds make what belongs together");
+        result.made[made++] = static_cast<kind_links::number>(row);
+      }
+    flow_set own = reads.own;
+    for (flow_set left = own; left != 0; left &= left - 1)
+      if (int const row = std::countr_zero(left); is_implied(kind, own, row, has_after))
+        own &= ~only(row);
+    int count = 0;
+    for (int row = 0; row < flow_.rows; ++row)
+      if (holds(own, row)) {
+        require(count < kind_links::most_own,
+                flow_.kinds[kind],
+                "waits for more than four rows of its own stage; let one of them wait for another");
+        result.own[count++] = static_cast<kind_links::number>(row);
+      }
+    bool implied = reads.input == kind_links::none;
+    for (int row = 0; row < flow_.rows && !implied; ++row)
+      implied = holds(reads.own, row) && all_makers_read(row, reads.input, reads.input_step);
+    if (!implied) {
+      result.input = static_cast<kind_links::number>(reads.input);
+      result.input_step = static_cast<kind_links::number>(reads.input_step);
+    }
+    int products = 0;
+    for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
+      effect const& one = flow_.kinds[kind].effects[i];
+      if (one.what == does::adds_to)
+        result.chunk_step = one.order == effect::chunk_order::ascending ? -1 : 1;
+      if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of]) {
+        require(products < 3,
+                flow_.kinds[kind],
+                "makes more than three data for other stages; let a second kind make the others");
+        result.products[products++] = static_cast<kind_links::number>(one.of);
+      }
+    }
+  }
+
+  //! Is there a set of kinds that makes all rows once but is not what a unit needs? After many
+  //! sets without an answer the flow counts as one that has such a set: units are looked at then.
+  constexpr void find_choices() {
+    data_users const users(flow_);
+    for (int of = 0; of < flow_.data_count; ++of)
+      flow_.has_choices =
+        flow_.has_choices || (is_read_elsewhere(flow_, of) && !users.fill_row(flow_, of));
+    int left = 1024;
+    flow_.has_choices = flow_.has_choices || has_wrong_set(users, 0, 0, 0, left);
+  }
+
+  //! The same of the sets that have `chosen` and any of the kinds from a number on.
+  //! @param made the rows that the chosen ones make @param left how many sets are still looked at
+  constexpr bool has_wrong_set(
+    data_users const& users, int kind, flow_set chosen, flow_set made, int& left) const {
+    while (kind < flow_.kind_count && !flow_.kinds[kind].exists())
+      ++kind;
+    if (--left < 0)
+      return true;
+    if (kind == flow_.kind_count)
+      return !uses_all_data(users, chosen);
+    if ((made & made_[kind]) == 0 &&
+        has_wrong_set(users, kind + 1, chosen | only(kind), made | made_[kind], left))
+      return true;
+    for (int row = 0; row < flow_.rows; ++row) // without it, a later kind makes what is wanted
+      if (holds(made_[kind] & ~made, row) && flow_.wanted[row] &&
+          (flow_.makers[row] >> static_cast<unsigned>(kind)) == 1)
+        return false;
+    return has_wrong_set(users, kind + 1, chosen, made, left);
+  }
+
+  flow& flow_;
+  kind_reads reads_[flow::most_kinds]{};
+  flow_set made_[flow::most_kinds]{};
+  flow_set makers_[flow::most_data]{}; // by datum
+};
+
+//! The flow of data and of kinds under their numbers, which are known to keep the rules.
+[[nodiscard]] constexpr flow resolved(std::initializer_list<datum> data,
+                                      std::initializer_list<numbered_kind> kinds) {
+  flow result;
+  for (datum const& one : data)
+    result.data[result.data_count++] = one;
+  for (numbered_kind const& one : kinds) {
+    result.kinds[index_of(one.number)] = one.kind;
+    result.kind_count = std::max(result.kind_count, index_of(one.number) + 1);
+  }
+  flow_resolution(result).run([](auto const*...) {});
+  return result;
+}
+
+} // namespace pipelining::inline v0_3::detail
