@@ -88,12 +88,12 @@ struct row_block {
   [[nodiscard]] std::int64_t count() const { return end - begin; }
   //! How many tiles the rows fill.
   [[nodiscard]] std::int64_t blocks() const { return (count() + tile_rows - 1) / tile_rows; }
-  //! Those of one tile, the first first.
+  //! Rows of one tile, the first tile first.
   [[nodiscard]] row_block block(std::int64_t k) const {
     auto const from = begin + k * tile_rows;
     return {batch, key_head, from, std::min(from + tile_rows, end)};
   }
-  //! Those of one tile, the last first.
+  //! Rows of one tile, the last tile first.
   [[nodiscard]] row_block block_from_end(std::int64_t k) const {
     auto const to = end - k * tile_rows;
     return {batch, key_head, std::max(to - tile_rows, begin), to};
