@@ -143,10 +143,12 @@ def render_arithmetic(found):
     adamw = next(row for row in found["ours"] if row["what"] == "adamw")
     peers = {(row["what"], row["shape"]): row for row in found["torch"]}
     about = found["machine"]
+    peaks = [row["peak"] for row in found["ours"] if "peak" in row]
+    least, most = min(peaks), max(peaks)
     text = f"""## Arithmetic of one core
 
 Float numbers on one thread (`host_arithmetic`, {about['date']}, {about['processor']}, vector loops `{core['version']}`): shares of the core's peak, which
-was {core['peak']:.0f} GFLOP/s in the same run, by processor time, the best of several runs. The load of the {about['cores']} cores was {about['load']}. Attention is
+was {least:.0f} to {most:.0f} GFLOP/s next to each, by processor time, the best of several runs. The load of the {about['cores']} cores was {about['load']}. Attention is
 causal, and half of the square is counted. "Backward" of a product is the gradient of its matrix.{
     " PyTorch " + found["torch"][0]["torch"] + " has one thread, too." if found["torch"] else ""}
 
@@ -157,7 +159,7 @@ causal, and half of the square is counted. "Backward" of a product is the gradie
             cells = [f"{row['what']} {row['shape']}"]
             for key in ("forward", "backward"):
                 peer = peers.get((row["what"], row["shape"]))
-                cells += [f"{100 * row[key] / core['peak']:.0f} %", f"{row[key] / peer[key]:.2f}" if peer else ""]
+                cells += [f"{100 * row[key] / row.get('peak', core['peak']):.0f} %", f"{row[key] / peer[key]:.2f}" if peer else ""]
             rows.append(cells)
     text += table(["", "forward", "to PyTorch", "backward", "to PyTorch"], rows)
     return text + f"""
@@ -343,7 +345,7 @@ def ratios(found):
     for row in arithmetic["ours"]:
         for way in ("forward", "backward") if "shape" in row else ():
             name = f"{row['what']} {row['shape']} {way}"
-            result[f"{name}, share of peak"] = (row[way] / core["core"]["peak"], True)
+            result[f"{name}, share of peak"] = (row[way] / row.get("peak", core["core"]["peak"]), True)
             if (row["what"], row["shape"]) in peers:
                 result[f"{name}, ours to PyTorch"] = (row[way] / peers[row["what"], row["shape"]][way], True)
     for model, schedule, ours, peer in training_rows(found["training"]) if "training" in found else ():
