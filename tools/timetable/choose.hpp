@@ -170,7 +170,8 @@ struct evaluated {
   candidate what;
   pipelining::dynamic_timetable table;
   //! Bytes of a message of this pass to this reader; empty: see `sent_bytes`.
-  std::function<double(pipelining::pass const&, pipelining::product_reader const&)> sent = {};
+  std::function<double(pipelining::pass const&, pipelining::detail::product_reader const&)> sent =
+    {};
 };
 
 //! Simulates one of them.

@@ -106,7 +106,7 @@ std::string type_of(schedule_choice const& c) {
     return plain;
   switch (c.adapted) {
   case adapter::recompute:
-    return "pipelining::with_recompute<" + plain + ", pipelining::recompute_where_it_frees>";
+    return "pipelining::with_recompute<" + plain + ", pipelining::recompute::where_it_frees>";
   case adapter::offload: return "pipelining::with_offload<" + plain + ">";
   case adapter::sharded_weights: return "pipelining::with_sharded_weights<" + plain + ">";
   case adapter::weights_on_host:
@@ -123,7 +123,7 @@ namespace {
 //! Copies that a run without them has not measured take the link to the host.
 void add_copies(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(asked, one);
-  for (int stage = 0; stage < pp::stages(one.extents); ++stage)
+  for (int stage = 0; stage < one.extents.stages(); ++stage)
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
       for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
         if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
@@ -140,7 +140,7 @@ void add_copies(choose_command const& asked, candidate const& one, pp::cost_tabl
 //! Weights and gradients of a stage cross the network of its replicas, or come from the host.
 void add_sharding(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(asked, one);
-  for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+  for (int stage = 0; stage < one.extents.stages(); ++stage) {
     pp::stage_bytes const bytes = pp::predict_bytes(
       asked.model, asked.setup, content[static_cast<std::size_t>(stage)], one.chunk_lengths);
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
@@ -210,7 +210,7 @@ part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool e
 
 std::vector<std::vector<int>>
 cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
-  int const stages = pp::stages(extents);
+  int const stages = extents.stages();
   if (!asked.layout.empty()) {
     if (shards)
       throw std::invalid_argument("the layout has embedding and output layer in a stage, not in "
@@ -299,7 +299,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                              : static_cast<double>(bytes[what.stage - std::size_t{1}].message) *
                                  shares[what.chunk];
     });
-    for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+    for (int stage = 0; stage < one.extents.stages(); ++stage) {
       bool const first_way = pp::device_of(table, stage, 0) == device;
       bool const other_way = one.extents.where == pp::placement::bidirectional &&
                              pp::device_of(table, stage, asked.microbatches - 1) == device;
@@ -409,12 +409,12 @@ evaluated evaluate(choose_command const& asked,
     cuts = {cut};
   else if (!schedule.traits.cuts_layers)
     cuts = cuts_of_layers(asked, inside, has_shards(choice.adapted));
-  else if (pp::stages(inside) != 2 * asked.model.layers + 1)
+  else if (inside.stages() != 2 * asked.model.layers + 1)
     throw std::invalid_argument("a device has two stages for each of its layers, so "
                                 "--stages-per-device must be twice the layers over the devices");
   else
-    cuts.emplace_back(static_cast<std::size_t>(pp::stages(inside))); // has parts of layers
-  if (asked.frozen > 0)                                              // another cut has other passes
+    cuts.emplace_back(static_cast<std::size_t>(inside.stages())); // has parts of layers
+  if (asked.frozen > 0)                                           // another cut has other passes
     cuts.resize(1);
   plain.chunk_lengths = cut_sequence(asked, plain.extents.chunks);
   return with_best_cut(
@@ -446,7 +446,7 @@ evaluated evaluate(choose_command const& asked,
 std::vector<pp::stage_content> content_of(choose_command const& asked, candidate const& one) {
   bool const named = !one.choice.name.empty(); // searched ones have no name
   if (named && find_schedule(one.choice.name).traits.cuts_layers)
-    return pp::parted_contents(pp::stages(one.extents) / 2);
+    return pp::parted_contents(one.extents.stages() / 2);
   return has_shards(one.choice.adapted)
            ? pp::shard_contents(one.layers, one.extents.devices, asked.model.dense_layers)
            : asked.contents(one.layers);
@@ -516,9 +516,9 @@ std::vector<int> holders_in(candidate const& one, int stage) {
     return pp::holders_of({one.extents}, stage);
   pp::shape const inside = extents_inside(one.choice);
   int const chain = stage - inside.devices;
-  return chain < 0                    ? std::vector{stage}
-         : chain < pp::stages(inside) ? pp::holders_of({inside}, chain)
-                                      : std::vector{chain - pp::stages(inside)};
+  return chain < 0                 ? std::vector{stage}
+         : chain < inside.stages() ? pp::holders_of({inside}, chain)
+                                   : std::vector{chain - inside.stages()};
 }
 
 //! The times of passes and copies, and of messages.
@@ -535,8 +535,8 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
   for (int device = 0; device < asked.devices; ++device)
     of_device.push_back(predicted(asked, one, asked.gpu(device)));
   pp::cost_table cost = of_device.front();
-  for (int stage = 0; stage < pp::stages(one.extents); ++stage)
-    for (pp::timed_kind const& timed : cost.kinds())
+  for (int stage = 0; stage < one.extents.stages(); ++stage)
+    for (pp::cost_table::timed_kind const& timed : cost.kinds())
       for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
         pp::pass const what = pp::row_writer::make(timed.kind, stage, 0, chunk);
         double slowest = 0;
@@ -821,7 +821,7 @@ bool add_short_stages(choose_command const& asked, candidate const& one, std::ve
   for (int device = 0; device < asked.devices; ++device) {
     if (one.device_gigabytes[static_cast<std::size_t>(device)] <= asked.memory_gb)
       continue;
-    for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+    for (int stage = 0; stage < one.extents.stages(); ++stage) {
       std::vector<int> const holders = pp::holders_of({one.extents}, stage);
       if (std::find(holders.begin(), holders.end(), device) != holders.end() &&
           std::find(stages.begin(), stages.end(), stage) == stages.end()) {
@@ -846,7 +846,7 @@ void add_relieved(choose_command const& asked,
   schedule_choice choice = plain.choice;
   choice.adapted = which;
   while (plain.gigabytes > asked.memory_gb && add_short_stages(asked, plain, stages)) {
-    if (static_cast<int>(stages.size()) == pp::stages(plain.extents))
+    if (static_cast<int>(stages.size()) == plain.extents.stages())
       return; // which stands in the table
     choice.adapted_stages = stages;
     evaluated made = evaluate(asked, choice, orders);

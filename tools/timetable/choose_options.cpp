@@ -177,9 +177,9 @@ constexpr option_reader<choose_command> options[] = {
                          quoted(word));
      for (std::size_t i = 0; i < parts.size(); ++i) {
        *shares[i] = number<1>(option, parts[i]);
-       if (!pp::share_range.contains(*shares[i]))
-         throw usage_error(std::string(option) + ": a share must be " + pp::share_range.words +
-                           ", not " + quoted(parts[i]));
+       if (!pp::detail::share_range.contains(*shares[i]))
+         throw usage_error(std::string(option) + ": a share must be " +
+                           pp::detail::share_range.words + ", not " + quoted(parts[i]));
      }
    }},
   {"--cost",

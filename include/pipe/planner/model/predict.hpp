@@ -170,7 +170,7 @@ namespace detail {
                                                 training_setup const& setup,
                                                 stage_content const& stage,
                                                 std::int64_t tokens) noexcept {
-  stage_content const kept = passed_layers(stage, kind_with(training, role::weights));
+  stage_content const kept = passed_layers(stage, training.kind_with(role::weights));
   std::int64_t bytes = of_layers(model, kept.layers, kept.dense, [&](transformer const& of) {
     return activation_bytes(of, tokens, setup.sequences);
   });
@@ -221,7 +221,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
   for (int chunk = 0; chunk < extents.chunks; ++chunk) {
     tokens.prefix += tokens.length;
     tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
-    for (int stage = 0; stage < stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       part(stage, chunk, tokens);
   }
 }
@@ -250,7 +250,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
                                               shape const& extents,
                                               std::span<stage_content const> content,
                                               std::span<int const> chunk_lengths) {
-  if (content.size() != static_cast<std::size_t>(stages(extents)) ||
+  if (content.size() != static_cast<std::size_t>(extents.stages()) ||
       chunk_lengths.size() != static_cast<std::size_t>(extents.chunks))
     throw std::invalid_argument(
       "predict_costs: give one content per stage and one length per chunk");
@@ -273,7 +273,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
   detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
     stage_content const& held = content[static_cast<std::size_t>(stage)];
     auto const seconds = [&](role is) {
-      return pass_seconds(model, setup, on, reached, held, kind_with(training, is), tokens);
+      return pass_seconds(model, setup, on, reached, held, training.kind_with(is), tokens);
     };
     for (role const is : {role::forward, role::input, role::weights})
       table.set(is, stage, chunk, seconds(is));
@@ -283,7 +283,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
         is,
         stage,
         chunk,
-        exchange_seconds(model, setup, on, held, kind_with(training, is), tokens.length));
+        exchange_seconds(model, setup, on, held, training.kind_with(is), tokens.length));
     table.set(role::copy, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
   });
   return table;
@@ -496,14 +496,14 @@ private:
   cost_table table = predict_costs(model, setup, on, reached, extents, content, chunk_lengths);
   table.set_groups(
     {(extents.devices - 1) * table.latency(), (extents.devices - 1) * table.latency()});
-  pass_kind const products = kind_with(training, role::weights);
+  pass_kind const products = training.kind_with(role::weights);
   pass_kind const logits = detail::kind_in_groups(detail::kinds_of_training, of_stage::before);
   pass_kind const gradient = detail::kind_in_groups(detail::kinds_of_training, of_stage::group);
   detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
     stage_content const& held = content[static_cast<std::size_t>(stage)];
     double const product =
       held.output ? pass_seconds(model, setup, on, reached, held, products, tokens) : 0;
-    for (timed_kind const& kind : table.kinds())
+    for (cost_table::timed_kind const& kind : table.kinds())
       if (kind.in_groups)
         table.set(kind.kind, stage, chunk, 0);
     table.set(logits, stage, chunk, product * (barriers == 1 ? 2 : 1));

@@ -144,9 +144,9 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
     auto const found = file.numbers().find(each.name);
     if (found == file.numbers().end() && !file.names().contains(each.name))
       throw std::invalid_argument(std::string("GPU file: '") + each.name + "' is missing");
-    if (found == file.numbers().end() || !gpu_range.contains(found->second))
+    if (found == file.numbers().end() || !detail::gpu_range.contains(found->second))
       detail::refuse_member(
-        "GPU file", file, each.name, (std::string("a number ") + gpu_range.words).c_str());
+        "GPU file", file, each.name, (std::string("a number ") + detail::gpu_range.words).c_str());
     result.*each.member = found->second;
   }
   result.gpus_per_machine = detail::whole_number(file, {"gpus_per_machine"}, 8, "GPU file");

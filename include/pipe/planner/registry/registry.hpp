@@ -139,7 +139,7 @@ named_schedule with_traits(named_row<Make> const& row) {
     has(about.takes, option::memory_limit) && traits.type.find("{limit}") == std::string_view::npos;
   traits.any_pairs = has(about.takes, option::unfused) && !has(about.takes, option::pair_cost);
   with_made(row.make(one), [&]<class Schedule>(Schedule const& made) {
-    traits.searched = !closed_form_schedule<Schedule>;
+    traits.searched = !pipelining::detail::closed_form_schedule<Schedule>;
     look_at(make_orders(made, {one.devices, one.microbatches}, any_cost(uniform_cost{})), traits);
   });
   return about;
@@ -278,7 +278,7 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
                           {}};
     found.frozen.resize(static_cast<std::size_t>(choice.frozen));
     std::iota(found.frozen.begin(), found.frozen.end(), 0);
-    if constexpr (places_stages<Schedule>)
+    if constexpr (pipelining::detail::places_stages<Schedule>)
       found.holder = [schedule](shape const& extents, int stage, int route) {
         return schedule.device_of(extents, stage, route);
       };
@@ -321,18 +321,19 @@ device_orders orders_of(schedule_choice const& choice, any_cost const& cost, mad
 template <class Rows>
 shape arrange(schedule_choice const& choice) {
   detail::check_options(find_schedule<Rows>(choice.name), choice);
-  check_extents({.devices = choice.devices, .microbatches = choice.microbatches});
+  pipelining::detail::check_extents(
+    {.devices = choice.devices, .microbatches = choice.microbatches});
   auto const extents_of = [&choice](auto const& schedule) -> shape {
     return schedule.arrange(choice.devices, choice.microbatches);
   };
   shape const extents = choice.adapted == adapter::none
                           ? detail::with_schedule<Rows>(choice, extents_of)
                           : detail::with_adapted<Rows>(choice, extents_of);
-  check_extents(extents);
+  pipelining::detail::check_extents(extents);
   for (int const stage : choice.adapted_stages)
-    if (stage < 0 || stage >= stages(extents))
+    if (stage < 0 || stage >= extents.stages())
       throw std::invalid_argument(choice.name + " has no stage " + std::to_string(stage) +
-                                  " to adapt: there are " + std::to_string(stages(extents)));
+                                  " to adapt: there are " + std::to_string(extents.stages()));
   return extents;
 }
 
@@ -352,7 +353,7 @@ device_orders plain_orders(schedule_choice const& choice, any_cost const& cost) 
     if constexpr (pipelining::detail::orders_for_recomputation<Schedule>)
       if (choice.adapted == adapter::recompute)
         return make_orders(
-          pipelining::detail::order_for_recomputation<Schedule, recompute_where_it_frees>{
+          pipelining::detail::order_for_recomputation<Schedule, recompute::where_it_frees>{
             made, {choice.adapted_stages}},
           size,
           cost);
@@ -381,8 +382,9 @@ any_cost
 cost_in_adapter(schedule_choice const& choice, any_cost const& whole, any_cost const& usual) {
   if (choice.adapted != adapter::offload_chunks)
     return whole;
-  using share = hidden_share<any_cost>;
-  return partial_cost<any_cost, share>{whole, share{usual, arrange<Rows>(choice).chunks}};
+  using share = offload::hidden_share<any_cost>;
+  return pipelining::detail::partial_cost<any_cost, share>{
+    whole, share{usual, arrange<Rows>(choice).chunks}};
 }
 
 template <class Rows>
