@@ -965,6 +965,34 @@ class Choice(unittest.TestCase):
                 self.check_refusal((*words, 2, *more), wanted)
             self.check_refusal((*SMALL, "--pictures", 1), "--pictures is for models with an encoder")
 
+    def test_memory_is_made_on_the_devices_that_lack_it(self):
+        hidden, sequence, vocabulary = 1024, 2048, 8000
+        with tempfile.TemporaryDirectory() as folder:
+            model = self.write_model(folder, 12, hidden, vocabulary)
+            gpu = {"peak_tflops": 312, "link_gb_per_s": 300, "network_gb_per_s": 25, "host_gb_per_s": 0.001}  # no copy pays
+            files = [pathlib.Path(folder) / "small.json", pathlib.Path(folder) / "large.json"]
+            kept = 3 * sequence * (32 * hidden + 4 * 8)  # of the three layers of the first stage, one microbatch
+            weights = 18 * (12 * 3 * hidden ** 2 + vocabulary * hidden)
+            files[0].write_text(json.dumps({**gpu, "memory_gb": (weights + 1.9 * kept) / 1e9}), encoding="utf-8")
+            files[1].write_text(json.dumps({**gpu, "memory_gb": 80}), encoding="utf-8")
+            words = ("--model", model, "--gpu", f"{files[0]},{files[1]},{files[1]}", "--sequence", sequence, "--devices", 3, "--microbatches", 4,
+                     "--layout", "Et*3|t*8|tL", "--schedules", "1f1b")
+            found = json.loads(output(*words, "--format", "json"))
+            self.check_pick(found)
+            rows = {row["schedule"]: row for row in found["candidates"]}
+            plain, whole, some = (rows["1f1b" + more] for more in ("", " with recompute", " --on-stages 0 with recompute"))
+            # The first device waits for the second, so that its recomputations take nothing; those of the second do.
+            self.assertAlmostEqual(some["seconds"], plain["seconds"], places=9)
+            layer = (24 * hidden ** 2 * sequence + 2 * hidden * sequence ** 2) / (0.62 * 312e12)
+            self.assertGreater(whole["seconds"], some["seconds"] + 2 * 8 * layer)
+            self.assertGreater(plain["memory_gb"], 80)  # as a share of the larger one
+            # One activation is there at a time, and tokens of other microbatches.
+            self.assertAlmostEqual(some["memory_gb"], 80 * (weights + kept) / (weights + 1.9 * kept), places=6)
+            self.assertEqual(found["candidates"][found["pick"]], some)
+            tool = subprocess.run([PROGRAM, "1f1b", "--devices", "3", "--microbatches", "4", "--with", "recompute", "--on-stages", "0",
+                                   "--format", "csv"], capture_output=True, text=True, check=True).stdout
+            self.assertEqual((tool.count(",R,0,"), tool.count(",R,")), (4, 4))
+
     def test_no_cut_of_any_listed_schedule_is_faster(self):
         """Random small models: every cut into as many stages as devices, or twice as many, given as a layout."""
         draw = random.Random(3)
@@ -999,7 +1027,12 @@ class Choice(unittest.TestCase):
             for devices in (2, 5, 9, 16):
                 layers = draw.randint(1, 3 * devices)
                 model = self.write_model(folder, layers, 64 * draw.randint(2, 32), draw.choice((500, 32000, 256000)), 4, 64 * draw.randint(1, 99))
+                further, pictures = draw.randint(0, 3), draw.choice((0, 1, 4))
+                shape = {"modules": further, "encoder": {"layers": 5, "hidden": 64 * draw.randint(1, 16), "heads": 4, "tokens": 256}}
+                model.write_text(json.dumps({**json.loads(model.read_text(encoding="utf-8")), **shape}), encoding="utf-8")
+                parts = layers + further + (5 if pictures else 0)
                 words = ("--model", model, "--gpu", draw.choice(("a100", "h100")), "--sequence", draw.choice((256, 1024)), "--devices", devices,
+                         *(("--pictures", pictures) if pictures else ()),
                          "--microbatches", draw.randint(1, 3 * devices), *unsearched(), "--format", "json")
                 free = json.loads(output(*words))
                 rows = free["candidates"]
@@ -1016,7 +1049,7 @@ class Choice(unittest.TestCase):
                         if row["memory_gb"] <= limit:
                             self.assertLessEqual(pick["seconds"], row["seconds"] * 1.001 * 1.001, (words, limit, row))
                     for row in found["candidates"]:
-                        self.assertTrue(row["bound"] <= row["seconds"] * (1 + 1e-9) and (is_apart(row) or sum(row["layers"]) == layers), row)
+                        self.assertTrue(row["bound"] <= row["seconds"] * (1 + 1e-9) and (is_apart(row) or sum(row["layers"]) == parts), row)
 
     def test_weights_in_shards_stay_as_long_as_there_is_room(self):
         words = (*SMALL[:-1], 8, "--data", 64, *unsearched())

@@ -118,8 +118,9 @@ struct candidate {
   double bubble = 0;              //!< share of the span
   double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
-  double host_gigabytes = 0; //!< of the device that has the most on the host
-  double latency = 0;        //!< of a message
+  std::vector<double> device_gigabytes; //!< [P] the same of each device
+  double host_gigabytes = 0;            //!< of the device that has the most on the host
+  double latency = 0;                   //!< of a message
   //! Of sequences of unequal length: what each chunk has, and what its passes take.
   std::shared_ptr<packed_pipeline const> packed;
   //! [microbatches] in place of a pipeline; empty of all schedules

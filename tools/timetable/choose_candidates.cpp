@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <exception>
 #include <future>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -176,6 +177,8 @@ std::string label_of(schedule_choice const& c) {
   text += c.eager ? " --eager" : "";
   if (c.frozen > 0)
     text += " --frozen " + std::to_string(c.frozen);
+  if (!c.adapted_stages.empty())
+    text += " --on-stages " + write_stage_numbers(c.adapted_stages);
   schedule_choice const usual;
   if (c.resident != usual.resident)
     text += " --resident " + std::to_string(c.resident);
@@ -285,6 +288,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
   std::vector<pp::stage_bytes> bytes;
   for (pp::stage_content const& each : content_of(asked, one))
     bytes.push_back(pp::predict_bytes(asked.model, asked.setup, each, one.chunk_lengths));
+  one.device_gigabytes.clear();
   for (int device = 0; device < asked.devices; ++device) {
     auto const activation = [&](pp::pass const& what) {
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
@@ -326,7 +330,8 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                   return static_cast<double>(bytes[what.stage].gradients);
                 });
     one.host_gigabytes = std::max(one.host_gigabytes, on_host / 1e9);
-    one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
+    one.device_gigabytes.push_back(held / 1e9 * asked.memory_gb / asked.room_gb(device));
+    one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
   }
 }
 
@@ -838,6 +843,74 @@ void search_orders(choose_command const& asked,
     });
 }
 
+//! The stages of the devices that have not enough memory, one more of each: what its first stage
+//! keeps waits longest.
+//! @return whether there was one
+bool add_short_stages(choose_command const& asked, candidate const& one, std::vector<int>& stages) {
+  std::size_t const before = stages.size();
+  for (int device = 0; device < asked.devices; ++device) {
+    if (one.device_gigabytes[static_cast<std::size_t>(device)] <= asked.memory_gb)
+      continue;
+    for (int stage = 0; stage < one.extents.stages(); ++stage) {
+      std::vector<int> const holders = pp::holders_of({one.extents}, stage);
+      if (std::find(holders.begin(), holders.end(), device) != holders.end() &&
+          std::find(stages.begin(), stages.end(), stage) == stages.end()) {
+        stages.push_back(stage);
+        break;
+      }
+    }
+  }
+  std::sort(stages.begin(), stages.end());
+  return stages.size() > before;
+}
+
+//! Recomputation or copies to the host only on the stages of devices that lack memory, stage by
+//! stage as far as that is needed.
+//! @param plain without the adapter, too large @param which the adapter
+void add_relieved(choose_command const& asked,
+                  candidate plain,
+                  adapter which,
+                  made_orders& orders,
+                  candidates& found) {
+  std::vector<int> stages;
+  schedule_choice choice = plain.choice;
+  choice.adapted = which;
+  while (plain.gigabytes > asked.memory_gb && add_short_stages(asked, plain, stages)) {
+    if (static_cast<int>(stages.size()) == plain.extents.stages())
+      return; // which stands in the table
+    choice.adapted_stages = stages;
+    evaluated made = evaluate(asked, choice, orders);
+    plain = made.what;
+    if (plain.gigabytes <= asked.memory_gb)
+      add_candidate(asked, made, found);
+  }
+}
+
+//! Adds what is faster than all that fits, where only some devices lack memory.
+void add_relieved(choose_command const& asked,
+                  made_orders& orders,
+                  progress_line& line,
+                  candidates& found) {
+  std::vector<std::size_t> order(found.all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&found](std::size_t i) { return found.all[i].seconds; });
+  for (std::size_t const i : order) {
+    candidate const plain = found.all[i];
+    schedule_choice const& choice = plain.choice;
+    if (choice.adapted != adapter::none || choice.swept || is_apart(choice) ||
+        plain.gigabytes <= asked.memory_gb || plain.seconds >= found.fastest ||
+        find_schedule(choice.name).traits.places_stages)
+      continue;
+    line.say("making room on the devices that lack it, " + plain.label);
+    for (adapter const which : {adapter::recompute, adapter::offload})
+      try {
+        add_relieved(asked, plain, which, orders, found);
+      } catch (std::invalid_argument const&) {
+        // It has no such adapter, or no activation idles for long enough.
+      }
+  }
+}
+
 } // namespace
 
 candidates evaluate_all(choose_command const& asked) {
@@ -880,6 +953,7 @@ candidates evaluate_all(choose_command const& asked) {
       }
     });
   search_orders(asked, orders, line, result);
+  add_relieved(asked, orders, line, result);
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);

@@ -183,6 +183,11 @@ std::string value_of(candidate const& pick) {
       "}";
     value = adapted ? "schedule{" + value + "}" : "schedule" + value;
   }
+  if (!pick.choice.adapted_stages.empty()) {
+    value = value == "schedule{}" ? "schedule{{}" : value.substr(0, value.size() - 1);
+    value += pick.choice.adapted == adapter::recompute ? ", {adapted_stages}}"
+                                                       : ", {.only = adapted_stages}}";
+  }
   if (pick.choice.adapted == adapter::sharded_weights) {
     value = value == "schedule{}" ? "schedule{{}" : value.substr(0, value.size() - 1);
     pp::append(value, ", {.prefetch = ", pick.choice.prefetch);
@@ -338,6 +343,8 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
     pp::append(out, "inline constexpr int microbatches = ", pick.choice.microbatches, ";\n");
   }
   append_list(out, "int", "layers_per_stage", pick.layers);
+  if (!pick.choice.adapted_stages.empty())
+    append_list(out, "int", "adapted_stages", pick.choice.adapted_stages);
   if (std::string const layout = layout_of(asked, pick); !layout.empty()) {
     pp::append(out,
                "// Of each stage: E the embedding, t a layer, m a module,\n"

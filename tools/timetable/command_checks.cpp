@@ -109,6 +109,8 @@ void check_adapter(command const& result, read_words const& read) {
   if (has_option("--offloaded-stages") &&
       (!offloads || result.choice.adapted == adapter::offload_chunks))
     throw usage_error("--offloaded-stages is for --with offload and offload-half only");
+  if (has_option("--on-stages") && result.choice.adapted == adapter::none)
+    throw usage_error("--on-stages is for --with recompute, offload and offload-half only");
   bool const recomputes = result.choice.adapted == adapter::recompute ||
                           result.choice.adapted == adapter::recompute_first;
   if (has_option("--recompute-cost") && (!recomputes || from_file))

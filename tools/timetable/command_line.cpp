@@ -339,6 +339,13 @@ constexpr option_reader<command> all_options[] = {
    adapting,
    "of offload: only activations of the first K stages of a device",
    extent<&schedule_choice::offloaded_stages>},
+  {"--on-stages",
+   "S,S-S,...",
+   adapting,
+   "of recompute, offload and offload-half: only activations of these stages, from 0 on",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.adapted_stages = read_stage_numbers(option, word);
+   }},
   {"--vocabulary-cost",
    "E,S,T,G[,BROADCAST,REDUCE]",
    adapting,

@@ -132,4 +132,34 @@ double read_gigabytes(std::string_view option, std::string_view word) {
   return unit * *value;
 }
 
+std::vector<int> read_stage_numbers(std::string_view option, std::string_view word) {
+  std::vector<int> result;
+  for (std::string_view const part : split_at_commas(word)) {
+    std::size_t const dash = part.find('-');
+    std::optional<int> const first = number_in<int>(part.substr(0, dash));
+    std::optional<int> const last =
+      dash == part.npos ? first : number_in<int>(part.substr(dash + 1));
+    if (!first || !last || *first < 0 || *last < *first || *last >= (1 << 16) ||
+        (!result.empty() && *first <= result.back()))
+      throw usage_error(std::string(option) +
+                        " wants numbers of stages from 0 on, the least first, such as 0-2,5, not " +
+                        quoted(word));
+    for (int stage = *first; stage <= *last; ++stage)
+      result.push_back(stage);
+  }
+  return result;
+}
+
+std::string write_stage_numbers(std::span<int const> stages) {
+  std::string out;
+  for (std::size_t i = 0, next = 0; i < stages.size(); i = next) {
+    for (next = i + 1; next < stages.size() && stages[next] == stages[next - 1] + 1;)
+      ++next;
+    out += (out.empty() ? "" : ",") + std::to_string(stages[i]);
+    if (next - i > 1)
+      out += "-" + std::to_string(stages[next - 1]);
+  }
+  return out;
+}
+
 } // namespace examples

@@ -211,4 +211,10 @@ template <class Command>
 //! @throws usage_error
 void no_names(verbs one, read_words const& read);
 
+//! Numbers of stages: "0-2,5".
+//! @throws usage_error
+[[nodiscard]] std::vector<int> read_stage_numbers(std::string_view option, std::string_view word);
+//! Numbers in increasing order as `read_stage_numbers` takes them.
+[[nodiscard]] std::string write_stage_numbers(std::span<int const> stages);
+
 } // namespace examples

@@ -274,3 +274,24 @@ TEST_CASE("a copy back before its copy out, or without a request, is found") {
     CHECK_FALSE(pp::verify(broken));
   }
 }
+
+TEST_CASE("only activations of the stages that are given move") {
+  static constexpr int given[] = {0, 3};
+  pp::uniform_cost const cost{.copy_out = 0.25, .copy_in = 0.25};
+  pp::pipeline_size const size{4, 16};
+  auto const all = pp::make_timetable(pp::with_offload<pp::Interleaved<2>>{}, size, cost);
+  auto const some =
+    pp::make_timetable(pp::with_offload<pp::Interleaved<2>>{{}, {.only = given}}, size, cost);
+  CHECK(pp::verify(some));
+  int moved = 0;
+  int elsewhere = 0;
+  for (pp::pass const& each : some.passes)
+    if (each.kind == pp::pass_kind::copy_out) {
+      ++moved;
+      CHECK((each.stage == 0 || each.stage == 3));
+    }
+  for (pp::pass const& each : all.passes)
+    elsewhere += each.kind == pp::pass_kind::copy_out && each.stage != 0 && each.stage != 3;
+  CHECK(moved > 0);
+  CHECK(elsewhere > 0);
+}

@@ -16,11 +16,13 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <random>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <tests/support/golden_lines.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -297,6 +299,43 @@ TEST_CASE("a forward pass right before its own backward keeps its activation") {
         (row[i - 1].kind == pp::pass_kind::forward && row[i - 1].microbatch == row[i].microbatch)));
     }
   }
+}
+
+namespace {
+
+//! The rule for stages 0, 2 and 5, written otherwise.
+struct by_hand {
+  static constexpr bool only_where_it_frees = true;
+  bool operator()(pp::shape const&, pp::pass const& forward) const {
+    return forward.stage == 0 || forward.stage == 2 || forward.stage == 5;
+  }
+};
+
+} // namespace
+
+TEST_CASE("only the stages that are given are recomputed") {
+  static constexpr int given[] = {0, 2, 5};
+  auto const same = [](pp::dynamic_timetable const& one, pp::dynamic_timetable const& other) {
+    return one.passes == other.passes && one.starts == other.starts;
+  };
+  auto const check = [&](auto const& schedule, pp::pipeline_size size) {
+    using schedule_type = std::remove_cvref_t<decltype(schedule)>;
+    auto const some = pp::make_timetable(
+      pp::with_recompute<schedule_type, pp::recompute::where_it_frees>{schedule, {given}}, size);
+    CHECK(pp::verify(some));
+    CHECK(
+      same(some, pp::make_timetable(pp::with_recompute<schedule_type, by_hand>{schedule}, size)));
+    CHECK_FALSE(
+      same(some,
+           pp::make_timetable(
+             pp::with_recompute<schedule_type, pp::recompute::where_it_frees>{schedule}, size)));
+    for (pp::pass const& each : some.passes)
+      CHECK((each.kind != pp::pass_kind::recompute ||
+             std::find(std::begin(given), std::end(given), each.stage) != std::end(given)));
+  };
+  check(pp::OneFOneB{}, {6, 9});
+  check(pp::Interleaved<2>{}, {3, 6});
+  check(pp::ZeroBubbleAuto<>{.memory_limit = 4}, {6, 9});
 }
 
 TEST_CASE("orders that are made for recomputation keep their limit and are no longer than 1F1B") {

@@ -190,7 +190,7 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   case adapter::recompute:
     if (named.cuts_layers) // as in the paper
       return use(with_recompute<Named, recompute_around_attention>{named, {}});
-    return use(with_recompute<Named, recompute::where_it_frees>{named, {}});
+    return use(with_recompute<Named, recompute::where_it_frees>{named, {choice.adapted_stages}});
   case adapter::recompute_first:
     return use(with_recompute<Named, recompute::first_stages>{named, {}});
   case adapter::offload_chunks: return use(with_offload<Named, offload::chunks>{named, {}});
@@ -204,6 +204,7 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   if (choice.adapted == adapter::offload_half)
     rule = offload::in_slots::half();
   rule.stages = choice.offloaded_stages;
+  rule.only = choice.adapted_stages;
   return use(with_offload<Named>{named, rule});
 }
 

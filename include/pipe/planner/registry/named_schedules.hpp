@@ -217,6 +217,7 @@ struct schedule_choice {
   bool unfused = false;                 //!< option::unfused
   adapter adapted = adapter::none;      //!< one adapter
   int offloaded_stages = 0;             //!< of offload: the first stages of a device; 0: all
+  std::vector<int> adapted_stages;      //!< of recompute and offload: only these stages; empty: all
   bool scatter_once = false; //!< of sharded weights: whole gradients stay until a stage's last pass
   int resident = 2;          //!< of sharded weights: stages whose weights stay
   int prefetch = 1;          //!< of sharded weights: stages ahead that are gathered
@@ -447,8 +448,10 @@ public:
   template <class Rows = published_schedules>
   [[nodiscard]] device_orders const& get(schedule_choice choice, any_cost const& cost) {
     if (choice.adapted != adapter::recompute ||
-        !find_schedule<Rows>(choice.name).traits.sees_recomputation)
+        !find_schedule<Rows>(choice.name).traits.sees_recomputation) {
       choice.adapted = adapter::none;
+      choice.adapted_stages.clear();
+    }
     choice.frozen = 0; // whose passes are left out
     made& one = entry(choice, detail::times_of(arrange<Rows>(choice), cost));
     std::call_once(one.once, [&] { one.orders = plain_orders<Rows>(choice, cost); });

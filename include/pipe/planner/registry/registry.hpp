@@ -24,6 +24,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/circle.hpp>
 #include <pipe/timetable/cost.hpp>
@@ -171,6 +172,12 @@ inline void check_options(named_schedule const& schedule, schedule_choice const&
       in_adapter(std::string(schedule.name), choice.adapted) + " has no frozen stages: " +
       (go_one_way ? "no stage of it is whole layers that go forward and back; take another schedule"
                   : "weights or work of a stage are on other devices, too; leave the adapter out"));
+  if (!choice.adapted_stages.empty() &&
+      (!has(adapter::recompute | adapter::offload | adapter::offload_half, choice.adapted) ||
+       traits.cuts_layers))
+    throw std::invalid_argument(in_adapter(std::string(schedule.name), choice.adapted) +
+                                " is of all stages: only recompute, offload and offload-half of "
+                                "whole layers can be of some");
   if (choice.adapted == adapter::attention_exchange && !schedule.traits.exchanges_attention)
     throw std::invalid_argument(
       "attention-exchange is for slimpipe alone, whose devices run as many "
@@ -322,6 +329,10 @@ shape arrange(schedule_choice const& choice) {
                           ? detail::with_schedule<Rows>(choice, extents_of)
                           : detail::with_adapted<Rows>(choice, extents_of);
   pipelining::detail::check_extents(extents);
+  for (int const stage : choice.adapted_stages)
+    if (stage < 0 || stage >= extents.stages())
+      throw std::invalid_argument(choice.name + " has no stage " + std::to_string(stage) +
+                                  " to adapt: there are " + std::to_string(extents.stages()));
   return extents;
 }
 
@@ -340,7 +351,11 @@ device_orders plain_orders(schedule_choice const& choice, any_cost const& cost) 
     pipeline_size const size{choice.devices, choice.microbatches};
     if constexpr (pipelining::detail::orders_for_recomputation<Schedule>)
       if (choice.adapted == adapter::recompute)
-        return make_orders(pipelining::detail::order_for_recomputation<Schedule>{made}, size, cost);
+        return make_orders(
+          pipelining::detail::order_for_recomputation<Schedule, recompute::where_it_frees>{
+            made, {choice.adapted_stages}},
+          size,
+          cost);
     return make_orders(made, size, cost);
   });
 }

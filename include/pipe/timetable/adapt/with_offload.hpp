@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <span>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -56,8 +57,9 @@ struct offload::idle_activation {
 //! @source Wan et al., "PipeOffload", ICML 2025, section 4 and its repository; refusing one
 //! activation instead of the whole schedule is own.
 struct offload::in_slots {
-  double share = 1; //!< of the activations that may move, those that idle longest first
-  int stages = 0;   //!< only those of the first stages of a device; 0: of all its stages
+  double share = 1;            //!< of the activations that may move, those that idle longest first
+  int stages = 0;              //!< only those of the first stages of a device; 0: of all its stages
+  std::span<int const> only{}; //!< only those of these stages; empty: of all. They outlive the rule
 
   //! PipeOffload's half: of the activations that may move, the half that idles longest.
   [[nodiscard]] static constexpr in_slots half() noexcept { return {.share = 0.5}; }
@@ -72,7 +74,8 @@ struct offload::in_slots {
     double const first = all.front().made + (device % 2 == 1 ? slot : 0);
     std::vector<idle_activation*> chosen;
     for (idle_activation& one : all)
-      if (one.forward.stage <= last && one.needed - one.backward - one.made > 6 * slot)
+      if (one.forward.stage <= last && is_given(one.forward.stage) &&
+          one.needed - one.backward - one.made > 6 * slot)
         chosen.push_back(&one);
     std::sort(chosen.begin(), chosen.end(), [](auto const* a, auto const* b) {
       double const mine = a->needed - a->made;
@@ -90,6 +93,9 @@ struct offload::in_slots {
 private:
   static constexpr double rounding = 1e-9;
 
+  [[nodiscard]] bool is_given(int stage) const {
+    return only.empty() || std::find(only.begin(), only.end(), stage) != only.end();
+  }
   //! The last stage whose activations may move.
   [[nodiscard]] int last_stage(std::vector<idle_activation> const& all) const {
     std::vector<int> held;

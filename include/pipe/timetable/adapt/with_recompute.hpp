@@ -10,7 +10,9 @@
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 
+#include <algorithm>
 #include <concepts>
+#include <span>
 
 namespace pipelining::inline v0_3 {
 
@@ -40,9 +42,16 @@ struct recompute {
   };
 
   //! @brief Every activation, but where that frees nothing: a forward pass right before its own
-  //! backward, such as those of the last stage of 1F1B, keeps it.
-  struct where_it_frees : all {
+  //! backward, such as those of the last stage of 1F1B, keeps it. Where some devices lack memory,
+  //! only activations of their stages.
+  struct where_it_frees {
     static constexpr bool only_where_it_frees = true; //!< asks for this of any rule that has it
+    std::span<int const> stages{}; //!< only those of these; empty: all. They outlive the schedule
+
+    [[nodiscard]] constexpr bool operator()(shape const&, pass const& forward) const noexcept {
+      return stages.empty() ||
+             std::find(stages.begin(), stages.end(), forward.stage) != stages.end();
+    }
   };
 
   //! @brief Every activation but those of the last stage, whose backward follows its forward at
