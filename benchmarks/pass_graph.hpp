@@ -30,7 +30,7 @@ public:
   explicit pass_graph(pipelining::timetable_view table)
       : turns_(static_cast<std::size_t>(table.size())) {
     pipelining::pipeline_view const over = table.over;
-    std::vector<std::size_t> maker_of(static_cast<std::size_t>(pipelining::pass_indices(over)));
+    std::vector<std::size_t> maker_of(static_cast<std::size_t>(over.pass_indices()));
     for (std::size_t i = 0; i < turns_.size(); ++i)
       maker_of[static_cast<std::size_t>(pipelining::detail::pass_index(over, table.passes[i]))] = i;
     for (int device = 0; device < table.over.extents.devices; ++device)
@@ -38,7 +38,7 @@ public:
         auto const here = static_cast<std::size_t>(entry);
         if (entry > table.offsets[device])
           edges_.emplace_back(here - 1, here);
-        auto const needed = pipelining::dependencies(over, table.passes[entry]);
+        auto const needed = pipelining::detail::dependencies(over, table.passes[entry]);
         for (int k = 0; k < needed.count; ++k)
           if (std::size_t const maker = maker_of[static_cast<std::size_t>(needed.index(k))];
               maker + 1 != here)

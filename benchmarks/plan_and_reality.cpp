@@ -58,7 +58,7 @@ void measure(char const* name, Schedule const& schedule) {
   double const time = pass_seconds / extents.stages_per_device / extents.chunks;
   pp::dynamic_timetable const table =
     pp::make_timetable(schedule, size, pp::uniform_cost{time, time, time});
-  std::vector<sleeping_stage> stages(static_cast<std::size_t>(pp::stages(extents)),
+  std::vector<sleeping_stage> stages(static_cast<std::size_t>(extents.stages()),
                                      {std::chrono::duration<double>(time)});
   pp::thread_runner runner(pp::lower(table), stages);
   runner.step(); // the first one starts threads

@@ -126,7 +126,7 @@ bool train() {
   MPI_Comm const pipeline = split(pp::rank_axis::pipeline); // its ranks are devices of the plan
   MPI_Comm const replicas = split(pp::rank_axis::data);     // of this device's stages
   pp::plan const plan = make_plan();
-  std::vector<stage> model(static_cast<std::size_t>(pp::stages(plan.over.extents)));
+  std::vector<stage> model(static_cast<std::size_t>(plan.over.extents.stages()));
   std::vector<std::size_t> own; // stages of this rank
   pp::rank_place const here = pp::place_of(layout, rank);
   for (std::size_t s = 0; s < model.size(); ++s) {

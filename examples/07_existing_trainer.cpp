@@ -47,8 +47,8 @@ struct stage {
       return;
     }
     double const error = value - 3 * data[at.microbatch];
-    loss += error * error * pp::microbatch_share(at); // the mean over M
-    at.activation.as<double>()[layers.size()] = 2 * error * pp::microbatch_share(at);
+    loss += error * error * at.microbatch_share(); // the mean over M
+    at.activation.as<double>()[layers.size()] = 2 * error * at.microbatch_share();
   }
 
   void backward(pp::context const& at, pp::input dy, pp::output dx) {

@@ -54,7 +54,7 @@ constexpr pp::pipeline_size size{2, 6}; // devices, microbatches
 
 // [snippet measure]
 std::vector<pp::dynamic_timetable> run(pp::dynamic_timetable const& table, int steps) {
-  std::vector<stage> stages = cut_model(pp::stages(table.over.extents));
+  std::vector<stage> stages = cut_model(table.over.extents.stages());
   pp::thread_runner runner(pp::lower(table), stages);
   runner.step(); // the first one is not like the others
   std::vector<pp::dynamic_timetable> traces;

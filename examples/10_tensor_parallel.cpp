@@ -135,7 +135,7 @@ pp::plan make_plan() {
 
 //! One pipeline of threads has all shards, and runs the microbatches of each replica in turn.
 std::vector<stage> train_alone(pp::plan const& plan, int replicas) {
-  std::vector<stage> model(static_cast<std::size_t>(pp::stages(plan.over.extents)));
+  std::vector<stage> model(static_cast<std::size_t>(plan.over.extents.stages()));
   for (std::size_t s = 0; s < model.size(); ++s)
     for (int t = 0; t < shards; ++t)
       model[s].own.emplace_back(static_cast<int>(s), t);
@@ -191,7 +191,7 @@ bool train() {
   MPI_Comm const partners = split(pp::rank_axis::tensor);   // the other shards of these stages
   // [snippet layout]
   pp::plan const plan = make_plan();
-  std::vector<stage> model(static_cast<std::size_t>(pp::stages(plan.over.extents)));
+  std::vector<stage> model(static_cast<std::size_t>(plan.over.extents.stages()));
   std::vector<std::size_t> own; // stages of this rank
   for (std::size_t s = 0; s < model.size(); ++s)
     if (pp::device_of(plan.over.extents, static_cast<int>(s)) == here.device) {

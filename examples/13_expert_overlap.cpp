@@ -48,7 +48,7 @@ constexpr pp::datum all_data[] = {
 constexpr pp::kind_of_pass of(char letter, pp::flow_word const& word, pp::role is,
                               std::initializer_list<pp::effect> effects) {
   auto const on = is == communicate ? network : compute;
-  return with_role(pp::declare_kind(letter, word, on, pp::stage_call::perform, effects), is);
+  return pp::declare_kind(letter, word, on, pp::stage_call::perform, effects).with_role(is);
 }
 constexpr pp::kind_of_pass all_kinds[] = {
   // [snippet kinds]
@@ -70,7 +70,7 @@ constexpr pp::kind_of_pass all_kinds[] = {
   of('V', "attention gradients", weights,
     {{frees, attention_kept}, {frees, attention_input}, {makes, attention_weights}})};
 constexpr pp::flow expert_training = pp::declare(all_data, all_kinds);
-constexpr auto named = [](pp::flow_word const& word) { return kind_named(expert_training, word); };
+constexpr auto named = [](pp::flow_word const& word) { return expert_training.kind_named(word); };
 constexpr auto attention = named("attention"), dispatch = named("dispatch"),
   experts = named("experts"), combine = named("combine"), combine_back = named("combine back"),
   experts_back = named("experts back"), expert_gradients = named("expert gradients"),
@@ -143,7 +143,7 @@ struct layer {
 
   void perform(pp::pass_kind kind, pp::context const& at, pp::input in, pp::output) {
     auto const value = [&](data of) -> double& {
-      return pp::buffer_of(expert_training, kind, at, of).as<double>()[0];
+      return at.buffer_of(expert_training, kind, of).as<double>()[0];
     };
     double const given = in.data != nullptr ? in.as<double>()[0] : at.microbatch + 1.0;
     if (kind == attention)
@@ -178,7 +178,7 @@ int main() {
   pp::write_text(text, table, {.schedule = "expert overlap"});
   std::printf("%s\n%g, with a plan that is proven\n", text.c_str(), pp::makespan(table));
   std::vector<layer> model;
-  for (int stage = 0; stage < stages(table.over.extents); ++stage)
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage)
     model.push_back({1.0 + stage, 2.0 - stage / 8.0});
   std::vector<layer> alone = model;
   pp::thread_runner runner(

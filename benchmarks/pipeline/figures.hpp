@@ -52,7 +52,7 @@ struct delays {
 };
 
 inline delays delays_of(pp::timetable_view ran) {
-  std::vector<int> entries(static_cast<std::size_t>(pp::pass_indices(ran.over)), -1);
+  std::vector<int> entries(static_cast<std::size_t>(ran.over.pass_indices()), -1);
   for (int i = 0; i < ran.size(); ++i)
     entries[static_cast<std::size_t>(pp::detail::pass_index(ran.over, ran.passes[i]))] = i;
   std::vector<double> own;
@@ -61,7 +61,7 @@ inline delays delays_of(pp::timetable_view ran) {
     for (int i = ran.offsets[device]; i < ran.offsets[device + 1]; ++i) {
       double before = i > ran.offsets[device] ? ran.ends[i - 1] : -1;
       bool crossed = false;
-      pp::detail::dependency_list const needed = pp::dependencies(ran.over, ran.passes[i]);
+      pp::detail::dependency_list const needed = pp::detail::dependencies(ran.over, ran.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const entry = entries[static_cast<std::size_t>(needed.index(k))];
         if (entry < 0 || ran.ends[entry] <= before)

@@ -145,7 +145,7 @@ struct benchmark {
       .forward = chosen.pass, .backward_input = chosen.pass, .backward_weight = chosen.pass};
     pp::dynamic_timetable const plan = pp::make_timetable<Schedule>({devices, microbatches}, cost);
     pp::plan const work =
-      pp::lower<pp::communicator_per_pair>(plan, pp::uniform_sizes{.message = chosen.message});
+      pp::lower<pp::communicators::per_pair>(plan, pp::uniform_sizes{.message = chosen.message});
     for (bool const graph : {false, true})
       measure(name, plan, work, cost, graph);
   }

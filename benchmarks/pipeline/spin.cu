@@ -96,10 +96,10 @@ struct spinning_pipeline {
   pp::cuda::stream_runner<std::vector<spinning_stage>, machine::clock> runner;
 
   spinning_pipeline(spin_case const& what, pp::uniform_cost const& cost, int run_ahead)
-      : memory(pp::pass_indices(pp::plan_view(what.work).over) *
+      : memory(pp::plan_view(what.work).over.pass_indices() *
                static_cast<std::int64_t>(sizeof(stamp))),
         model(
-          static_cast<std::size_t>(pp::stages(what.work.over.extents)),
+          static_cast<std::size_t>(what.work.over.extents.stages()),
           spinning_stage{what.work.over.extents, cost, reinterpret_cast<stamp*>(memory.data())}),
         runner(
           what.work, model, {.graph = what.graph, .warm_up = warm_up, .run_ahead = run_ahead}) {
@@ -114,8 +114,7 @@ spin_times run_spinning(spin_case const& what) {
   spin_times times;
   {
     spinning_pipeline spinning(what, what.cost, pp::cuda::streams{}.run_ahead);
-    std::vector<stamp> read(
-      static_cast<std::size_t>(pp::pass_indices(pp::plan_view(what.work).over)));
+    std::vector<stamp> read(static_cast<std::size_t>(pp::plan_view(what.work).over.pass_indices()));
     for (int repeat = 0; repeat < what.repeats; ++repeat) {
       spinning.runner.step();
       pp::cuda::check(

@@ -45,7 +45,7 @@ struct exchange_system {
   static pp::dynamic_timetable plan(options const& o) {
     check_system(o, "the exchange of attention");
     auto table = registry::make_named_timetable(choice(o), unit_costs);
-    auto const layers = pp::stages(schedule(o).inside(table.over.extents));
+    auto const layers = schedule(o).inside(table.over.extents).stages();
     if (layers != o.size.layers) {
       throw std::invalid_argument("the exchange of attention has a layer in every stage, " +
                                   std::to_string(layers) + " of them, but the model has " +

@@ -435,7 +435,7 @@ private:
 
 //! A GPT of as many layers as the schedule has stages, on the threads of this process.
 //! @tparam Policy of the plan
-template <class Policy = pp::one_communicator>
+template <class Policy = pp::communicators::one>
 class exchanged_pipeline {
 public:
   //! @param table of this schedule, or of all its stages on one device
@@ -454,7 +454,7 @@ public:
       model_.layers.emplace_back(size, seed, layer, microbatches, schedule.inner.chunks);
     }
     model_.losses.resize(static_cast<std::size_t>(microbatches * size.sequence));
-    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+    for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
       pieces_.push_back({schedule.stage_at(table.over.extents, stage), &model_});
     }
     plan_ = pp::lower<Policy>(table, model_.sizes);

@@ -81,7 +81,7 @@ struct layer_range {
 //! @throws std::invalid_argument where these are not as many as the model has
 [[nodiscard]] inline std::vector<layer_range> cut_model(model_size const& size,
                                                         pipelining::shape const& extents) {
-  int const stages = pipelining::stages(extents);
+  int const stages = extents.stages();
   if (extents.where != pipelining::placement::custom) {
     return cut_layers(size.layers, stages);
   }

@@ -292,7 +292,7 @@ private:
       std::vector<pipeline_stage*> at(memories_.size(), nullptr);
       at[static_cast<std::size_t>(pp::device_of(table, stage))] = &stages_[s];
       stage_copies all{{table.over.extents, {}}};
-      for (int route = 0; route < pp::routes(table.over.extents); ++route) {
+      for (int route = 0; route < table.over.extents.routes(); ++route) {
         auto const device = static_cast<std::size_t>(pp::device_of(table, stage, route));
         if (!copies_.empty()) {
           all.of.push_back(route == 0 ? &stages_[s] : &copies_[s]);

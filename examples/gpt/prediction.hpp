@@ -75,7 +75,7 @@ struct measured_cost {
 //! for each pass: other programs can only make a pass slower.
 [[nodiscard]] inline measured_cost
 measure_passes(model_size const& size, pp::shape const& extents, batch const& pieces) {
-  int const stages = pp::stages(extents);
+  int const stages = extents.stages();
   std::int64_t const rounds = 4;
   single_device<float> device(
     size, cut_model(size, extents), {rounds, cut_sequence(size.sequence, extents.chunks)}, 1);
@@ -102,7 +102,7 @@ costs_of_steps(std::vector<pp::dynamic_timetable> const& traces) {
   std::vector<pp::timetable_view> const steps(traces.begin(), traces.end());
   auto const found = pp::costs_of(steps);
   pp::shape const& extents = steps.front().over.extents;
-  measured_cost cost{pp::stages(extents), extents.chunks, {}, {}, {}};
+  measured_cost cost{extents.stages(), extents.chunks, {}, {}, {}};
   for (int stage = 0; stage < cost.stages; ++stage) {
     for (int chunk = 0; chunk < cost.chunks; ++chunk) {
       auto const time = [&](pp::pass_kind kind) {
@@ -125,14 +125,14 @@ costs_of_steps(std::vector<pp::dynamic_timetable> const& traces) {
 template <class Cost>
 [[nodiscard]] pp::dynamic_timetable
 share_cores(pp::timetable_view table, Cost const& cost, int cores) {
-  auto const rows = static_cast<std::size_t>(pp::row_count(table.over));
+  auto const rows = static_cast<std::size_t>(table.over.row_count());
   auto const entries = static_cast<std::size_t>(table.size());
-  pp::dynamic_timetable shared{.over = pp::copy_of(table.over),
+  pp::dynamic_timetable shared{.over = table.over.copy(),
                                .passes = {table.passes, table.passes + entries},
-                               .starts = std::vector<double>(entries, pp::never),
-                               .ends = std::vector<double>(entries, pp::never),
+                               .starts = std::vector<double>(entries, pp::detail::never),
+                               .ends = std::vector<double>(entries, pp::detail::never),
                                .offsets = {table.offsets, table.offsets + rows + 1}};
-  std::vector<double> done(static_cast<std::size_t>(pp::pass_indices(table.over)), pp::never);
+  std::vector<double> done(static_cast<std::size_t>(table.over.pass_indices()), pp::detail::never);
   std::vector<double> row_free(rows, 0.0);
   std::vector<double> core_free(static_cast<std::size_t>(std::max(cores, 1)), 0.0);
   std::vector<int> next(table.offsets, table.offsets + rows);
@@ -140,14 +140,14 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
   // When the next pass of a row may start, or never while that is not known.
   auto const ready = [&](std::size_t row) {
     if (next[row] == table.offsets[row + 1]) {
-      return pp::never;
+      return pp::detail::never;
     }
     double time = row_free[row];
-    auto const needed = pp::dependencies(table.over, table.passes[next[row]]);
+    auto const needed = pp::detail::dependencies(table.over, table.passes[next[row]]);
     for (int i = 0; i < needed.count; ++i) {
       double const end = done[static_cast<std::size_t>(needed.index(i))];
       if (end < 0) {
-        return pp::never;
+        return pp::detail::never;
       }
       time = std::max(time, end);
     }
@@ -171,11 +171,10 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
     shared.ends[entry] = end;
     // A pass may make several rows: what follows it may read any of them.
     pp::pass const& what = table.passes[entry];
-    for (int const row : pp::links_of(table.over, what).made) {
-      if (row != pp::kind_links::none) {
-        int const line = row * pp::stages(table.over.extents) + what.stage;
-        done[static_cast<std::size_t>(line * pp::units(table.over) +
-                                      pp::unit_of(table.over, what))] = end;
+    for (int const row : table.over.links_of(what).made) {
+      if (row != pp::detail::kind_links::none) {
+        int const line = row * table.over.extents.stages() + what.stage;
+        done[static_cast<std::size_t>(line * table.over.units() + table.over.unit_of(what))] = end;
       }
     }
     row_free[chosen] = end;

@@ -114,7 +114,7 @@ inline std::size_t largest(std::vector<std::size_t> const& numbers) {
 //! the model.
 inline double peak_share(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
   auto const [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
-  double peak = pp::to_double(pp::peak_activations(table));
+  double peak = pp::peak_activations(table).to_double();
   if (*shortest != *longest) { // chunks count their tokens
     auto const cut = cut_for(table, lengths);
     std::vector<pp::packed_microbatch> microbatches(lengths.size());

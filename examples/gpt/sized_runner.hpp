@@ -43,7 +43,7 @@ struct host_slots {
                                       std::vector<std::int64_t> const& lengths) const {
     slot_sizes sizes(size, cut_for(table, lengths), table);
     sizes.totals_bytes = totals_bytes;
-    if (totals_bytes > 0 && pp::routes(table.over.extents) > 1) {
+    if (totals_bytes > 0 && table.over.extents.routes() > 1) {
       sizes.copied = parameter_counts(size, sizes.stages);
     }
     return sizes;
@@ -86,7 +86,8 @@ public:
       : make_(std::move(make)), now_(make_(table, lengths)),
         runner_(*now_.first, std::forward<More>(more)...), early_(runner_), plans_(plans_kept) {
     if (make_.early) {
-      now_.numbers = pp::add(runner_, pp::lower_post_validated(table, now_.sizes));
+      now_.numbers =
+        pp::post_validated_numbers::add(runner_, pp::lower_post_validated(table, now_.sizes));
     }
     (void)plans_.get(size_of(table, lengths), [this](plan_made const*) { return now_; });
   }
@@ -104,10 +105,10 @@ public:
       }
       auto plans = pp::lower_post_validated(table, made.sizes);
       if (instead != nullptr) {
-        made.numbers = pp::replace(runner_, instead->numbers, std::move(plans));
+        made.numbers = instead->numbers.replaced(runner_, std::move(plans));
       } else {
         pp::plan_number const first = runner_.add(plans.first);
-        made.numbers = pp::add(runner_, std::move(plans), first);
+        made.numbers = pp::post_validated_numbers::add(runner_, std::move(plans), first);
       }
       return made;
     });
@@ -142,7 +143,7 @@ private:
                                 std::vector<std::int64_t> const& lengths) {
     iteration_size result = lengths;
     for (int m = 0; m < table.over.extents.microbatches; ++m) {
-      result.push_back(pp::chunks_of(table.over, m));
+      result.push_back(table.over.chunks_of(m));
     }
     return result;
   }

@@ -192,7 +192,7 @@ kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
   auto const whole = cut_sequence(size.sequence, table.over.extents.chunks);
   std::vector<std::int64_t> lengths;
   for (int m = 0; m < table.over.extents.microbatches; ++m) {
-    auto const chunks = static_cast<std::size_t>(pp::chunks_of(table.over, m));
+    auto const chunks = static_cast<std::size_t>(table.over.chunks_of(m));
     lengths.push_back(whole[chunks - 1].end);
   }
   return lengths;
@@ -203,7 +203,7 @@ kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
 [[nodiscard]] inline bool adds_from_last(pp::timetable_view table) {
   auto const* const back =
     std::find_if(table.passes, table.passes + table.size(), [&table](pp::pass const& what) {
-      return what.stage == 0 && pp::adds_gradients(*table.over.declared, what.kind);
+      return what.stage == 0 && table.over.declared->adds_gradients(what.kind);
     });
   return table.over.extents.where != pp::placement::bidirectional &&
          back != table.passes + table.size() && back->microbatch > 0;
@@ -224,8 +224,7 @@ kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
 cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int stage = -1) {
   std::vector<std::vector<chunk_range>> chunks;
   for (int m = 0; m < table.over.extents.microbatches; ++m) {
-    chunks.push_back(
-      cut_sequence(lengths[static_cast<std::size_t>(m)], pp::chunks_of(table.over, m)));
+    chunks.push_back(cut_sequence(lengths[static_cast<std::size_t>(m)], table.over.chunks_of(m)));
   }
   step_cut cut(std::move(chunks));
   for (int i = 0; i < table.size(); ++i) {
@@ -246,7 +245,7 @@ cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int 
 //! True for stages that some microbatches have on other devices than others. They have no weights,
 //! but for those of pipelines that enter at both ends.
 [[nodiscard]] inline bool is_shared_out(pp::timetable_view table, int stage) {
-  for (int route = 1; route < pp::routes(table.over.extents); ++route) {
+  for (int route = 1; route < table.over.extents.routes(); ++route) {
     if (table.over.extents.where == pp::placement::custom &&
         pp::device_of(table, stage, route) != pp::device_of(table, stage)) {
       return true;
@@ -260,25 +259,25 @@ cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int 
 //! a stage, each does with its half.
 //! @throws std::invalid_argument for a timetable whose backward passes come in another order
 inline void check_order(pp::timetable_view table, std::string const& name) {
-  auto const stages = static_cast<std::size_t>(pp::stages(table.over.extents));
+  auto const stages = static_cast<std::size_t>(table.over.extents.stages());
   // [ways, 2, S]: the unit that gets its gradients of inputs next, and of weights.
   std::vector<int> next(2 * stages, 0);
-  next.resize(4 * stages, pp::first_unit(table.over, first_of_way(table.over.extents, 1)));
+  next.resize(4 * stages, table.over.first_unit(first_of_way(table.over.extents, 1)));
   bool const from_last = adds_from_last(table);
   std::vector<bool> shared;
-  for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
     shared.push_back(is_shared_out(table, stage));
   }
   for (int i = 0; i < table.size(); ++i) {
     pp::pass const& what = table.passes[i];
-    int const chunks = pp::chunks_of(table.over, what.microbatch);
+    int const chunks = table.over.chunks_of(what.microbatch);
     if (shared[what.stage]) {
       continue;
     }
-    int const first = pp::first_unit(table.over, what.microbatch);
+    int const first = table.over.first_unit(what.microbatch);
     int const unit =
-      from_last ? pp::units(table.over) - 1 - first - what.chunk : first + chunks - 1 - what.chunk;
-    std::size_t const way = pp::enters_at_end(table.over.extents, what.microbatch) ? 1 : 0;
+      from_last ? table.over.units() - 1 - first - what.chunk : first + chunks - 1 - what.chunk;
+    std::size_t const way = table.over.extents.enters_at_end(what.microbatch) ? 1 : 0;
     for (bool const weights : {false, true}) {
       pp::pass_kind const half =
         weights ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;

@@ -34,7 +34,7 @@ struct copies_of {
 
 protected:
   [[nodiscard]] std::size_t route(pp::context const& where) const {
-    return static_cast<std::size_t>(pp::route_of(extents, where.microbatch));
+    return static_cast<std::size_t>(extents.route_of(where.microbatch));
   }
   [[nodiscard]] Stage& at(pp::context const& where) const { return *of[route(where)]; }
 };

@@ -70,11 +70,11 @@ struct tensor_system {
     auto const& named = registry::find_schedule(o.schedule);
     pp::pipeline_view const over = table.over;
     if (named.traits.weights_travel || over.extents.chunks > 1 || over.first_units != nullptr ||
-        over.holders != nullptr || pp::routes(over.extents) > 1) {
+        over.holders != nullptr || over.extents.routes() > 1) {
       refuse("want a schedule over whole sequences with one copy of every stage, which " +
              o.schedule + " is not; take stp, 1f1b or a V shape");
     }
-    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+    for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
       (void)weight_order(table, stage);
     }
     return table;

@@ -113,7 +113,7 @@ public:
                    std::uint64_t seed)
       : memories_(static_cast<std::size_t>(table.over.extents.devices)),
         sizes_{size, cut_around(size, table, barriers)}, plan_(pp::lower(table, sizes_)) {
-    for (int number = 0; number < pp::stages(table.over.extents); ++number) {
+    for (int number = 0; number < table.over.extents.stages(); ++number) {
       stages_.emplace_back(size,
                            number,
                            sizes_.cut,

@@ -32,7 +32,7 @@ cut_around(model_size const& size, pp::timetable_view table, int barriers) {
   int const shards = table.over.extents.devices;
   std::vector<std::int64_t> const lengths(static_cast<std::size_t>(table.over.extents.microbatches),
                                           size.sequence);
-  return {shards, pp::stages(table.over.extents) - 2 * shards, barriers, cut_for(table, lengths)};
+  return {shards, table.over.extents.stages() - 2 * shards, barriers, cut_for(table, lengths)};
 }
 
 //! Bytes [first, last) of the vocabulary.

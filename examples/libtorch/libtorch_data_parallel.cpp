@@ -104,7 +104,7 @@ bool train(int replica, std::string const& file) {
   auto const model = make_model(size, seed);
   std::vector<std::unique_ptr<replicated_stage>> stages;
   auto next = model->begin();
-  int const count = pp::stages(table.over.extents);
+  int const count = table.over.extents.stages();
   for (int s = 0; s < count; ++s) {
     torch::nn::Sequential part;
     for (std::ptrdiff_t left = (model->end() - next) / (count - s); left > 0; --left, ++next)

@@ -64,7 +64,7 @@ void run(Schedule const& schedule,
          pp::checkpoint_place const& files,
          outcome& found) {
   auto const table = pp::make_timetable(schedule, {devices, microbatches});
-  auto model = cut(pp::stages(table.over.extents), recomputes);
+  auto model = cut(table.over.extents.stages(), recomputes);
   if (begin > 0)
     pp::load_tensors(files, begin, state_of(model));
   pp::uniform_sizes const sizes{

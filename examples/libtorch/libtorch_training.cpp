@@ -104,7 +104,7 @@ bool train(char const* name) {
   std::int64_t const message =
     size.batch * size.tokens / table.over.extents.chunks * size.width * 8;
   pp::uniform_sizes const sizes{.message = message, .totals_bytes = sizeof(double)};
-  auto stages = cut(size, pp::stages(table.over.extents));
+  auto stages = cut(size, table.over.extents.stages());
   // Every device has one thread of its own, and PyTorch's operators shall not start more.
   pp::thread_runner runner(
     pp::lower(table, sizes), stages, {.on_start = [](int, int) { at::set_num_threads(1); }});

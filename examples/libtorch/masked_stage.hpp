@@ -24,9 +24,9 @@ namespace pp = pipelining;
 constexpr int microbatches = 4;
 
 //! What goes forward, and what comes back.
-inline pp::message_layout const forth(std::vector<pp::message_tensor>{
+inline pp::message_layout const forth(std::vector<pp::message_layout::tensor>{
   {"hidden", "F32", {rows, width}}, {"mask", "U8", {rows, 1}}});
-inline pp::message_layout const back(std::vector<pp::message_tensor>{
+inline pp::message_layout const back(std::vector<pp::message_layout::tensor>{
   {"hidden", "F32", {rows, width}}});
 
 //! A tensor in the memory of the plan, without a copy.

@@ -53,7 +53,7 @@ public:
     kept.y = layers_->forward(kept.x);
     end_attention(where, kept);
     if (where.last_stage()) {
-      kept.y = loss_of(kept.y, tokens_of(data_->targets, where)) * pp::microbatch_share(where) /
+      kept.y = loss_of(kept.y, tokens_of(data_->targets, where)) * where.microbatch_share() /
                static_cast<double>(size_.batch * size_.tokens);
       loss_ += kept.y.item<double>();
     } else {

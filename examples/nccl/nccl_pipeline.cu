@@ -79,7 +79,7 @@ int main(int count, char** words) {
     example::options const chosen = read_options(examples::split_words(count, words));
     pipelining::launch_environment const here = pipelining::read_launch_environment();
     rank = here.rank;
-    auto const trained = example::train<pipelining::polling_clock>(here, chosen);
+    auto const trained = example::train<pipelining::detail::polling_clock>(here, chosen);
     auto const& losses = trained.losses;
     if (trained.began > 0 && here.rank == 0)
       std::printf("went on after step %d\n", trained.began);

@@ -99,7 +99,7 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
 
   // The plan is the same on all ranks: one stage per rank, 1F1B, 2-rank communicators.
   auto const table = pp::make_timetable<pp::OneFOneB>({here.size, chosen.microbatches});
-  pp::plan const plan = pp::lower<pp::communicator_per_pair>(
+  pp::plan const plan = pp::lower<pp::communicators::per_pair>(
     table,
     pp::uniform_sizes{.message = sizeof(Number) * numbers,
                       .activation = 3 * sizeof(Number) * numbers});

@@ -138,7 +138,7 @@ int main() {
                                       .weight_input = numbers * sizeof(float)};
     auto const table = pp::registry::make_named_timetable(choice, pp::uniform_cost{});
     // [lines]
-    int const stages = pp::stages(table.over.extents);
+    int const stages = table.over.extents.stages();
     bool const equal = train(pp::lower(table, sizes), stages, data) == train_alone(stages, data);
     auto const* const bits = equal ? "the bits of one device" : "OTHER BITS";
     std::printf("%-16s %2d stages: %s\n", choice.name.c_str(), stages, bits);

@@ -23,8 +23,8 @@ namespace {
 constexpr int width = 32, rows = 16, devices = 4, microbatches = 8, more = 20, steps = 6;
 constexpr std::size_t numbers = std::size_t{rows} * width;
 // An activation is two tensors: what a stage reads, and what it makes of it.
-pp::message_layout const kept(std::vector<pp::message_tensor>{{"x", "F32", {rows, width}},
-                                                              {"y", "F32", {rows, width}}});
+pp::message_layout const kept(std::vector<pp::message_layout::tensor>{{"x", "F32", {rows, width}},
+                                                                      {"y", "F32", {rows, width}}});
 
 // y = tanh(x W)
 struct stage {

@@ -20,13 +20,17 @@ NAMES = [
     ("namespace pp = pipelining;", None),
     ("int last(pp::pipeline const& over, pp::rank_axis axis) { return axis == pp::rank_axis::pipeline; }",
      "int last(pp::pipeline_view const& over, pp::rank_axis axis) { return axis == pp::rank_axis::pipeline; }"),
-    ("pp::pipeline_tables own = pp::copy_tables(table);", "pp::pipeline own = pp::copy_of(table.over);"),
+    ("pp::pipeline_tables own = pp::copy_tables(table);", "pp::pipeline own = table.over.copy();"),
     ("auto const table = pp::make_timetable<pp::GPipe>({4, 8});", None),
     ("std::vector<pp::dynamic_timetable> const& steps = all();", None),
     ("int const devices = table.extents.devices + steps.front().extents.devices + block.extents.devices;",
      "int const devices = table.over.extents.devices + steps.front().over.extents.devices + block.extents.devices;"),
     ("int const units = pp::units(table.over()) + steps[1].tables.first_units[0];",
-     "int const units = pp::units(table.over) + steps[1].over.first_units[0];"),
+     "int const units = table.over.units() + steps[1].over.first_units[0];"),
+    ("bool const last = pp::chunks_of(over, m) == 1 && pp::prove(plan).broken == pp::plan_rule::none;",
+     "bool const last = over.chunks_of(m) == 1 && pp::prove(plan).broken == pp::proof::rule::none;"),
+    ("auto const own = pp::lower<pp::communicator_per_edge>(table);",
+     "auto const own = pp::lower<pp::communicators::per_edge>(table);"),
 ]
 
 

@@ -174,7 +174,7 @@ TEST_CASE("every byte of a message counts, and every byte of its header") {
   pp::uniform_sizes sizes = message_words;
   sizes.message = 8 * 513 + 5;
   auto const work =
-    pp::lower<pp::communicator_per_pair>(pp::make_timetable<pp::OneFOneB>({2, 1}), sizes);
+    pp::lower<pp::communicators::per_pair>(pp::make_timetable<pp::OneFOneB>({2, 1}), sizes);
   sent_message const sent = messages_of(work).back();
   REQUIRE(sent.bytes == 4109);
   for (std::size_t const byte : {0U, 7U, 8U, 2048U, 4095U, 4096U, 4103U, 4104U, 4108U})

@@ -113,8 +113,8 @@ void check_equal(Result const& result, support::sequential_result const& expecte
 
 //! Every activation goes to the host and back at once.
 struct move_all {
-  void operator()(int, std::vector<pipelining::idle_activation>& all) const {
-    for (pipelining::idle_activation& one : all) {
+  void operator()(int, std::vector<pipelining::offload::idle_activation>& all) const {
+    for (pipelining::offload::idle_activation& one : all) {
       one.moves = true;
       one.leaves = one.returns = one.made;
     }

@@ -74,7 +74,7 @@ flow_result run_flow(flow_case const& what) {
   flow_result result;
   std::mutex guard;
   std::list<enqueued_pass> passes;
-  std::vector<enqueuing_stage> model(static_cast<std::size_t>(pp::stages(work.over.extents)),
+  std::vector<enqueuing_stage> model(static_cast<std::size_t>(work.over.extents.stages()),
                                      {work.over, &result.read, &guard, &passes});
   if (!what.ranks) {
     std::vector<int> gpus;

@@ -153,7 +153,7 @@ void run_members(std::string_view runner_name,
                  std::string_view plans,
                  member_trap& all) {
   support::calling_plans const work = support::plans_that_call(plans);
-  member_model model(static_cast<std::size_t>(pp::stages(work.first.over.extents)), {&all});
+  member_model model(static_cast<std::size_t>(work.first.over.extents.stages()), {&all});
   if (runner_name == "nccl") {
     run_ranks(devices, [&](int rank, pp::store& line) {
       pp::cuda::nccl_runner<member_model> runner(

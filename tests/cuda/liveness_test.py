@@ -13,7 +13,7 @@ import sys
 import time
 
 PROGRAM = sys.argv[1]
-HUNG = 86  # pipelining::hung_status
+HUNG = 86  # pipelining::run_error::hung_status
 
 
 def start(*arguments):

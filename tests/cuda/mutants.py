@@ -99,7 +99,7 @@ MUTANTS = [
     ("do not wait for the end", STREAMS, "return machine_->iteration_end->happened();", "return true;"),
     ("run ahead without bound on streams", STREAMS, "board.has_room_for(work.position[d])",
      "(PLANTED || board.has_room_for(work.position[d]))"),
-    ("poison nothing", GUARDS, "fill(start, pipelining::detail::poison_byte, bytes, on);", ""),
+    ("poison nothing", GUARDS, "fill(start, rooms::poison_byte, bytes, on);", ""),
     ("take the ends of outputs before they are written", DEVICE,
      "enqueue(step, its);\n    if (board.times() != nullptr)\n"
      "      board.times()->leave(index, its);\n    if (board.guards() != nullptr)\n"

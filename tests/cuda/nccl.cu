@@ -33,7 +33,7 @@ struct rank_memory {
 
   rank_memory(pp::plan_view const& work, int rank) {
     pp::shape const& extents = work.over.extents;
-    for (int s = 0; s < pp::stages(extents); ++s) {
+    for (int s = 0; s < extents.stages(); ++s) {
       bool own = false;
       for (int m = 0; m < extents.microbatches; ++m)
         own = own || pp::device_of(work, s, m) == rank;
@@ -223,7 +223,7 @@ void note(rank_report& report, std::exception const& failure) {
 nccl_result run_on_ranks(nccl_case const& what) {
   auto const extents = what.work.view().over.extents;
   nccl_result result;
-  result.gradients.resize(static_cast<std::size_t>(pp::stages(extents)));
+  result.gradients.resize(static_cast<std::size_t>(extents.stages()));
   result.ranks.resize(static_cast<std::size_t>(extents.devices));
   memory_board board;
   result.outcomes = standin::run_ranks(extents.devices, [&](int rank) {

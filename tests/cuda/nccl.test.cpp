@@ -230,7 +230,7 @@ TEST_CASE(
       for (int device = 0; device < plan.work.over.extents.devices; ++device) {
         int last = 0;
         for (pipelining::item const& step : plan.work.view().program_of(device))
-          last = std::max(last, pipelining::stream_of(step));
+          last = std::max(last, step.stream());
         streams += last;
       }
       CHECK(more[0] - few[0] == static_cast<std::uint64_t>(expected.messages));
@@ -417,11 +417,11 @@ std::vector<communicator_members> communicators_of_32() {
 //! @param neighbours of a rank, with each of which it shares a communicator, or one per direction.
 template <class Schedule>
 void check_chains(int neighbours) {
-  auto const pairs = communicators_of_32<pipelining::communicator_per_pair, Schedule>();
+  auto const pairs = communicators_of_32<pipelining::communicators::per_pair, Schedule>();
   CHECK(longest_chain(pairs) == neighbours);
-  auto const edges = communicators_of_32<pipelining::communicator_per_edge, Schedule>();
+  auto const edges = communicators_of_32<pipelining::communicators::per_edge, Schedule>();
   CHECK(longest_chain(edges) == 2 * neighbours);
-  CHECK(longest_chain(communicators_of_32<pipelining::one_communicator, Schedule>()) == 1);
+  CHECK(longest_chain(communicators_of_32<pipelining::communicators::one, Schedule>()) == 1);
 }
 
 } // namespace
@@ -430,7 +430,7 @@ TEST_CASE("32 ranks make their communicators in rounds, not in a chain from rank
   check_chains<pipelining::OneFOneB>(2);
   check_chains<pipelining::VHalf>(2);
   check_chains<pipelining::Interleaved<2>>(2);
-  auto by_key = communicators_of_32<pipelining::communicator_per_pair, pipelining::OneFOneB>();
+  auto by_key = communicators_of_32<pipelining::communicators::per_pair, pipelining::OneFOneB>();
   CHECK(by_key.size() == 31);
   std::sort(
     by_key.begin(), by_key.end(), [](auto const& a, auto const& b) { return a.key < b.key; });

@@ -114,7 +114,7 @@ TEST_CASE("communicators are shared by plans whose policy calls them the same") 
     .work = pp::lower(table, training_sizes),
     .given = {{pp::lower_evaluation(table, training_sizes)},
               {pp::lower(pp::make_timetable<pp::OneFOneB>({3, 6}), training_sizes)},
-              {pp::lower<pp::communicator_per_edge>(table, training_sizes)}},
+              {pp::lower<pp::communicators::per_edge>(table, training_sizes)}},
     .turns = {0, 1, 2, 3, 0},
     .steps = 5};
   standin::configure({});

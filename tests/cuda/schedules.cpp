@@ -172,7 +172,7 @@ std::vector<named_plan> plans_with_shards() {
       auto const expected =
         run_vocabulary(table.over.extents.devices, table.over.extents.microbatches, barriers);
       add_plans(plans, name, table, expected);
-      add_plan<pp::exchanges_at_once>(plans, name, table);
+      add_plan<pp::communicators::exchanges_at_once>(plans, name, table);
       plans.back().expected = expected;
     };
   add("1F1B with a vocabulary in shards",
@@ -187,12 +187,12 @@ std::vector<named_plan> plans_with_shards() {
   // Devices attend for each other: queries and old keys go to a peer and come back inside passes.
   pp::SlimPipeExchange<4> const exchanged;
   auto const table = pp::make_timetable(exchanged, {2, 2});
-  int const stages = pp::stages(table.over.extents);
+  int const stages = table.over.extents.stages();
   int taken = 0;
   for (int stage = 0; stage < stages; ++stage)
     taken += exchanged.stage_at(table.over.extents, stage).taken;
   REQUIRE(taken > 0);
-  add_plan<pp::communicator_per_pair>(plans, "SlimPipe with its exchange of attention", table);
+  add_plan<pp::communicators::per_pair>(plans, "SlimPipe with its exchange of attention", table);
   plans.back().expected = run_on_graph(exchanged.edges_of(table.over.extents), stages, 2);
   return plans;
 }
@@ -203,13 +203,13 @@ std::vector<named_plan> large_plans(int devices, int microbatches, int words) {
     auto const table = pp::make_timetable<Schedule>({devices, microbatches});
     pp::uniform_sizes sizes = message_words;
     sizes.message = 8 * words;
-    pp::plan work = pp::lower<pp::communicator_per_pair>(table, sizes);
+    pp::plan work = pp::lower<pp::communicators::per_pair>(table, sizes);
     REQUIRE(pp::prove(work));
     auto const extents = work.view().over.extents;
     plans.push_back(
       {name,
        std::move(work),
-       support::run_sequentially(pp::stages(extents), extents.microbatches, extents.chunks)});
+       support::run_sequentially(extents.stages(), extents.microbatches, extents.chunks)});
   };
   add("1F1B", pp::OneFOneB{});
   add("Seq1F1B", pp::Seq1F1B<2>{});

@@ -63,7 +63,7 @@ void add_plan(std::vector<named_plan>& plans,
     {name + " " + std::to_string(extents.devices) + "x" + std::to_string(extents.microbatches) +
        ", communicators per " + Policy::name,
      std::move(work),
-     support::run_sequentially(pp::stages(extents),
+     support::run_sequentially(extents.stages(),
                                extents.microbatches,
                                extents.chunks,
                                table.over.declared == pp::detail::travelling_weights)});
@@ -73,9 +73,9 @@ void add_plan(std::vector<named_plan>& plans,
 inline void add_plans(std::vector<named_plan>& plans,
                       std::string const& name,
                       pipelining::dynamic_timetable const& table) {
-  add_plan<pipelining::one_communicator>(plans, name, table);
-  add_plan<pipelining::communicator_per_pair>(plans, name, table);
-  add_plan<pipelining::communicator_per_edge>(plans, name, table);
+  add_plan<pipelining::communicators::one>(plans, name, table);
+  add_plan<pipelining::communicators::per_pair>(plans, name, table);
+  add_plan<pipelining::communicators::per_edge>(plans, name, table);
 }
 
 //! @brief The same for a schedule of the compiler.

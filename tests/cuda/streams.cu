@@ -37,7 +37,7 @@ void note(streams_result& result, pp::run_error const& failure) {
 
 streams_result run_on_streams(streams_case const& what) {
   pp::shape const extents = what.work.view().over.extents;
-  auto const count = static_cast<std::size_t>(pp::stages(extents));
+  auto const count = static_cast<std::size_t>(extents.stages());
   std::vector<kernel_stage> model(count);
   // On one GPU, devices that share a stage add to sums of their own.
   auto const copies = what.gpus.empty() ? static_cast<std::size_t>(extents.devices) : 1;

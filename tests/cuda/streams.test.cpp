@@ -65,7 +65,7 @@ void check_times(pp::plan const& work, pp::timetable_view step) {
     pp::detail::trace_of(work, [](int, std::size_t, bool) { return 0; });
   CHECK(
     std::equal(order.passes.begin(), order.passes.end(), step.passes, step.passes + step.size()));
-  std::vector<double> ends(static_cast<std::size_t>(pp::pass_indices(step.over)), -1);
+  std::vector<double> ends(static_cast<std::size_t>(step.over.pass_indices()), -1);
   double longest = 0;
   for (int i = 0; i < step.size(); ++i) {
     ends[static_cast<std::size_t>(pp::detail::pass_index(step.over, step.passes[i]))] =
@@ -77,7 +77,8 @@ void check_times(pp::plan const& work, pp::timetable_view step) {
   for (int row = 0; row < step.rows(); ++row)
     for (int i = step.offsets[row]; i < step.offsets[row + 1]; ++i) {
       double ready = i > step.offsets[row] ? step.ends[i - 1] : 0;
-      pp::detail::dependency_list const needed = pp::dependencies(step.over, step.passes[i]);
+      pp::detail::dependency_list const needed =
+        pp::detail::dependencies(step.over, step.passes[i]);
       for (int k = 0; k < needed.count; ++k)
         ready = std::max(ready, ends[static_cast<std::size_t>(needed.index(k))]);
       wrong += step.starts[i] < ready - 1e-6 || step.ends[i] < step.starts[i] ? 1 : 0;

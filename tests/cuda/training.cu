@@ -96,7 +96,7 @@ struct training_memory {
 };
 
 std::vector<support::trained> untrained(training_case const& what) {
-  int const stages = pp::stages(what.work.over.extents);
+  int const stages = what.work.over.extents.stages();
   return what.early ? support::untrained(stages, 64) : support::untrained(stages);
 }
 
@@ -181,7 +181,7 @@ void train_rank(training_case const& what,
                 ncclUniqueId const* ids,
                 training_result& result) {
   pp::shape const extents = what.work.view().over.extents;
-  int const stages = pp::stages(extents);
+  int const stages = extents.stages();
   int const replica = rank / extents.devices;
   int const device = rank % extents.devices;
   pp::cuda::current_device const scope(rank);
@@ -234,7 +234,7 @@ void train_rank(training_case const& what,
 
 training_result train_on_streams(training_case const& what) {
   pp::shape const extents = what.work.view().over.extents;
-  int const stages = pp::stages(extents);
+  int const stages = extents.stages();
   training_result result;
   make_room(result, stages);
   training_memory memory;
@@ -278,7 +278,7 @@ training_result train_on_streams(training_case const& what) {
 training_result train_on_ranks(training_case const& what) {
   pp::shape const extents = what.work.view().over.extents;
   training_result result;
-  make_room(result, what.replicas * pp::stages(extents));
+  make_room(result, what.replicas * extents.stages());
   memory_board boards[2];
   ncclUniqueId ids[8]{}; // of the machine's devices
   for (ncclUniqueId& id : ids)

@@ -77,7 +77,7 @@ TEST_CASE(
   "a stage is told once a step when its gradients are complete, and nothing is added later") {
   for (training_plan const& plan : training_plans()) {
     pipelining::shape const extents = plan.work.view().over.extents;
-    auto last = support::untrained(pipelining::stages(extents));
+    auto last = support::untrained(extents.stages());
     support::train_sequentially(last, extents.microbatches, 6);
     support::run_passes(last, 0, extents.microbatches);
     for (bool const ranks : {false, true})
@@ -171,7 +171,7 @@ TEST_CASE("two replicas add up their gradients while the pipeline cools down") {
     pipelining::shape const extents = plan.work.view().over.extents;
     if (2 * extents.devices > 8)
       continue;
-    int const stages = pipelining::stages(extents);
+    int const stages = extents.stages();
     std::vector<support::trained> expected[2]{support::untrained(stages),
                                               support::untrained(stages)};
     support::train_replicas(expected, extents.microbatches, 9);

@@ -56,19 +56,19 @@ inline std::vector<training_plan> training_plans() {
   std::vector<training_plan> plans;
   auto const add = [&plans](std::string name, pp::plan work) {
     pp::shape const extents = work.view().over.extents;
-    auto expected = support::untrained(pp::stages(extents));
+    auto expected = support::untrained(extents.stages());
     support::train_sequentially(expected, extents.microbatches, 9);
     plans.push_back({std::move(name), std::move(work), std::move(expected)});
   };
   auto const straight = pp::make_timetable<pp::OneFOneB>({4, 6});
   add("1F1B 4x6 per pair", pp::lower(straight, training_sizes));
-  add("1F1B 4x6 per edge", pp::lower<pp::communicator_per_edge>(straight, training_sizes));
+  add("1F1B 4x6 per edge", pp::lower<pp::communicators::per_edge>(straight, training_sizes));
   add("1F1B 2x4 in one lane",
-      pp::lower<pp::one_communicator>(pp::make_timetable<pp::OneFOneB>({2, 4}), training_sizes));
+      pp::lower<pp::communicators::one>(pp::make_timetable<pp::OneFOneB>({2, 4}), training_sizes));
   add("V-Half 3x5 per pair", pp::lower(pp::make_timetable<pp::VHalf>({3, 5}), training_sizes));
   add("interleaved 2x4 per edge",
-      pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::Interleaved<2>>({2, 4}),
-                                           training_sizes));
+      pp::lower<pp::communicators::per_edge>(pp::make_timetable<pp::Interleaved<2>>({2, 4}),
+                                             training_sizes));
   add("DualPipeV 2x5 per pair",
       pp::lower(pp::make_timetable<pp::DualPipeV<>>({2, 5}), training_sizes));
   add("both ends on one of three devices x4",
@@ -83,7 +83,7 @@ inline std::vector<training_plan> copied_plans() {
   namespace pp = pipelining;
   std::vector<training_plan> plans;
   auto const add = [&plans](std::string name, pp::plan work) {
-    int const stages = pp::stages(work.over.extents);
+    int const stages = work.over.extents.stages();
     support::trained_copies expected(static_cast<std::size_t>(work.over.extents.devices),
                                      support::untrained(stages));
     support::train_copies(work.over, expected, 9);
@@ -96,10 +96,10 @@ inline std::vector<training_plan> copied_plans() {
   add("DualPipe 2x4 per pair",
       pp::lower(pp::make_timetable<pp::DualPipe<>>({2, 4}), training_sizes));
   add("DualPipe 4x8 per edge",
-      pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::DualPipe<>>({4, 8}),
-                                           training_sizes));
+      pp::lower<pp::communicators::per_edge>(pp::make_timetable<pp::DualPipe<>>({4, 8}),
+                                             training_sizes));
   add("Chimera 4x4 in one lane",
-      pp::lower<pp::one_communicator>(pp::make_timetable<pp::Chimera>({4, 4}), training_sizes));
+      pp::lower<pp::communicators::one>(pp::make_timetable<pp::Chimera>({4, 4}), training_sizes));
   add("BitPipe 2x4 per pair", pp::lower(pp::make_timetable<pp::BitPipe>({2, 4}), training_sizes));
   return plans;
 }
@@ -138,7 +138,7 @@ inline int differences(training_result const& one, training_result const& other)
 //! @brief What threads make of a case.
 inline training_result train_on_threads(training_case const& what) {
   namespace pp = pipelining;
-  auto model = support::training_model(pp::stages(what.work.over.extents));
+  auto model = support::training_model(what.work.over.extents.stages());
   pp::thread_runner runner(what.work, model);
   training_result result;
   for (std::size_t step = 0; step < what.turns.size(); ++step) {
@@ -186,9 +186,9 @@ inline std::vector<several_plans> all_several_plans() {
        .turns = {0, 0, 1, 0, 2, 0, 3, 2, 2, 0, 1, 0, 0, 2, 3, 0}});
   auto const v = pp::make_timetable<pp::VHalf>({2, 5});
   add("V-Half and its evaluation",
-      {.work = pp::lower<pp::communicator_per_edge>(v, training_sizes),
+      {.work = pp::lower<pp::communicators::per_edge>(v, training_sizes),
        .given = {{pp::lower_evaluation(v, training_sizes)},
-                 {pp::lower<pp::one_communicator>(v, training_sizes), 3}},
+                 {pp::lower<pp::communicators::one>(v, training_sizes), 3}},
        .turns = {0, 1, 0, 2, 1, 2, 0, 2}});
   return all;
 }
@@ -207,7 +207,7 @@ inline std::vector<early_plans> all_early_plans() {
   std::vector<early_plans> all;
   auto const add = [&all]<class Policy>(std::string name, pp::timetable_view table, Policy) {
     auto plans = pp::lower_post_validated<Policy>(table, training_sizes);
-    int const stages = pp::stages(table.over.extents);
+    int const stages = table.over.extents.stages();
     auto expected = support::untrained(stages, 64);
     support::train_planted(expected, table.over.extents.microbatches, 0, steps);
     all.push_back({std::move(name),
@@ -217,9 +217,10 @@ inline std::vector<early_plans> all_early_plans() {
                     .steps = steps},
                    std::move(expected)});
   };
-  add("ZB-H2 3x6", pp::make_timetable<pp::ZeroBubbleH2>({3, 6}), pp::communicator_per_pair{});
-  add("1F1B 2x4", pp::make_timetable<pp::OneFOneB>({2, 4}), pp::one_communicator{});
-  add(
-    "interleaved 2x4", pp::make_timetable<pp::Interleaved<2>>({2, 4}), pp::communicator_per_edge{});
+  add("ZB-H2 3x6", pp::make_timetable<pp::ZeroBubbleH2>({3, 6}), pp::communicators::per_pair{});
+  add("1F1B 2x4", pp::make_timetable<pp::OneFOneB>({2, 4}), pp::communicators::one{});
+  add("interleaved 2x4",
+      pp::make_timetable<pp::Interleaved<2>>({2, 4}),
+      pp::communicators::per_edge{});
   return all;
 }

@@ -50,12 +50,12 @@ void choose() {
 }
 
 pp::plan lowered(pp::timetable_view const& table, std::size_t variant) {
-  constexpr void (*choices[policies])() = {&choose<pp::one_communicator>,
-                                           &choose<pp::exchanges_at_once>,
-                                           &choose<pp::communicator_per_pair>,
-                                           &choose<pp::communicator_per_edge>};
+  constexpr void (*choices[policies])() = {&choose<pp::communicators::one>,
+                                           &choose<pp::communicators::exchanges_at_once>,
+                                           &choose<pp::communicators::per_pair>,
+                                           &choose<pp::communicators::per_edge>};
   static buffer_bytes sizes;
-  pp::lower_options options;
+  pp::detail::lower_options options;
   choices[std::min<std::size_t>(variant, 2)]();
   if (variant == 3)
     choices[3]();

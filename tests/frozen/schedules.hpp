@@ -96,14 +96,14 @@ struct schedule_of_name {
       has(schedule.takes, pp::registry::option::keep))
     throw std::invalid_argument("frozen: a schedule with a placement or chunks of its own");
   schedule_of_name const named{&choice, &made};
-  std::vector<pp::stage_edge> const edges = edges_of(pp::stages(pp::registry::arrange(choice)));
+  std::vector<pp::stage_edge> const edges = edges_of(pp::registry::arrange(choice).stages());
   pp::pipeline_size const size{choice.devices, choice.microbatches};
   using graph = pp::with_stage_graph<schedule_of_name>;
   using recomputed = pp::with_recompute<schedule_of_name>;
   switch (in.also) {
   case own::all_but_last:
     return pp::make_timetable(
-      pp::with_recompute<schedule_of_name, pp::recompute_all_but_last>{named, {}}, size, cost);
+      pp::with_recompute<schedule_of_name, pp::recompute::all_but_last>{named, {}}, size, cost);
   case own::graph: return pp::make_timetable(graph{named, edges}, size, cost);
   case own::recompute_of_graph:
     return pp::make_timetable(pp::with_recompute<graph>{{named, edges}, {}}, size, cost);

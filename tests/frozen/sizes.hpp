@@ -153,10 +153,10 @@ public:
                               {"embed_gradient", 8}};
     std::span<named const> const table =
       kind_ == times::unit ? std::span<named const>(unit) : std::span<named const>(all);
-    for (int kind = 0; kind < pipelining::most_kinds; ++kind)
+    for (int kind = 0; kind < pipelining::flow::most_kinds; ++kind)
       for (named const& each : table)
         if (each.word ==
-            word(pipelining::detail::kinds_of_training, static_cast<pipelining::pass_kind>(kind)))
+            pipelining::detail::kinds_of_training.word(static_cast<pipelining::pass_kind>(kind)))
           times_[static_cast<std::size_t>(kind)] = each.time / 8;
     if (kind_ == times::uneven)
       for (int from = 0; from < at.devices; ++from)
@@ -164,7 +164,7 @@ public:
           links_.push_back(((from * 3 + to * 5) % 4 + 1) / 8.0);
   }
   [[nodiscard]] double duration(pipelining::pass const& what) const {
-    double const time = times_[static_cast<std::size_t>(index_of(what.kind))];
+    double const time = times_[static_cast<std::size_t>(pipelining::detail::index_of(what.kind))];
     return kind_ == times::uneven && time > 0 ? time + (what.stage * 5 + what.chunk * 3) % 7 / 8.0
                                               : time;
   }
@@ -177,26 +177,29 @@ public:
     return kind_ == times::unit ? 0 : kind_ == times::late ? 3 : 0.25;
   }
   [[nodiscard]] std::span<double const> links() const { return links_; }
-  [[nodiscard]] pipelining::group_times groups() const {
-    return kind_ == times::uneven ? pipelining::group_times{0.5, 0.75} : pipelining::group_times{};
+  [[nodiscard]] pipelining::detail::group_times groups() const {
+    return kind_ == times::uneven ? pipelining::detail::group_times{0.5, 0.75}
+                                  : pipelining::detail::group_times{};
   }
 
 private:
   times kind_;
-  std::array<double, pipelining::most_kinds> times_{};
+  std::array<double, pipelining::flow::most_kinds> times_{};
   std::vector<double> links_;
 };
 
 //! Bytes by the word of a pool, by stage and chunk; of gradients by their reader, too.
 struct buffer_bytes {
-  std::array<std::int64_t, pipelining::slot_classes> base{};
+  std::array<std::int64_t, pipelining::detail::slot_classes> base{};
   std::int64_t tied_bytes = 0;
   std::int64_t totals_bytes = 0;
 
   buffer_bytes() {
-    for (int of = 0; of < pipelining::slot_classes; ++of)
+    for (int of = 0; of < pipelining::detail::slot_classes; ++of)
       base[static_cast<std::size_t>(of)] = static_cast<std::int64_t>(
-        256 * (1 + support::hash_of(word(static_cast<pipelining::slot_class>(of))) % 13));
+        256 *
+        (1 +
+         support::hash_of(pipelining::detail::word(static_cast<pipelining::slot_class>(of))) % 13));
   }
   [[nodiscard]] std::int64_t bytes_of(pipelining::slot_class of, int stage, int chunk) const {
     return base[static_cast<std::size_t>(of)] + 256 * (stage % 5) - 40 * (chunk % 3);

@@ -39,7 +39,7 @@ struct reading_stage {
 
 //! What passes read in a step on threads.
 support::digests run_on_threads(pp::plan const& work) {
-  std::vector<reading_stage> model(static_cast<std::size_t>(stages(work.over.extents)));
+  std::vector<reading_stage> model(static_cast<std::size_t>(work.over.extents.stages()));
   for (reading_stage& stage : model)
     stage.over = work.over;
   pp::thread_runner runner(pp::plan(work), model, {.deadline = std::chrono::seconds(5)});

@@ -48,7 +48,7 @@ void check_predictions(pp::transformer const& shape, pp::gpu const& on) {
   std::vector<pp::stage_content> const content = pp::stage_contents(layers);
   pp::cost_table const times = pp::predict_costs(
     shape, setup, on, {1e-6, 1e-6, 1e-6}, {.devices = 2, .chunks = 2}, content, lengths);
-  for (pp::timed_kind const& kind : times.kinds())
+  for (pp::cost_table::timed_kind const& kind : times.kinds())
     check_number(times.duration(pp::row_writer::make(kind.kind, 0, 0, 1)));
   pp::stage_bytes const bytes = pp::predict_bytes(shape, setup, content[0], lengths);
   check(bytes.activation > 0 && bytes.resident() > 0 && bytes.message > 0, "bytes are missing");
@@ -68,7 +68,7 @@ void read_cost_file(std::string_view text) {
         "costs that were written are read as others");
   for (int stage = 0; stage < costs->stages; ++stage)
     for (int chunk = 0; chunk < costs->chunks; ++chunk)
-      for (pp::timed_kind const& kind : costs->times.kinds()) {
+      for (pp::cost_table::timed_kind const& kind : costs->times.kinds()) {
         pp::pass const what = pp::row_writer::make(kind.kind, stage, 0, chunk);
         check_number(costs->times.duration(what));
         check(again.times.duration(what) == costs->times.duration(what),

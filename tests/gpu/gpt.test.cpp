@@ -583,7 +583,7 @@ TEST_CASE("what the stages lack is refused in one sentence") {
   auto const plain = table(pp::OneFOneB{}, 2);
   pp::timetable_view strange = plain;
   pp::flow own = *strange.over.declared;
-  own.kinds[pp::index_of(pp::pass_kind::forward)].calls = pp::stage_call::perform;
+  own.kinds[pp::detail::index_of(pp::pass_kind::forward)].calls = pp::stage_call::perform;
   strange.over.declared = &own;
   CHECK(sentence_of(strange, size())
           .find("has no pass that is called forward; choose a schedule of whole layers, whose "

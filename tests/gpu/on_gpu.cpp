@@ -7,7 +7,7 @@
 #include <thread>
 
 namespace {
-using real_clock = pipelining::polling_clock;
+using real_clock = pipelining::detail::polling_clock;
 }
 #include <tests/gpu/machine_threads.hpp>
 

@@ -113,7 +113,7 @@ struct shared_flag {
 
 stream_result run_on_gpu(stream_case const& what) {
   pp::shape const extents = what.work.view().over.extents;
-  auto const count = static_cast<std::size_t>(pp::stages(extents));
+  auto const count = static_cast<std::size_t>(extents.stages());
   shared_flag released;
   std::vector<troubled_stage> model(count);
   std::vector<pp::cuda::device_memory> sums;

@@ -24,19 +24,19 @@
 namespace support {
 namespace detail {
 
-[[nodiscard]] inline label name_of(pipelining::subject about) {
+[[nodiscard]] inline label name_of(pipelining::detail::subject about) {
   switch (about) {
-  case pipelining::subject::pass: return "pass";
-  case pipelining::subject::tied_gradient: return "tied_gradient";
-  case pipelining::subject::add_tied: return "add_tied";
-  case pipelining::subject::contribution: return "contribution";
-  case pipelining::subject::gather: return "gather";
-  case pipelining::subject::spread: return "spread";
-  case pipelining::subject::update: return "update";
-  case pipelining::subject::early_update: return "early_update";
-  case pipelining::subject::validation: return "validation";
-  case pipelining::subject::copied_gradient: return "copied_gradient";
-  case pipelining::subject::add_copies: return "add_copies";
+  case pipelining::detail::subject::pass: return "pass";
+  case pipelining::detail::subject::tied_gradient: return "tied_gradient";
+  case pipelining::detail::subject::add_tied: return "add_tied";
+  case pipelining::detail::subject::contribution: return "contribution";
+  case pipelining::detail::subject::gather: return "gather";
+  case pipelining::detail::subject::spread: return "spread";
+  case pipelining::detail::subject::update: return "update";
+  case pipelining::detail::subject::early_update: return "early_update";
+  case pipelining::detail::subject::validation: return "validation";
+  case pipelining::detail::subject::copied_gradient: return "copied_gradient";
+  case pipelining::detail::subject::add_copies: return "add_copies";
   }
   return "unknown";
 }
@@ -61,11 +61,11 @@ struct device_text {
       sink.number(step.peer);
     }
     pipelining::pass const& what = step.work;
-    if (step.about != pipelining::subject::pass) {
+    if (step.about != pipelining::detail::subject::pass) {
       sink.word(name_of(step.about));
       sink.number(what.stage);
     } else if (message) {
-      auto const reader = reader_of(work.over, what, step.number);
+      auto const reader = pipelining::detail::reader_of(work.over, what, step.number);
       sink.word(labels.data[static_cast<std::size_t>(reader.product)]);
       for (int const number : {int{what.stage}, int{what.microbatch}, int{what.chunk}})
         sink.number(number);
@@ -81,7 +81,7 @@ struct device_text {
   [[nodiscard]] sort_key key_of(pipelining::item const& step) const {
     pipelining::pass const& what = step.work;
     auto const wide = [](auto number) { return static_cast<std::uint64_t>(number); };
-    bool const passes = step.about == pipelining::subject::pass;
+    bool const passes = step.about == pipelining::detail::subject::pass;
     std::uint64_t const place = passes ? wide(what.microbatch) << 32 | wide(what.chunk) << 16
                                        : wide(0xffffffff) << 16; // follows all passes
     std::uint64_t name = passes ? labels.of(what.kind).hash : name_of(step.about).hash;
@@ -89,7 +89,7 @@ struct device_text {
       int product = 0;
       int reader = 0;
       if (passes) {
-        auto const read = reader_of(work.over, what, step.number);
+        auto const read = pipelining::detail::reader_of(work.over, what, step.number);
         product = read.product;
         reader = read.stage;
         name = labels.data[static_cast<std::size_t>(product)].hash;
@@ -194,7 +194,7 @@ struct node_list {
       step_node& made = nodes.emplace_back();
       made.first = made.lead = first;
       made.end = first = pipelining::detail::end_of_group(steps, first);
-      made.stream = stream_of(steps[static_cast<std::size_t>(made.first)]);
+      made.stream = steps[static_cast<std::size_t>(made.first)].stream();
       made.before = made.stream == 0 ? pipelining::nothing : computed;
       computed = made.stream == 0 ? number : computed;
       known.clear();
@@ -290,8 +290,8 @@ public:
   }
 
 private:
-  std::array<std::vector<int>, pipelining::slot_classes> names_{};
-  std::array<int, pipelining::slot_classes> counts_{};
+  std::array<std::vector<int>, pipelining::detail::slot_classes> names_{};
+  std::array<int, pipelining::detail::slot_classes> counts_{};
 };
 
 //! The slots of an item: what it reads and makes in the order of its neighbours, then what it
@@ -307,7 +307,8 @@ void write_slots(Sink& sink,
     int const pool = static_cast<int>(one.of);
     sink.word(use);
     sink.word(at.labels.of_pool(pool));
-    sink.number(step.about == pipelining::subject::pass ? names.of(pool, one.index) : one.index);
+    sink.number(step.about == pipelining::detail::subject::pass ? names.of(pool, one.index)
+                                                                : one.index);
   };
   write("in", step.in);
   for (pipelining::detail::sized_slot const& one : at.work.further_inputs(step))
@@ -397,7 +398,7 @@ void write_memory(Sink& sink, flow_labels const& labels, pipelining::plan_view c
     sink.word("host");
     sink.number(work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
     sink.end_line();
-    std::array<std::int64_t, pipelining::slot_classes> through{};
+    std::array<std::int64_t, pipelining::detail::slot_classes> through{};
     auto const add = [&through](pipelining::slot const& used, std::int64_t bytes) {
       if (used.index != pipelining::nothing)
         through[static_cast<std::size_t>(used.of)] += bytes;

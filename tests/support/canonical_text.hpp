@@ -98,10 +98,10 @@ private:
 
 //! @brief The words of a flow and of all pools.
 struct flow_labels {
-  std::array<label, pipelining::most_kinds> kinds{};   //!< by index_of
-  std::array<label, pipelining::most_data> data{};     //!< by number
-  std::array<label, pipelining::slot_classes> pools{}; //!< by class
-  std::array<int, pipelining::slot_classes> sorted{};  //!< the pools by their words
+  std::array<label, pipelining::flow::most_kinds> kinds{};     //!< by index_of
+  std::array<label, pipelining::flow::most_data> data{};       //!< by number
+  std::array<label, pipelining::detail::slot_classes> pools{}; //!< by class
+  std::array<int, pipelining::detail::slot_classes> sorted{};  //!< the pools by their words
 
   explicit flow_labels(pipelining::flow const& declared) {
     for (std::size_t kind = 0; kind < kinds.size(); ++kind)
@@ -109,7 +109,7 @@ struct flow_labels {
     for (int of = 0; of < declared.data_count; ++of)
       data[static_cast<std::size_t>(of)] = label::of(declared.data[of].word.c_str());
     for (std::size_t pool = 0; pool < pools.size(); ++pool) {
-      pools[pool] = label::of(word(static_cast<pipelining::slot_class>(pool)));
+      pools[pool] = label::of(pipelining::detail::word(static_cast<pipelining::slot_class>(pool)));
       sorted[pool] = static_cast<int>(pool);
     }
     std::sort(sorted.begin(), sorted.end(), [this](int one, int other) {
@@ -117,7 +117,7 @@ struct flow_labels {
     });
   }
   [[nodiscard]] label const& of(pipelining::pass_kind kind) const noexcept {
-    return kinds[static_cast<std::size_t>(index_of(kind))];
+    return kinds[static_cast<std::size_t>(pipelining::detail::index_of(kind))];
   }
   [[nodiscard]] label const& of_pool(int pool) const noexcept {
     return pools[static_cast<std::size_t>(pool)];
@@ -143,7 +143,7 @@ void write_rows(Sink& sink, pipelining::timetable_view const& table, Use use) {
     pipelining::engine on;
     label name;
   };
-  constexpr named_engine engines[pipelining::engine_count]{
+  constexpr named_engine engines[pipelining::flow::engine_count]{
     {pipelining::engine::compute, "compute"},
     {pipelining::engine::copy_out, "copy_out"},
     {pipelining::engine::copy_in, "copy_in"},
@@ -193,7 +193,7 @@ void write_peaks(Sink& sink, flow_labels const& labels, pipelining::timetable_vi
   for (int const pool : labels.sorted) {
     auto const of = static_cast<pipelining::slot_class>(pool);
     auto const effect = pipelining::detail::effect_on(*table.over.declared, of);
-    auto const none = [](int const(&counts)[pipelining::most_kinds]) {
+    auto const none = [](int const(&counts)[pipelining::flow::most_kinds]) {
       return std::all_of(std::begin(counts), std::end(counts), [](int n) { return n == 0; });
     };
     if (none(effect.taken) || none(effect.freed))

@@ -25,13 +25,13 @@ inline pipelining::dynamic_timetable check_csv(pipelining::dynamic_timetable con
   CAPTURE(text);
   pp::dynamic_timetable const read = pp::read_csv(text, table.over.declared);
   pp::shape const& extents = table.over.extents;
-  REQUIRE(pp::stages(read.over.extents) == pp::stages(extents));
+  REQUIRE(read.over.extents.stages() == extents.stages());
   REQUIRE(read.over.extents.microbatches == extents.microbatches);
-  for (int stage = 0; stage < pp::stages(extents); ++stage)
+  for (int stage = 0; stage < extents.stages(); ++stage)
     for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch) {
       CHECK(pp::device_of(read.over.view(), stage, microbatch) ==
             pp::device_of(table.over.view(), stage, microbatch));
-      CHECK(pp::chunks_of(read.over, microbatch) == pp::chunks_of(table.over, microbatch));
+      CHECK(read.over.view().chunks_of(microbatch) == table.over.view().chunks_of(microbatch));
     }
   CHECK(read.passes == table.passes);
   CHECK(read.starts == table.starts);

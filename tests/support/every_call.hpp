@@ -198,7 +198,7 @@ void make_two_steps(Runner& runner, calling_plans plans) {
     runner.step();
     return;
   }
-  auto const numbers = pipelining::add(runner, std::move(*plans.validated));
+  auto const numbers = pipelining::post_validated_numbers::add(runner, std::move(*plans.validated));
   pipelining::post_validated_steps<Runner> steps(runner);
   steps.step(numbers);
   steps.step(numbers);

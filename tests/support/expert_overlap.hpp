@@ -61,7 +61,7 @@ inline constexpr pp::datum all_data[] = {
 constexpr pp::kind_of_pass
 kind(char letter, pp::flow_word const& word, role is, std::initializer_list<pp::effect> effects) {
   auto const on = is == role::communicate ? pp::engine::network : pp::engine::compute;
-  return with_role(pp::declare_kind(letter, word, on, pp::stage_call::perform, effects), is);
+  return pp::declare_kind(letter, word, on, pp::stage_call::perform, effects).with_role(is);
 }
 inline constexpr pp::kind_of_pass all_kinds[] = {
   kind('A',

@@ -50,9 +50,10 @@ std::uint64_t compute(pipelining::pipeline_view const& over,
         continue;
       int const step = one.stage == pipelining::of_stage::before  ? -1
                        : one.stage == pipelining::of_stage::after ? 1
-                       : one.stage == pipelining::of_stage::group ? pipelining::beside
-                       : of.instance == pipelining::per::reader ? over.declared->reader_step[one.of]
-                                                                : 0;
+                       : one.stage == pipelining::of_stage::group ? pipelining::detail::group_step
+                       : of.instance == pipelining::datum::per::reader
+                         ? over.declared->reader_step[one.of]
+                         : 0;
       int const count = step == 0 ? 1 : neighbours(step);
       for (int number = 0; number < count; ++number)
         go(i, number);
@@ -64,8 +65,9 @@ std::uint64_t compute(pipelining::pipeline_view const& over,
     for (int k = 0; k < i; ++k)
       if (kind.effects[k].of == one.of && kind.effects[k].stage == one.stage)
         return true;
-    int const first =
-      one.order == pipelining::chunk_order::ascending ? 0 : chunks_of(over, what.microbatch) - 1;
+    int const first = one.order == pipelining::effect::chunk_order::ascending
+                        ? 0
+                        : over.chunks_of(what.microbatch) - 1;
     return one.what == pipelining::does::makes ||
            (one.what == pipelining::does::adds_to && what.chunk == first);
   };
@@ -97,14 +99,14 @@ neighbours_of(pipelining::pipeline_view const& over,
               pipelining::pass const& what,
               int step) {
   std::vector<pipelining::detail::stage_neighbour> result;
-  if (over.edges == nullptr || step == pipelining::beside) {
+  if (over.edges == nullptr || step == pipelining::detail::group_step) {
     for (int k = 0; k < pipelining::detail::neighbours(over, what.stage, step); ++k) {
       result.push_back(pipelining::detail::neighbour(over, what.stage, step, k));
       result.back().chunk = what.chunk;
     }
     return result;
   }
-  int const chunks = chunks_of(over, what.microbatch);
+  int const chunks = over.chunks_of(what.microbatch);
   stage_and_chunk const own{what.stage, what.chunk};
   for (stage_and_chunk const& unit : units_beside(edges, own, step, chunks)) {
     auto const back = units_beside(edges, unit, -step, chunks);
@@ -126,7 +128,7 @@ inline digests interpret(pipelining::timetable_view table, edge_list const& edge
     pipelining::kind_of_pass const& kind = (*over.declared)[what.kind];
     auto const at = [&](int i, int number) -> std::uint64_t& {
       pipelining::effect const& one = kind.effects[i];
-      pipelining::per const instance = over.declared->data[one.of].instance;
+      pipelining::datum::per const instance = over.declared->data[one.of].instance;
       pipelining::detail::stage_neighbour whose{what.stage, number, what.chunk};
       if (one.stage != pipelining::of_stage::own)
         whose =
@@ -137,8 +139,8 @@ inline digests interpret(pipelining::timetable_view table, edge_list const& edge
       return values[{one.of,
                      whose.stage,
                      what.microbatch,
-                     instance == pipelining::per::microbatch ? 0 : whose.chunk,
-                     instance == pipelining::per::reader ? whose.number : 0}];
+                     instance == pipelining::datum::per::microbatch ? 0 : whose.chunk,
+                     instance == pipelining::datum::per::reader ? whose.number : 0}];
     };
     if (kind.calls == pipelining::stage_call::copy) { // moves a slot, or merely stands there
       int from = -1;
@@ -205,7 +207,7 @@ inline pipelining::buffer slot_of(pipelining::pipeline_view const& over,
     int const step =
       own ? over.declared->reader_step[one.of] : pipelining::detail::step_to(one.stage);
     int const all = step == 0 ? 1 : pipelining::detail::neighbours(over, what, step);
-    bool const each = !own || of.instance == pipelining::per::reader;
+    bool const each = !own || of.instance == pipelining::datum::per::reader;
     int const count = of.only_chunked && over.extents.chunks == 1 ? 0
                       : each                                      ? all
                                                                   : std::min(all, 1);

@@ -220,7 +220,7 @@ struct alone {
   }
 
   float microbatch(pp::pipeline_view const& over, int m, bool trains) {
-    auto const chunks = static_cast<std::size_t>(pp::chunks_of(over, m));
+    auto const chunks = static_cast<std::size_t>(over.chunks_of(m));
     std::size_t const n = numbers / chunks;
     int const chunk_rows = rows / static_cast<int>(chunks);
     std::size_t const count = layers.size();
@@ -350,7 +350,8 @@ void live(program const& what,
   // [lines evaluation: program]
   pp::plan_number const evaluation = runner.add(pp::lower_evaluation(what.table(8), sizes));
   // [lines]
-  pp::plan_cache<int, pp::plan_number> cache(1); // each other number of microbatches takes the place of the last
+  pp::plan_cache<int, pp::plan_number> cache(
+    1); // each other number of microbatches takes the place of the last
   // [lines early steps: program]
   pp::post_validated_steps early(runner);
   // [lines]
@@ -390,7 +391,7 @@ result train(program const& what, With with, Meet meet) {
   for (int life = 0; life < 2; ++life) {
     samples const data;
     std::vector<stage*> model;
-    int const stages = pp::stages(what.table(8).over.extents);
+    int const stages = what.table(8).over.extents.stages();
     for (int s = 0; s < stages; ++s) // the second life begins with other numbers
       model.push_back(new stage(data, s + 100 * life, what.clip));
     // [lines early steps: program]
@@ -409,13 +410,13 @@ result train(program const& what, With with, Meet meet) {
       pp::post_validated_numbers numbers_early{};
       if (what.early)
         // [lines early steps: program]
-        numbers_early = pp::add(runner, std::move(plans));
-        // [lines]
+        numbers_early = pp::post_validated_numbers::add(runner, std::move(plans));
+      // [lines]
       live(what, runner, numbers_early, model, 3 * life, 3 + 3 * life, all);
       if (life == 0)
         // [lines checkpoints by name: program]
         pp::save_tensors(place, 3, tensors);
-        // [lines]
+      // [lines]
       for (int s = 0; life == 1 && s < stages; ++s)
         if (owns(s)) {
           layer const& own = model[static_cast<std::size_t>(s)]->own;

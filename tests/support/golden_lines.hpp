@@ -36,7 +36,7 @@ row_text(pipelining::timetable_view table, int device, bool with_chunks = false)
   for (pipelining::pass const& what : table.row(device)) {
     if (!text.empty())
       text += what.overlapped ? '+' : ' ';
-    text += std::to_string(what.stage) + pipelining::letter(*table.over.declared, what.kind) +
+    text += std::to_string(what.stage) + table.over.declared->letter(what.kind) +
             std::to_string(what.microbatch);
     if (with_chunks)
       text += "." + std::to_string(what.chunk);

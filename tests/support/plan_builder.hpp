@@ -47,7 +47,7 @@ struct line {
 }
 
 //! A plan with these programs: lanes, groups and sequence numbers as written, no slots, no waits.
-template <class Policy = pipelining::communicator_per_pair>
+template <class Policy = pipelining::communicators::per_pair>
 [[nodiscard]] pipelining::plan build(pipelining::shape const& extents,
                                      std::vector<std::vector<line>> const& devices) {
   pipelining::plan result;
@@ -80,7 +80,7 @@ template <class Policy = pipelining::communicator_per_pair>
     result.offsets.push_back(static_cast<int>(result.items.size()));
     result.arena_bytes.push_back(0);
   }
-  result.layouts.resize(devices.size() * pipelining::slot_classes);
+  result.layouts.resize(devices.size() * pipelining::detail::slot_classes);
   return result;
 }
 

@@ -75,7 +75,7 @@ inline std::uint8_t number(pp::slot_class of) {
 }
 
 inline void add(pp::kind_of_pass& to, pp::effect const& one) {
-  if (to.effect_count < pp::most_effects)
+  if (to.effect_count < pp::kind_of_pass::most_effects)
     to.effects[to.effect_count++] = one;
 }
 
@@ -94,11 +94,12 @@ inline declaration nonsense(dice& chance) {
   for (int i = 0; i < data; ++i) {
     pp::datum of;
     of.word = pp::flow_word::of(("d" + std::to_string(i)).c_str());
-    of.pool = static_cast<std::uint8_t>(chance.below(chance.one_in(10) ? 256 : pp::slot_classes));
+    of.pool =
+      static_cast<std::uint8_t>(chance.below(chance.one_in(10) ? 256 : pp::detail::slot_classes));
     of.arrives_in =
-      static_cast<std::uint8_t>(chance.below(chance.one_in(10) ? 256 : pp::slot_classes));
+      static_cast<std::uint8_t>(chance.below(chance.one_in(10) ? 256 : pp::detail::slot_classes));
     of.lives = chance.one_in(3) ? chance.any<pp::residence>(4) : pp::residence::device;
-    of.instance = chance.one_in(3) ? chance.any<pp::per>(4) : pp::per::unit;
+    of.instance = chance.one_in(3) ? chance.any<pp::datum::per>(4) : pp::datum::per::unit;
     of.wanted = chance.one_in(2);
     of.only_chunked = chance.one_in(8);
     result.data.push_back(of);
@@ -117,7 +118,7 @@ inline declaration nonsense(dice& chance) {
           {chance.one_in(3) ? chance.any<pp::does>(6) : chance.any<pp::does>(3),
            static_cast<std::uint8_t>(chance.below(chance.one_in(30) || data == 0 ? 40 : data)),
            chance.one_in(4) ? chance.any<pp::of_stage>(5) : pp::of_stage::own,
-           chance.any<pp::chunk_order>(2)});
+           chance.any<pp::effect::chunk_order>(2)});
     if (chance.one_in(60))
       kind.effect_count = chance.below(40) - 10;
     result.kinds.push_back(
@@ -152,7 +153,7 @@ inline declaration sensible(dice& chance) {
   // Now and then more kinds than there are letters. Other flows are what they would be without.
   bool const many = dice(chance).one_in(29);
   count = many ? 24 + 2 * count : count;
-  int const most_data = many ? pp::most_data : 26;
+  int const most_data = many ? pp::flow::most_data : 26;
   std::vector<std::uint8_t> open; // made, and not freed yet
   std::vector<std::uint8_t> marks;
   std::vector<pp::effect> travels; // reads of other stages
@@ -186,7 +187,7 @@ inline declaration sensible(dice& chance) {
       sent.arrives_in =
         number(forward ? pp::slot_class::received_input : pp::slot_class::received_gradient);
       sent.wanted = true;
-      sent.instance = chance.one_in(4) && !many ? pp::per::reader : pp::per::unit;
+      sent.instance = chance.one_in(4) && !many ? pp::datum::per::reader : pp::datum::per::unit;
       std::uint8_t const of = declared(sent);
       travels.push_back(
         {pp::does::reads, of, forward ? pp::of_stage::before : pp::of_stage::after});
@@ -195,10 +196,13 @@ inline declaration sensible(dice& chance) {
     }
     if (!copies && chance.one_in(many ? 30 : 4)) { // a sum over the chunks
       pp::datum sum = datum_of("", chance.pick(stays));
-      sum.instance = pp::per::microbatch;
+      sum.instance = pp::datum::per::microbatch;
       sum.only_chunked = chance.one_in(2);
       add(kind,
-          {pp::does::adds_to, declared(sum), pp::of_stage::own, chance.any<pp::chunk_order>(2)});
+          {pp::does::adds_to,
+           declared(sum),
+           pp::of_stage::own,
+           chance.any<pp::effect::chunk_order>(2)});
       if (chance.one_in(2))
         add(kind, {pp::does::frees, static_cast<std::uint8_t>(result.data.size() - 1)});
     }
@@ -238,7 +242,7 @@ inline declaration sensible(dice& chance) {
 inline declaration parts_of(pp::flow const& of) {
   declaration result;
   result.data.assign(of.data, of.data + of.data_count);
-  for (int kind = 0; kind < pp::most_kinds; ++kind)
+  for (int kind = 0; kind < pp::flow::most_kinds; ++kind)
     if (of.kinds[kind].exists())
       result.kinds.push_back({static_cast<pp::pass_kind>(kind), of.kinds[kind]});
   return result;
@@ -260,7 +264,7 @@ inline void change(declaration& of, dice& chance) {
   case 3: effect.stage = chance.any<pp::of_stage>(4); return;
   case 4: kind.on = chance.any<pp::engine>(4); return;
   case 5: datum.pool = static_cast<std::uint8_t>(chance.below(20)); return;
-  case 6: datum.instance = chance.any<pp::per>(3); return;
+  case 6: datum.instance = chance.any<pp::datum::per>(3); return;
   case 7: datum.lives = chance.any<pp::residence>(3); return;
   default: kind.effect_count -= kind.effect_count > 0 ? 1 : 0; return;
   }
@@ -332,7 +336,7 @@ inline std::vector<int> random_kinds(dice& chance, pipelining::flow const& of, b
   };
   auto const choose = [&](auto const& suits) {
     std::vector<int> all;
-    for (int kind = 0; kind < pp::most_kinds; ++kind)
+    for (int kind = 0; kind < pp::flow::most_kinds; ++kind)
       if (of.kinds[kind].exists() && of.kinds[kind].in_groups == in_groups && suits(kind)) {
         if (has(kind))
           return;
@@ -377,37 +381,37 @@ inline void fill_rows(dice& chance,
                       std::vector<std::vector<pipelining::pass>>& rows) {
   namespace pp = pipelining;
   std::vector<pp::pass> left;
-  for (int stage = 0; stage < stages(over.extents); ++stage) {
-    std::vector<int> const usual = random_kinds(chance, *over.declared, in_group(over, stage));
+  for (int stage = 0; stage < over.extents.stages(); ++stage) {
+    std::vector<int> const usual = random_kinds(chance, *over.declared, over.in_group(stage));
     for (int microbatch = 0; microbatch < over.extents.microbatches; ++microbatch) {
       std::vector<int> const kinds =
-        chance.one_in(3) ? random_kinds(chance, *over.declared, in_group(over, stage)) : usual;
+        chance.one_in(3) ? random_kinds(chance, *over.declared, over.in_group(stage)) : usual;
       for (int chunk = 0; chunk < over.extents.chunks; ++chunk) {
         bool const otherwise = over.extents.chunks > 1 && chance.one_in(4);
         for (int const kind :
-             otherwise ? random_kinds(chance, *over.declared, in_group(over, stage)) : kinds)
+             otherwise ? random_kinds(chance, *over.declared, over.in_group(stage)) : kinds)
           left.push_back(
             pp::row_writer::make(static_cast<pp::pass_kind>(kind), stage, microbatch, chunk));
       }
     }
   }
   chance.shuffle(left);
-  std::vector<bool> made(static_cast<std::size_t>(pass_indices(over)), false);
+  std::vector<bool> made(static_cast<std::size_t>(over.pass_indices()), false);
   while (!left.empty()) {
     auto ready = std::find_if(left.begin(), left.end(), [&](pp::pass const& what) {
-      auto const needed = dependencies(over, what);
+      auto const needed = pipelining::detail::dependencies(over, what);
       for (int i = 0; i < needed.count; ++i)
         if (!made[static_cast<std::size_t>(needed.index(i))])
           return false;
       return true;
     });
     ready = ready == left.end() ? left.begin() : ready;
-    pp::kind_links const& links = links_of(over, *ready);
+    pp::detail::kind_links const& links = over.links_of(*ready);
     for (int const row : links.made)
       if (row >= 0)
-        made[static_cast<std::size_t>((row * stages(over.extents) + ready->stage) * units(over) +
-                                      unit_of(over, *ready))] = true;
-    rows[static_cast<std::size_t>(row_of(over, *ready))].push_back(*ready);
+        made[static_cast<std::size_t>((row * over.extents.stages() + ready->stage) * over.units() +
+                                      over.unit_of(*ready))] = true;
+    rows[static_cast<std::size_t>(over.row_of(*ready))].push_back(*ready);
     left.erase(ready);
   }
 }
@@ -422,7 +426,7 @@ struct eight_bytes {
 //! @brief Times from 0 to 3 that differ from kind to kind, on all engines.
 struct times_by_number {
   [[nodiscard]] static double duration(pipelining::pass const& what) {
-    return (index_of(what.kind) * 3 + 1) % 4;
+    return (pipelining::detail::index_of(what.kind) * 3 + 1) % 4;
   }
   [[nodiscard]] static double latency() { return 0; }
 };
@@ -434,8 +438,10 @@ public:
   //! @throws std::invalid_argument where `declare` refuses the flow
   explicit random_pipeline(dice& chance, int devices = 0) {
     namespace pp = pipelining;
-    static std::vector<pp::flow> const known{
-      pp::training, pp::frugal_training, pp::vocabulary_training<1>, pp::vocabulary_training<2>};
+    static std::vector<pp::flow> const known{pp::training,
+                                             pp::detail::frugal_training,
+                                             pp::detail::vocabulary_training<1>,
+                                             pp::detail::vocabulary_training<2>};
     given_orders::declared = random_declaration(chance, known).flow();
     given_.extents = {.devices = devices > 0 ? devices : 1 + chance.below(3),
                       .microbatches = 1 + chance.below(3),
@@ -444,8 +450,8 @@ public:
                       .where = pp::placement::custom};
     if (chance.one_in(4)) // fewer or more stages than those of all devices
       given_.extents.extra_stages =
-        chance.below(stages(given_.extents) + 2) - stages(given_.extents) + 1;
-    int const count = stages(given_.extents);
+        chance.below(given_.extents.stages() + 2) - given_.extents.stages() + 1;
+    int const count = given_.extents.stages();
     for (int stage = 0; stage < count; ++stage)
       given_.holders.push_back(chance.below(given_.extents.devices));
     is_chain_ = !chance.one_in(3);
@@ -477,7 +483,7 @@ private:
       if (chance.one_in(2))
         edge.unit =
           static_cast<pp::of_unit>(chance.one_in(16) ? 0 : 1 + chance.below(back ? 2 : 4));
-    for (int from = 0; from < stages(given_.extents) && back; ++from)
+    for (int from = 0; from < given_.extents.stages() && back; ++from)
       for (int to = 0; to <= from; ++to)
         if (chance.one_in(3))
           given_.edges.push_back({from, to, pp::of_unit::previous});
@@ -487,7 +493,7 @@ private:
   [[nodiscard]] static pipelining::dynamic_timetable timetable_of(dice& chance, Schedule plan) {
     pipelining::pipeline over = pipelining::detail::pipeline_of(plan, plan.extents);
     over.declared = given_orders::declared;
-    plan.rows.assign(static_cast<std::size_t>(row_count(over)), {});
+    plan.rows.assign(static_cast<std::size_t>(over.view().row_count()), {});
     fill_rows(chance, over, plan.rows);
     return pipelining::make_timetable(
       plan, {plan.extents.devices, plan.extents.microbatches}, times_by_number{});

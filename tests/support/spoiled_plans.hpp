@@ -26,7 +26,7 @@ inline int leave_out_waits(pipelining::plan const& whole) {
       broken.waits[first + static_cast<std::size_t>(k)] =
         broken.waits[first + static_cast<std::size_t>(step.wait_count) - 1];
       --step.wait_count;
-      CHECK(pipelining::prove(broken).broken == pipelining::plan_rule::unordered);
+      CHECK(pipelining::prove(broken).broken == pipelining::proof::rule::unordered);
       ++left_out;
     }
   return left_out;

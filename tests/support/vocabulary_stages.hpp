@@ -24,7 +24,7 @@ struct vocabulary_place {
 [[nodiscard]] inline vocabulary_place vocabulary_place_of(pipelining::shape const& extents,
                                                           int stage) {
   int const shards = extents.devices;
-  int const chain = pipelining::stages(extents) - 2 * shards;
+  int const chain = extents.stages() - 2 * shards;
   if (stage < shards)
     return {-1, stage};
   return stage < shards + chain ? vocabulary_place{0, stage - shards}

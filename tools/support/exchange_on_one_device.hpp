@@ -15,9 +15,9 @@ struct exchange_on_one_device : Exchange {
   [[nodiscard]] static constexpr int device_of(pipelining::shape const&, int, int) { return 0; }
   static void order(pipelining::shape const& extents, int device, pipelining::row_writer& out) {
     for (int m = 0; m < extents.microbatches && device == 0; ++m) {
-      for (int stage = 0; stage < pipelining::stages(extents); ++stage)
+      for (int stage = 0; stage < extents.stages(); ++stage)
         out.forward(stage, m);
-      for (int stage = pipelining::stages(extents); stage-- > 0;)
+      for (int stage = extents.stages(); stage-- > 0;)
         out.backward(stage, m);
     }
   }

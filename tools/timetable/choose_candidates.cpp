@@ -105,7 +105,7 @@ std::string type_of(schedule_choice const& c) {
     return plain;
   switch (c.adapted) {
   case adapter::recompute:
-    return "pipelining::with_recompute<" + plain + ", pipelining::recompute_where_it_frees>";
+    return "pipelining::with_recompute<" + plain + ", pipelining::recompute::where_it_frees>";
   case adapter::offload: return "pipelining::with_offload<" + plain + ">";
   case adapter::sharded_weights: return "pipelining::with_sharded_weights<" + plain + ">";
   case adapter::weights_on_host:
@@ -122,7 +122,7 @@ namespace {
 //! Copies that a run without them has not measured take the link to the host.
 void add_copies(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(asked, one);
-  for (int stage = 0; stage < pp::stages(one.extents); ++stage)
+  for (int stage = 0; stage < one.extents.stages(); ++stage)
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
       for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
         if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
@@ -139,7 +139,7 @@ void add_copies(choose_command const& asked, candidate const& one, pp::cost_tabl
 //! Weights and gradients of a stage cross the network of its replicas, or come from the host.
 void add_sharding(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(asked, one);
-  for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+  for (int stage = 0; stage < one.extents.stages(); ++stage) {
     pp::stage_bytes const bytes = pp::predict_bytes(
       asked.model, asked.setup, content[static_cast<std::size_t>(stage)], one.chunk_lengths);
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
@@ -196,9 +196,9 @@ part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool e
                           time(pp::pass_kind::backward_input),
                           time(pp::pass_kind::backward_weight)};
   };
-  std::vector<int> const alone(static_cast<std::size_t>(asked.model.layers), 1);
+  std::vector<int> const alone(static_cast<std::size_t>(asked.parts()), 1);
   std::vector<pp::layer_cost> layers;
-  for (pp::stage_content each : pp::stage_contents(alone, asked.model.dense_layers, asked.frozen)) {
+  for (pp::stage_content each : asked.contents(alone)) {
     each.embedding = each.output = false;
     layers.push_back(cost(each));
   }
@@ -207,7 +207,7 @@ part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool e
 
 std::vector<std::vector<int>>
 cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
-  int const stages = pp::stages(extents);
+  int const stages = extents.stages();
   if (!asked.layout.empty()) {
     if (shards)
       throw std::invalid_argument("the layout has embedding and output layer in a stage, not in "
@@ -218,25 +218,32 @@ cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shard
                                   std::to_string(given));
     return {asked.layout};
   }
-  if (asked.measured && stages > asked.model.layers)
+  if (asked.measured && stages > asked.parts())
     throw std::invalid_argument("it has more stages than the model has layers, and measured times "
                                 "do not say what a stage without a layer takes");
   if (asked.measured)
-    return {pp::even_partition(asked.model.layers, stages)};
+    return {pp::even_partition(asked.parts(), stages)};
   std::vector<double> speeds;
   for (int stage = 0; stage < stages; ++stage) {
     speeds.push_back(HUGE_VAL);
     for (int const device : pp::holders_of({extents}, stage))
       speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
   }
-  part_times const parts = times_of_parts(asked, asked.gpu(0));
+  part_times parts = times_of_parts(asked, asked.gpu(0));
   pp::layer_ends ends;
   if (!shards)
     ends.last = parts.output;
+  int const staying = modules_stay(asked) ? asked.model.modules : 0;
+  for (int i = 0; i < staying; ++i) {
+    ends.last += parts.layers.back();
+    parts.layers.pop_back();
+  }
   std::vector<std::vector<int>> cuts{pp::balanced_devices(parts.layers, {extents}, speeds, ends),
                                      pp::balanced_layers(parts.layers, stages, speeds, ends)};
   if (cuts.front() == cuts.back())
     cuts.pop_back();
+  for (std::vector<int>& each : cuts)
+    each.back() += staying;
   return cuts;
 }
 
@@ -288,7 +295,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                              : static_cast<double>(bytes[what.stage - std::size_t{1}].message) *
                                  shares[what.chunk];
     });
-    for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+    for (int stage = 0; stage < one.extents.stages(); ++stage) {
       bool const first_way = pp::device_of(table, stage, 0) == device;
       bool const other_way = one.extents.where == pp::placement::bidirectional &&
                              pp::device_of(table, stage, asked.microbatches - 1) == device;
@@ -397,12 +404,12 @@ evaluated evaluate(choose_command const& asked,
     cuts = {cut};
   else if (!schedule.traits.cuts_layers)
     cuts = cuts_of_layers(asked, inside, has_shards(choice.adapted));
-  else if (pp::stages(inside) != 2 * asked.model.layers + 1)
+  else if (inside.stages() != 2 * asked.model.layers + 1)
     throw std::invalid_argument("a device has two stages for each of its layers, so "
                                 "--stages-per-device must be twice the layers over the devices");
   else
-    cuts.emplace_back(static_cast<std::size_t>(pp::stages(inside))); // has parts of layers
-  if (asked.frozen > 0)                                              // another cut has other passes
+    cuts.emplace_back(static_cast<std::size_t>(inside.stages())); // has parts of layers
+  if (asked.frozen > 0)                                           // another cut has other passes
     cuts.resize(1);
   plain.chunk_lengths = cut_sequence(asked, plain.extents.chunks);
   return with_best_cut(
@@ -434,18 +441,31 @@ evaluated evaluate(choose_command const& asked,
 std::vector<pp::stage_content> content_of(choose_command const& asked, candidate const& one) {
   bool const named = !one.choice.name.empty(); // searched ones have no name
   if (named && find_schedule(one.choice.name).traits.cuts_layers)
-    return pp::parted_contents(pp::stages(one.extents) / 2);
-  int const dense = asked.model.dense_layers;
-  return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices, dense)
-                                        : pp::stage_contents(one.layers, dense, asked.frozen);
+    return pp::parted_contents(one.extents.stages() / 2);
+  return has_shards(one.choice.adapted)
+           ? pp::shard_contents(one.layers, one.extents.devices, asked.model.dense_layers)
+           : asked.contents(one.layers);
 }
 
-std::string layout_of(candidate const& one) {
+std::vector<int> inner_modules(choose_command const& asked, candidate const& one) {
+  std::vector<int> result;
+  if (asked.model.modules == 0 || !one.groups.empty())
+    return result;
+  std::vector<pp::stage_content> const content = content_of(asked, one);
+  for (std::size_t stage = 1; stage + 1 < content.size(); ++stage)
+    if (content[stage].modules > 0)
+      result.push_back(static_cast<int>(stage));
+  return result;
+}
+
+std::string layout_of(choose_command const& asked, candidate const& one) {
   if (is_apart(one.choice) || !one.groups.empty())
     return {};
   std::vector<std::string> stages;
-  for (int const layers : one.layers)
-    stages.emplace_back(static_cast<std::size_t>(layers), 't');
+  for (pp::stage_content const& each : asked.contents(one.layers))
+    stages.push_back(std::string(static_cast<std::size_t>(each.encoders), 'e') +
+                     std::string(static_cast<std::size_t>(each.layers), 't') +
+                     std::string(static_cast<std::size_t>(each.modules), 'm'));
   if (!has_shards(one.choice.adapted)) { // else every device has a part of both ends
     stages.front() = 'E' + stages.front();
     stages.back() += 'L';
@@ -491,9 +511,9 @@ std::vector<int> holders_in(candidate const& one, int stage) {
     return pp::holders_of({one.extents}, stage);
   pp::shape const inside = extents_inside(one.choice);
   int const chain = stage - inside.devices;
-  return chain < 0                    ? std::vector{stage}
-         : chain < pp::stages(inside) ? pp::holders_of({inside}, chain)
-                                      : std::vector{chain - pp::stages(inside)};
+  return chain < 0                 ? std::vector{stage}
+         : chain < inside.stages() ? pp::holders_of({inside}, chain)
+                                   : std::vector{chain - inside.stages()};
 }
 
 //! The times of passes and copies, and of messages.
@@ -510,8 +530,8 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
   for (int device = 0; device < asked.devices; ++device)
     of_device.push_back(predicted(asked, one, asked.gpu(device)));
   pp::cost_table cost = of_device.front();
-  for (int stage = 0; stage < pp::stages(one.extents); ++stage)
-    for (pp::timed_kind const& timed : cost.kinds())
+  for (int stage = 0; stage < one.extents.stages(); ++stage)
+    for (pp::cost_table::timed_kind const& timed : cost.kinds())
       for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
         pp::pass const what = pp::row_writer::make(timed.kind, stage, 0, chunk);
         double slowest = 0;
@@ -658,7 +678,7 @@ void vary_options(named_schedule const& schedule,
     int const given = static_cast<int>(asked.layout.size()) / asked.devices;
     for (int const count : given > 0 ? std::vector<int>{given} : std::vector<int>{1, 2, 4})
       if ((count > 1 || schedule.traits.two_copies) &&
-          std::int64_t{count} * asked.devices <= asked.model.layers + 2) // with both ends
+          std::int64_t{count} * asked.devices <= asked.parts() + 2) // with both ends
         values.push_back(count);
     vary(calls, values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
   }
@@ -680,8 +700,9 @@ void vary_options(named_schedule const& schedule,
 //! Calls in all adapters that the command can have.
 void vary_adapters(choose_command const& asked, std::vector<schedule_choice>& calls) {
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
-  // Costs from a file do not know shards.
-  if (!asked.measured && asked.layout.empty() && asked.devices > 1)
+  // Costs from a file do not know shards; modules need the whole embedding, an encoder comes after.
+  if (!asked.measured && asked.layout.empty() && asked.devices > 1 &&
+      asked.parts() == asked.model.layers)
     adapters.insert(adapters.end(),
                     {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
   if (asked.setup.data > 1)
@@ -703,7 +724,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   bool const apart = !asked.measured && asked.layout.empty() && asked.gpus.size() == 1 &&
                      asked.lengths.empty() && asked.format != "header" &&
                      asked.model.dense_layers == 0 && asked.frozen == 0 &&
-                     asked.model.layers >= asked.devices;
+                     asked.parts() == asked.model.layers && asked.model.layers >= asked.devices;
   std::vector<schedule_choice> const others =
     apart ? calls_apart(schedule, asked) : std::vector<schedule_choice>{};
   if (schedule.traits.cuts_layers || schedule.traits.weights_travel ||

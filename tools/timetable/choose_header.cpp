@@ -83,7 +83,7 @@ void append_pieces(std::string& out, std::vector<pp::packed_microbatch> const& m
 //! The times of the passes of every chunk on every stage.
 void append_seconds(std::string& out, candidate const& pick) {
   packed_model const& cost = pick.packed->cost;
-  int const stages = pp::stages(pick.extents);
+  int const stages = pick.extents.stages();
   pp::append(out, "inline constexpr int stages = ", stages, ";\n//! [chunks][stages]\n");
   for (pp::pass_kind const kind : {pp::pass_kind::forward,
                                    pp::pass_kind::backward,
@@ -99,7 +99,7 @@ void append_seconds(std::string& out, candidate const& pick) {
           seconds.push_back(cost.duration(what));
           exchanges.push_back(kind == pp::pass_kind::backward ? 0 : cost.exchanges(what));
         }
-    std::string const name = pp::word(pp::training, kind);
+    std::string const name = pp::training.word(kind);
     append_list(out, "double", (name + "_seconds").c_str(), seconds);
     append_list(out, "double", (name + "_exchange_seconds").c_str(), exchanges);
   }
@@ -221,7 +221,7 @@ std::string append_times(std::string& out, candidate const& pick, pp::cost_table
         (gathers && !gathers_weights(pick.choice.adapted)))
       continue;
     std::vector<double> times; // [stage, chunk]
-    for (int stage = 0; stage < pp::stages(pick.extents); ++stage)
+    for (int stage = 0; stage < pick.extents.stages(); ++stage)
       for (int chunk = 0; chunk < pick.extents.chunks; ++chunk)
         times.push_back(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)));
     auto const add = [&](std::string const& list, char const* member) {
@@ -295,7 +295,7 @@ void append_functions(std::string& out,
          ".arrange(devices, microbatches);\n"
          "  pipelining::cost_table table(extents, {.communication = message_seconds});\n" +
          set_links + set_groups +
-         "  for (int stage = 0; stage < pipelining::stages(extents); ++stage)\n"
+         "  for (int stage = 0; stage < extents.stages(); ++stage)\n"
          "    for (int chunk = 0; chunk < extents.chunks; ++chunk) {\n"
          "      int const i = stage * extents.chunks + chunk;\n" +
          set +
@@ -338,8 +338,10 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
     pp::append(out, "inline constexpr int microbatches = ", pick.choice.microbatches, ";\n");
   }
   append_list(out, "int", "layers_per_stage", pick.layers);
-  if (std::string const layout = layout_of(pick); !layout.empty()) {
-    pp::append(out, "// Of each stage: E the embedding, t a layer, L the output layer.\n");
+  if (std::string const layout = layout_of(asked, pick); !layout.empty()) {
+    pp::append(out,
+               "// Of each stage: E the embedding, t a layer, m a module,\n"
+               "// e a layer of an encoder, L the output layer.\n");
     pp::append(out, "inline constexpr char layout[] = \"", layout, "\";\n");
   }
   if (pick.packed) {

@@ -209,7 +209,7 @@ void count_packed_memory(choose_command const& asked,
           layers * part(pp::key_value_bytes(asked.model, tokens)),
         0};
     });
-    for (int stage = 0; stage < pp::stages(one.extents); ++stage)
+    for (int stage = 0; stage < one.extents.stages(); ++stage)
       for (int const holder : pp::holders_of(table.over, stage))
         held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
     one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
@@ -268,7 +268,8 @@ public:
     pp::stage_content const model{.layers = asked.model.layers,
                                   .embedding = true,
                                   .output = true,
-                                  .dense = asked.model.dense_layers};
+                                  .dense = asked.model.dense_layers,
+                                  .modules = asked.model.modules};
     for (int const length : asked.lengths)
       for (pp::pass_kind const kind :
            {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})

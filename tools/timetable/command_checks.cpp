@@ -77,7 +77,7 @@ void check_measured(command& result) {
       "--all-reduce does not go with a file of costs or a layout, whose times have it already");
   pp::shape const share{.devices = result.choice.devices,
                         .microbatches = result.measured->times.microbatches()};
-  pp::check_extents(share);
+  pp::detail::check_extents(share);
   result.cost = mean_of(pp::costs_for(*result.measured, share), share);
 }
 

@@ -72,9 +72,9 @@ int read_extent(std::string_view option, std::string_view word) {
 
 double read_time(std::string_view option, std::string_view word) {
   double const value = read_number<double>(option, word, "a number");
-  if (!pipelining::time_range.contains(value))
-    throw usage_error(std::string(option) + ": a time must be " + pipelining::time_range.words +
-                      ", not " + quoted(word));
+  if (!pipelining::detail::time_range.contains(value))
+    throw usage_error(std::string(option) + ": a time must be " +
+                      pipelining::detail::time_range.words + ", not " + quoted(word));
   return value;
 }
 
@@ -148,9 +148,9 @@ pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view w
     throw usage_error(std::string(option) + " wants at most 7 numbers, not " + quoted(word));
   for (std::size_t i = 0; i < parts.size(); ++i) {
     values[i] = read_number<std::int64_t>(option, parts[i], "numbers of bytes");
-    if (!pipelining::byte_range.contains(static_cast<double>(values[i])))
-      throw usage_error(std::string(option) + ": a size must be " + pipelining::byte_range.words +
-                        ", not " + quoted(parts[i]));
+    if (!pipelining::detail::byte_range.contains(static_cast<double>(values[i])))
+      throw usage_error(std::string(option) + ": a size must be " +
+                        pipelining::detail::byte_range.words + ", not " + quoted(parts[i]));
   }
   return {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
 }

@@ -42,7 +42,7 @@ compared compare_one(command const& asked, std::string const& name) {
       asked.choice.memory_limit.value_or(std::min(asked.choice.devices, asked.choice.microbatches));
     if (limited)
       choice.memory_limit = share;
-    double const held = static_cast<double>(pp::stages(shown_extents(choice))) / choice.devices;
+    double const held = static_cast<double>(shown_extents(choice).stages()) / choice.devices;
     own.choice.memory_limit = share * held;
     made_table const made = make_like(own, name, asked.cost);
     result.extents = made.table.over.extents;
@@ -64,7 +64,7 @@ std::string percent(double rate) {
 
 std::vector<std::string> cells_of(compared const& line) {
   return {line.name,
-          std::to_string(pp::stages(line.extents)),
+          std::to_string(line.extents.stages()),
           std::to_string(line.extents.chunks),
           rounded(line.found.makespan, 6),
           line.least_makespan > 0
@@ -101,7 +101,7 @@ std::string csv_of(std::vector<compared> const& all) {
                      "peak_activations,peak_weight_inputs,least_makespan\n";
   for (compared const& line : all)
     if (line.problem.empty()) {
-      pp::append(text, line.name, ",", pp::stages(line.extents), ",", line.extents.chunks, ",");
+      pp::append(text, line.name, ",", line.extents.stages(), ",", line.extents.chunks, ",");
       pp::append(text, line.found.makespan, ",", line.found.span, ",", line.found.bubble_rate, ",");
       pp::append(text, line.found.makespan_bubble_rate, ",", line.found.peak_activations, ",");
       pp::append(text, line.found.peak_weight_inputs, ",", line.least_makespan, "\n");
@@ -120,7 +120,7 @@ std::string json_of(std::vector<compared> const& all) {
       pp::append(text, "}");
       continue;
     }
-    pp::append(text, ",\"stages\":", pp::stages(line.extents), ",\"chunks\":", line.extents.chunks);
+    pp::append(text, ",\"stages\":", line.extents.stages(), ",\"chunks\":", line.extents.chunks);
     pp::append(text, ",\"makespan\":", line.found.makespan, ",\"span\":", line.found.span);
     pp::append(text, ",\"bubble_rate\":", line.found.bubble_rate);
     pp::append(text, ",\"makespan_bubble_rate\":", line.found.makespan_bubble_rate);

@@ -108,14 +108,14 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
       return of(which, what);
     }
   };
-  pp::plan const work = pp::lower<pp::communicator_per_pair>(table, plan_sizes{size});
+  pp::plan const work = pp::lower<pp::communicators::per_pair>(table, plan_sizes{size});
   for (int device = 0; device < asked.devices; ++device) {
     auto const at = static_cast<std::size_t>(device);
     double const held =
       static_cast<double>(work.arena_bytes[at] + bytes[at].optimizer + bytes.back().logits);
     one.gigabytes = std::max(one.gigabytes, held / 1e9);
   }
-  auto const sent = [size](pp::pass const& maker, pp::product_reader const&) {
+  auto const sent = [size](pp::pass const& maker, pp::detail::product_reader const&) {
     return static_cast<double>(size(maker.kind == pp::pass_kind::forward
                                       ? pp::slot_class::output
                                       : pp::slot_class::input_gradient,
@@ -196,7 +196,7 @@ evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) 
     asked.model, asked.setup, asked.gpu(0), asked.reached, one.extents, content, one.chunk_lengths);
   double const link = asked.gpu(0).host_gb_per_s * 1e9;
   double on_host = 0;
-  for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+  for (int stage = 0; stage < one.extents.stages(); ++stage) {
     pp::stage_bytes const& of = bytes[static_cast<std::size_t>(stage)];
     double const again =
       cost.duration(pp::row_writer::make(pp::pass_kind::forward, stage, 0)) +
@@ -259,9 +259,9 @@ slim_pipe_exchange exchange_for(choose_command const& asked, schedule_choice con
                                  .stages_per_device = choice.stages_per_device.value_or(2)},
                                 {}};
   pp::shape const inside = made.inside(arrange(choice));
-  if (pp::stages(inside) != asked.model.layers)
+  if (inside.stages() != asked.model.layers)
     throw std::invalid_argument("a stage of it is a layer, and there are " +
-                                std::to_string(pp::stages(inside)) + " of them for " +
+                                std::to_string(inside.stages()) + " of them for " +
                                 std::to_string(asked.model.layers) + " layers");
   if (asked.setup.sequence % inside.chunks != 0)
     throw std::invalid_argument("its chunks are of equal length");
@@ -325,7 +325,7 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
   pp::cost_table cost(one.extents, {});
   std::vector<double> kept; // of a part
   std::vector<double> resident(static_cast<std::size_t>(asked.devices));
-  for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+  for (int stage = 0; stage < one.extents.stages(); ++stage) {
     pp::exchange_stage const part = made.stage_at(one.extents, stage);
     set_times(asked, part, stage, tokens, cost);
     held_bytes const held = held_by(asked, part, tokens, chunks, of);
@@ -344,7 +344,7 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
       std::max(one.gigabytes, (resident[static_cast<std::size_t>(device)] + peak) / 1e9);
   }
   auto const sent = [=, extents = one.extents](pp::pass const& maker,
-                                               pp::product_reader const& reader) {
+                                               pp::detail::product_reader const& reader) {
     pp::exchange_stage const from = made.stage_at(extents, maker.stage);
     pp::exchange_stage const to = made.stage_at(extents, reader.stage);
     bool const forward = maker.kind == pp::pass_kind::forward;

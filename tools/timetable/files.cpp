@@ -68,11 +68,11 @@ pp::cut_costs read_cost_file(std::string_view option, std::string_view name) {
 pp::uniform_cost mean_of(pp::cost_table const& costs, pp::shape const& extents) {
   auto const of = [&](pp::pass_kind kind) {
     double sum = 0;
-    for (int stage = 0; stage < pp::stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       for (int i = 0; i < costs.microbatches(); ++i)
         for (int chunk = 0; chunk < extents.chunks; ++chunk)
           sum += costs.duration(pp::row_writer::make(kind, stage, i, chunk));
-    return sum / (double{1} * pp::stages(extents) * costs.microbatches() * extents.chunks);
+    return sum / (double{1} * extents.stages() * costs.microbatches() * extents.chunks);
   };
   return {of(pp::pass_kind::forward),
           of(pp::pass_kind::backward_input),
@@ -99,7 +99,7 @@ pp::cut_costs costs_of_layout(stage_layout const& layout) {
                 : part == 'm' ? layout.module
                 : part == 'L' ? layout.output
                               : 1;
-    for (pp::timed_kind const& timed : result.times.kinds())
+    for (pp::cost_table::timed_kind const& timed : result.times.kinds())
       result.times.set(timed.kind,
                        stage,
                        0,
@@ -109,7 +109,7 @@ pp::cut_costs costs_of_layout(stage_layout const& layout) {
 }
 
 pp::cost_table costs_of_stages(command const& asked, pp::shape const& extents) {
-  int const here = pp::stages(extents);
+  int const here = extents.stages();
   int const there = asked.measured->stages;
   if (!asked.layout.text.empty() && here != there)
     throw std::invalid_argument("this pipeline has " + std::to_string(here) +

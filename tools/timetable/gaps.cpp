@@ -61,7 +61,7 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
   options.memory_limit = (row.peak + 1e-9) / extents.chunks;
   row.least = pp::least_times(table.over, asked.cost, options).makespan.least();
   row.proven = row.least >= row.makespan * (1 - 1e-9);
-  if (row.proven || extents.chunks > 1 || pp::routes(extents) > 1)
+  if (row.proven || extents.chunks > 1 || extents.routes() > 1)
     return row;
   pp::exact_order const order = pp::shortest_order(
     extents, asked.cost, {.memory_limit = row.peak, .most_states = std::size_t{1} << 16});

@@ -142,7 +142,7 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
 } // namespace
 
 void check_size(pp::shape const& extents, std::string const& format) {
-  std::int64_t const count = pp::pass_indices({extents});
+  std::int64_t const count = pp::pipeline_view{extents}.pass_indices();
   struct bound {
     std::int64_t most;
     char const* what;
@@ -165,7 +165,7 @@ void check_size(pp::shape const& extents, std::string const& format) {
 }
 
 double pieces_of_share(pp::shape const& extents) {
-  return static_cast<double>(pp::stages(extents)) / extents.devices * extents.chunks;
+  return static_cast<double>(extents.stages()) / extents.devices * extents.chunks;
 }
 
 pp::uniform_cost work_of_share(made_table const& made) {
@@ -186,7 +186,7 @@ double busiest_work(pp::timetable_view table, any_cost const& hidden) {
 
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
-  if (made.frozen || pp::stages_go_one_way(*table.over.declared)) { // their paths are not known
+  if (made.frozen || table.over.declared->stages_go_one_way()) { // their paths are not known
     pp::time_bound const busiest{.work = busiest_work(table, made.model)};
     return {busiest, busiest};
   }
@@ -205,7 +205,7 @@ pp::time_bounds bounds_of(made_table const& made) {
   bool const plain =
     !declared[pp::pass_kind::recompute].exists() && !declared[pp::pass_kind::copy_out].exists();
   bool const small =
-    std::int64_t{pp::stages(table.over.extents)} * table.over.extents.chunks <= most_units;
+    std::int64_t{table.over.extents.stages()} * table.over.extents.chunks <= most_units;
   // What chunks of unequal sequences take is not known here.
   if (plain && small && table.over.first_units == nullptr) {
     double peak = 0;

@@ -125,8 +125,9 @@ double read_gigabytes(std::string_view option, std::string_view word) {
       break;
     }
   std::optional<double> const value = number_in<double>(digits);
-  if (!value || !pipelining::gpu_range.contains(unit * *value))
-    throw usage_error(std::string(option) + " wants an amount " + pipelining::gpu_range.words +
+  if (!value || !pipelining::detail::gpu_range.contains(unit * *value))
+    throw usage_error(std::string(option) + " wants an amount " +
+                      pipelining::detail::gpu_range.words +
                       " GB, such as 80GB, 80GiB, 500MB or 2TB, not " + quoted(word));
   return unit * *value;
 }

@@ -59,7 +59,7 @@ struct published_cost {
     }
   }
   [[nodiscard]] static double latency() { return 0; }
-  [[nodiscard]] pipelining::group_times groups() const {
+  [[nodiscard]] pipelining::detail::group_times groups() const {
     return {0, run.of.barriers == pipelining::interlaced ? 0 : run.reduce};
   }
 };

@@ -128,7 +128,7 @@ std::string post_validation() {
 
 //! From the start of the first pass of a microbatch on a stage to the end of its last, at most.
 double longest_life(pp::timetable_view table, int microbatch) {
-  std::vector<double> first(static_cast<std::size_t>(pp::stages(table.over.extents)), HUGE_VAL);
+  std::vector<double> first(static_cast<std::size_t>(table.over.extents.stages()), HUGE_VAL);
   std::vector<double> last(first.size(), 0);
   for (int i = 0; i < table.size(); ++i)
     if (table.passes[i].microbatch == microbatch) {
@@ -164,7 +164,7 @@ std::string controllable_memory() {
         int const held = table.over.extents.stages_per_device;
         table_line row{name, std::to_string(p)};
         compare(row, life, longest_life(table, 2 * p), 0);
-        compare(row, peak, pp::to_double(pp::peak_activations(table)) / held, 2);
+        compare(row, peak, pp::peak_activations(table).to_double() / held, 2);
         compare(row, bubble, pp::bubble_rate(table), 4);
         rows.push_back(row);
       };
@@ -204,8 +204,8 @@ double gigabytes(auto const& schedule,
                  std::vector<int> const& lengths) {
   pp::pipeline_size const size{devices, 4 * devices};
   pp::dynamic_timetable const table = pp::make_timetable(schedule, size);
-  std::vector<int> const layers(static_cast<std::size_t>(pp::stages(table.over.extents)),
-                                model.layers / pp::stages(table.over.extents));
+  std::vector<int> const layers(static_cast<std::size_t>(table.over.extents.stages()),
+                                model.layers / table.over.extents.stages());
   std::vector<pp::stage_bytes> bytes;
   for (pp::stage_content const& content : pp::stage_contents(layers))
     bytes.push_back(pp::predict_bytes(model, setup, content, lengths));
@@ -216,7 +216,7 @@ double gigabytes(auto const& schedule,
       pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&](pp::pass const& what) {
         return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
       });
-    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage)
+    for (int stage = 0; stage < table.over.extents.stages(); ++stage)
       if (pp::device_of(table, stage) == device)
         held += static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
     most = std::max(most, held / 1e9);
@@ -291,7 +291,7 @@ double seconds_of(auto const& schedule,
                   std::vector<int> const& lengths) {
   pp::pipeline_size const size{4, microbatches};
   pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
-  int const count = pp::stages(extents);
+  int const count = extents.stages();
   std::vector<int> const layers(static_cast<std::size_t>(count), model.layers / count);
   pp::training_setup const setup{.sequence = std::accumulate(lengths.begin(), lengths.end(), 0),
                                  .tensor = 8};
@@ -386,7 +386,7 @@ std::string dual_pipe() {
                          std::to_string(table.over.extents.microbatches),
                        each.text};
         compare(row, formula, pp::makespan(table) - busy, 0);
-        compare(row, stages + 1, pp::to_double(pp::peak_activations(table)), 0);
+        compare(row, stages + 1, pp::peak_activations(table).to_double(), 0);
         rows.push_back(row);
       };
       add("DualPipe", pp::make_timetable(pp::DualPipe<>{}, {stages, 2 * stages + 2}, c));

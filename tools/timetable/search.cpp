@@ -82,7 +82,7 @@ double slots_for(command const& asked, pp::shape const& extents, int held) {
     return asked.search.memory * held;
   // As many as every device has room for, where each takes as much as the largest.
   pp::stage_memory const memory =
-    pp::memory_for(*asked.measured, {.devices = pp::stages(extents), .microbatches = 1});
+    pp::memory_for(*asked.measured, {.devices = extents.stages(), .microbatches = 1});
   double const largest = *std::max_element(memory.activation.begin(), memory.activation.end());
   std::vector<double> const resident = pp::detail::resident_bytes(memory, {extents});
   double least = HUGE_VAL;
@@ -117,7 +117,7 @@ void add_start(std::vector<group>& groups,
   if (extents.where == pp::placement::custom) // what is found becomes a type with a named one
     throw std::invalid_argument(name + " places its stages itself");
   check_size(extents, asked.format);
-  int const held = pp::stages(extents) / extents.devices;
+  int const held = extents.stages() / extents.devices;
   if (limited)
     choice.memory_limit = slots_for(asked, extents, held);
   double const pieces = pieces_of_share(extents);

@@ -37,7 +37,7 @@ void append_order_type(std::string& out, pp::dynamic_timetable const& table) {
   for (int device = 0; device < extents.devices; ++device) {
     out += "  R\"(";
     for (pp::pass const& what : pp::timetable_view(table).row(device)) {
-      out += pp::letter(table.over.declared, what.kind);
+      out += table.over.declared.letter(what.kind);
       append_digits(what.stage);
       append_digits(what.microbatch);
       append_digits(what.chunk);

@@ -98,7 +98,7 @@ traffic traffic_of(choose_command const& asked, evaluated const& made) {
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   std::vector<pp::stage_content> const content =
     made.sent ? std::vector<pp::stage_content>{} : content_of(asked, one);
-  auto const sent = [&](pp::pass const& maker, pp::product_reader const& reader) {
+  auto const sent = [&](pp::pass const& maker, pp::detail::product_reader const& reader) {
     if (made.sent)
       return made.sent(maker, reader);
     int const before = std::min<int>(maker.stage, reader.stage); // gradients are as large
@@ -115,16 +115,16 @@ traffic traffic_of(choose_command const& asked, evaluated const& made) {
     exchanged; // datum, made or read by a group, first or last, unit
   for (int i = 0; i < table.size(); ++i) {
     pp::pass const& maker = table.passes[i];
-    int const readers = pp::readers(over, maker);
+    int const readers = pp::detail::readers(over, maker);
     for (int number = 0; number < readers; ++number) {
-      pp::product_reader const reader = pp::reader_of(over, maker, number);
-      bool const made_by_group = pp::in_group(over, maker.stage);
-      if (made_by_group || pp::in_group(over, reader.stage))
+      pp::detail::product_reader const reader = pp::detail::reader_of(over, maker, number);
+      bool const made_by_group = over.in_group(maker.stage);
+      if (made_by_group || over.in_group(reader.stage))
         exchanged.insert({reader.product,
                           made_by_group,
-                          maker.stage + reader.stage < pp::stages(over.extents),
-                          pp::unit_of(over, maker)});
-      if (pp::receiver(over, maker, number) == pp::kind_links::none)
+                          maker.stage + reader.stage < over.extents.stages(),
+                          over.unit_of(maker)});
+      if (pp::detail::receiver(over, maker, number) == pp::detail::kind_links::none)
         continue;
       sum.messages += 1;
       bool const statistics = over.declared->data[reader.product].pool ==

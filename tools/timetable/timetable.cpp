@@ -86,12 +86,12 @@ pp::text_options terminal(int width) {
 
 pp::plan lower(examples::command const& asked, pp::timetable_view table) {
   if (asked.policy == "pipeline")
-    return pp::lower<pp::one_communicator>(table, asked.sizes);
+    return pp::lower<pp::communicators::one>(table, asked.sizes);
   if (asked.policy == "exchange")
-    return pp::lower<pp::exchanges_at_once>(table, asked.sizes);
+    return pp::lower<pp::communicators::exchanges_at_once>(table, asked.sizes);
   if (asked.policy == "edge")
-    return pp::lower<pp::communicator_per_edge>(table, asked.sizes);
-  return pp::lower<pp::communicator_per_pair>(table, asked.sizes);
+    return pp::lower<pp::communicators::per_edge>(table, asked.sizes);
+  return pp::lower<pp::communicators::per_pair>(table, asked.sizes);
 }
 
 //! Sizes of the slots of a schedule whose devices have the same share of the model as those of
@@ -102,7 +102,7 @@ slot_sizes(pp::uniform_sizes const& sizes, pp::shape const& first, pp::shape con
   double const chunks = static_cast<double>(first.chunks) / here.chunks;
   double const pieces = examples::pieces_of_share(first) / examples::pieces_of_share(here);
   std::vector<double> result;
-  for (int of = 0; of < pp::slot_classes; ++of) {
+  for (int of = 0; of < pp::detail::slot_classes; ++of) {
     auto const which = static_cast<pp::slot_class>(of);
     bool const kept = which == pp::slot_class::activation || which == pp::slot_class::weight_input;
     bool const state =

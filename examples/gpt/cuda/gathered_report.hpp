@@ -38,7 +38,7 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
     throw std::invalid_argument("where replicas share the weights, no GPU has the gradients of a "
                                 "whole stage, which --clip wants; leave it out");
   }
-  if (on_host && pp::routes(table.over.extents) > 1) {
+  if (on_host && table.over.extents.routes() > 1) {
     throw std::invalid_argument(
       "weights-on-host wants one copy of every stage, but this schedule has two; choose another");
   }

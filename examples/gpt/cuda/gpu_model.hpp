@@ -53,7 +53,7 @@ struct gpu_slots {
             how.shard,
             size,
             cut_for(table, lengths),
-            how.barriers || how.exchange ? cut_layers(size.layers, pp::stages(table.over.extents))
+            how.barriers || how.exchange ? cut_layers(size.layers, table.over.extents.stages())
                                          : cut_model(size, table.over.extents),
             totals_bytes,
             std::move(around),
@@ -321,7 +321,7 @@ private:
   static constexpr auto row_bytes = static_cast<std::int64_t>(sizeof(gradient_row));
   //! Of the totals of clipping behind the plan.
   static std::int64_t rows_behind(pp::timetable_view table, gpu_run const& how) {
-    return how.clip == nullptr || clips ? 0 : pp::stages(table.over.extents) * how.shard.of;
+    return how.clip == nullptr || clips ? 0 : table.over.extents.stages() * how.shard.of;
   }
   //! What the plan does where every stage has one copy and one shard. Of two copies, which have the
   //! same gradients, the first ones have rows.
@@ -383,7 +383,7 @@ private:
 //! @tparam Called of gpu_model: with its optimizer where `how` has clipping
 //! @param cut how the timetable cuts the work of a step
 //! @throws std::invalid_argument as make_gpu_stages does
-template <class Clock = pp::polling_clock, class Called = called_stage>
+template <class Clock = pp::detail::polling_clock, class Called = called_stage>
 [[nodiscard]] gpu_model<Called, pp::cuda::stream_runner<std::vector<Called>, Clock>>
 on_virtual_devices(model_size const& size,
                    pp::timetable_view table,

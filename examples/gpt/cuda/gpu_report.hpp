@@ -16,8 +16,8 @@
 
 #include "../prediction.hpp"
 #include "../report.hpp"
-#include "../system.hpp"
 #include "../single_device.hpp"
+#include "../system.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
 #include "../vocabulary.hpp"
@@ -115,7 +115,7 @@ int report_run(gpu_options const& chosen,
 //! shards. Elsewhere it follows the sums over copies and shards.
 //! @throws std::invalid_argument where steps are to be validated without
 [[nodiscard]] inline bool clips_in_plan(options const& o, pp::timetable_view table) {
-  bool const can = pp::routes(table.over.extents) == 1 && !has_shards_of_stages(o);
+  bool const can = table.over.extents.routes() == 1 && !has_shards_of_stages(o);
   if (o.post_validation && !can) {
     throw std::invalid_argument(
       "--post-validation validates steps that are part of the plan, which "

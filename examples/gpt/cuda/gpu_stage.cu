@@ -171,13 +171,13 @@ gpu_stages make_stages(model_size const& size,
                        std::uint64_t seed,
                        gpu_run const& how,
                        std::optional<int> only) {
-  auto const held = cut_layers(size.layers, pp::stages(table.over.extents));
+  auto const held = cut_layers(size.layers, table.over.extents.stages());
   auto const own = size_of_shard(size, how.shard);
   step_cut const whole(cut.microbatches(), cut_sequence(size.sequence, 1));
   auto const& largest = how.any_chunks ? whole : cut;
   on_gpu::slot_sizes<Element> const slots{size, own, largest, held};
   work_of_devices<Element> works(size, table, largest, slots, how);
-  gpu_stages made(static_cast<std::size_t>(pp::routes(table.over.extents)));
+  gpu_stages made(static_cast<std::size_t>(table.over.extents.routes()));
   device_memory<float> on_host;
   auto const make = [&](auto& host, int device, layer_range const& layers, step_cut const& seen) {
     auto const& work = works.of(device);
@@ -233,7 +233,7 @@ gpu_stages make_cut_layers(model_size const& size,
   auto const held = cut_model(size, table.over.extents);
   on_gpu::helix_slot_sizes<Element> const slots{size, cut, held};
   work_of_devices<Element> works(size, table, cut, slots, how);
-  gpu_stages made(static_cast<std::size_t>(pp::routes(table.over.extents)));
+  gpu_stages made(static_cast<std::size_t>(table.over.extents.routes()));
   device_memory<float> on_host;
   for (std::size_t way = 0; way < made.size(); ++way) {
     for (auto const& layers : held) {
@@ -277,7 +277,7 @@ gpu_stages make_exchanged(model_size const& size,
   device_memory<float> on_host;
   std::vector<std::shared_ptr<on_gpu::exchanged_layer<Element>>> layers(
     static_cast<std::size_t>(size.layers));
-  for (int number = 0; number < pp::stages(table.over.extents); ++number) {
+  for (int number = 0; number < table.over.extents.stages(); ++number) {
     int const device = pp::device_of(table, number);
     if (device != only.value_or(device)) {
       made.front().push_back(nullptr);
@@ -315,7 +315,7 @@ gpu_stages make_pieces(model_size const& size,
   work_of_devices<Element> works(size, table, cut.step, slots, how);
   gpu_stages made(1);
   device_memory<float> on_host;
-  for (int number = 0; number < pp::stages(table.over.extents); ++number) {
+  for (int number = 0; number < table.over.extents.stages(); ++number) {
     int const device = pp::device_of(table, number);
     if (device != only.value_or(device)) {
       made.front().push_back(nullptr);
@@ -367,7 +367,7 @@ gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run cons
   }
   auto const group = how.weights.of > 1 ? how.weights.of : weight_shard_count;
   auto const pieces = how.home == weights_home::host ? 1 : group;
-  for (layer_range const& held : cut_layers(size.layers, pp::stages(table.over.extents))) {
+  for (layer_range const& held : cut_layers(size.layers, table.over.extents.stages())) {
     on_gpu::gathered_bytes bytes;
     if (gathers_weights_of(table, static_cast<int>(found.weights.size()))) {
       bytes = how.numbers == operands::bf16

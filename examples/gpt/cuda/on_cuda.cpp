@@ -6,5 +6,5 @@
 #include "../backend.hpp"
 
 int gpt::run_on_cuda(std::vector<std::string_view> const& words) {
-  return train_on_cuda<pp::polling_clock>(words);
+  return train_on_cuda<pp::detail::polling_clock>(words);
 }

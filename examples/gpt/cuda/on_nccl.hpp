@@ -149,7 +149,7 @@ struct place_in_run {
   //! Where the last stage is, in its first replica and shard.
   [[nodiscard]] bool reports(pp::timetable_view table) const {
     return place.shard == 0 && place.replica == 0 &&
-           place.device == pp::device_of(table, pp::stages(table.over.extents) - 1);
+           place.device == pp::device_of(table, table.over.extents.stages() - 1);
   }
   //! A number of every rank, where the run is reported; else none. Collective.
   [[nodiscard]] std::vector<double>
@@ -211,7 +211,7 @@ gradients_of_device(pp::timetable_view table, int device, Read read) {
   std::vector<float> mine;
   std::size_t const copies = table.over.extents.where == pp::placement::bidirectional ? 2 : 1;
   for (std::size_t way = 0; way < copies; ++way) {
-    for (int s = 0; s < pp::stages(table.over.extents); ++s) {
+    for (int s = 0; s < table.over.extents.stages(); ++s) {
       if (pp::device_of(table, s, first_of_way(table.over.extents, way)) == device) {
         std::vector<float> const some = read(way, s);
         mine.insert(mine.end(), some.begin(), some.end());

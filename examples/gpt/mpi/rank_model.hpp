@@ -52,7 +52,7 @@ public:
                    bool early = false)
       : replicas_(replicas), copies_{pipeline, {&line, options.deadline, "the other copies"}},
         places_(make_places(size, table, lengths, seed, device)), homes_(make_homes(table)),
-        reports_loss_(device == pp::device_of(table, pp::stages(table.over.extents) - 1)),
+        reports_loss_(device == pp::device_of(table, table.over.extents.stages() - 1)),
         plans_(plan_maker<host_slots>{{size, Place::totals_bytes}, early},
                table,
                lengths,
@@ -197,7 +197,7 @@ private:
     bool const copies = table.over.extents.where == pp::placement::bidirectional;
     std::vector<std::vector<int>> homes(copies ? 2 : 1);
     for (std::size_t way = 0; way < homes.size(); ++way) {
-      for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+      for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
         homes[way].push_back(pp::device_of(table, stage, first_of_way(table.over.extents, way)));
       }
     }
@@ -215,7 +215,7 @@ private:
     for (auto const& layers : cut_model(size, extents)) {
       int const stage = static_cast<int>(places.size());
       place_of_stage place;
-      for (int route = 0; route < pp::routes(extents); ++route) {
+      for (int route = 0; route < extents.routes(); ++route) {
         auto const way = static_cast<std::size_t>(copies ? route : 0);
         int const microbatch = copies ? first_of_way(extents, way) : route;
         if (place.here || pp::device_of(table, stage, microbatch) != device) {

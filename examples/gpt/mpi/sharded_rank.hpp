@@ -38,7 +38,7 @@ public:
   template <class Sizes, class Make>
   sharded_rank(rank_run& run, pp::timetable_view table, Sizes const& sizes, Make make)
       : plan_(pp::lower(table, sizes)), mean_(run.replicas()) {
-    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+    for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
       homes_.push_back(pp::device_of(table, stage));
       stages_.push_back(homes_.back() == run.place.device ? make(stage) : nullptr);
     }

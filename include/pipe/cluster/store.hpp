@@ -65,7 +65,7 @@ concept run_store =
 //! `if_free`.
 //!
 //! No call blocks beyond its deadline, not even where rank 0 no longer runs.
-template <class Clock = polling_clock>
+template <class Clock = detail::polling_clock>
 class basic_store {
 public:
   //! @brief Connects, and waits until the store has let this rank in.
@@ -73,7 +73,7 @@ public:
   //! process away.
   basic_store(store_address const& address, int rank, std::chrono::nanoseconds deadline)
       : turn_(std::make_unique<std::recursive_mutex>()), rank_(rank) {
-    countdown<Clock> end(deadline);
+    detail::countdown<Clock> end(deadline);
     std::string problem = "nobody answers";
     for (;;) {
       std::vector<std::string> const hosts = detail::hosts_of(address);
@@ -100,7 +100,7 @@ public:
   //! not taken what was written before.
   ~basic_store() {
     line_.write(detail::frame('B', ""));
-    countdown<Clock> end(std::chrono::seconds(1));
+    detail::countdown<Clock> end(std::chrono::seconds(1));
     while (line_.pending() && !end.is_over()) {
       pause(end);
       line_.flush();
@@ -225,7 +225,7 @@ private:
   bool open_line(std::string const& host,
                  store_address const& address,
                  std::chrono::nanoseconds greeting,
-                 countdown<Clock>& end,
+                 detail::countdown<Clock>& end,
                  std::string& problem) {
     auto reached = detail::reach(host, address.port, end, problem);
     if (!reached)
@@ -252,9 +252,9 @@ private:
   }
 
   std::optional<std::string>
-  next_word(countdown<Clock>& end,
+  next_word(detail::countdown<Clock>& end,
             std::chrono::nanoseconds longest = std::chrono::nanoseconds::max()) {
-    for (countdown<Clock> word_end(longest);;) {
+    for (detail::countdown<Clock> word_end(longest);;) {
       if (auto word = line_.read(); word && !word->empty())
         return word;
       if (!line_.open() || end.is_over() || word_end.is_over())
@@ -276,7 +276,7 @@ private:
   }
 
   //! Sleeps until something may have come.
-  void pause(countdown<Clock> const& end) {
+  void pause(detail::countdown<Clock> const& end) {
     if constexpr (std::derived_from<Clock, std::chrono::steady_clock>)
       detail::wait_for_socket(line_.get(), line_.pending(), end.slice());
     else
@@ -288,7 +288,7 @@ private:
   //! `failure_ends`, when the run has failed.
   template <class Condition>
   bool until(std::chrono::nanoseconds longest, bool failure_ends, Condition has_come) {
-    for (countdown<Clock> end(longest);;) {
+    for (detail::countdown<Clock> end(longest);;) {
       bool const failed = failure().has_value();
       if (has_come())
         return true;
@@ -375,11 +375,11 @@ inline void write_store_file(std::string const& path, store_address const& addre
 
 //! @brief The other ranks wait until the file of this job is there.
 //! @throws std::runtime_error past the deadline, and where something else than a file is there.
-template <class Clock = polling_clock>
+template <class Clock = detail::polling_clock>
 [[nodiscard]] store_address read_store_file(std::string const& path,
                                             std::string const& job,
                                             std::chrono::nanoseconds deadline) {
-  for (countdown<Clock> left(deadline);;) {
+  for (detail::countdown<Clock> left(deadline);;) {
     if (std::string const other = detail::what_is_no_file(path); !other.empty())
       throw std::runtime_error("store: " + path + " is " + other +
                                ", not the file of a store; remove it, or name another file");

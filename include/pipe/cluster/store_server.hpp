@@ -52,7 +52,7 @@ public:
   [[nodiscard]] int port() const noexcept { return port_; }
 
 private:
-  using clock = polling_clock;
+  using clock = detail::polling_clock;
   //! Time for a valid hello; without one, a stranger is sent away then.
   static constexpr std::chrono::seconds hello_time{5};
   //! At most so many wait at the door; one more, and the one that has waited longest must go.
@@ -62,8 +62,8 @@ private:
 
   struct guest {
     detail::connection line;
-    countdown<clock> patience{hello_time}; //!< with a stranger
-    int rank = -1;                         //!< -1: a stranger
+    detail::countdown<clock> patience{hello_time}; //!< with a stranger
+    int rank = -1;                                 //!< -1: a stranger
     bool refused = false; //!< was told so; the line stays until the other end has read it
     bool ready = true;    //!< something may have arrived
     [[nodiscard]] bool stranger() const noexcept { return rank < 0; }
@@ -300,7 +300,7 @@ private:
   detail::descriptor bell_;
   std::atomic<bool> closing_ = false;
   bool crowded_ = false;
-  std::optional<countdown<clock>> end_;
+  std::optional<detail::countdown<clock>> end_;
   std::vector<std::unique_ptr<guest>> guests_; // strangers in the order in which they came
   std::map<int, guest*> ranks_;
   std::map<std::string, std::string> values_;

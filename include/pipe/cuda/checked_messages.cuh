@@ -5,6 +5,7 @@
 //! @brief Messages between GPUs whose headers are compared. Header for
 //! pipelining::cuda::message_checks.
 
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/plan/describe.hpp>
@@ -70,11 +71,11 @@ public:
   }
 
   //! Makes the header of a message to send.
-  void seal(int item_index, pipelining::detail::arena const& slots, cudaStream_t on) {
+  void seal(int item_index, rooms::arena const& slots, cudaStream_t on) {
     look_at(kernels_.seal, item_index, slots, on);
   }
   //! Compares a message and its header with the message that this device expects.
-  void compare(int item_index, pipelining::detail::arena const& slots, cudaStream_t on) {
+  void compare(int item_index, rooms::arena const& slots, cudaStream_t on) {
     look_at(kernels_.check, item_index, slots, on);
   }
   //! Where the header of an item's message lies on the device.
@@ -121,10 +122,7 @@ private:
     return reinterpret_cast<message_header*>(verdict(messages_)) + place;
   }
 
-  void look_at(void const* kernel,
-               int item_index,
-               pipelining::detail::arena const& slots,
-               cudaStream_t on) {
+  void look_at(void const* kernel, int item_index, rooms::arena const& slots, cudaStream_t on) {
     item const& step = step_at(item_index);
     buffer const data = slots.message(step);
     bool const sends = step.what == operation::send;
@@ -152,8 +150,8 @@ private:
   }
 
   [[nodiscard]] std::string named(item const& step) const {
-    return (step.about == subject::pass ? "what comes of the " : "the ") +
-           pipelining::detail::describe_subject(step, work_.over);
+    return (step.about == rooms::subject::pass ? "what comes of the " : "the ") +
+           rooms::describe_subject(step, work_.over);
   }
   //! The message of that number between the same two devices, if there is one.
   [[nodiscard]] std::string sent_as(item const& expected, std::uint64_t sequence) const {

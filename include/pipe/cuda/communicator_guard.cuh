@@ -5,6 +5,7 @@
 //! @brief Ends the communicators of a rank whatever the rank itself waits for. Header for
 //! pipelining::cuda::communicator_guard.
 
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/flow/sort_stably.hpp>
 #include <pipe/run/clock.hpp>
@@ -154,7 +155,7 @@ private:
   bool end(wish what, std::chrono::nanoseconds patience) {
     if (!thread_.joinable())
       return shared_->ended; // asked before
-    countdown<Clock> left(patience);
+    rooms::countdown<Clock> left(patience);
     ask(what);
     while (!shared_->ended) {
       if (left.is_over()) {
@@ -169,13 +170,13 @@ private:
 
   static void serve(shared& all) {
     auto seen = disarmed;
-    countdown<Clock> left(all.limit);
+    rooms::countdown<Clock> left(all.limit);
     for (;;) {
       all.idle = true; // before it looks: who arms it later rings
       auto const armed = all.armed.load();
       all.idle = armed == disarmed;
       if (armed != std::exchange(seen, armed) && armed != disarmed)
-        left = countdown<Clock>(all.limit, armed);
+        left = rooms::countdown<Clock>(all.limit, armed);
       wish const wished = all.wished;
       if (wished == wish::leave)
         return;
@@ -194,7 +195,7 @@ private:
 
   //! Waits until the rank is in no call of NCCL; one that has not returned for so long never will.
   static void take_over(shared& all) {
-    countdown<Clock> left(all.patience);
+    rooms::countdown<Clock> left(all.patience);
     for (turn free = turn::nobody; !all.holder.compare_exchange_strong(free, turn::guard);
          free = turn::nobody) {
       if (left.is_over()) {
@@ -210,8 +211,8 @@ private:
     (void)cudaSetDevice(all.gpu);
     // An abort joins the thread that carries out the communicator's calls, which may wait in a
     // launch for kernels of the others.
-    pipelining::detail::sort_stably(
-      all.entries, [](entry const& a, entry const& b) { return a.settled && !b.settled; });
+    rooms::sort_stably(all.entries,
+                       [](entry const& a, entry const& b) { return a.settled && !b.settled; });
     ncclResult_t first = ncclSuccess;
     auto const note = [&first](ncclResult_t code) {
       if (first == ncclSuccess && code != ncclInProgress)

@@ -5,6 +5,7 @@
 //! @brief The NCCL communicators of a plan. Header for pipelining::cuda::communicator and
 //! pipelining::cuda::communicators_of.
 
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/plan.hpp>
@@ -58,7 +59,7 @@ struct communicator_members {
         place->devices.insert(
           std::upper_bound(place->devices.begin(), place->devices.end(), device), device);
   };
-  for (pipelining::detail::device_pair const& pair : pipelining::detail::connect_rounds(work)) {
+  for (rooms::device_pair const& pair : rooms::connect_rounds(work)) {
     if (pair.up)
       add(pair.one, pair.other);
     if (pair.down)

@@ -5,6 +5,7 @@
 //! @brief How a plan lies on one GPU. Header for pipelining::cuda::device_board.
 
 #include <pipe/cuda/device_guards.cuh>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/shared_device.cuh>
@@ -36,7 +37,7 @@ public:
     before_.resize(steps.size());
     behind_.resize(steps.size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      if (steps[i].what != operation::run || steps[i].about != subject::pass)
+      if (steps[i].what != operation::run || steps[i].about != rooms::subject::pass)
         continue;
       before_[i].emplace(cudaEventDefault);
       behind_[i].emplace(cudaEventDefault);
@@ -165,12 +166,12 @@ public:
   //! The arena on the host, pinned; null where nothing waits there.
   [[nodiscard]] std::byte* host_memory() const noexcept { return shared_->host_memory(); }
   //! The slots of the device. @param work, device as the board was made with.
-  [[nodiscard]] pipelining::detail::arena slots(plan_view const& work, int device) const noexcept {
+  [[nodiscard]] rooms::arena slots(plan_view const& work, int device) const noexcept {
     return {work,
             device,
             memory(),
             host_memory(),
-            guards_ ? pipelining::detail::guard_bytes : 0,
+            guards_ ? rooms::guard_bytes : 0,
             decisions_ ? decisions_->rows() : nullptr};
   }
   //! The host's decisions about steps of the optimizer, or null where it makes none.
@@ -305,8 +306,8 @@ private:
   }
 
   [[nodiscard]] std::size_t index_for(item const& step) const noexcept {
-    int const own = stream_of(step);
-    if (pipelining::detail::runs_beside(step))
+    int const own = step.stream();
+    if (rooms::runs_beside(step))
       return static_cast<std::size_t>(own - shared_lanes_);
     return static_cast<std::size_t>(shared_lanes_ > 0 ? std::min(own, 1) : own);
   }

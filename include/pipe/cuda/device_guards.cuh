@@ -5,6 +5,7 @@
 //! @brief The checked mode of a device whose memory is a GPU's. Header for
 //! pipelining::cuda::device_guards.
 
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
@@ -33,19 +34,18 @@ class device_guards {
 public:
   //! Allocates and fills the memory. @pre the device's GPU is current.
   device_guards(plan_view const& work, int device)
-      : slots_{work, device, nullptr, nullptr, pipelining::detail::guard_bytes},
-        memory_(slots_.bytes()), outputs_(outputs_of(work, device)),
+      : slots_{work, device, nullptr, nullptr, rooms::guard_bytes}, memory_(slots_.bytes()),
+        outputs_(outputs_of(work, device)),
         ends_(static_cast<std::int64_t>(outputs_.size()) * end_bytes) {
     slots_.memory = memory_.data();
     if (slots_.bytes() > 0)
       check(cudaMemset(memory_.data(),
-                       std::to_integer<int>(pipelining::detail::guard_byte),
+                       std::to_integer<int>(rooms::guard_byte),
                        static_cast<std::size_t>(slots_.bytes())),
             "cudaMemset");
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    for (int of = 0; of < slot_classes; ++of) {
-      pipelining::detail::slot_layout const& layout =
-        work.layout(device, static_cast<slot_class>(of));
+    for (int of = 0; of < rooms::slot_classes; ++of) {
+      rooms::slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
       used_[static_cast<std::size_t>(of)].assign(static_cast<std::size_t>(layout.count),
                                                  layout.asked);
     }
@@ -57,14 +57,14 @@ public:
   //! Before a pass or a receive is enqueued on the same stream: poisons the slots that it is the
   //! first to write.
   void before(item const& step, cudaStream_t on) {
-    pipelining::detail::visit_opened(
+    rooms::visit_opened(
       slots_.work, slots_.device, step, [&](slot const& which, std::int64_t bytes) {
-        pipelining::detail::slot_layout const& layout = slots_.work.layout(slots_.device, which.of);
+        rooms::slot_layout const& layout = slots_.work.layout(slots_.device, which.of);
         if (!slots_.guards(which.of))
           return;
         std::byte* const start = slots_.memory + slots_.place(which);
-        fill(start, pipelining::detail::poison_byte, bytes, on);
-        fill(start + bytes, pipelining::detail::guard_byte, layout.asked - bytes, on);
+        fill(start, rooms::poison_byte, bytes, on);
+        fill(start + bytes, rooms::guard_byte, layout.asked - bytes, on);
         used(which) = bytes;
       });
   }
@@ -109,14 +109,13 @@ private:
   //! In the order of the program. Poison is in slots with guards only, and a pass that runs again
   //! need not write what has been sent.
   [[nodiscard]] static std::vector<written> outputs_of(plan_view const& work, int device) {
-    pipelining::detail::arena const slots{
-      work, device, nullptr, nullptr, pipelining::detail::guard_bytes};
+    rooms::arena const slots{work, device, nullptr, nullptr, rooms::guard_bytes};
     std::vector<written> all;
     auto const steps = work.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       item const& step = steps[i];
-      if (step.what != operation::run || step.about != subject::pass ||
-          pipelining::detail::is_copy(*work.over.declared, step) ||
+      if (step.what != operation::run || step.about != rooms::subject::pass ||
+          rooms::is_copy(*work.over.declared, step) ||
           (*work.over.declared)[step.work.kind].calls == stage_call::recompute)
         continue;
       auto const add = [&](slot const& into, std::int64_t bytes) {
@@ -124,7 +123,7 @@ private:
           all.push_back({static_cast<int>(i), into, bytes});
       };
       add(step.out, step.out_bytes);
-      for (pipelining::detail::sized_slot const& further : work.further_outputs(step))
+      for (rooms::sized_slot const& further : work.further_outputs(step))
         add(further.used, further.bytes);
     }
     return all;
@@ -140,14 +139,13 @@ private:
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       written const& each = outputs_[i];
       auto const first = found.begin() + static_cast<std::int64_t>(i) * end_bytes;
-      if (std::any_of(first, first + kept(each), [](std::byte value) {
-            return value != pipelining::detail::poison_byte;
-          }))
+      if (std::any_of(
+            first, first + kept(each), [](std::byte value) { return value != rooms::poison_byte; }))
         continue;
       item const& step =
         slots_.work.program_of(slots_.device)[static_cast<std::size_t>(each.item_index)];
-      throw guard_error("the " + pipelining::detail::describe_subject(step, slots_.work.over) +
-                        " on device " + std::to_string(slots_.device) + " has left the last " +
+      throw guard_error("the " + rooms::describe_subject(step, slots_.work.over) + " on device " +
+                        std::to_string(slots_.device) + " has left the last " +
                         std::to_string(kept(each)) + " bytes of its output of " +
                         std::to_string(each.bytes) +
                         " bytes unwritten, all of which the next stage reads");
@@ -162,9 +160,9 @@ private:
     };
     std::vector<region> regions;
     std::int64_t bytes = 0;
-    for (int of = 0; of < slot_classes; ++of) {
+    for (int of = 0; of < rooms::slot_classes; ++of) {
       auto const kind = static_cast<slot_class>(of);
-      pipelining::detail::slot_layout const& layout = slots_.work.layout(slots_.device, kind);
+      rooms::slot_layout const& layout = slots_.work.layout(slots_.device, kind);
       bool const guarded = slots_.guards(kind);
       for (int index = 0; guarded && index < layout.count; ++index) {
         bool const row = kind == slot_class::totals && index + 1 < layout.count;
@@ -197,8 +195,8 @@ private:
     for (region const& each : regions) {
       auto const first = found.begin() + at;
       auto const last = first + (each.to - each.from);
-      auto const changed = std::find_if(
-        first, last, [](std::byte value) { return value != pipelining::detail::guard_byte; });
+      auto const changed =
+        std::find_if(first, last, [](std::byte value) { return value != rooms::guard_byte; });
       if (changed != last)
         throw guard_error(in_words(each.which, each.from + (changed - first)));
       at += each.to - each.from;
@@ -219,28 +217,27 @@ private:
   [[nodiscard]] std::string in_words(slot const& which, std::int64_t byte) const {
     std::string text = "a pass of device " + std::to_string(slots_.device) + " has written " +
                        (byte < 0 ? "in front of" : "beyond") + " slot " +
-                       std::to_string(which.index) + " of class " + word(which.of) +
+                       std::to_string(which.index) + " of class " + rooms::word(which.of) +
                        ", first at byte " + std::to_string(byte) + "; these had it:";
     int named = 0;
     for (item const& step : slots_.work.program_of(slots_.device)) {
       bool has = false;
       if (step.what == operation::run)
-        pipelining::detail::visit_handed(
-          slots_.work, slots_.device, step, [&](slot const& each, std::int64_t) {
-            has = has || each == which;
-          });
+        rooms::visit_handed(slots_.work, slots_.device, step, [&](slot const& each, std::int64_t) {
+          has = has || each == which;
+        });
       if (has && ++named <= 4)
-        text += (named == 1 ? " the " : ", the ") +
-                pipelining::detail::describe_subject(step, slots_.work.over);
+        text += (named == 1 ? " the " : ", the ") + rooms::describe_subject(step, slots_.work.over);
     }
     return text + (named > 4 ? " and " + std::to_string(named - 4) + " more" : "");
   }
 
-  pipelining::detail::arena slots_;
+  rooms::arena slots_;
   device_memory memory_;
   std::vector<written> outputs_;
-  device_memory ends_;                           // of each of these
-  std::vector<std::int64_t> used_[slot_classes]; // bytes of each slot that its last pass may write
+  device_memory ends_; // of each of these
+  std::vector<std::int64_t>
+    used_[rooms::slot_classes]; // bytes of each slot that its last pass may write
 };
 
 } // namespace pipelining::inline v0_3::cuda::detail

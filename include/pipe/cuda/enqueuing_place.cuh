@@ -5,6 +5,7 @@
 //! @brief The place of the thread that enqueues, for a watchdog. Header for
 //! pipelining::cuda::detail::enqueuing_place.
 
+#include <pipe/cuda/error.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
@@ -43,7 +44,7 @@ struct enqueuing_place {
     auto const items = work.program_of(of);
     item_type const& step = items[static_cast<std::size_t>(at)];
     pipeline_view const& over = work.over;
-    return (step.what == operation::run ? "the " + pipelining::detail::describe_subject(step, over)
+    return (step.what == operation::run ? "the " + rooms::describe_subject(step, over)
                                         : "a call to " + describe(step, over)) +
            " (item " + std::to_string(at) + " of " + std::to_string(items.size()) + ")";
   }

@@ -11,6 +11,11 @@
 #include <stdexcept>
 #include <string>
 
+namespace pipelining::inline v0_3::detail {}
+namespace pipelining::inline v0_3::cuda::detail {
+namespace rooms = pipelining::detail; // what is internal to the rooms
+} // namespace pipelining::inline v0_3::cuda::detail
+
 namespace pipelining::inline v0_3::cuda {
 
 //! @brief A call of the CUDA runtime that failed. `what()` names the call, its place in the source

@@ -39,7 +39,7 @@ public:
   graph_launcher(graph_launcher const&) = delete;
   graph_launcher& operator=(graph_launcher const&) = delete;
   ~graph_launcher() {
-    countdown<Clock> none(std::chrono::nanoseconds::zero());
+    rooms::countdown<Clock> none(std::chrono::nanoseconds::zero());
     (void)end(none);
   }
 
@@ -64,7 +64,7 @@ public:
   //! @param left of the time that this may take, with what else looks at it.
   //! @return false when that has not returned by then: it is left behind, and what it uses must
   //! live on.
-  [[nodiscard]] bool end(countdown<Clock>& left) {
+  [[nodiscard]] bool end(rooms::countdown<Clock>& left) {
     if (!thread_.joinable())
       return ended_; // asked before
     while (!idle()) {

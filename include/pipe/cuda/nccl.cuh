@@ -6,6 +6,7 @@
 //! <nccl.h>; link `pipelining::nccl`.
 
 #include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/cluster/failure_origin.hpp>
@@ -73,11 +74,11 @@ namespace detail {
 //! its GPU; where it does, because a pass launches very many kernels, a thread beside it ends the
 //! step soon after the deadline. Graphs are launched by another thread, which is left behind where
 //! a launch does not return. A third one watches steps, where the clock is the machine's, and ends
-//! the process where a pass does not return (hung_status).
+//! the process where a pass does not return (run_error::hung_status).
 //!
 //! @tparam Stages as for thread_runner. Stages of other devices are never called. They enqueue on
 //! the stream of their context only, do not synchronise and allocate nothing on the device.
-template <class Stages, run_store Store = store, class Clock = polling_clock>
+template <class Stages, run_store Store = store, class Clock = detail::rooms::polling_clock>
 class nccl_runner {
 public:
   //! @param work the plan that `step()` runs, the same on all ranks. @param stages, line must
@@ -96,8 +97,8 @@ public:
         std::make_unique<machine>(stages_, line_, rank_, work.over.extents.devices, options_, now_);
       machine_->take(std::move(work), 0, taken_++);
     } catch (std::logic_error const& unfit) {
-      pipelining::detail::tell_standing(
-        line_, options_.name, rank_, {"has not begun", {}, pipelining::detail::failure_cause::own});
+      detail::rooms::tell_standing(
+        line_, options_.name, rank_, {"has not begun", {}, detail::rooms::failure_cause::own});
       line_.abort("rank " + std::to_string(rank_) + " could not begin: " + unfit.what());
       throw;
     } catch (...) {
@@ -127,7 +128,7 @@ public:
   //! @param stage [0, S). @throws run_error after the end of the run.
   [[nodiscard]] bool owns(int stage) {
     refuse_after_end();
-    return pipelining::detail::microbatch_on(machine_->view(0).over, stage, rank_) >= 0;
+    return detail::rooms::microbatch_on(machine_->view(0).over, stage, rank_) >= 0;
   }
 
   //! @brief Takes a further plan, which `step(number)` runs. Collective: all ranks add the same
@@ -144,7 +145,7 @@ public:
   //! @brief As `thread_runner::replace`; collective, as `add` is.
   plan_number replace(plan_number which, plan work) {
     refuse_after_end();
-    pipelining::detail::check_number(which, machine_->plans());
+    detail::rooms::check_number(which, machine_->plans());
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
@@ -171,7 +172,7 @@ public:
   //! @sync returns when this rank's streams have ended the iteration; others may still run.
   void step(plan_number which = {}) {
     refuse_after_end();
-    pipelining::detail::check_number(which, machine_->plans());
+    detail::rooms::check_number(which, machine_->plans());
     machine_->check_turn(static_cast<std::size_t>(which.index));
     try {
       check_thread();
@@ -225,11 +226,11 @@ public:
     } catch (...) {
       end_run("could not close");
     }
-    pipelining::detail::tell_standing(
+    detail::rooms::tell_standing(
       line_,
       options_.name,
       rank_,
-      {"has closed its communicators", {}, pipelining::detail::failure_cause::ended});
+      {"has closed its communicators", {}, detail::rooms::failure_cause::ended});
     machine_.reset();
   }
 
@@ -275,9 +276,9 @@ private:
     detail::check_environment();
   }
   void check_plan(plan const& work) const {
-    pipelining::detail::check_stages(work.view(), stages_, rank_);
+    detail::rooms::check_stages(work.view(), stages_, rank_);
     if (options_.graph)
-      pipelining::detail::refuse_validation(work.view());
+      detail::rooms::refuse_validation(work.view());
   }
 
   //! Compares a plan with that of rank 0; before the first one, the text of the run.
@@ -286,13 +287,13 @@ private:
       now_ = {"compares its plan with that of rank 0", {0}};
     if (taken_ == 0)
       agree_on_text(line_, options_.about, rank_, options_.name, options_.deadline);
-    pipelining::detail::agree_on_plan(line_,
-                                      work.view(),
-                                      rank_,
-                                      (options_.checked ? "checked " : "") + options_.elements,
-                                      options_.name +
-                                        (taken_ == 0 ? "" : "/plan " + std::to_string(taken_)),
-                                      options_.deadline);
+    detail::rooms::agree_on_plan(line_,
+                                 work.view(),
+                                 rank_,
+                                 (options_.checked ? "checked " : "") + options_.elements,
+                                 options_.name +
+                                   (taken_ == 0 ? "" : "/plan " + std::to_string(taken_)),
+                                 options_.deadline);
   }
 
   plan_number put(plan work, std::size_t at) {
@@ -300,8 +301,8 @@ private:
     now_ = {"adds a plan", {}};
     try {
       plan_view const& first = machine_->view(0);
-      pipelining::detail::check_addition(first, work);
-      if (!pipelining::detail::same_stages(first, work))
+      detail::rooms::check_addition(first, work);
+      if (!detail::rooms::same_stages(first, work))
         throw std::invalid_argument("nccl: the plans of a runner keep each stage on the same rank, "
                                     "but this one places them elsewhere; make another runner for "
                                     "it");
@@ -360,7 +361,7 @@ private:
   int rank_;
   nccl_ranks options_;
   int exceptions_; // in flight when the runner was made
-  pipelining::detail::rank_standing now_{"has not begun", {}};
+  detail::rooms::rank_standing now_{"has not begun", {}};
   std::unique_ptr<machine> machine_;
   int steps_ = 0;                // of all plans
   int taken_ = 0;                // plans so far, those among them that are gone

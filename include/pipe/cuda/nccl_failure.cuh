@@ -7,6 +7,7 @@
 
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/run/clock.hpp>
@@ -24,8 +25,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 
 //! Why a rank has stopped.
 struct stop_reason {
-  pipelining::detail::failure_cause cause =
-    pipelining::detail::failure_cause::own; //!< whose failure it was
+  rooms::failure_cause cause = rooms::failure_cause::own; //!< whose failure it was
   std::string text{};  //!< without the rank; of another rank: all that it has reported
   bool thrown = false; //!< by a stage or a library: the exception is to be nested
 };
@@ -41,17 +41,15 @@ template <run_store Store>
     // A wait in the store ends with the reason of another rank, and what comes after that reason is
     // its consequence.
     if (std::optional<std::string> const reason = line.failure())
-      return {pipelining::detail::failure_cause::told, *reason};
-    pipelining::detail::failure_cause cause = pipelining::detail::failure_cause::own;
+      return {rooms::failure_cause::told, *reason};
+    rooms::failure_cause cause = rooms::failure_cause::own;
     if (dynamic_cast<nccl_error const*>(&thrown) != nullptr)
-      cause = pipelining::detail::failure_cause::library;
+      cause = rooms::failure_cause::library;
     if (dynamic_cast<deadline_error const*>(&thrown) != nullptr)
-      cause = pipelining::detail::failure_cause::deadline;
+      cause = rooms::failure_cause::deadline;
     return {cause, thrown.what(), true};
   } catch (...) {
-    return {pipelining::detail::failure_cause::own,
-            "an exception of a type that is no std::exception",
-            true};
+    return {rooms::failure_cause::own, "an exception of a type that is no std::exception", true};
   }
 }
 
@@ -69,12 +67,12 @@ public:
   //! @param what this rank could not do: "failed", "could not connect"; where `why` says nothing,
   //! all that is to be said.
   //! @param where this rank stood.
-  void tell(char const* what, stop_reason const& why, pipelining::detail::rank_standing where) {
+  void tell(char const* what, stop_reason const& why, rooms::rank_standing where) {
     where.cause = why.cause;
     own_line_ = "\n  rank " + std::to_string(rank_) + ' ' + where.text;
-    pipelining::detail::tell_standing(line_, name_, rank_, where);
+    rooms::tell_standing(line_, name_, rank_, where);
     reason_ = why.text;
-    if (why.cause == pipelining::detail::failure_cause::told)
+    if (why.cause == rooms::failure_cause::told)
       return;
     reason_ = "rank " + std::to_string(rank_) + ' ' + what +
               (why.text.empty() ? std::string() : ": " + why.text) + own_line_;
@@ -86,9 +84,8 @@ public:
   //! @param stuck streams or communicators of this rank could not be ended.
   //! @param world_ranks [devices] the numbers of the ranks in the whole run; empty: the same.
   [[nodiscard]] run_error made(bool stuck, std::vector<int> const& world_ranks) const {
-    int const named = pipelining::detail::rank_named_in(reason_);
-    pipelining::detail::failure_origin const origin =
-      pipelining::detail::trace_origin(line_, name_, named, patience_);
+    int const named = rooms::rank_named_in(reason_);
+    rooms::failure_origin const origin = rooms::trace_origin(line_, name_, named, patience_);
     std::string text = "nccl: " + reason_ + describe(origin);
     if (text.find("\n  rank " + std::to_string(rank_) + ' ') == std::string::npos)
       text += own_line_;
@@ -104,7 +101,7 @@ public:
 private:
   //! Of several failures at once the store passes on the first, and all ranks report that one.
   [[nodiscard]] std::string verdict(std::string own) const {
-    for (countdown<Clock> left(patience_); !left.is_over();) {
+    for (rooms::countdown<Clock> left(patience_); !left.is_over();) {
       if (std::optional<std::string> first = line_.failure())
         return std::move(*first);
       Clock::sleep_for(std::chrono::microseconds(200));

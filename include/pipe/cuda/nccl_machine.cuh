@@ -9,6 +9,7 @@
 #include <pipe/cluster/store.hpp>
 #include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/enqueuing_place.cuh>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
@@ -101,7 +102,7 @@ public:
                int rank,
                int devices,
                nccl_ranks const& options,
-               pipelining::detail::rank_standing& now)
+               rooms::rank_standing& now)
       : stages_(stages), line_(line), rank_(rank), devices_(devices), options_(options), now_(now),
         shared_(options.gpu), messages_(rank),
         launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr),
@@ -114,12 +115,12 @@ public:
                            detail::both(options.abort_deadline, options.abort_deadline)),
           place_.pulse,
           [this] {
-            pipelining::detail::answer_in_pass(line_, options_.name, rank_, answered_, [this] {
+            rooms::answer_in_pass(line_, options_.name, rank_, answered_, [this] {
               return place_.in_words(running_->view);
             });
           },
           [this] {
-            return "nccl: " + pipelining::detail::tell_of_hang(
+            return "nccl: " + rooms::tell_of_hang(
                                 line_, options_.name, rank_, place_.in_words(running_->view));
           }) {}
   nccl_machine(nccl_machine const&) = delete;
@@ -204,12 +205,11 @@ public:
     plan const& ran = running_->work;
     pass_times const& own = *running_->board.times();
     std::string text;
-    static_cast<void>(
-      pipelining::detail::trace_of(ran, [&](int device, std::size_t item, bool end) {
-        if (device == rank_)
-          detail::append_number(text, own.seconds(item, end, own));
-        return 0;
-      }));
+    static_cast<void>(rooms::trace_of(ran, [&](int device, std::size_t item, bool end) {
+      if (device == rank_)
+        detail::append_number(text, own.seconds(item, end, own));
+      return 0;
+    }));
     std::string const key = options_.name + "/times of step " + std::to_string(number) + '/';
     line_.set(key + std::to_string(rank_), text);
     std::vector<detail::number_reader> of;
@@ -218,7 +218,7 @@ public:
       of.emplace_back(line_.get(key + std::to_string(other), options_.deadline));
     }
     now_ = {"is between two steps", {}};
-    return pipelining::detail::trace_of(ran, [&](int device, std::size_t, bool) {
+    return rooms::trace_of(ran, [&](int device, std::size_t, bool) {
       return of[static_cast<std::size_t>(device)].next();
     });
   }
@@ -241,11 +241,11 @@ public:
   //! Where this rank stands, for a report.
   //! @param threw an exception has ended its enqueuing, so the item is the one that threw; else it
   //! is the one that the GPU has not ended.
-  [[nodiscard]] pipelining::detail::rank_standing standing(bool threw) {
+  [[nodiscard]] rooms::rank_standing standing(bool threw) {
     bool const in_program = now_.text.empty() && running_ != nullptr;
-    pipelining::detail::rank_standing found = !in_program  ? now_
-                                              : in_launch_ ? running_->standing_in_launch()
-                                                           : running_->standing(threw);
+    rooms::rank_standing found = !in_program  ? now_
+                                 : in_launch_ ? running_->standing_in_launch()
+                                              : running_->standing(threw);
     std::vector<int> const& suspects = messages_.suspects();
     found.waits_for.insert(found.waits_for.end(), suspects.begin(), suspects.end());
     return found;
@@ -257,7 +257,7 @@ public:
   //! with them.
   bool abort() noexcept {
     try {
-      countdown<Clock> left(options_.abort_deadline);
+      rooms::countdown<Clock> left(options_.abort_deadline);
       if (launcher_ && !launcher_->idle())
         messages_.start_abort();
       bool const launched = !launcher_ || launcher_->end(left);
@@ -290,9 +290,9 @@ private:
 
   //! Enqueues an iteration and waits for its end, under the eyes of the watchdog.
   void run_iteration() {
-    typename pipelining::detail::watchdog_for<Clock>::watch const watch(watchdog_);
+    typename rooms::watchdog_for<Clock>::watch const watch(watchdog_);
     if (std::exchange(shared_.moved, false))
-      pipelining::detail::tell_moved(stages_, running_->view, rank_);
+      rooms::tell_moved(stages_, running_->view, rank_);
     launch();
     waiting().wait("the iteration", [&] {
       if (launched() && iteration_end_.happened())
@@ -403,7 +403,7 @@ private:
     };
     auto const steps = run.view.program_of(rank_);
     int const count = run.items();
-    int const behind = pipelining::detail::behind_validation(run.view, rank_);
+    int const behind = rooms::behind_validation(run.view, rank_);
     while (run.position < count) {
       messages_.check_guard();
       item const& next = steps[static_cast<std::size_t>(run.position)];
@@ -413,7 +413,7 @@ private:
         until([&] { return own.knows_enough_for(next); });
       (void)left_->is_over(); // a look in time
       place_.enter(rank_, run.position);
-      run.position = pipelining::detail::execute_item(run.view, steps, run.position, own);
+      run.position = rooms::execute_item(run.view, steps, run.position, own);
       place_.leave();
       run.launched = captured ? 0 : run.position;
       if (validated && run.position == behind && begins_again()) {
@@ -430,9 +430,8 @@ private:
   void receive_early(enqueuing_device& own) {
     auto const steps = running_->view.program_of(rank_);
     for (int at = running_->position; at < running_->items();) {
-      int const end = pipelining::detail::end_of_group(steps, at);
-      if (pipelining::detail::arrives_early(
-            running_->view, rank_, steps[static_cast<std::size_t>(at)]))
+      int const end = rooms::end_of_group(steps, at);
+      if (rooms::arrives_early(running_->view, rank_, steps[static_cast<std::size_t>(at)]))
         own.post(at,
                  steps.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(end - at)));
       at = end;
@@ -449,7 +448,7 @@ private:
       // Ends the capture whatever state it is in, before communicators are aborted. A thread of
       // NCCL may still add a group to it; that waits for nobody.
       try {
-        countdown<Clock> left(options_.abort_deadline);
+        rooms::countdown<Clock> left(options_.abort_deadline);
         while (!messages_.quiet() && !left.is_over())
           Clock::sleep_for(std::chrono::microseconds(20));
       } catch (detail::stop const&) { // the guard ends them
@@ -472,7 +471,7 @@ private:
   int rank_;
   int devices_;
   nccl_ranks const& options_;
-  pipelining::detail::rank_standing& now_;
+  rooms::rank_standing& now_;
   shared_device shared_;
   event iteration_end_;
   transport messages_;
@@ -481,13 +480,13 @@ private:
   std::unique_ptr<nccl_plan> coming_;
   nccl_plan* running_ = nullptr;                    // the plan of the last step
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
-  pipelining::detail::carried_totals carried_;
-  bool in_launch_ = false;               // of a graph, by the launcher
-  std::vector<std::byte> rows_;          // of the totals, for who asks
-  std::optional<countdown<Clock>> left_; // for all waits of a step together
+  rooms::carried_totals carried_;
+  bool in_launch_ = false;                      // of a graph, by the launcher
+  std::vector<std::byte> rows_;                 // of the totals, for who asks
+  std::optional<rooms::countdown<Clock>> left_; // for all waits of a step together
   detail::enqueuing_place place_;
-  bool answered_ = false;                            // for an item that lasts; of the watchdog
-  pipelining::detail::watchdog_for<Clock> watchdog_; // the first to end
+  bool answered_ = false;               // for an item that lasts; of the watchdog
+  rooms::watchdog_for<Clock> watchdog_; // the first to end
 };
 
 } // namespace pipelining::inline v0_3::cuda::detail

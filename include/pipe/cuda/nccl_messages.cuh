@@ -8,6 +8,7 @@
 #include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/communicator_guard.cuh>
 #include <pipe/cuda/communicators.cuh>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_error.cuh>
@@ -42,8 +43,7 @@ struct message_lanes {
 
   //! True for one end of a broadcast of NCCL. Messages with headers go one by one.
   [[nodiscard]] bool spreads(item const& step) const {
-    return checks == nullptr && step.what != operation::run &&
-           pipelining::detail::is_broadcast(work.over, step);
+    return checks == nullptr && step.what != operation::run && rooms::is_broadcast(work.over, step);
   }
   //! The communicator of messages between a device and a peer, in one direction.
   [[nodiscard]] communicator& carrying(int device, bool sends, int peer) const {
@@ -136,8 +136,7 @@ public:
         return arrived.happened();
       });
     };
-    for (pipelining::detail::device_pair const& pair :
-         pipelining::detail::connect_rounds(lanes.work)) {
+    for (rooms::device_pair const& pair : rooms::connect_rounds(lanes.work)) {
       if (pair.one != device_ && pair.other != device_)
         continue;
       bool const lower = pair.one == device_;
@@ -296,10 +295,8 @@ private:
   }
 
   //! The standing of this rank in a call that all members of a communicator make together.
-  [[nodiscard]] pipelining::detail::rank_standing together(char const* what,
-                                                           communicator const& one) const {
-    pipelining::detail::rank_standing doing{what + std::to_string(one.members().key) + " with rank",
-                                            {}};
+  [[nodiscard]] rooms::rank_standing together(char const* what, communicator const& one) const {
+    rooms::rank_standing doing{what + std::to_string(one.members().key) + " with rank", {}};
     for (int const member : one.members().devices)
       if (member != device_) {
         doing.text += (doing.waits_for.empty() ? " " : ", ") + std::to_string(member);

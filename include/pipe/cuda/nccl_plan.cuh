@@ -8,6 +8,7 @@
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/device_board.cuh>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
@@ -87,7 +88,7 @@ struct nccl_plan {
   //! Where this rank stands in its program, for a report.
   //! @param threw an exception has ended its enqueuing, so the item is the one that threw; else it
   //! is the one that the GPU has not ended.
-  [[nodiscard]] pipelining::detail::rank_standing standing(bool threw) {
+  [[nodiscard]] rooms::rank_standing standing(bool threw) {
     bool lost = false;
     try {
       board.look(launched);
@@ -119,8 +120,8 @@ struct nccl_plan {
 
   //! The same while its graph is in its launch: the GPU is not asked, so the rank may be at
   //! any item, and wait for any of its peers.
-  [[nodiscard]] pipelining::detail::rank_standing standing_in_launch() const {
-    pipelining::detail::rank_standing found{
+  [[nodiscard]] rooms::rank_standing standing_in_launch() const {
+    rooms::rank_standing found{
       "is in the launch of its graph, at" + item_in_words(0) + ", or behind it", {}};
     for (item const& step : view.program_of(rank))
       if (step.what != operation::run &&

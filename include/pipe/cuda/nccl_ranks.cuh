@@ -43,8 +43,9 @@ struct nccl_ranks {
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   //! After a failure, and when communicators are closed: the longest that these and the streams of
   //! this rank may take to end. Past it they are left behind. A pass or a hook that has not
-  //! returned after the deadline and twice as long as this ends its process with hung_status, since
-  //! it runs on the caller's own thread; where one rank has no communicator, after the deadline.
+  //! returned after the deadline and twice as long as this ends its process with
+  //! run_error::hung_status, since it runs on the caller's own thread; where one rank has no
+  //! communicator, after the deadline.
   std::chrono::nanoseconds abort_deadline = std::chrono::seconds(10);
   //! Blocks of a kernel of NCCL at most: each holds an SM while it waits. NCCL takes the next power
   //! of two, and NCCL_MAX_CTAS in the environment instead. 0 leaves it to NCCL: up to 64.

@@ -6,6 +6,7 @@
 //! pipelining::cuda::peer_copies.
 
 #include <pipe/cuda/device_board.cuh>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/connection_rounds.hpp>
@@ -34,7 +35,7 @@ public:
   //! @param boards [P], which must outlive this.
   peer_copies(plan_view const& work, std::span<device_board> boards)
       : work_(work), boards_(boards), posted_(boards.size()),
-        meetings_(static_cast<std::size_t>(pipelining::detail::message_indices(work))) {
+        meetings_(static_cast<std::size_t>(rooms::message_indices(work))) {
     for (int device = 0; device < work.over.extents.devices; ++device) {
       device_board& board = boards[static_cast<std::size_t>(device)];
       current_device const scope(
@@ -43,7 +44,7 @@ public:
         if (step.what != operation::run)
           end_of(step).come.emplace();
     }
-    for (pipelining::detail::device_pair const& pair : pipelining::detail::device_pairs(work))
+    for (rooms::device_pair const& pair : rooms::device_pairs(work))
       open_access(boards[static_cast<std::size_t>(pair.one)].gpu(),
                   boards[static_cast<std::size_t>(pair.other)].gpu());
   }
@@ -134,7 +135,7 @@ private:
   }
 
   [[nodiscard]] meeting& at(item const& step) {
-    return meetings_[static_cast<std::size_t>(pipelining::detail::message_index(work_, step))];
+    return meetings_[static_cast<std::size_t>(rooms::message_index(work_, step))];
   }
   [[nodiscard]] end& end_of(item const& step) {
     return step.what == operation::send ? at(step).sender : at(step).receiver;

@@ -6,6 +6,7 @@
 //! pipelining::cuda::item_ranges.
 
 #include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
@@ -32,23 +33,23 @@ namespace pipelining::inline v0_3::cuda::detail {
   std::string const stage = number(" s", step.work.stage);
   std::string name;
   switch (step.about) {
-  case subject::pass:
-    name = pipelining::detail::sign(*over.declared, step.work.kind).c_str() + stage +
+  case rooms::subject::pass:
+    name = rooms::sign(*over.declared, step.work.kind).c_str() + stage +
            number(" m", step.work.microbatch);
     name += over.extents.chunks > 1 ? number(" c", step.work.chunk) : "";
     break;
-  case subject::copied_gradient: name = "copied" + stage; break;
-  case subject::add_copies: name = "add copies" + stage; break;
-  case subject::tied_gradient: name = "tied" + stage; break;
-  case subject::add_tied: name = "add tied" + stage; break;
-  case subject::contribution: name = "totals" + stage; break;
-  case subject::gather:
-  case subject::spread:
+  case rooms::subject::copied_gradient: name = "copied" + stage; break;
+  case rooms::subject::add_copies: name = "add copies" + stage; break;
+  case rooms::subject::tied_gradient: name = "tied" + stage; break;
+  case rooms::subject::add_tied: name = "add tied" + stage; break;
+  case rooms::subject::contribution: name = "totals" + stage; break;
+  case rooms::subject::gather:
+  case rooms::subject::spread:
     name = "totals" + stage + number("-", step.work.stage + step.rows - 1);
     break;
-  case subject::update:
-  case subject::early_update: name = "optimizer" + stage; break;
-  case subject::validation: name = "validation" + stage; break;
+  case rooms::subject::update:
+  case rooms::subject::early_update: name = "optimizer" + stage; break;
+  case rooms::subject::validation: name = "validation" + stage; break;
   }
   if (step.what == operation::run)
     return name;
@@ -58,19 +59,20 @@ namespace pipelining::inline v0_3::cuda::detail {
 
 //! The colour of an item in a profile: the colour of its pass in pictures; grey for hooks after
 //! complete gradients.
-[[nodiscard]] constexpr colour range_colour(plan_view const& work, int device, item const& step) {
-  if (step.about != subject::pass)
+[[nodiscard]] constexpr rooms::colour
+range_colour(plan_view const& work, int device, item const& step) {
+  if (step.about != rooms::subject::pass)
     return {128, 128, 128};
   // A message belongs to the device of the pass that makes it.
   int const home = step.what == operation::receive ? step.peer : device;
   int local = 0;
   int count = 0;
-  for (int stage = 0; stage < stages(work.over.extents); ++stage)
+  for (int stage = 0; stage < work.over.extents.stages(); ++stage)
     if (device_of(work, stage, step.work.microbatch) == home) {
       local += stage < step.work.stage ? 1 : 0;
       ++count;
     }
-  return pipelining::detail::shade(
+  return rooms::shade(
     (*work.over.declared)[step.work.kind], local, count, step.work.chunk, work.over.extents.chunks);
 }
 
@@ -111,8 +113,7 @@ public:
     ranges_.resize(steps.size());
     for (int first = 0; first < static_cast<int>(steps.size());) {
       item const& head = steps[static_cast<std::size_t>(first)];
-      int const end =
-        head.what == operation::run ? first + 1 : pipelining::detail::end_of_group(steps, first);
+      int const end = head.what == operation::run ? first + 1 : rooms::end_of_group(steps, first);
       std::string name;
       for (int i = first; i < end; ++i)
         name += (i > first ? ", " : "") + range_name(steps[static_cast<std::size_t>(i)], work.over);
@@ -134,7 +135,7 @@ private:
     return made;
   }
 
-  [[nodiscard]] nvtxEventAttributes_t attributes(std::string const& name, colour c) const {
+  [[nodiscard]] nvtxEventAttributes_t attributes(std::string const& name, rooms::colour c) const {
     nvtxEventAttributes_t result{};
     result.version = NVTX_VERSION;
     result.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;

@@ -5,6 +5,7 @@
 //! @brief Waiting for other ranks, but not for ever. Header for pipelining::cuda::rank_wait.
 
 #include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cuda/error.cuh>
 #include <pipe/run/clock.hpp>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 //! Thrown inside a runner to end the run on this rank.
 struct stop {
   std::string reason;
-  pipelining::detail::failure_cause cause = pipelining::detail::failure_cause::own;
+  rooms::failure_cause cause = rooms::failure_cause::own;
 };
 
 //! The sum of two limits, of which the first may be the largest duration.
@@ -29,8 +30,7 @@ struct stop {
 
 //! The stop after a wait that has taken too long.
 [[nodiscard]] inline stop too_late(char const* what) {
-  return {std::string(what) + " took longer than the deadline",
-          pipelining::detail::failure_cause::deadline};
+  return {std::string(what) + " took longer than the deadline", rooms::failure_cause::deadline};
 }
 
 //! Waits of a rank for others: their deadline, reasons to end early, and words for a report then.
@@ -38,10 +38,9 @@ template <class Store, class Clock>
 struct rank_wait {
   Store& line;                       //!< where others tell that they have stopped
   std::chrono::nanoseconds deadline; //!< of one wait
-  pipelining::detail::rank_standing&
-    now; //!< what this rank does outside of the items of its program
+  rooms::rank_standing& now;         //!< what this rank does outside of the items of its program
   //! Time left for all waits of a step together; null outside of a step.
-  countdown<Clock>* step = nullptr;
+  rooms::countdown<Clock>* step = nullptr;
 
   //! Polls until `done()`. Sleeps between polls once it has waited for a while.
   //! @throws detail::stop past the deadline or when another rank has failed; what `done` throws.
@@ -49,10 +48,10 @@ struct rank_wait {
   void wait(char const* what, Done done) const {
     if (done())
       return;
-    countdown<Clock> left(deadline);
+    rooms::countdown<Clock> left(deadline);
     for (int polls = 1; !done(); ++polls) {
       if (std::optional<std::string> reason = line.failure())
-        throw detail::stop{std::move(*reason), pipelining::detail::failure_cause::told};
+        throw detail::stop{std::move(*reason), rooms::failure_cause::told};
       auto const looked = Clock::now();
       if (left.is_over(looked) || (step != nullptr && step->is_over(looked)))
         throw detail::too_late(what);

@@ -5,6 +5,7 @@
 //! @brief Totals that the host needs to decide about a step of the optimizer. Header for
 //! pipelining::cuda::step_decisions.
 
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
@@ -39,10 +40,8 @@ public:
 
   //! Before an iteration. @param carried rows that its totals are to hold, or none.
   //! @param on the stream of passes.
-  void begin(pipelining::detail::arena const& slots,
-             std::span<std::byte const> carried,
-             cudaStream_t on) {
-    asked_ = subject::pass;
+  void begin(rooms::arena const& slots, std::span<std::byte const> carried, cudaStream_t on) {
+    asked_ = rooms::subject::pass;
     wrong_ = false;
     if (carried.empty())
       return;
@@ -62,12 +61,12 @@ public:
   //! True for items that need the rows on the host.
   [[nodiscard]] static bool decides(item const& step) noexcept {
     return step.what == operation::run &&
-           (step.about == subject::early_update || step.about == subject::validation);
+           (step.about == rooms::subject::early_update || step.about == rooms::subject::validation);
   }
   //! True when the rows have been asked for.
-  [[nodiscard]] bool asked(subject about) const noexcept { return asked_ == about; }
+  [[nodiscard]] bool asked(rooms::subject about) const noexcept { return asked_ == about; }
   //! Asks for them. @pre the stream waits for what brings the rows to the device.
-  void ask(pipelining::detail::arena const& slots, subject about, cudaStream_t on) {
+  void ask(rooms::arena const& slots, rooms::subject about, cudaStream_t on) {
     asked_ = about;
     totals const all = slots.all_totals();
     check(cudaMemcpyAsync(
@@ -75,7 +74,7 @@ public:
           "cudaMemcpyAsync");
     come_.record(on);
     // Who steps early steps with the rows of the devices so far; the others are to be zeros.
-    for (int stage = 0; about == subject::early_update && stage < all.rows; ++stage)
+    for (int stage = 0; about == rooms::subject::early_update && stage < all.rows; ++stage)
       if (device_of(slots.work, stage) > slots.device)
         check(cudaMemsetAsync(slots.memory + slots.place({slot_class::totals, stage}),
                               0,
@@ -97,7 +96,8 @@ private:
   std::int64_t bytes_; // of all rows
   pinned_memory rows_;
   event come_;
-  subject asked_ = subject::pass; // what the rows were asked for last; a pass asks for none
+  rooms::subject asked_ =
+    rooms::subject::pass; // what the rows were asked for last; a pass asks for none
   bool wrong_ = false;
 };
 

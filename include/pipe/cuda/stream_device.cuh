@@ -37,7 +37,7 @@ struct stream_device {
   Transport& transport; //!< what moves the messages
 
   //! The slots in the memory of the device.
-  [[nodiscard]] pipelining::detail::arena slots() const { return board.slots(work, device); }
+  [[nodiscard]] rooms::arena slots() const { return board.slots(work, device); }
   //! In the checked mode, poisons what an item is the first to write.
   void poison(item const& step) {
     if (board.guards() != nullptr && step.what != operation::send)
@@ -64,10 +64,9 @@ struct stream_device {
   //! Enqueues a pass, a hook or a copy.
   void run(int index, item const& step) {
     open_range const range = board.ranges().open(index);
-    if (pipelining::detail::is_copy(*work.over.declared, step))
+    if (rooms::is_copy(*work.over.declared, step))
       return copy(index, step);
-    cudaStream_t const its =
-      pipelining::detail::runs_beside(step) ? board.stream_for(step) : board.compute();
+    cudaStream_t const its = rooms::runs_beside(step) ? board.stream_for(step) : board.compute();
     poison(step);
     if (board.times() != nullptr)
       board.times()->enter(index, its);
@@ -83,7 +82,7 @@ struct stream_device {
   //! stream, which starts after all items that either half waits for. The stream of passes goes
   //! on after both.
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
-    if (!pipelining::detail::runs_as_one(stages, work, pair))
+    if (!rooms::runs_as_one(stages, work, pair))
       return false;
     open_range const range = board.ranges().open(first);
     open_range const other_range = board.ranges().open(first + 1);
@@ -96,7 +95,7 @@ struct stream_device {
     auto const join = [this, on] { board.start_after(board.beside(), on); };
     board.start_after(on, board.beside());
     try {
-      pipelining::detail::run_composite(stages, slots(), pair, {on, board.beside()}, join);
+      rooms::run_composite(stages, slots(), pair, {on, board.beside()}, join);
     } catch (...) {
       join(); // the end of the iteration waits for all that was enqueued
       throw;
@@ -125,14 +124,14 @@ struct stream_device {
 private:
   //! Lets the stage enqueue a pass or a hook.
   void enqueue(item const& step, cudaStream_t on) {
-    if (!pipelining::detail::run_item(stages, slots(), step, on))
+    if (!rooms::run_item(stages, slots(), step, on))
       board.decisions()->find_wrong();
   }
 
   //! Copies a slot between the device and the host.
   void copy(int index, item const& step) {
     cudaStream_t const on = board.stream_for(step);
-    pipelining::detail::arena const memory = slots();
+    rooms::arena const memory = slots();
     buffer const to = memory.at(step.out, step.out_bytes);
     if (board.times() != nullptr)
       board.times()->enter(index, on);

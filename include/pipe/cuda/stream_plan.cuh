@@ -6,6 +6,7 @@
 //! pipelining::cuda::stream_plan.
 
 #include <pipe/cuda/device_board.cuh>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/peer_copies.cuh>
 #include <pipe/cuda/shared_device.cuh>
@@ -48,7 +49,7 @@ struct stream_plan {
   stream_plan(plan lowered,
               std::span<std::unique_ptr<shared_device> const> devices,
               board_options const& chosen)
-      : work(std::move(lowered)), view(work.view()), order(pipelining::detail::drained_order(view)),
+      : work(std::move(lowered)), view(work.view()), order(rooms::drained_order(view)),
         position(devices.size()), ends(devices.size()) {
     boards.reserve(devices.size());
     for (std::size_t device = 0; device < devices.size(); ++device) {
@@ -93,15 +94,13 @@ struct stream_plan {
   void leave_out(int device) {
     auto const d = static_cast<std::size_t>(device);
     step_decisions const* const its = boards[d].decisions();
-    if (its == nullptr || !its->wrong() ||
-        position[d] < pipelining::detail::behind_validation(view, device))
+    if (its == nullptr || !its->wrong() || position[d] < rooms::behind_validation(view, device))
       return;
-    ends[d] = pipelining::detail::behind_validation(view, device);
+    ends[d] = rooms::behind_validation(view, device);
     auto const items = view.program_of(device);
     while (static_cast<std::size_t>(position[d]) < items.size() &&
-           !pipelining::detail::arrives_early(
-             view, device, items[static_cast<std::size_t>(position[d])]))
-      position[d] = pipelining::detail::end_of_group(items, position[d]);
+           !rooms::arrives_early(view, device, items[static_cast<std::size_t>(position[d])]))
+      position[d] = rooms::end_of_group(items, position[d]);
   }
   //! True when a validation has found the step of the iteration before wrong.
   [[nodiscard]] bool begins_again() {

@@ -5,6 +5,7 @@
 //! @brief Plans on the CUDA devices of one process. Header for pipelining::cuda::stream_runner.
 
 #include <pipe/cuda/enqueuing_place.cuh>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/shared_device.cuh>
@@ -70,8 +71,8 @@ struct streams {
   //! end of the process ends: choose it so that as many items launch fewer kernels. 0: any number.
   int run_ahead = 64;
   //! The longest that one iteration may take. A pass or a hook has as long on the host: one that
-  //! has not returned by then ends the process with hung_status, since it runs on the caller's own
-  //! thread. Time in which the process was suspended does not count (countdown).
+  //! has not returned by then ends the process with run_error::hung_status, since it runs on the
+  //! caller's own thread. Time in which the process was suspended does not count (countdown).
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
 
@@ -97,8 +98,9 @@ struct streams {
 //! an error of CUDA the runner is of no more use; what a device still works on is then never freed,
 //! since freeing would wait for it.
 //!
-//! A thread beside the caller's watches steps, where the clock is the machine's (hung_status).
-template <class Stages, class Clock = polling_clock>
+//! A thread beside the caller's watches steps, where the clock is the machine's
+//! (run_error::hung_status).
+template <class Stages, class Clock = detail::rooms::polling_clock>
 class stream_runner {
 public:
   //! @param work the plan that `step()` runs. @param stages must outlive the runner.
@@ -143,7 +145,7 @@ public:
 
   //! @brief As `thread_runner::replace`.
   plan_number replace(plan_number which, plan work) {
-    pipelining::detail::check_number(which, machine_->plans.size());
+    detail::rooms::check_number(which, machine_->plans.size());
     return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
@@ -195,7 +197,7 @@ public:
   [[nodiscard]] pipelining::totals totals() {
     if (now_ == nullptr || stuck_)
       return {};
-    bool const at_end = pipelining::detail::steps_early(now_->view.validation);
+    bool const at_end = detail::rooms::steps_early(now_->view.validation);
     int const device = at_end ? now_->view.over.extents.devices - 1 : 0;
     detail::device_board const& board = now_->boards[static_cast<std::size_t>(device)];
     current_device const scope(board.gpu());
@@ -211,7 +213,7 @@ public:
   [[nodiscard]] dynamic_timetable trace() {
     if (!options_.timed || now_ == nullptr || now_->steps == 0)
       throw std::logic_error("cuda: there is no trace; set streams::timed and run a step");
-    return pipelining::detail::trace_of(now_->work, [&](int device, std::size_t item, bool end) {
+    return detail::rooms::trace_of(now_->work, [&](int device, std::size_t item, bool end) {
       detail::device_board& board = now_->boards[static_cast<std::size_t>(device)];
       detail::device_board& first = now_->boards.front();
       detail::pass_times const& clock = *(board.gpu() == first.gpu() ? first : board).times();
@@ -235,12 +237,12 @@ private:
     std::vector<std::unique_ptr<detail::stream_plan>> plans;
   };
 
-  using watch = typename pipelining::detail::watchdog_for<Clock>::watch;
+  using watch = typename detail::rooms::watchdog_for<Clock>::watch;
 
   void begin(plan_number which) {
     check_turn(which);
     now_ = machine_->plans[static_cast<std::size_t>(which.index)].get();
-    left_ = countdown<Clock>(options_.deadline);
+    left_ = detail::rooms::countdown<Clock>(options_.deadline);
     end_recorded_ = false;
   }
 
@@ -276,7 +278,7 @@ private:
     int number = 0;
     for (auto const& each : machine_->devices) {
       if (std::exchange(each->moved, false))
-        pipelining::detail::tell_moved(stages_, now_->view, number);
+        detail::rooms::tell_moved(stages_, now_->view, number);
       ++number;
     }
     if (options_.graph && now_->steps >= options_.warm_up) {
@@ -299,20 +301,20 @@ private:
   }
 
   void check_turn(plan_number which) const {
-    pipelining::detail::check_number(which, machine_->plans.size());
+    detail::rooms::check_number(which, machine_->plans.size());
     carried_.check(machine_->plans[static_cast<std::size_t>(which.index)]->view);
   }
   void check_plan(plan const& work) const {
-    pipelining::detail::check_stages(work.view(), stages_);
+    detail::rooms::check_stages(work.view(), stages_);
     if (options_.graph)
-      pipelining::detail::refuse_validation(work.view());
+      detail::rooms::refuse_validation(work.view());
   }
 
   plan_number put(plan work, std::size_t at) {
     refuse_after_failure();
     plan_view const& first = machine_->plans.front()->view;
-    pipelining::detail::check_addition(first, work);
-    for (int stage = 0; stage < stages(first.over.extents); ++stage)
+    detail::rooms::check_addition(first, work);
+    for (int stage = 0; stage < first.over.extents.stages(); ++stage)
       if (gpu_of(first, stage) != gpu_of(work.view(), stage))
         throw std::invalid_argument("cuda: the plans of a runner keep each stage on the same GPU, "
                                     "but this one places stage " +
@@ -377,8 +379,8 @@ private:
       enqueuing_device own = on_streams(device);
       (void)left_.is_over(); // a look in time
       place_.enter(device, work.position[d]);
-      work.position[d] = pipelining::detail::execute_item(
-        work.view, work.view.program_of(device), work.position[d], own);
+      work.position[d] =
+        detail::rooms::execute_item(work.view, work.view.program_of(device), work.position[d], own);
       place_.leave();
     } catch (error const&) {
       stuck_ = true;
@@ -414,7 +416,7 @@ private:
       at[static_cast<std::size_t>(device)] = work.position[static_cast<std::size_t>(device)];
     };
     while (!ended())
-      wait_until([&] { return pipelining::detail::take_turns(work.view, at, knows, go_on); });
+      wait_until([&] { return detail::rooms::take_turns(work.view, at, knows, go_on); });
   }
 
   [[nodiscard]] enqueuing_device on_streams(int device) {
@@ -541,15 +543,16 @@ private:
   streams options_;
   std::unique_ptr<machinery> machine_;
   std::unique_ptr<detail::graph_launcher<Clock>> launcher_; // none where there are no graphs
-  pipelining::detail::carried_totals carried_;
+  detail::rooms::carried_totals carried_;
   detail::stream_plan* now_ = nullptr; // the plan of the last step
   std::vector<std::byte> rows_;        // of the totals, for who asks
   // For all waits of the iteration together.
-  countdown<Clock> left_{std::chrono::nanoseconds::zero(), typename Clock::time_point()};
+  detail::rooms::countdown<Clock> left_{std::chrono::nanoseconds::zero(),
+                                        typename Clock::time_point()};
   bool end_recorded_ = false; // behind all of the iteration
   bool stuck_ = false;
   detail::enqueuing_place place_;
-  pipelining::detail::watchdog_for<Clock> watchdog_; // the first to end
+  detail::rooms::watchdog_for<Clock> watchdog_; // the first to end
 };
 
 } // namespace pipelining::inline v0_3::cuda

@@ -5,6 +5,7 @@
 //! @brief Waiting for a GPU with a deadline. Header for pipelining::cuda::poll_until.
 
 #include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
 #include <pipe/run/clock.hpp>
 
 #include <chrono>
@@ -20,7 +21,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 //! @param between is called between two questions.
 //! @return false when it is too late.
 template <class Clock, class Done, class Between>
-[[nodiscard]] bool poll_until(countdown<Clock>& left, Done&& done, Between between) {
+[[nodiscard]] bool poll_until(rooms::countdown<Clock>& left, Done&& done, Between between) {
   for (int polls = 0; !done(); ++polls) {
     between();
     if (left.is_over())

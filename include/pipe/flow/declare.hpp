@@ -40,14 +40,14 @@ struct data_users {
     flow_set readers = 0;
     flow_set freers = 0;
   };
-  users of[most_data]{};
+  users of[flow::most_data]{};
   int count;
 
   constexpr explicit data_users(flow const& declared) : count(declared.data_count) {
     for (int kind = 0; kind < declared.kind_count; ++kind)
       for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
         effect const& one = declared.kinds[kind].effects[i];
-        if (one.stage != of_stage::own || declared.data[one.of].instance == per::microbatch)
+        if (one.stage != of_stage::own || declared.data[one.of].instance == datum::per::microbatch)
           continue;
         users& known = of[one.of];
         known.makers |= one.what == does::makes ? only(kind) : 0;
@@ -105,7 +105,7 @@ public:
 
 private:
   constexpr void number_engines() {
-    for (int on = 1; on < engine_count; ++on)
+    for (int on = 1; on < flow::engine_count; ++on)
       for (kind_of_pass const& kind : flow_.kinds)
         if (kind.exists() && static_cast<int>(kind.on) == on && flow_.engine_row[on] < 0)
           flow_.engine_row[on] = flow_.engines++;
@@ -159,7 +159,7 @@ private:
       int const pool = flow_.data[of].pool;
       if (flow_.reader_step[of] != 0 || !lies_in_slots(flow_.data[of]) || both_ways[pool])
         continue;
-      bool const follows = is_worked_in(of) && flow_.data[of].instance != per::microbatch;
+      bool const follows = is_worked_in(of) && flow_.data[of].instance != datum::per::microbatch;
       flow_.reader_step[of] = static_cast<std::int8_t>(follows ? pool_step[pool] : 0);
       require(pool_step[pool] == 0 || flow_.freed[of],
               flow_.data[of],
@@ -236,9 +236,11 @@ private:
     for (int i = 0; i < declared; ++i)
       for (int user = 0; user < flow_.kind_count; ++user) {
         int const of = kind.effects[i].of;
-        if (kind.effects[i].what != does::frees || flow_.data[of].instance == per::microbatch ||
+        if (kind.effects[i].what != does::frees ||
+            flow_.data[of].instance == datum::per::microbatch ||
             !is_late_user(flow_, user, freer, of, reads_[freer].reached, made_[user]) ||
-            (reads_[user].reached & made_[freer]) != 0 || kind.effect_count == most_effects)
+            (reads_[user].reached & made_[freer]) != 0 ||
+            kind.effect_count == kind_of_pass::most_effects)
           continue;
         int made = 0;
         while (made < flow_.data_count && !(flow_.data[made].wanted && holds(makers_[made], user) &&
@@ -334,7 +336,7 @@ private:
     for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
       effect const& one = flow_.kinds[kind].effects[i];
       if (one.what == does::adds_to)
-        result.chunk_step = one.order == chunk_order::ascending ? -1 : 1;
+        result.chunk_step = one.order == effect::chunk_order::ascending ? -1 : 1;
       if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of]) {
         require(products < 3,
                 flow_.kinds[kind],
@@ -345,7 +347,7 @@ private:
   }
 
   constexpr void check_ends(flow_rules const& rules) const {
-    flow_set reached[most_kinds]{};
+    flow_set reached[flow::most_kinds]{};
     for (int kind = 0; kind < flow_.kind_count; ++kind)
       reached[kind] = reads_[kind].reached;
     rules.check_ends(reached, made_);
@@ -383,9 +385,9 @@ private:
   }
 
   flow& flow_;
-  kind_reads reads_[most_kinds]{};
-  flow_set made_[most_kinds]{};
-  flow_set makers_[most_data]{}; // by datum
+  kind_reads reads_[flow::most_kinds]{};
+  flow_set made_[flow::most_kinds]{};
+  flow_set makers_[flow::most_data]{}; // by datum
 };
 
 //! The flow of kinds, with data.
@@ -393,7 +395,8 @@ private:
   if (result.kind_count == 0)
     throw std::invalid_argument("flow: there is no kind of pass; declare one");
   for (datum const& one : data) {
-    require(result.data_count < most_data, one, "is one too many; a flow has at most 64 data");
+    require(
+      result.data_count < flow::most_data, one, "is one too many; a flow has at most 64 data");
     result.data[result.data_count++] = one;
   }
   flow_resolution(result).run();
@@ -416,12 +419,12 @@ private:
                                      std::span<detail::numbered_kind const> kinds) {
   flow result;
   for (detail::numbered_kind const& one : kinds) {
-    detail::require(index_of(one.number) < most_kinds && !result[one.number].exists(),
+    detail::require(detail::index_of(one.number) < flow::most_kinds && !result[one.number].exists(),
                     one.kind,
                     "has a number of 64 or more, or that of another kind; use another pass_kind");
     detail::require(one.kind.exists(), one.kind, "has no word; give it one");
-    result.kinds[index_of(one.number)] = one.kind;
-    result.kind_count = std::max(result.kind_count, index_of(one.number) + 1);
+    result.kinds[detail::index_of(one.number)] = one.kind;
+    result.kind_count = std::max(result.kind_count, detail::index_of(one.number) + 1);
   }
   return detail::declared_with(result, data);
 }
@@ -438,7 +441,7 @@ private:
   flow result;
   for (kind_of_pass const& one : kinds) {
     detail::require(
-      result.kind_count < most_kinds, one, "is one too many; a flow has at most 64 kinds");
+      result.kind_count < flow::most_kinds, one, "is one too many; a flow has at most 64 kinds");
     detail::require(one.exists(), one, "has no word; give it one");
     result.kinds[result.kind_count++] = one;
   }

@@ -2,43 +2,40 @@
 #pragma once
 
 //! @file
-//! @brief Who reads what a pass makes, and what a pass waits for. Header for pipelining::readers,
-//! pipelining::receiver and pipelining::dependencies.
+//! @brief Who reads what a pass makes, and what a pass waits for. Header for
+//! pipelining::detail::dependencies.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief How many stages read what a pass makes for other stages: in training, none reads the last
+//! How many stages read what a pass makes for other stages: in training, none reads the last
 //! stage's forward, the first stage's gradient and weight gradients. A stage that reads two data
 //! counts twice.
 [[nodiscard]] constexpr int readers(pipeline_view const& over, pass const& maker) noexcept {
-  kind_links const& links = links_of(over, maker);
+  kind_links const& links = over.links_of(maker);
   int count = 0;
   for (int const product : links.products)
     if (product != kind_links::none)
-      count += detail::neighbours(
-        over, maker, detail::to_readers(over.edges, over.declared->reader_step[product]));
+      count += neighbours(over, maker, to_readers(over.edges, over.declared->reader_step[product]));
   return count;
 }
 
-//! @brief A stage that reads what a pass makes.
+//! A stage that reads what a pass makes.
 struct product_reader {
   int product = kind_links::none; //!< the datum; none where there are not so many readers
   int stage = kind_links::none;   //!< that reads it
   int number = 0;                 //!< among the readers of this datum
 };
-
-namespace detail {
 //! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
 [[nodiscard]] constexpr product_reader
 reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexcept {
   bool const across = names_chunks(over);
-  int const stage_count = stages(over.extents);
-  for (int const product : links_of(over, maker).products) {
+  int const stage_count = over.extents.stages();
+  for (int const product : over.links_of(maker).products) {
     if (product == kind_links::none)
       break;
     int const step = to_readers(over.edges, over.declared->reader_step[product]);
@@ -53,28 +50,24 @@ reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexce
   }
   return {};
 }
-} // namespace detail
-
-//! @brief One of them, those of the first datum first.
+//! One of them, those of the first datum first.
 [[nodiscard]] constexpr product_reader
 reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   if (over.edges != nullptr)
-    return detail::reader_in_graph(over, maker, number);
-  int const product = links_of(over, maker).products[0];
+    return reader_in_graph(over, maker, number);
+  int const product = over.links_of(maker).products[0];
   if (number != 0 || product == kind_links::none)
     return {};
   int const reader = maker.stage + over.declared->reader_step[product];
-  return reader >= 0 && reader < stages(over.extents) ? product_reader{product, reader, 0}
-                                                      : product_reader{};
+  return reader >= 0 && reader < over.extents.stages() ? product_reader{product, reader, 0}
+                                                       : product_reader{};
 }
-
-namespace detail {
 
 //! True where another reader before the `number`-th gets the same on the same device.
 [[nodiscard]] constexpr bool
 is_sent_before(pipeline_view const& over, pass const& maker, int number, int to) noexcept {
   product_reader const reader = reader_of(over, maker, number);
-  if (over.declared->data[reader.product].instance == per::reader)
+  if (over.declared->data[reader.product].instance == datum::per::reader)
     return false;
   for (int before = number - reader.number; before < number; ++before)
     if (device_of(over, reader_of(over, maker, before).stage, maker.microbatch) == to)
@@ -82,9 +75,7 @@ is_sent_before(pipeline_view const& over, pass const& maker, int number, int to)
   return false;
 }
 
-} // namespace detail
-
-//! @brief The device that the message for a reader of `maker` goes to, or `kind_links::none` where
+//! The device that the message for a reader of `maker` goes to, or `kind_links::none` where
 //! there is no such reader, or it has what it reads already: on its device it is made, or another
 //! reader there gets the same.
 [[nodiscard]] constexpr int
@@ -93,13 +84,10 @@ receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept 
   if (reader == kind_links::none)
     return kind_links::none;
   int const to = device_of(over, reader, maker.microbatch);
-  return to == device_of(over, maker) ||
-             (number > 0 && detail::is_sent_before(over, maker, number, to))
+  return to == device_of(over, maker) || (number > 0 && is_sent_before(over, maker, number, to))
            ? kind_links::none
            : to;
 }
-
-namespace detail {
 
 //! True where nothing leaves the device of `maker`.
 [[nodiscard]] constexpr bool stays_on_device(pipeline_view const& over,
@@ -129,15 +117,15 @@ class dependency_list {
 public:
   //! @pre contains(over, what); the tables of the pipeline outlive this. @complexity O(1)
   constexpr dependency_list(pipeline_view const& over, pass const& what) noexcept
-      : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)),
-        stage_count_(stages(over.extents)),
-        way_(route_of(over.extents, what.microbatch) * over.declared->rows) {
+      : over_(over), what_(what), links_(over.links_of(what)), unit_(over.unit_of(what)),
+        stage_count_(over.extents.stages()),
+        way_(over.extents.route_of(what.microbatch) * over.declared->rows) {
     inputs_ = links_.input == kind_links::none ? 0 : neighbours(over, what, links_.input_step);
     while (own_ < kind_links::most_own && links_.own[own_] != kind_links::none)
       ++own_;
     int const chunk = what.chunk + links_.chunk_step;
     count = inputs_ + own_;
-    if (links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch))
+    if (links_.chunk_step != 0 && chunk >= 0 && chunk < over.chunks_of(what.microbatch))
       ++count;
   }
   //! One of them. @pre 0 <= number < count
@@ -155,7 +143,7 @@ public:
   //! The `pass_index` of one of them. @pre 0 <= number < count
   [[nodiscard]] constexpr int index(int number) const noexcept {
     dependency const found = (*this)[number];
-    return (found.line - way_ * stage_count_) * units(over_) + found.unit;
+    return (found.line - way_ * stage_count_) * over_.units() + found.unit;
   }
   //! The stage of one of them. @pre 0 <= number < count
   [[nodiscard]] constexpr int stage(int number) const noexcept { return (*this)[number].stage; }
@@ -177,12 +165,10 @@ private:
   int own_ = 0;
 };
 
-} // namespace detail
-
-//! @brief The passes that `what` waits for. @pre contains(over, what) @complexity O(1)
-[[nodiscard]] constexpr detail::dependency_list dependencies(pipeline_view const& over,
-                                                             pass const& what) noexcept {
+//! The passes that `what` waits for. @pre contains(over, what) @complexity O(1)
+[[nodiscard]] constexpr dependency_list dependencies(pipeline_view const& over,
+                                                     pass const& what) noexcept {
   return {over, what};
 }
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -175,7 +175,7 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
                                                  std::span<stage_group const> groups = {},
                                                  std::span<int const> frozen = {},
                                                  int chunks = 1) {
-  stage_side sides[beside - takers + 1]; // by step
+  stage_side sides[group_step - takers + 1]; // by step
   for (auto& side : sides)
     side.resize(static_cast<std::size_t>(stage_count));
   auto& [beside_all, after_all, none, before_all, takers_all] = sides;

@@ -25,10 +25,6 @@ enum class engine : std::uint8_t { compute, copy_out, copy_in, network };
 //! gradients.
 enum class residence : std::uint8_t { device, host, nowhere };
 
-//! @brief How many instances a datum has: one for a unit of a stage, for a microbatch of a stage,
-//! or for each stage that reads it (the gradient of an input is for the stage that made it).
-enum class per : std::uint8_t { unit, microbatch, reader };
-
 //! @brief The ways in which a pass uses a datum.
 enum class does : std::uint8_t {
   makes,   //!< brings the instance of its own unit to life
@@ -42,9 +38,6 @@ enum class does : std::uint8_t {
 //! @brief Whose datum an effect is about: that of the pass's own stage, of the stages that it gets
 //! its input from, of those that read its output, or of all stages of its group.
 enum class of_stage : std::uint8_t { own, before, after, group };
-
-//! @brief In which order the chunks of a microbatch add to a datum.
-enum class chunk_order : std::uint8_t { ascending, descending };
 
 //! @brief A short text kept by value, so that a flow is a value.
 struct flow_word {
@@ -82,6 +75,10 @@ struct flow_word {
 //! Its bytes lie in a pool of slots of one size. Several data may share a pool: their slots are
 //! taken from the same ones. What comes from another device lies in the pool `arrives_in`.
 struct datum {
+  //! How many instances a datum has: one for a unit of a stage, for a microbatch of a stage,
+  //! or for each stage that reads it (the gradient of an input is for the stage that made it).
+  enum class per : std::uint8_t { unit, microbatch, reader };
+
   flow_word word;                      //!< what sentences call it
   std::uint8_t pool = 0;               //!< where it lies
   std::uint8_t arrives_in = 0;         //!< where it lies when it came from another device
@@ -95,6 +92,9 @@ struct datum {
 
 //! @brief One thing that a kind of pass does.
 struct effect {
+  //! In which order the chunks of a microbatch add to a datum.
+  enum class chunk_order : std::uint8_t { ascending, descending };
+
   does what = does::reads;                    //!< what is done
   std::uint8_t of = 0;                        //!< number of the datum
   of_stage stage = of_stage::own;             //!< to the datum of which stage
@@ -132,11 +132,11 @@ enum class role : std::uint8_t {
   communicate //!< exchanges something with other devices
 };
 
-inline constexpr int most_effects = 10; //!< Effects of one kind of pass.
-
 //! @brief A kind of pass: its letter in files and pictures, its word in sentences, the engine it
 //! occupies, and what it does.
 struct kind_of_pass {
+  static constexpr int most_effects = 10; //!< of one kind
+
   char letter = '\0';                     //!< what files and pictures call it; 0: its word
   flow_word word;                         //!< what sentences call it; none: no such kind
   engine on = engine::compute;            //!< the engine that it occupies
@@ -148,21 +148,23 @@ struct kind_of_pass {
 
   //! Whether the flow has such a kind.
   [[nodiscard]] constexpr bool exists() const noexcept { return word.text[0] != '\0'; }
+  //! The same kind with another role.
+  [[nodiscard]] constexpr kind_of_pass with_role(role other) const noexcept {
+    kind_of_pass result = *this;
+    result.is = other;
+    return result;
+  }
   friend constexpr bool operator==(kind_of_pass const&, kind_of_pass const&) = default;
 };
 
-inline constexpr int most_kinds = 64;  //!< Kinds of passes of a flow.
-inline constexpr int most_data = 64;   //!< Data of a flow.
-inline constexpr int engine_count = 4; //!< Engines of a device.
-//! A kind that no flow has.
-inline constexpr pass_kind no_kind{most_kinds};
+namespace detail {
 
-//! @brief The number of a kind in the arrays of a flow.
+//! The number of a kind in the arrays of a flow.
 [[nodiscard]] constexpr int index_of(pass_kind kind) noexcept {
   return static_cast<int>(kind);
 }
 
-//! @brief The lines that a pass waits for and makes. A line is a row of a flow on a stage: data
+//! The lines that a pass waits for and makes. A line is a row of a flow on a stage: data
 //! that the same pass makes share a row, so that the maker of the row is enough to know.
 struct kind_links {
   using number = std::int8_t;        //!< of a row or a datum; a flow has many links
@@ -171,7 +173,7 @@ struct kind_links {
 
   number made[3] = {none, none, none}; //!< rows that a pass of this kind makes, the first names it
   number input = none;                 //!< row that it reads of another stage
-  number input_step = 0; //!< -1: of the stages before, +1: of those after; or `beside`
+  number input_step = 0; //!< -1: of the stages before, +1: of those after; or `group_step`
   number own[4] = {none, none, none, none}; //!< rows that it reads of its own stage and unit
   number chunk_step = 0; //!< -1, +1: it follows its row of the chunk before, after
   number products[3] = {none, none, none}; //!< the data that it makes for other stages
@@ -179,15 +181,22 @@ struct kind_links {
   friend constexpr bool operator==(kind_links const&, kind_links const&) = default;
 };
 
+} // namespace detail
+
 //! @brief Data, and kinds of passes with their effects on data: a training loop, or anything else
 //! that flows through stages. Waits, messages and lives of memory follow from it.
 //!
 //! A value: make one with `declare`. Kinds and data are known by their numbers.
 //! @source own derivation, see docs/explanation/flow.md
 struct flow {
+  static constexpr int most_kinds = 64;           //!< kinds of passes
+  static constexpr int most_data = 64;            //!< data
+  static constexpr int engine_count = 4;          //!< engines of a device
+  static constexpr pass_kind no_kind{most_kinds}; //!< a kind that no flow has
+
   datum data[most_data]{};          //!< by number
   int data_count = 0;               //!< how many there are
-  kind_of_pass kinds[most_kinds]{}; //!< by index_of
+  kind_of_pass kinds[most_kinds]{}; //!< by number
   int kind_count = 0;               //!< one more than the last number
 
   // What follows from data and kinds, worked out once by `declare`.
@@ -196,10 +205,10 @@ struct flow {
   std::uint64_t makers[most_data]{};    //!< by row: the kinds that make it, one bit each
   bool wanted[most_data]{};             //!< by row: must be made for every unit
   std::int8_t reader_step[most_data]{}; //!< by datum: -1, +1 where the stage before, after reads
-                                        //!< it, `beside` where those of the group do
+                                        //!< it, `group_step` where those of the group do
   bool freed[most_data]{};              //!< by datum: a kind frees it
-  kind_links links[most_kinds][2]{};    //!< [kind][1 where a stage comes after, else 0]
-  slot_place places[most_kinds][most_effects]{}; //!< [kind][effect]
+  detail::kind_links links[most_kinds][2]{}; //!< [kind][1 where a stage comes after, else 0]
+  detail::slot_place places[most_kinds][kind_of_pass::most_effects]{}; //!< [kind][effect]
   int engine_row[engine_count] = {
     0, -1, -1, -1};             //!< which row of a device an engine is, -1 for none
   int engines = 1;              //!< rows of passes of a device
@@ -213,7 +222,69 @@ struct flow {
 
   //! The definition of a kind of pass.
   [[nodiscard]] constexpr kind_of_pass const& operator[](pass_kind kind) const noexcept {
-    return kinds[index_of(kind)];
+    return kinds[detail::index_of(kind)];
+  }
+  //! Whether the flow has a kind.
+  [[nodiscard]] constexpr bool has(pass_kind kind) const noexcept {
+    return detail::index_of(kind) < most_kinds && (*this)[kind].exists();
+  }
+  //! @brief The kind with a word: `constexpr auto experts = declared.kind_named("experts");`
+  //! @throws std::invalid_argument (in the compiler: no constant) where the flow has no such kind.
+  [[nodiscard]] constexpr pass_kind kind_named(flow_word const& called) const {
+    for (int kind = 0; kind < kind_count; ++kind)
+      if (kinds[kind].exists() && kinds[kind].word == called)
+        return static_cast<pass_kind>(kind);
+    throw std::invalid_argument(std::string("flow: there is no kind '") + called.c_str() + "'");
+  }
+  //! @brief The kind that stages outside groups have for a role; of several the first. It takes
+  //! time.
+  //! @return `no_kind` where there is none
+  [[nodiscard]] constexpr pass_kind kind_with(role is, engine on = engine::compute) const noexcept;
+  //! @brief The letter of a kind in texts: its own, or that of its role; '?' for one that the flow
+  //! does not have.
+  [[nodiscard]] constexpr char letter(pass_kind kind) const noexcept {
+    constexpr char of_roles[] = {'F', 'B', 'I', 'W', 'R', 'C', 'M', 'N'};
+    if (!has(kind))
+      return '?';
+    return (*this)[kind].letter != '\0' ? (*this)[kind].letter
+                                        : of_roles[static_cast<int>((*this)[kind].is)];
+  }
+  //! @brief The word of a kind in sentences; "unknown" for one that the flow does not have.
+  [[nodiscard]] constexpr char const* word(pass_kind kind) const noexcept {
+    return has(kind) ? (*this)[kind].word.c_str() : "unknown";
+  }
+  //! @brief The member of a context that hands a pass the slot of one of its effects.
+  //!
+  //! The first datum of each pool of what stays has a member of its own. All others stand in
+  //! `inputs` or, where the pass brings them to life, in `outputs`, in the order of the effects;
+  //! what is not there on a stage takes no place. A copy has one of each.
+  //! @pre 0 <= number < effects of the kind @complexity O(1).
+  [[nodiscard]] constexpr detail::slot_place place_of(pass_kind kind, int number) const noexcept {
+    return places[detail::index_of(kind)][number];
+  }
+  //! @brief True for the kinds that add to the weight gradients of their stage, which lie nowhere
+  //! that the library knows of.
+  [[nodiscard]] constexpr bool adds_gradients(pass_kind kind) const noexcept {
+    kind_of_pass const& of = (*this)[kind];
+    for (int i = 0; i < of.effect_count; ++i)
+      if (of.effects[i].what == does::makes && data[of.effects[i].of].lives == residence::nowhere &&
+          data[of.effects[i].of].wanted)
+        return true;
+    return false;
+  }
+  //! @brief True where forward and backward passes make the same, so that a stage has one of them:
+  //! a chain of stages that go forward and, after them, others that go back.
+  [[nodiscard]] constexpr bool stages_go_one_way() const noexcept {
+    pass_kind const forward = kind_with(role::forward);
+    pass_kind const backward = kind_with(role::backward);
+    if (forward == no_kind || backward == no_kind)
+      return false;
+    std::uint64_t const both = std::uint64_t{1} << detail::index_of(forward) |
+                               std::uint64_t{1} << detail::index_of(backward);
+    for (int row = 0; row < rows; ++row)
+      if (wanted[row] && (makers[row] & both) == both)
+        return true;
+    return false;
   }
   friend constexpr bool operator==(flow const&, flow const&) = default;
 };
@@ -224,12 +295,12 @@ namespace detail {
 [[nodiscard]] constexpr int step_to(of_stage whose) noexcept {
   return whose == of_stage::before  ? -1
          : whose == of_stage::after ? 1
-         : whose == of_stage::group ? beside
+         : whose == of_stage::group ? group_step
                                     : 0;
 }
 //! The step back: from the stage that makes a datum to those that read it.
 [[nodiscard]] constexpr int step_back(of_stage whose) noexcept {
-  return whose == of_stage::group ? beside : -step_to(whose);
+  return whose == of_stage::group ? group_step : -step_to(whose);
 }
 
 //! Whether an effect brings a datum to life, on the first chunk at least.
@@ -255,21 +326,6 @@ namespace detail {
   return of.calls == stage_call::copy && of.on != engine::compute;
 }
 
-} // namespace detail
-
-//! @brief The member of a context that hands a pass the slot of one of its effects.
-//!
-//! The first datum of each pool of what stays has a member of its own. All others stand in `inputs`
-//! or, where the pass brings them to life, in `outputs`, in the order of the effects; what is not
-//! there on a stage takes no place. A copy has one of each.
-//! @pre 0 <= number < effects of the kind @complexity O(1).
-[[nodiscard]] constexpr slot_place
-place_of(flow const& declared, pass_kind kind, int number) noexcept {
-  return declared.places[index_of(kind)][number];
-}
-
-namespace detail {
-
 //! The role of a kind that says nothing else: what its call and its engine suggest.
 [[nodiscard]] constexpr role usual_role(engine on, stage_call calls) noexcept {
   switch (calls) {
@@ -290,16 +346,6 @@ namespace detail {
                                  : role::copy;
 }
 
-} // namespace detail
-
-//! @brief The same kind with a role of its own.
-[[nodiscard]] constexpr kind_of_pass with_role(kind_of_pass kind, role is) noexcept {
-  kind.is = is;
-  return kind;
-}
-
-namespace detail {
-
 //! The class of the slot that a kind of pass has as its activation.
 [[nodiscard]] constexpr slot_class activation_class(flow const& declared, pass_kind kind) noexcept {
   kind_of_pass const& of = declared[kind];
@@ -309,42 +355,13 @@ namespace detail {
   return slot_class::activation;
 }
 
-} // namespace detail
-
-//! @brief The letter of a kind in texts: its own, or that of its role; '?' for one that the flow
-//! does not have.
-[[nodiscard]] constexpr char letter(flow const& declared, pass_kind kind) noexcept {
-  constexpr char of_roles[] = {'F', 'B', 'I', 'W', 'R', 'C', 'M', 'N'};
-  if (index_of(kind) >= most_kinds || !declared[kind].exists())
-    return '?';
-  return declared[kind].letter != '\0' ? declared[kind].letter
-                                       : of_roles[static_cast<int>(declared[kind].is)];
-}
-
-//! @brief The kind with a word: `constexpr auto experts = kind_named(declared, "experts");`
-//! @throws std::invalid_argument (in the compiler: no constant) where the flow has no such kind.
-[[nodiscard]] constexpr pass_kind kind_named(flow const& declared, flow_word const& word) {
-  for (int kind = 0; kind < declared.kind_count; ++kind)
-    if (declared.kinds[kind].exists() && declared.kinds[kind].word == word)
-      return static_cast<pass_kind>(kind);
-  throw std::invalid_argument(std::string("flow: there is no kind '") + word.c_str() + "'");
-}
-
-//! @brief The word of a kind in sentences; "unknown" for one that the flow does not have.
-[[nodiscard]] constexpr char const* word(flow const& declared, pass_kind kind) noexcept {
-  return index_of(kind) < most_kinds && declared[kind].exists() ? declared[kind].word.c_str()
-                                                                : "unknown";
-}
-
-namespace detail {
-
 //! The name of a kind in files: its letter, or its word where it has none; "?" for a kind that the
 //! flow does not have.
 [[nodiscard]] constexpr flow_word sign(flow const& declared, pass_kind kind) noexcept {
-  if (index_of(kind) < most_kinds && declared[kind].exists() && declared[kind].letter == '\0')
+  if (declared.has(kind) && declared[kind].letter == '\0')
     return declared[kind].word;
   flow_word result;
-  result.text[0] = letter(declared, kind);
+  result.text[0] = declared.letter(kind);
   return result;
 }
 
@@ -363,16 +380,12 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief The kind that stages outside groups have for a role; of several the first. It takes time.
-//! @return a kind that no flow has, where there is none
-[[nodiscard]] constexpr pass_kind
-kind_with(flow const& declared, role is, engine on = engine::compute) noexcept {
-  for (int kind = 0; kind < declared.kind_count; ++kind)
-    if (kind_of_pass const& one = declared.kinds[kind]; one.exists() && one.is == is &&
-                                                        one.on == on && !one.in_groups &&
-                                                        !detail::stands_between(one))
+constexpr pass_kind flow::kind_with(role is, engine on) const noexcept {
+  for (int kind = 0; kind < kind_count; ++kind)
+    if (kind_of_pass const& one = kinds[kind]; one.exists() && one.is == is && one.on == on &&
+                                               !one.in_groups && !detail::stands_between(one))
       return static_cast<pass_kind>(kind);
-  return no_kind;
+  return flow::no_kind;
 }
 
 namespace detail {
@@ -380,9 +393,9 @@ namespace detail {
 //! The kinds of the passes of a unit on a stage whose backward pass is split: forward, input and
 //! weights.
 [[nodiscard]] constexpr std::array<pass_kind, 3> split_kinds(flow const& declared) noexcept {
-  return {kind_with(declared, role::forward),
-          kind_with(declared, role::input),
-          kind_with(declared, role::weights)};
+  return {declared.kind_with(role::forward),
+          declared.kind_with(role::input),
+          declared.kind_with(role::weights)};
 }
 
 //! The first kind of groups that reads stages on this side, or `no_kind`.
@@ -391,7 +404,7 @@ namespace detail {
     for (int i = 0; i < declared.kinds[kind].effect_count; ++i)
       if (declared.kinds[kind].in_groups && declared.kinds[kind].effects[i].stage == read)
         return static_cast<pass_kind>(kind);
-  return no_kind;
+  return flow::no_kind;
 }
 
 //! True for a forward pass that frees its own activation: another kind brings it back.
@@ -405,43 +418,13 @@ namespace detail {
   return frees && of.is == role::forward;
 }
 
-} // namespace detail
-
-//! @brief True for the kinds that add to the weight gradients of their stage, which lie nowhere
-//! that the library knows of.
-[[nodiscard]] constexpr bool adds_gradients(flow const& declared, pass_kind kind) noexcept {
-  kind_of_pass const& of = declared[kind];
-  for (int i = 0; i < of.effect_count; ++i)
-    if (of.effects[i].what == does::makes &&
-        declared.data[of.effects[i].of].lives == residence::nowhere &&
-        declared.data[of.effects[i].of].wanted)
-      return true;
-  return false;
-}
-
-namespace detail {
-
 //! True for the kinds of which the last on a stage completes its weight gradients: those
 //! that add to them, and those that scatter what has been added up.
 [[nodiscard]] constexpr bool completes_gradients(flow const& declared, pass_kind kind) noexcept {
-  return declared[kind].calls == stage_call::scatter_gradients || adds_gradients(declared, kind);
+  return declared[kind].calls == stage_call::scatter_gradients || declared.adds_gradients(kind);
 }
 
 } // namespace detail
-
-//! @brief True where forward and backward passes make the same, so that a stage has one of them: a
-//! chain of stages that go forward and, after them, others that go back.
-[[nodiscard]] constexpr bool stages_go_one_way(flow const& declared) noexcept {
-  pass_kind const forward = kind_with(declared, role::forward);
-  pass_kind const backward = kind_with(declared, role::backward);
-  if (forward == no_kind || backward == no_kind)
-    return false;
-  auto const both = std::uint64_t{1} << index_of(forward) | std::uint64_t{1} << index_of(backward);
-  for (int row = 0; row < declared.rows; ++row)
-    if (declared.wanted[row] && (declared.makers[row] & both) == both)
-      return true;
-  return false;
-}
 
 //! @brief A kind with its effects: `declare_kind('F', "forward", engine::compute, {...})`.
 //! @throws std::invalid_argument for more than 10 effects.
@@ -451,7 +434,7 @@ namespace detail {
                                                   stage_call calls,
                                                   std::initializer_list<effect> effects) {
   kind_of_pass result{letter, word, on, calls, detail::usual_role(on, calls)};
-  if (effects.size() > most_effects)
+  if (effects.size() > kind_of_pass::most_effects)
     throw std::invalid_argument("flow: a kind has at most 10 effects; split it into two kinds");
   for (effect const& one : effects)
     result.effects[result.effect_count++] = one;

@@ -65,7 +65,7 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
 
 //! True for a datum that each unit of each stage may have: no other stage reads it.
 [[nodiscard]] constexpr bool is_on_all_stages(flow const& declared, int of) noexcept {
-  return declared.data[of].instance == per::unit && !is_read_elsewhere(declared, of);
+  return declared.data[of].instance == datum::per::unit && !is_read_elsewhere(declared, of);
 }
 
 //! True for a kind that uses a datum of its own stage, without freeing it, and does not run before
@@ -114,7 +114,7 @@ public:
       if (is_read_elsewhere(flow_, of))
         check_sent(of, makers[of]);
       else
-        require(flow_.data[of].instance != per::reader,
+        require(flow_.data[of].instance != datum::per::reader,
                 flow_.data[of],
                 "is there for each reader, but no other stage reads it; make it one per unit");
     for (int kind = 0; kind < flow_.kind_count; ++kind)
@@ -143,20 +143,20 @@ public:
 private:
   static constexpr void check_datum(datum const& of) {
     require(ends(of.word), of, "has a word without an end; a word has at most 27 letters");
-    require(of.lives <= residence::nowhere && of.instance <= per::reader,
+    require(of.lives <= residence::nowhere && of.instance <= datum::per::reader,
             of,
             "has a residence or a `per` that is none; use the enumerators");
     require(is_pool(of.pool) && is_pool(of.arrives_in),
             of,
             "names a pool that flows do not have; pools are the numbers of slot_class, without "
             "tied_gradient, copied_gradient and totals");
-    require(of.instance != per::microbatch ||
+    require(of.instance != datum::per::microbatch ||
               (of.lives == residence::device &&
                member_of(static_cast<slot_class>(of.pool)) != slot_place::none),
             of,
             "is there once per microbatch, which only slots that stay can be: let it lie on the "
             "device in the pool activation, weight_input, sequence, sequence_gradient or logits");
-    require(!of.only_chunked || of.instance == per::microbatch,
+    require(!of.only_chunked || of.instance == datum::per::microbatch,
             of,
             "is there only where sequences are cut, but not once per microbatch; make it "
             "per::microbatch, or leave only_chunked out");
@@ -177,11 +177,11 @@ private:
 
   constexpr void check_kind(kind_of_pass const& kind) const {
     require(ends(kind.word), kind, "has a word without an end; a word has at most 27 letters");
-    require(static_cast<int>(kind.on) < engine_count && kind.calls <= stage_call::perform &&
+    require(static_cast<int>(kind.on) < flow::engine_count && kind.calls <= stage_call::perform &&
               kind.is <= role::communicate,
             kind,
             "has an engine, a call or a role that is none; use the enumerators");
-    require(kind.effect_count >= 0 && kind.effect_count <= most_effects,
+    require(kind.effect_count >= 0 && kind.effect_count <= kind_of_pass::most_effects,
             kind,
             "has more than 10 effects; split it into two kinds");
     for (int i = 0; i < kind.effect_count; ++i) {
@@ -191,7 +191,7 @@ private:
               "has an effect on a datum that does not exist; data are numbered from 0 on in the "
               "order in which they are declared");
       require(one.what <= does::follows && one.stage <= of_stage::group &&
-                one.order <= chunk_order::descending,
+                one.order <= effect::chunk_order::descending,
               kind,
               "has an effect with a number that is none; use the enumerators");
       check_effect(kind, one);
@@ -221,11 +221,11 @@ private:
             of,
             "a pass follows whoever made a datum of its own unit that each stage has; declare one "
             "that lies nowhere, and follow it");
-    require(one.what != does::makes || of.instance != per::microbatch,
+    require(one.what != does::makes || of.instance != datum::per::microbatch,
             kind,
             of,
             "the chunks of a microbatch add to a datum of the microbatch; write adds_to for makes");
-    require(one.what != does::adds_to || of.instance == per::microbatch,
+    require(one.what != does::adds_to || of.instance == datum::per::microbatch,
             kind,
             of,
             "only a datum that is there once per microbatch is added to; write makes, or make the "
@@ -253,7 +253,7 @@ private:
   //! Checks a datum that other stages read: messages carry it whole, from the maker of its row.
   constexpr void check_sent(int of, flow_set makers) const {
     datum const& sent = flow_.data[of];
-    require(sent.lives == residence::device && sent.instance != per::microbatch,
+    require(sent.lives == residence::device && sent.instance != datum::per::microbatch,
             sent,
             "is read by other stages, so it lies on the device, once per unit or reader");
     for (int other = 0; other < flow_.data_count; ++other) {
@@ -261,7 +261,7 @@ private:
       require(beside_it.lives != residence::host || beside_it.pool != sent.arrives_in,
               sent,
               "arrives in a pool of the host; let it arrive in one of the device");
-      require(sent.instance != per::reader || other == of || beside_it.pool != sent.pool ||
+      require(sent.instance != datum::per::reader || other == of || beside_it.pool != sent.pool ||
                 !is_read_elsewhere(flow_, other),
               sent,
               "is there for each reader, in a pool with another datum that other stages read; give "
@@ -300,7 +300,7 @@ private:
               kind,
               flow_.data[one.of],
               "a pass makes one datum for other stages; let a second kind make the other one");
-      slot_place const place = place_of(flow_, number, i);
+      slot_place const place = flow_.place_of(number, i);
       require(kind.calls != stage_call::copy || is_copy(kind) || place == slot_place::none ||
                 !brings(one),
               kind,
@@ -334,7 +334,7 @@ private:
       made += one.what == does::makes ? 1 : 0;
       freed += one.what == does::frees ? 1 : 0;
       require(
-        (one.what == does::makes || one.what == does::frees) && of.instance == per::unit &&
+        (one.what == does::makes || one.what == does::frees) && of.instance == datum::per::unit &&
           (one.what == does::makes || !is_made_by(kind, one.of)),
         kind,
         of,
@@ -377,13 +377,13 @@ private:
     for (int i = 0; i < kind.effect_count; ++i)
       adds = adds || kind.effects[i].what == does::adds_to;
     require(
-      adds || freed.instance != per::microbatch,
+      adds || freed.instance != datum::per::microbatch,
       kind,
       freed,
       "the last chunk frees what a microbatch has once, but the chunks of this kind follow no "
       "order; let it add to a datum, too");
     bool const frees = user != freer && has(user, does::frees, of);
-    require(!frees || freed.instance != per::microbatch || (made & made_by_user) != 0,
+    require(!frees || freed.instance != datum::per::microbatch || (made & made_by_user) != 0,
             kind,
             freed,
             "another kind frees it for the same microbatch; let one of them read it");

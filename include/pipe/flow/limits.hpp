@@ -7,9 +7,7 @@
 //!
 //! All sums and products of such numbers are finite, so no table and no file has an infinite one.
 
-namespace pipelining::inline v0_3 {
-
-namespace detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The numbers from `least` to `most`, and 0 where `words` says so.
 struct number_range {
@@ -30,16 +28,13 @@ inline constexpr number_range byte_time_range{1e-24, 1, true, "0 or between 1e-2
 //! Layers, widths and other whole numbers of a model.
 inline constexpr number_range model_range{1, 16777216, true, "a whole number from 0 to 2^24"};
 
-} // namespace detail
+//! Times of passes and messages, in any one unit.
+inline constexpr number_range time_range{1e-12, 1e12, true, "0 or between 1e-12 and 1e12"};
+//! Bytes of messages and buffers.
+inline constexpr number_range byte_range{1, 1099511627776.0, true, "0 or between 1 and 2^40"};
+//! Rates and memory of a GPU, in the units of pipelining::gpu.
+inline constexpr number_range gpu_range{1e-6, 1e9, false, "between 1e-6 and 1e9"};
+//! Shares of a GPU's peak rate.
+inline constexpr number_range share_range{1e-6, 1, false, "between 1e-6 and 1"};
 
-//! @brief Times of passes and messages, in any one unit.
-inline constexpr detail::number_range time_range{1e-12, 1e12, true, "0 or between 1e-12 and 1e12"};
-//! @brief Bytes of messages and buffers.
-inline constexpr detail::number_range byte_range{
-  1, 1099511627776.0, true, "0 or between 1 and 2^40"};
-//! @brief Rates and memory of a GPU, in the units of pipelining::gpu.
-inline constexpr detail::number_range gpu_range{1e-6, 1e9, false, "between 1e-6 and 1e9"};
-//! @brief Shares of a GPU's peak rate.
-inline constexpr detail::number_range share_range{1e-6, 1, false, "between 1e-6 and 1"};
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

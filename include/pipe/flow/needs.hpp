@@ -16,7 +16,8 @@ namespace pipelining::inline v0_3::detail {
 class needed_data {
 public:
   constexpr explicit needed_data(pipeline_view const& over)
-      : flow_(*over.declared), stages_(stages(over.extents)), held_(most_data * stages_, 0) {}
+      : flow_(*over.declared), stages_(over.extents.stages()), held_(flow::most_data * stages_, 0) {
+  }
 
   //! The next pass. @return whether all that it needs is there
   constexpr bool enter(pass const& what) noexcept {

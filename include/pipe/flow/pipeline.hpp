@@ -17,6 +17,8 @@
 
 namespace pipelining::inline v0_3 {
 
+struct pipeline;
+
 //! @brief A pipeline as functions look at it. Owns nothing: a `pipeline` does, or a constant of the
 //! compiler. Cheap to copy.
 struct pipeline_view {
@@ -28,6 +30,52 @@ struct pipeline_view {
   int const* first_units = nullptr;
   //! For stages that are no chain: the table of their edges.
   int const* edges = nullptr;
+
+  //! The same with tables of its own.
+  [[nodiscard]] pipeline copy() const;
+  //! Units that flow through the pipeline: chunks of microbatches.
+  [[nodiscard]] constexpr int units() const noexcept { return first_unit(extents.microbatches); }
+  //! The first unit of a microbatch; of number M, the number of units.
+  [[nodiscard]] constexpr int first_unit(int microbatch) const noexcept {
+    return first_units == nullptr ? microbatch * extents.chunks : first_units[microbatch];
+  }
+  //! The chunks of a microbatch.
+  [[nodiscard]] constexpr int chunks_of(int microbatch) const noexcept {
+    return first_units == nullptr ? extents.chunks
+                                  : first_units[microbatch + 1] - first_units[microbatch];
+  }
+  //! The number of the unit of a pass.
+  [[nodiscard]] constexpr int unit_of(pass const& what) const noexcept {
+    return first_unit(what.microbatch) + what.chunk;
+  }
+  //! True for a stage of a group, such as a shard of a vocabulary.
+  [[nodiscard]] constexpr bool in_group(int stage) const noexcept {
+    return edges != nullptr &&
+           detail::neighbours(edges, extents.stages(), stage, detail::group_step) > 0;
+  }
+  //! True when kind, stage, microbatch and chunk of a pass exist, and its kind runs on such stages.
+  [[nodiscard]] constexpr bool contains(pass const& what) const noexcept {
+    return declared->has(what.kind) && what.stage < extents.stages() &&
+           what.microbatch < extents.microbatches && what.chunk < chunks_of(what.microbatch) &&
+           (*declared)[what.kind].in_groups == in_group(what.stage);
+  }
+  //! Lines: rows of the flow, by stages, by routes.
+  [[nodiscard]] constexpr int lines() const noexcept {
+    return declared->rows * extents.stages() * extents.routes();
+  }
+  //! The links of a pass: lines that it waits for and makes.
+  [[nodiscard]] constexpr detail::kind_links const& links_of(pass const& what) const noexcept;
+  //! The number of values of `pass_index`.
+  [[nodiscard]] constexpr int pass_indices() const noexcept {
+    return declared->rows * extents.stages() * units();
+  }
+  //! Rows of passes of all devices: one per device for each engine of the flow, engine after
+  //! engine.
+  [[nodiscard]] constexpr int row_count() const noexcept {
+    return extents.devices * declared->engines;
+  }
+  //! The row that a pass stands in.
+  [[nodiscard]] constexpr int row_of(pass const& what) const noexcept;
 };
 
 namespace detail {
@@ -37,15 +85,15 @@ namespace detail {
   return declared;
 }
 
-//! How many stages are before (step -1), after (step +1) or `beside` a stage.
+//! How many stages are before (step -1), after (step +1) or `group_step` a stage.
 [[nodiscard]] constexpr int neighbours(pipeline_view const& over, int stage, int step) noexcept {
-  return neighbours(over.edges, stages(over.extents), stage, step);
+  return neighbours(over.edges, over.extents.stages(), stage, step);
 }
 
 //! One of them. @pre 0 <= number < neighbours(over, stage, step)
 [[nodiscard]] constexpr stage_neighbour
 neighbour(pipeline_view const& over, int stage, int step, int number) noexcept {
-  return neighbour(over.edges, stages(over.extents), stage, step, number);
+  return neighbour(over.edges, over.extents.stages(), stage, step, number);
 }
 
 //! Whether stages read other chunks than their own.
@@ -80,16 +128,14 @@ struct pipeline {
   operator pipeline_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };
 
-//! @brief The pipeline of a view, with tables of its own.
-[[nodiscard]] inline pipeline copy_of(pipeline_view const& over) {
-  pipeline result{.extents = over.extents, .declared = *over.declared};
-  if (over.holders != nullptr)
-    result.holders.assign(over.holders, over.holders + stages(over.extents) * routes(over.extents));
-  if (over.first_units != nullptr)
-    result.first_units.assign(over.first_units, over.first_units + over.extents.microbatches + 1);
-  if (over.edges != nullptr)
-    result.edges.assign(over.edges,
-                        over.edges + detail::table_size(over.edges, stages(over.extents)));
+inline pipeline pipeline_view::copy() const {
+  pipeline result{.extents = extents, .declared = *declared};
+  if (holders != nullptr)
+    result.holders.assign(holders, holders + extents.stages() * extents.routes());
+  if (first_units != nullptr)
+    result.first_units.assign(first_units, first_units + extents.microbatches + 1);
+  if (edges != nullptr)
+    result.edges.assign(edges, edges + detail::table_size(edges, extents.stages()));
   return result;
 }
 
@@ -98,7 +144,7 @@ struct pipeline {
 device_of(pipeline_view const& over, int stage, int microbatch = 0) noexcept {
   if (over.holders == nullptr)
     return device_of(over.extents, stage, microbatch);
-  return over.holders[route_of(over.extents, microbatch) * stages(over.extents) + stage];
+  return over.holders[over.extents.route_of(microbatch) * over.extents.stages() + stage];
 }
 
 //! @brief The device that runs `what`.
@@ -113,7 +159,7 @@ namespace detail {
 [[nodiscard]] constexpr int
 microbatch_on(pipeline_view const& over, int stage, int device) noexcept {
   shape const& extents = over.extents;
-  for (int route = 0; route < routes(extents) && route < extents.microbatches; ++route) {
+  for (int route = 0; route < extents.routes() && route < extents.microbatches; ++route) {
     bool const at_end = route > 0 && extents.where == placement::bidirectional;
     int const microbatch = at_end ? extents.microbatches - 1 : route;
     if (device_of(over, stage, microbatch) == device)
@@ -126,7 +172,7 @@ microbatch_on(pipeline_view const& over, int stage, int device) noexcept {
 //! each takes other microbatches, such as this one, and adds up their gradients.
 template <class Visit>
 constexpr void for_each_copy(pipeline_view const& over, int stage, Visit visit) {
-  if (routes(over.extents) == 1)
+  if (over.extents.routes() == 1)
     return visit(device_of(over, stage), 0);
   for (int device = 0; device < over.extents.devices; ++device)
     if (int const microbatch = microbatch_on(over, stage, device); microbatch >= 0)
@@ -147,49 +193,26 @@ copies_below(pipeline_view const& over, int stage, int device) noexcept {
 }
 //! @brief The most copies that a stage can have.
 [[nodiscard]] constexpr int most_copies(shape const& extents) noexcept {
-  return routes(extents) < extents.devices ? routes(extents) : extents.devices;
+  return extents.routes() < extents.devices ? extents.routes() : extents.devices;
 }
-
-} // namespace detail
-
-//! @brief Units that flow through the pipeline: chunks of microbatches.
-[[nodiscard]] constexpr int units(pipeline_view const& over) noexcept {
-  return over.first_units == nullptr ? over.extents.microbatches * over.extents.chunks
-                                     : over.first_units[over.extents.microbatches];
-}
-
-//! @brief The first unit of a microbatch; that of M is the number of units.
-[[nodiscard]] constexpr int first_unit(pipeline_view const& over, int microbatch) noexcept {
-  return over.first_units == nullptr ? microbatch * over.extents.chunks
-                                     : over.first_units[microbatch];
-}
-
-//! @brief The chunks of a microbatch.
-[[nodiscard]] constexpr int chunks_of(pipeline_view const& over, int microbatch) noexcept {
-  return over.first_units == nullptr
-           ? over.extents.chunks
-           : over.first_units[microbatch + 1] - over.first_units[microbatch];
-}
-
-namespace detail {
 
 //! `neighbours` and `neighbour` where edges lead to other chunks. By themselves, so that what other
 //! pipelines do stays small enough to be inlined.
 [[nodiscard, gnu::noinline]] constexpr int
 neighbours_across(pipeline_view const& over, pass const& of, int step) noexcept {
   return neighbours(
-    over.edges, stages(over.extents), {of.stage, of.chunk, chunks_of(over, of.microbatch)}, step);
+    over.edges, over.extents.stages(), {of.stage, of.chunk, over.chunks_of(of.microbatch)}, step);
 }
 [[nodiscard, gnu::noinline]] constexpr stage_neighbour
 neighbour_across(pipeline_view const& over, pass const& of, int step, int number) noexcept {
   return unit_neighbour(over.edges,
-                        stages(over.extents),
-                        {of.stage, of.chunk, chunks_of(over, of.microbatch)},
+                        over.extents.stages(),
+                        {of.stage, of.chunk, over.chunks_of(of.microbatch)},
                         step,
                         number);
 }
 
-//! How many units of other stages are before (step -1), after (step +1) or `beside` a pass.
+//! How many units of other stages are before (step -1), after (step +1) or `group_step` a pass.
 [[nodiscard]] constexpr int
 neighbours(pipeline_view const& over, pass const& of, int step) noexcept {
   return names_chunks(over) ? neighbours_across(over, of, step) : neighbours(over, of.stage, step);
@@ -205,24 +228,11 @@ neighbour(pipeline_view const& over, pass const& of, int step, int number) noexc
   return result;
 }
 
-} // namespace detail
-
-//! @brief The number of the unit of a pass.
-[[nodiscard]] constexpr int unit_of(pipeline_view const& over, pass const& what) noexcept {
-  return first_unit(over, what.microbatch) + what.chunk;
-}
-
-//! @brief True for a stage of a group, such as a shard of a vocabulary.
-[[nodiscard]] constexpr bool in_group(pipeline_view const& over, int stage) noexcept {
-  return over.edges != nullptr && detail::neighbours(over, stage, beside) > 0;
-}
-
-namespace detail {
 //! @brief True for a stage without weights to train that has none before it: it has only forward
 //! passes, which keep nothing, and takes no gradient.
 [[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
   return over.edges != nullptr &&
-         (*first_neighbour(over.edges, stages(over.extents), stage, 0) & only_forward) != 0;
+         (*first_neighbour(over.edges, over.extents.stages(), stage, 0) & only_forward) != 0;
 }
 //! Whether passes of a kind are wanted on a stage at all.
 [[nodiscard]] constexpr bool
@@ -239,19 +249,6 @@ is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
       return true;
   return false;
 }
-} // namespace detail
-
-//! @brief True when kind, stage, microbatch and chunk of a pass exist, and its kind runs on such
-//! stages.
-[[nodiscard]] constexpr bool contains(pipeline_view const& over, pass const& what) noexcept {
-  return index_of(what.kind) < most_kinds && (*over.declared)[what.kind].exists() &&
-         what.stage < stages(over.extents) && what.microbatch < over.extents.microbatches &&
-         what.chunk < chunks_of(over, what.microbatch) &&
-         (*over.declared)[what.kind].in_groups == in_group(over, what.stage);
-}
-
-namespace detail {
-
 //! Where a pass of a graph stands: `has_before` + `has_after`. By themselves, as
 //! `neighbours_across`.
 [[nodiscard, gnu::noinline]] constexpr int position_across(pipeline_view const& over,
@@ -262,13 +259,13 @@ namespace detail {
 [[nodiscard, gnu::noinline]] constexpr int position_in_graph(pipeline_view const& over,
                                                              pass const& what) noexcept {
   return names_chunks(over) ? position_across(over, what)
-                            : *first_neighbour(over.edges, stages(over.extents), what.stage, 0) &
+                            : *first_neighbour(over.edges, over.extents.stages(), what.stage, 0) &
                                 (has_before | has_after);
 }
 
 //! The device of a line.
 [[nodiscard]] constexpr int holder_of(pipeline_view const& over, int line) noexcept {
-  int const stage_count = stages(over.extents);
+  int const stage_count = over.extents.stages();
   int const route = line / (over.declared->rows * stage_count);
   if (over.holders != nullptr)
     return over.holders[route * stage_count + line % stage_count];
@@ -278,36 +275,16 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief The links of a pass: lines that it waits for and makes.
-[[nodiscard]] constexpr kind_links const& links_of(pipeline_view const& over,
-                                                   pass const& what) noexcept {
-  int const after = over.edges != nullptr
-                      ? detail::position_in_graph(over, what) / detail::has_after
-                    : what.stage + 1 < stages(over.extents) ? 1
-                                                            : 0;
-  return over.declared->links[index_of(what.kind)][after];
+constexpr detail::kind_links const& pipeline_view::links_of(pass const& what) const noexcept {
+  int const after = edges != nullptr ? detail::position_in_graph(*this, what) / detail::has_after
+                    : what.stage + 1 < extents.stages() ? 1
+                                                        : 0;
+  return declared->links[detail::index_of(what.kind)][after];
 }
 
-//! @brief Lines: rows of the flow, by stages, by routes.
-[[nodiscard]] constexpr int lines(pipeline_view const& over) noexcept {
-  return over.declared->rows * stages(over.extents) * routes(over.extents);
-}
-
-//! @brief The number of values of `pass_index`.
-[[nodiscard]] constexpr int pass_indices(pipeline_view const& over) noexcept {
-  return over.declared->rows * stages(over.extents) * units(over);
-}
-
-//! @brief Rows of passes of all devices: one per device for each engine of the flow, engine after
-//! engine.
-[[nodiscard]] constexpr int row_count(pipeline_view const& over) noexcept {
-  return over.extents.devices * over.declared->engines;
-}
-
-//! @brief The row that a pass stands in.
-[[nodiscard]] constexpr int row_of(pipeline_view const& over, pass const& what) noexcept {
-  int const on = static_cast<int>((*over.declared)[what.kind].on);
-  return over.declared->engine_row[on] * over.extents.devices + device_of(over, what);
+constexpr int pipeline_view::row_of(pass const& what) const noexcept {
+  int const on = static_cast<int>((*declared)[what.kind].on);
+  return declared->engine_row[on] * extents.devices + device_of(*this, what);
 }
 
 namespace detail {
@@ -315,8 +292,8 @@ namespace detail {
 //! A dense number for what a pass makes: kinds that make the same row (`backward` and
 //! `backward_input`) share one, since a unit has one of them.
 [[nodiscard]] constexpr int pass_index(pipeline_view const& over, pass const& what) noexcept {
-  int const row = links_of(over, what).made[0];
-  return (row * stages(over.extents) + what.stage) * units(over) + unit_of(over, what);
+  int const row = over.links_of(what).made[0];
+  return (row * over.extents.stages() + what.stage) * over.units() + over.unit_of(what);
 }
 
 //! The kind that a row is named after.
@@ -334,12 +311,12 @@ namespace detail {
   int rank = 0;
   for (int kind = 0; kind < over.declared->kind_count; ++kind) {
     pass const what{static_cast<pass_kind>(kind), false, static_cast<std::uint16_t>(stage), 0, 0};
-    if (!contains(over, what) || links_of(over, what).made[0] != row)
+    if (!over.contains(what) || over.links_of(what).made[0] != row)
       continue;
-    kind_links const& links = links_of(over, what);
+    kind_links const& links = over.links_of(what);
     bool const reads =
       links.input != kind_links::none && neighbours(over, stage, links.input_step) > 0;
-    int const found = !reads ? 1 : links.input_step == beside ? 2 : 3;
+    int const found = !reads ? 1 : links.input_step == group_step ? 2 : 3;
     best = found > rank ? what.kind : best;
     rank = found > rank ? found : rank;
   }
@@ -349,34 +326,34 @@ namespace detail {
 //! The pass of a number; the row of input gradients gives `backward`.
 //! @pre 0 <= index < pass_indices(over)
 [[nodiscard]] constexpr pass pass_at(pipeline_view const& over, int index) noexcept {
-  int const unit = index % units(over);
-  int const row_and_stage = index / units(over);
-  int const stage_count = stages(over.extents);
+  int const unit = index % over.units();
+  int const row_and_stage = index / over.units();
+  int const stage_count = over.extents.stages();
   int microbatch = over.first_units == nullptr ? unit / over.extents.chunks : 0;
-  while (unit >= first_unit(over, microbatch + 1))
+  while (unit >= over.first_unit(microbatch + 1))
     ++microbatch;
   return {namer_of(over, row_and_stage / stage_count, row_and_stage % stage_count),
           false,
           static_cast<std::uint16_t>(row_and_stage % stage_count),
           static_cast<std::uint16_t>(microbatch),
-          static_cast<std::uint16_t>(unit - first_unit(over, microbatch))};
+          static_cast<std::uint16_t>(unit - over.first_unit(microbatch))};
 }
 
 //! The most passes that one row can have.
 [[nodiscard]] constexpr int row_capacity(pipeline_view const& over) noexcept {
   shape const& extents = over.extents;
   int most = extents.stages_per_device * (extents.where == placement::bidirectional ? 2 : 1);
-  int per_stage = units(over);
+  int per_stage = over.units();
   if (over.holders != nullptr) {
     most = 0;
-    int const count = stages(extents) * routes(extents);
+    int const count = extents.stages() * extents.routes();
     for (int device = 0; device < extents.devices; ++device) {
       int held = 0;
       for (int i = 0; i < count; ++i)
         held += over.holders[i] == device ? 1 : 0;
       most = held > most ? held : most;
     }
-    int const per_route = (extents.microbatches - 1) / routes(extents) + 1;
+    int const per_route = (extents.microbatches - 1) / extents.routes() + 1;
     per_stage = per_route * extents.chunks < per_stage ? per_route * extents.chunks : per_stage;
   }
   return over.declared->rows * most * per_stage;

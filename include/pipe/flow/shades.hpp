@@ -12,9 +12,9 @@
 #include <iterator>
 #include <string_view>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief Red, green and blue, 0 to 255.
+//! Red, green and blue, 0 to 255.
 struct colour {
   int red = 0;   //!< 0 to 255
   int green = 0; //!< 0 to 255
@@ -22,8 +22,6 @@ struct colour {
 
   friend constexpr bool operator==(colour const&, colour const&) = default;
 };
-
-namespace detail {
 
 //! "#rrggbb" with an end mark.
 [[nodiscard]] constexpr std::array<char, 8> hexadecimal(colour c) noexcept {
@@ -109,15 +107,11 @@ static_assert(std::size(pictures_of_training) == std::size(names_of_training));
   return known < 0 ? std::string_view(kind.word.c_str()) : pictures_of_training[known].legend;
 }
 
-} // namespace detail
-
-//! @brief Moves a colour towards another; 0 keeps it, 1 gives the other.
+//! Moves a colour towards another; 0 keeps it, 1 gives the other.
 [[nodiscard]] constexpr colour mix(colour from, colour to, double part) noexcept {
   auto const between = [part](int a, int b) { return static_cast<int>(a + (b - a) * part + 0.5); };
   return {between(from.red, to.red), between(from.green, to.green), between(from.blue, to.blue)};
 }
-
-namespace detail {
 
 //! The colour of a pass: stages of a device and chunks of a sequence from light to dark,
 //! each stage with a range of its own.
@@ -143,6 +137,4 @@ shade(kind_of_pass const& kind, int local, int local_count, int chunk, int chunk
   return luminance < 0.235;
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

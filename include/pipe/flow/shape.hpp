@@ -24,7 +24,7 @@ enum class placement : std::uint8_t {
 //! @brief The extents of a pipeline: P devices, M microbatches, C chunks, V stages per device, and
 //! the placement.
 //!
-//! Stages are numbered in forward order, 0 ... S - 1 with S = `stages(shape)`: P V, and more where
+//! Stages are numbered in forward order, 0 ... S - 1 with S = `stages()`: P V, and more where
 //! a custom placement says so.
 struct shape {
   int devices = 1;                     //!< P
@@ -40,18 +40,35 @@ struct shape {
   //! 2L/P and one more; D pipelines of S stages side by side have P = D S, V = 1 and S - P more.
   int extra_stages = 0;
 
+  //! The number of stages of the model.
+  [[nodiscard]] constexpr int stages() const noexcept {
+    return devices * stages_per_device + extra_stages;
+  }
+  //! How many ways microbatches take through the devices.
+  [[nodiscard]] constexpr int routes() const noexcept {
+    return where == placement::bidirectional ? 2 : where == placement::custom ? custom_routes : 1;
+  }
+  //! True when this microbatch enters a bidirectional pipeline at its last device.
+  [[nodiscard]] constexpr bool enters_at_end(int microbatch) const noexcept {
+    return where == placement::bidirectional && microbatch >= microbatches / 2;
+  }
+  //! The way that a microbatch takes.
+  [[nodiscard]] constexpr int route_of(int microbatch) const noexcept {
+    return where == placement::custom  ? microbatch % custom_routes
+           : enters_at_end(microbatch) ? 1
+                                       : 0;
+  }
+  //! The `local`-th stage of a device, in forward order.
+  //! @pre `where` is looped or wave, 0 <= local < stages_per_device.
+  [[nodiscard]] constexpr int stage_of(int device, int local) const noexcept {
+    int const position = where == placement::wave && local % 2 == 1 ? devices - 1 - device : device;
+    return local * devices + position;
+  }
+  //! Units that flow through the pipeline where all microbatches have as many chunks.
+  [[nodiscard]] constexpr int units() const noexcept { return microbatches * chunks; }
+
   friend constexpr bool operator==(shape const&, shape const&) = default;
 };
-
-//! @brief The number of stages of the model.
-[[nodiscard]] constexpr int stages(shape const& extents) noexcept {
-  return extents.devices * extents.stages_per_device + extents.extra_stages;
-}
-
-//! @brief True when this microbatch enters a bidirectional pipeline at its last device.
-[[nodiscard]] constexpr bool enters_at_end(shape const& extents, int microbatch) noexcept {
-  return extents.where == placement::bidirectional && microbatch >= extents.microbatches / 2;
-}
 
 //! @brief The device that holds `stage` for `microbatch` (which matters only for bidirectional
 //! placements).
@@ -64,41 +81,15 @@ device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
   case placement::looped: return position;
   case placement::wave:
   case placement::bidirectional:
-    return goes_up != enters_at_end(extents, microbatch) ? extents.devices - 1 - position
-                                                         : position;
+    return goes_up != extents.enters_at_end(microbatch) ? extents.devices - 1 - position : position;
   case placement::custom: return 0;
   }
   return 0;
 }
 
-//! @brief How many ways microbatches take through the devices.
-[[nodiscard]] constexpr int routes(shape const& extents) noexcept {
-  return extents.where == placement::bidirectional ? 2
-         : extents.where == placement::custom      ? extents.custom_routes
-                                                   : 1;
-}
+namespace detail {
 
-//! @brief The way that a microbatch takes.
-[[nodiscard]] constexpr int route_of(shape const& extents, int microbatch) noexcept {
-  return extents.where == placement::custom   ? microbatch % extents.custom_routes
-         : enters_at_end(extents, microbatch) ? 1
-                                              : 0;
-}
-
-//! @brief The `local`-th stage of a device, in forward order.
-//! @pre `extents.where` is looped or wave, 0 <= local < stages_per_device.
-[[nodiscard]] constexpr int stage_of(shape const& extents, int device, int local) noexcept {
-  int const position =
-    extents.where == placement::wave && local % 2 == 1 ? extents.devices - 1 - device : device;
-  return local * extents.devices + position;
-}
-
-//! @brief Units that flow through the pipeline where all microbatches have as many chunks.
-[[nodiscard]] constexpr int units(shape const& extents) noexcept {
-  return extents.microbatches * extents.chunks;
-}
-
-//! @brief Checks that every extent is positive and that the whole fits the numbers of a pass.
+//! Checks that every extent is positive and that the whole fits the numbers of a pass.
 //! @throws std::invalid_argument with one sentence that names the extent.
 //! @param rows rows of the flow.
 constexpr void check_extents(shape const& extents, int rows = 3) {
@@ -122,23 +113,21 @@ constexpr void check_extents(shape const& extents, int rows = 3) {
       std::int64_t{extents.devices} * extents.stages_per_device + extents.extra_stages > most)
     throw std::invalid_argument(
       "shape: more than 65535 stages do not fit the stage number of a pass");
-  if (extents.extra_stages < -most || stages(extents) < 1)
+  if (extents.extra_stages < -most || extents.stages() < 1)
     throw std::invalid_argument("shape: fewer stages than P V leave none; keep one at least");
   if (extents.microbatches > most)
     throw std::invalid_argument("shape: at most 65535 microbatches are supported");
   if (extents.chunks > most)
     throw std::invalid_argument("shape: at most 65535 chunks are supported");
-  if (std::int64_t{rows} * stages(extents) > most_passes / extents.custom_routes)
+  if (std::int64_t{rows} * extents.stages() > most_passes / extents.custom_routes)
     throw std::invalid_argument("shape: the routes give more than 2^28 lines of stages and rows of "
                                 "the flow; choose fewer routes");
   std::int64_t const per_stage = std::int64_t{rows} * extents.microbatches * extents.chunks;
-  if (per_stage > most_passes / stages(extents))
+  if (per_stage > most_passes / extents.stages())
     throw std::invalid_argument(
       "shape: devices x stages per device x microbatches x chunks gives more than 2^28 "
       "passes; choose smaller extents");
 }
-
-namespace detail {
 
 //! Checks the device that a placement of one's own gives to a stage.
 //! @throws std::invalid_argument

@@ -28,7 +28,7 @@ namespace pipelining::inline v0_3::detail {
 //! True for the kinds that may add to the gradients of whole weights. A gradient of an input comes
 //! with those of gains and of an embedding.
 [[nodiscard]] constexpr bool touches_gradients(flow const& declared, pass_kind kind) noexcept {
-  return adds_gradients(declared, kind) || declared[kind].calls == stage_call::backward_input;
+  return declared.adds_gradients(kind) || declared[kind].calls == stage_call::backward_input;
 }
 
 //! Declares what sharded weights add to a flow.
@@ -37,7 +37,7 @@ public:
   constexpr explicit weight_shards(flow const& of) {
     for (int i = 0; i < of.data_count; ++i)
       add(of.data[i]);
-    for (int i = 0; i < most_kinds; ++i)
+    for (int i = 0; i < flow::most_kinds; ++i)
       flow_.kinds[i] = of.kinds[i];
     flow_.kind_count = std::max(of.kind_count, index_of(pass_kind::keep_weights) + 1);
   }
@@ -60,13 +60,13 @@ public:
 
 private:
   constexpr std::uint8_t add(datum const& one) {
-    if (flow_.data_count == most_data)
+    if (flow_.data_count == flow::most_data)
       throw std::invalid_argument("shard_weights: the flow has too many data");
     flow_.data[flow_.data_count] = one;
     return static_cast<std::uint8_t>(flow_.data_count++);
   }
   constexpr void add(kind_of_pass& to, effect const& one) {
-    if (to.effect_count == most_effects)
+    if (to.effect_count == kind_of_pass::most_effects)
       throw std::invalid_argument("shard_weights: a kind of the flow has too many effects");
     to.effects[to.effect_count++] = one;
   }

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief What the buffers of a plan hold, and where passes get them. Header for
-//! pipelining::slot_class and pipelining::slot_place.
+//! pipelining::slot_class.
 
 #include <cstdint>
 
@@ -37,11 +37,13 @@ enum class slot_class : std::uint8_t {
                        //!< until all are added
 };
 
-//! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
+namespace detail {
+
+//! The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
 //! pass takes, tied and copied gradients and totals, are not for flows.
 inline constexpr int slot_classes = 17;
 
-//! @brief The member of a context that hands a pass the slot of a datum: one of those that stay, or
+//! The member of a context that hands a pass the slot of a datum: one of those that stay, or
 //! the list of what it reads or of what it fills.
 enum class slot_place : std::uint8_t {
   none, //!< the datum lies in no slot
@@ -52,8 +54,6 @@ enum class slot_place : std::uint8_t {
   inputs,
   outputs
 };
-
-namespace detail {
 
 inline constexpr int slot_places = 7; // values of slot_place
 
@@ -69,9 +69,7 @@ inline constexpr int slot_places = 7; // values of slot_place
   }
 }
 
-} // namespace detail
-
-//! @brief The word of a class in sentences and tables.
+//! The word of a class in sentences and tables.
 [[nodiscard]] constexpr char const* word(slot_class of) noexcept {
   switch (of) {
   case slot_class::activation: return "activation";
@@ -94,5 +92,7 @@ inline constexpr int slot_places = 7; // values of slot_place
   }
   return "unknown";
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

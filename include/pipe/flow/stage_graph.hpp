@@ -38,11 +38,12 @@ struct stage_group {
   friend constexpr bool operator==(stage_group const&, stage_group const&) = default;
 };
 
-//! @brief The step from a stage to those of its group, itself among them. To those before it: -1,
-//! to those after it: +1.
-inline constexpr int beside = 2;
-
 namespace detail {
+
+//! The step from a stage to those of its group, itself among them. To those before it: -1,
+//! to those after it: +1.
+inline constexpr int group_step = 2;
+
 //! The step from a stage of a graph to those before it that take a gradient from it.
 inline constexpr int takers = -2;
 //! The step from a stage to those that read what it makes, where `step` leads there in a chain.
@@ -63,20 +64,20 @@ enum stage_mark : std::uint8_t { has_before = 1, has_after = 2, only_forward = 4
 
 //! Where the neighbours of a stage begin in a table of edges: 1 + 5 (S + 1) + 2 n numbers. The
 //! first is the most stages that read of one, below zero where edges lead to other chunks; then,
-//! for every step from `beside` down to `takers`, where each stage's neighbours begin, in place of
-//! step 0 the `stage_mark`s of each stage; then stage and number of every neighbour; then, where
+//! for every step from `group_step` down to `takers`, where each stage's neighbours begin, in place
+//! of step 0 the `stage_mark`s of each stage; then stage and number of every neighbour; then, where
 //! edges lead to other chunks, how many chunks on each neighbour is, or `all_chunks`.
 [[nodiscard]] constexpr int const*
 first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept {
-  return edges + 1 + (beside - step) * (stage_count + 1) + stage;
+  return edges + 1 + (group_step - step) * (stage_count + 1) + stage;
 }
 
-//! How many stages are before (step -1), after (step +1) or `beside` a stage.
+//! How many stages are before (step -1), after (step +1) or `group_step` a stage.
 //! @param edges a table of edges; null for a chain.
 [[nodiscard]] constexpr int
 neighbours(int const* edges, int stage_count, int stage, int step) noexcept {
   if (edges == nullptr)
-    return step != beside && stage + step >= 0 && stage + step < stage_count ? 1 : 0;
+    return step != group_step && stage + step >= 0 && stage + step < stage_count ? 1 : 0;
   int const* const first = first_neighbour(edges, stage_count, stage, step);
   return first[1] - first[0];
 }
@@ -145,7 +146,7 @@ chunk_codes(int const* edges, int stage_count, int stage, int step) noexcept {
   return count;
 }
 
-//! How many units of other stages are before (step -1), after (step +1) or `beside` a unit.
+//! How many units of other stages are before (step -1), after (step +1) or `group_step` a unit.
 [[nodiscard]] constexpr int
 neighbours(int const* edges, int stage_count, stage_unit const& of, int step) noexcept {
   return names_chunks(edges) ? neighbours_by(edges, stage_count, of, step, stage_count)
@@ -163,7 +164,7 @@ neighbours(int const* edges, int stage_count, stage_unit const& of, int step) no
   stage_neighbour result = neighbour(edges, stage_count, of.stage, step, edge);
   result.chunk = chunks_at(codes[edge], of).first + number;
   // As the other end counts them: its edges before this one, and of this one the chunks before.
-  int const back = step == beside ? beside : step == 1 ? takers : 1;
+  int const back = step == group_step ? group_step : step == 1 ? takers : 1;
   result.number =
     neighbours_by(edges, stage_count, {result.stage, result.chunk, of.chunks}, back, result.number);
   result.number += codes[edge] == all_chunks ? of.chunk : 0;

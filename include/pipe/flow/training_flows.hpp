@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The flows that add to training. Header for pipelining::frugal_training,
-//! pipelining::vocabulary_training and pipelining::sharded_training.
+//! @brief The flows that add to training. Header for
+//! pipelining::detail::frugal_training.
 
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
@@ -12,9 +12,9 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/flow/training_kinds.hpp>
 
-namespace pipelining::inline v0_3 {
+namespace pipelining::inline v0_3::detail {
 
-//! @brief Training in less memory. A forward pass may keep only its input, and `recompute` brings
+//! Training in less memory. A forward pass may keep only its input, and `recompute` brings
 //! the activation back. Or its activation goes to the host (`copy_out`) and comes back (`copy_in`),
 //! by engines that work next to the compute engine. A copy back would start as soon as the copy
 //! there has ended, which would save nothing: it waits for a `copy_request`, which takes no time
@@ -23,33 +23,33 @@ namespace pipelining::inline v0_3 {
 //! The input of a stage stays in its slot until it has been read for the last time, so keeping it
 //! costs no copy.
 inline constexpr flow frugal_training =
-  declare({detail::output_datum,
-           detail::gradient_datum,
-           detail::weight_gradient_datum,
-           detail::activation_datum,
-           detail::weight_input_datum,
-           detail::sequence_datum,
-           detail::sequence_gradient_datum,
-           detail::in_pool_of(detail::activation_datum, "working_activation"),
-           detail::in_pool_of(detail::output_datum, "repeated_output"),
-           detail::in_pool_of(detail::activation_datum, "leaving_activation"),
+  declare({output_datum,
+           gradient_datum,
+           weight_gradient_datum,
+           activation_datum,
+           weight_input_datum,
+           sequence_datum,
+           sequence_gradient_datum,
+           in_pool_of(activation_datum, "working_activation"),
+           in_pool_of(output_datum, "repeated_output"),
+           in_pool_of(activation_datum, "leaving_activation"),
            {"host_activation",
-            detail::pool(slot_class::host_activation),
-            detail::pool(slot_class::host_activation),
+            pool(slot_class::host_activation),
+            pool(slot_class::host_activation),
             residence::host},
            {"request", 0, 0, residence::nowhere}},
-          {{pass_kind::forward, detail::forward_kind},
-           {pass_kind::backward, detail::backward_kind},
-           {pass_kind::backward_input, detail::backward_input_kind},
-           {pass_kind::backward_weight, detail::backward_weight_kind},
-           {pass_kind::checkpointed_forward, detail::checkpointed_forward_kind},
-           {pass_kind::recompute, detail::recompute_kind},
-           {pass_kind::offloaded_forward, detail::offloaded_forward_kind},
-           {pass_kind::copy_out, detail::copy_out_kind},
-           {pass_kind::copy_in, detail::copy_in_kind},
-           {pass_kind::copy_request, detail::copy_request_kind}});
+          {{pass_kind::forward, forward_kind},
+           {pass_kind::backward, backward_kind},
+           {pass_kind::backward_input, backward_input_kind},
+           {pass_kind::backward_weight, backward_weight_kind},
+           {pass_kind::checkpointed_forward, checkpointed_forward_kind},
+           {pass_kind::recompute, recompute_kind},
+           {pass_kind::offloaded_forward, offloaded_forward_kind},
+           {pass_kind::copy_out, copy_out_kind},
+           {pass_kind::copy_in, copy_in_kind},
+           {pass_kind::copy_request, copy_request_kind}});
 
-//! @brief Training with the embedding and the output layer cut by vocabulary into one shard per
+//! Training with the embedding and the output layer cut by vocabulary into one shard per
 //! device. The shards at each end are a group of stages.
 //!
 //! `embed` looks up the rows of its shard; the first stage sums what all shards give. `logits`
@@ -63,10 +63,11 @@ inline constexpr flow frugal_training =
 //! @source Yeung et al., "Balancing Pipeline Parallelism with Vocabulary Parallelism", 2024,
 //! sections 4 and 5.
 template <int Barriers>
-requires(Barriers == 1 || Barriers == 2) inline constexpr flow vocabulary_training =
-  detail::declare_vocabulary_training(Barriers);
+requires(Barriers == 1 ||
+         Barriers ==
+           2) inline constexpr flow vocabulary_training = declare_vocabulary_training(Barriers);
 
-//! @brief Training with sharded weights; other flows of training are made by `shard_weights`, too.
-inline constexpr flow sharded_training = detail::shard_weights(training);
+//! Training with sharded weights; other flows of training are made by `shard_weights`, too.
+inline constexpr flow sharded_training = shard_weights(training);
 
-} // namespace pipelining::inline v0_3
+} // namespace pipelining::inline v0_3::detail

@@ -55,7 +55,7 @@ inline constexpr kind_name names_of_training[] = {
 //! @brief A kind with its effects, and the letter and the word of a kind of training.
 [[nodiscard]] constexpr kind_of_pass
 declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
-  detail::kind_name const& name = detail::names_of_training[index_of(named)];
+  detail::kind_name const& name = detail::names_of_training[detail::index_of(named)];
   return declare_kind(name.letter, flow_word::of(name.word), on, calls, effects);
 }
 
@@ -97,21 +97,21 @@ inline constexpr datum output_datum{"output",
                                     pool(slot_class::output),
                                     pool(slot_class::received_input),
                                     residence::device,
-                                    per::unit,
+                                    datum::per::unit,
                                     true};
 inline constexpr datum gradient_datum{"input_gradient",
                                       pool(slot_class::input_gradient),
                                       pool(slot_class::received_gradient),
                                       residence::device,
-                                      per::reader,
+                                      datum::per::reader,
                                       true};
 inline constexpr datum weight_gradient_datum{
-  "weight_gradient", 0, 0, residence::nowhere, per::unit, true};
+  "weight_gradient", 0, 0, residence::nowhere, datum::per::unit, true};
 inline constexpr datum activation_datum{"activation",
                                         pool(slot_class::activation),
                                         pool(slot_class::activation),
                                         residence::device,
-                                        per::unit,
+                                        datum::per::unit,
                                         true};
 inline constexpr datum weight_input_datum{
   "weight_input", pool(slot_class::weight_input), pool(slot_class::weight_input)};
@@ -119,14 +119,14 @@ inline constexpr datum sequence_datum{"sequence",
                                       pool(slot_class::sequence),
                                       pool(slot_class::sequence),
                                       residence::device,
-                                      per::microbatch,
+                                      datum::per::microbatch,
                                       false,
                                       true};
 inline constexpr datum sequence_gradient_datum{"sequence_gradient",
                                                pool(slot_class::sequence_gradient),
                                                pool(slot_class::sequence_gradient),
                                                residence::device,
-                                               per::microbatch,
+                                               datum::per::microbatch,
                                                false,
                                                true};
 
@@ -139,10 +139,10 @@ inline constexpr datum sequence_gradient_datum{"sequence_gradient",
 
 inline constexpr effect reads_input{does::reads, made_output, of_stage::before};
 inline constexpr effect extends_sequence{
-  does::adds_to, keys_and_values, of_stage::own, chunk_order::ascending};
+  does::adds_to, keys_and_values, of_stage::own, effect::chunk_order::ascending};
 inline constexpr effect reads_gradient{does::reads, made_gradient, of_stage::after};
 inline constexpr effect extends_gradients{
-  does::adds_to, their_gradients, of_stage::own, chunk_order::descending};
+  does::adds_to, their_gradients, of_stage::own, effect::chunk_order::descending};
 
 inline constexpr kind_of_pass forward_kind = declare_kind(
   pass_kind::forward,
@@ -221,7 +221,7 @@ inline constexpr kind_of_pass copy_request_kind =
 //! A kind that does for a backward pass what another one has done for the forward pass.
 [[nodiscard]] constexpr kind_of_pass
 done_again(pass_kind named, engine on, stage_call calls) noexcept {
-  return with_role(declare_kind(named, on, calls, {}), role::again);
+  return declare_kind(named, on, calls, {}).with_role(role::again);
 }
 inline constexpr effect reads_statistics{does::reads, shard_statistics, of_stage::group};
 inline constexpr kind_of_pass embed_kind = in_groups(declare_kind(
@@ -310,7 +310,7 @@ inline constexpr flow kinds_of_training = [] {
 
 //! A gradient that all stages before read, where each of them gets the same.
 [[nodiscard]] constexpr datum for_all_readers(datum other) noexcept {
-  other.instance = per::unit;
+  other.instance = datum::per::unit;
   return other;
 }
 

@@ -48,8 +48,8 @@ namespace pipelining::inline v0_3 {
 struct mpi_ranks {
   //! The longest that a rank waits for one message; then the step fails on all ranks and says who
   //! waits for whom. A pass or a hook has as long: one that has not returned by then ends its
-  //! process with hung_status, since it runs on the caller's own thread. Time in which the process
-  //! was suspended does not count (countdown).
+  //! process with run_error::hung_status, since it runs on the caller's own thread. Time in which
+  //! the process was suspended does not count (countdown).
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
@@ -95,7 +95,7 @@ namespace detail {
 //!
 //! @tparam Stages as for thread_runner. Stages of other devices are never called; where they are
 //! pointers, they may be null, and a function is asked for the stages of this device only.
-template <class Stages, class Clock = polling_clock>
+template <class Stages, class Clock = detail::polling_clock>
 class mpi_runner {
 public:
   //! @param work the plan that `step()` runs, the same on all ranks; copied. @param stages must

@@ -251,7 +251,7 @@ private:
         return {};
       if (end_.is_over())
         break;
-      polling_clock::sleep_for(std::chrono::microseconds(100));
+      detail::polling_clock::sleep_for(std::chrono::microseconds(100));
     }
     std::vector<int> late;
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -264,7 +264,7 @@ private:
     return late;
   }
 
-  countdown<> end_;
+  detail::countdown<> end_;
   std::unique_ptr<store_server> server_;
   std::unique_ptr<store> line_;
 };

@@ -48,8 +48,9 @@ namespace detail {
 
 //! @brief A step in words: "send what comes of the forward of stage 1, microbatch 0 to device 2".
 [[nodiscard]] inline std::string describe(item const& step, pipeline_view const& over) {
-  std::string text = word(step.what);
-  text += step.what == operation::run || step.about != subject::pass ? " " : " what comes of ";
+  std::string text = detail::word(step.what);
+  text +=
+    step.what == operation::run || step.about != detail::subject::pass ? " " : " what comes of ";
   text += "the " + detail::describe_subject(step, over);
   if (step.what == operation::send)
     text += " to device " + std::to_string(step.peer);
@@ -98,9 +99,9 @@ namespace detail {
   std::string text = std::string("plan: ") + detail::sentence(verdict.broken);
   if (verdict)
     return text;
-  if (verdict.broken == plan_rule::circular)
+  if (verdict.broken == proof::rule::circular)
     return text + ":\n" + detail::describe_circle(work);
-  if (verdict.broken == plan_rule::seam)
+  if (verdict.broken == proof::rule::seam)
     return text + " (device " + std::to_string(verdict.device) + ")";
   auto const name = [&](int device, int index, pass const& what) {
     pipeline_view const& over = work.over;
@@ -134,7 +135,7 @@ describe(detail::over_budget const& found, std::int64_t limit, pipeline_view con
   peak.rows = 1;
   return "plan: an arena is over the memory limit (device " + std::to_string(found.device) + ": " +
          std::to_string(found.arena_bytes) + " of " + std::to_string(limit) +
-         " bytes; most of it for class " + word(found.largest) + ", " +
+         " bytes; most of it for class " + detail::word(found.largest) + ", " +
          std::to_string(found.slots) + " slots of " + std::to_string(found.slot_bytes) +
          " bytes, first in use together at the " + detail::describe_subject(peak, over) + ")";
 }

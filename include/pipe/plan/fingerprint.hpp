@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The identity of a plan. Header for pipelining::fingerprint and pipelining::plan_summary.
+//! @brief The identity of a plan. Header for pipelining::fingerprint.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
@@ -20,6 +20,14 @@ namespace pipelining::inline v0_3 {
 struct fingerprint {
   std::uint64_t high = 0; //!< the upper 64 bits
   std::uint64_t low = 0;  //!< the lower 64 bits
+
+  //! @brief The fingerprint of a plan: of its order, policy, sizes, element types and the version
+  //! of the library.
+  //! @param elements the user's word for the types of the elements in messages, such as "bf16": a
+  //! plan knows bytes only.
+  //! @complexity O(n) for all items and waits.
+  [[nodiscard]] static constexpr fingerprint of(plan_view work,
+                                                std::string_view elements = {}) noexcept;
 
   friend constexpr bool operator==(fingerprint const&, fingerprint const&) = default;
 };
@@ -87,9 +95,7 @@ enum class summary_field : int {
 };
 inline constexpr int summary_fields = 21; //!< Words of a summary.
 
-} // namespace detail
-
-//! @brief The facts of a plan that devices compare before the first step. Its words of 64 bits can
+//! The facts of a plan that devices compare before the first step. Its words of 64 bits can
 //! be sent as they are.
 struct plan_summary {
   std::uint64_t words[detail::summary_fields]{}; //!< by summary_field
@@ -104,8 +110,6 @@ struct plan_summary {
   }
   friend constexpr bool operator==(plan_summary const&, plan_summary const&) = default;
 };
-
-namespace detail {
 
 //! Packs text into words, the first character in the lowest byte. Characters without room are only
 //! in the fingerprint.
@@ -172,54 +176,52 @@ constexpr void add_memory(plan_hashes& hashes, plan_view work, int device) noexc
 
 //! Adds which device holds which stage, and the stage graph.
 constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexcept {
-  int const stage_count = stages(over.extents);
+  int const stage_count = over.extents.stages();
   for (int stage = 0; stage < stage_count; ++stage)
-    for (int route = 0; route < routes(over.extents); ++route)
+    for (int route = 0; route < over.extents.routes(); ++route)
       hashes.passes.add(holder_of(over, route * over.declared->rows * stage_count + stage));
   int const edges = over.edges == nullptr ? 0 : table_size(over.edges, stage_count);
   for (int i = 0; i < edges; ++i)
     hashes.passes.add(over.edges[i]);
 }
 
-} // namespace detail
-
-//! @brief Summarises a plan.
+//! Summarises a plan.
 //!
 //! @param elements the user's word for the types of the elements in messages, such as "bf16": a
 //! plan knows bytes only. Told in full up to 24 characters.
 //! @complexity O(n) for all items and waits.
 [[nodiscard]] constexpr plan_summary summarise(plan_view work,
                                                std::string_view elements = {}) noexcept {
-  using field = detail::summary_field;
+  using field = summary_field;
   plan_summary result;
   auto const set = [&result](field at, std::int64_t value) {
     result[at] = static_cast<std::uint64_t>(value);
   };
   shape const& extents = work.over.extents;
-  detail::plan_hashes hashes;
+  plan_hashes hashes;
   std::int64_t largest_arena = 0;
   int sent = 0;
   int passes = 0;
   for (int device = 0; device < extents.devices; ++device) {
     for (item const& step : work.program_of(device)) {
-      detail::add_item(hashes, work, device, step);
+      add_item(hashes, work, device, step);
       sent += step.what == operation::send ? 1 : 0;
       passes += step.what == operation::run && step.about == subject::pass ? 1 : 0;
     }
-    detail::add_memory(hashes, work, device);
+    add_memory(hashes, work, device);
     if (work.arena_bytes[device] > largest_arena)
       largest_arena = work.arena_bytes[device];
   }
-  detail::add_places(hashes, work.over);
+  add_places(hashes, work.over);
   set(field::version,
       PIPELINING_VERSION_MAJOR * 1000000 + PIPELINING_VERSION_MINOR * 1000 +
         PIPELINING_VERSION_PATCH);
-  detail::pack(&result[field::policy], 2, work.policy);
-  detail::pack(&result[field::elements], 3, elements);
+  pack(&result[field::policy], 2, work.policy);
+  pack(&result[field::elements], 3, elements);
   set(field::devices, extents.devices);
   set(field::microbatches, extents.microbatches);
   set(field::chunks, extents.chunks);
-  set(field::stage_count, stages(extents));
+  set(field::stage_count, extents.stages());
   set(field::placement, static_cast<std::int64_t>(extents.where));
   set(field::evaluates, (work.evaluates ? 1 : 0) + 2 * static_cast<int>(work.validation));
   set(field::passes, passes);
@@ -229,23 +231,27 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
   result[field::sizes_of_messages] = hashes.sizes.state.high;
   set(field::arena_bytes, largest_arena);
   result[field::slots_and_waits] = hashes.slots.state.high;
-  detail::hasher all;
+  hasher all;
   all.add(elements);
   all.add(std::string_view(work.policy));
   for (int at = 0; at < static_cast<int>(field::fingerprint_high); ++at)
     all.add(static_cast<std::int64_t>(result.words[at]));
-  for (detail::hasher const& part : {hashes.passes, hashes.messages, hashes.sizes, hashes.slots})
+  for (hasher const& part : {hashes.passes, hashes.messages, hashes.sizes, hashes.slots})
     all.add(static_cast<std::int64_t>(part.state.low));
   result[field::fingerprint_high] = all.state.high;
   result[field::fingerprint_low] = all.state.low;
   return result;
 }
 
-//! @brief The fingerprint of a plan: of its order, policy, sizes, element types and the version of
-//! the library.
-[[nodiscard]] constexpr fingerprint fingerprint_of(plan_summary const& summary) noexcept {
-  return {summary[detail::summary_field::fingerprint_high],
-          summary[detail::summary_field::fingerprint_low]};
+//! The fingerprint of a plan that has been summarised.
+[[nodiscard]] constexpr fingerprint fingerprint_in(plan_summary const& summary) noexcept {
+  return {summary[summary_field::fingerprint_high], summary[summary_field::fingerprint_low]};
+}
+
+} // namespace detail
+
+constexpr fingerprint fingerprint::of(plan_view work, std::string_view elements) noexcept {
+  return detail::fingerprint_in(detail::summarise(work, elements));
 }
 
 } // namespace pipelining::inline v0_3

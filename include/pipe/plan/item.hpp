@@ -49,12 +49,14 @@ struct slot_range {
 //! @brief The action of a step of a device's program.
 enum class operation : std::uint8_t { run, send, receive };
 
-//! @brief The word of an operation in sentences.
+namespace detail {
+
+//! The word of an operation in sentences.
 [[nodiscard]] constexpr char const* word(operation what) noexcept {
   return what == operation::run ? "run" : what == operation::send ? "send" : "receive";
 }
 
-//! @brief The subject of a step: a pass, or work that follows complete gradients.
+//! The subject of a step: a pass, or work that follows complete gradients.
 enum class subject : std::uint8_t {
   pass,            //!< a pass, or a message with what it has made
   tied_gradient,   //!< run: the stage hands over the gradient of its tied weight; or its message
@@ -69,7 +71,6 @@ enum class subject : std::uint8_t {
   add_copies       //!< run: the gradients of all copies of the stage are added
 };
 
-namespace detail {
 //! @brief The class of the slots of a step that is not about a pass.
 [[nodiscard]] constexpr slot_class class_of(subject about) noexcept {
   switch (about) {
@@ -89,12 +90,12 @@ namespace detail {
 //! something else than passes name their stage by `work.stage`, its copy by a microbatch that takes
 //! it, and their messages by `number`.
 struct item {
-  operation what = operation::run; //!< what the device does
-  subject about = subject::pass;   //!< what the step is about
-  bool completes_stage = false;    //!< run: the last pass of the iteration that adds to the weight
-                                   //!< gradients of its stage on this device, or scatters them
-  pass work;                       //!< the pass to run, or the pass that makes the message
-  int peer = nothing;              //!< the device at the other end of a message
+  operation what = operation::run;               //!< what the device does
+  detail::subject about = detail::subject::pass; //!< what the step is about
+  bool completes_stage = false; //!< run: the last pass of the iteration that adds to the weight
+                                //!< gradients of its stage on this device, or scatters them
+  pass work;                    //!< the pass to run, or the pass that makes the message
+  int peer = nothing;           //!< the device at the other end of a message
   //! The communicator of the message, numbered on this device; of a copy, its engine, numbered
   //! after them; `nothing` on the compute engine.
   int lane = nothing;
@@ -123,14 +124,11 @@ struct item {
   detail::slot_range further_inputs{};  //!< run: what it reads after the first
   detail::slot_range further_outputs{}; //!< run: what it fills after the first
 
+  //! The stream of the item on its device: passes of the compute engine on stream 0, messages and
+  //! copies of lane l on stream l + 1. Items of one stream complete in program order.
+  [[nodiscard]] constexpr int stream() const noexcept { return lane == nothing ? 0 : lane + 1; }
   friend constexpr bool operator==(item const&, item const&) = default;
 };
-
-//! @brief The stream of an item on its device: passes of the compute engine on stream 0, messages
-//! and copies of lane l on stream l + 1. Items of one stream complete in program order.
-[[nodiscard]] constexpr int stream_of(item const& step) noexcept {
-  return step.lane == nothing ? 0 : step.lane + 1;
-}
 
 namespace detail {
 

@@ -51,7 +51,7 @@ namespace detail {
   bool all_take_time = true;
   for (int entry = 0; entry < table.size(); ++entry)
     all_take_time = all_take_time && table.ends[entry] > table.starts[entry];
-  auto const indices = static_cast<std::size_t>(pass_indices(table.over));
+  auto const indices = static_cast<std::size_t>(table.over.pass_indices());
   auto const emitted = all_take_time ? nullptr : std::make_unique<bool[]>(indices);
   auto const waiting = std::make_unique<bool[]>(rows);
   order_merge merge{
@@ -85,7 +85,8 @@ place_messages(timetable_view table, std::vector<int> const& order, bool slots, 
       std::to_string(most_group_messages) + " at most; lower with one_communicator");
   std::vector<event> events((1 + width) * order.size());
   int const count = static_cast<int>(order.size());
-  std::vector<int> entries(joins ? static_cast<std::size_t>(pass_indices(table.over)) : 0, nothing);
+  std::vector<int> entries(joins ? static_cast<std::size_t>(table.over.pass_indices()) : 0,
+                           nothing);
   message_placement placement{
     table, order.data(), count, slots, events.data(), 0, 0, joins ? entries.data() : nullptr};
   place_all(placement);
@@ -104,12 +105,13 @@ struct chosen_hooks {
 //! @throws std::invalid_argument where no pass completes the gradients of a copy of a stage.
 inline void check_completed(timetable_view table, bool tied) {
   auto const devices = static_cast<std::size_t>(table.over.extents.devices);
-  std::vector<bool> complete(static_cast<std::size_t>(stages(table.over.extents)) * devices, false);
+  std::vector<bool> complete(static_cast<std::size_t>(table.over.extents.stages()) * devices,
+                             false);
   for (int entry = 0; entry < table.size(); ++entry)
     if (pass const& what = table.passes[entry];
         completes_gradients(*table.over.declared, what.kind))
       complete[what.stage * devices + static_cast<std::size_t>(device_of(table.over, what))] = true;
-  for (int stage = 0; stage < stages(table.over.extents); ++stage)
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage)
     for_each_copy(table.over, stage, [&](int device, int) {
       if ((tied && !holds_tied(table.over.extents, stage)) ||
           goes_forward_only(table.over, stage) ||
@@ -129,7 +131,7 @@ inline void check_completed(timetable_view table, bool tied) {
 
 //! For each stage the event after which the gradients of all of its copies are complete.
 inline std::vector<int> completing_events(timetable_view table, std::vector<event> const& events) {
-  std::vector<int> last(static_cast<std::size_t>(stages(table.over.extents)), nothing);
+  std::vector<int> last(static_cast<std::size_t>(table.over.extents.stages()), nothing);
   for (int i = 0; event const& what : events) {
     pass const& done = table.passes[what.entry];
     if (what.to == nothing && completes_gradients(*table.over.declared, done.kind))
@@ -150,11 +152,11 @@ chosen_hooks add_hooks(timetable_view table,
   shape const& extents = table.over.extents;
   chosen_hooks result{tied_bytes(sizes), totals_bytes(sizes)};
   if (evaluates)
-    result = {0, routes(extents) == 1 ? result.totals_bytes : 0};
+    result = {0, extents.routes() == 1 ? result.totals_bytes : 0};
   if (validation == step_validation::last)
     result.tied_bytes = 0;
   check_hooks(extents, result.tied_bytes, result.totals_bytes, validation);
-  if (result.tied_bytes > 0 && in_group(table.over, 0))
+  if (result.tied_bytes > 0 && table.over.in_group(0))
     throw std::invalid_argument(
       "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
       "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
@@ -169,7 +171,7 @@ chosen_hooks add_hooks(timetable_view table,
       "totals_bytes; set them to the bytes of a stage's row");
   if (result.tied_bytes + result.totals_bytes == 0)
     return result;
-  bool const copies = !evaluates && routes(extents) > 1;
+  bool const copies = !evaluates && extents.routes() > 1;
   if (copies || (result.totals_bytes > 0 && !evaluates && validation != step_validation::last))
     check_completed(table, false);
   if (result.tied_bytes > 0)
@@ -263,17 +265,13 @@ struct device_writer {
   }
 };
 
-} // namespace detail
-
-//! @brief The options of `lower`, next to sizes.
+//! The options of `lower`, next to sizes.
 struct lower_options {
   //! The most bytes of the arena of a device.
   std::int64_t memory_limit = 0x7fffffffffffffff;
   //! When stages learn whether the step of the optimizer was right; see `lower_post_validated`.
   step_validation validation = step_validation::at_once;
 };
-
-namespace detail {
 
 //! @throws std::invalid_argument for a size function that gives a negative number.
 inline void check_layouts(plan const& work) {
@@ -289,7 +287,7 @@ inline void check_layouts(plan const& work) {
 template <communication_policy Policy>
 [[nodiscard]] plan plan_without_items(timetable_view const& table, chosen_hooks const& hooks) {
   plan result;
-  result.over = copy_of(table.over);
+  result.over = table.over.copy();
   result.policy = Policy::name;
   result.key = &Policy::key;
   result.duplex_groups = Policy::duplex_groups;
@@ -374,10 +372,10 @@ template <communication_policy Policy, buffer_sizes Sizes>
 //! the hooks of the sizes. std::length_error when an arena would be larger than the limit.
 //! std::logic_error when the plan cannot be proven, which no verified timetable leads to.
 //! @complexity O(n (log P + L)) for n passes and L lanes per device.
-template <communication_policy Policy = communicator_per_pair,
+template <communication_policy Policy = communicators::per_pair,
           buffer_sizes Sizes = detail::no_sizes>
 [[nodiscard]] plan
-lower(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
+lower(timetable_view table, Sizes const& sizes = {}, detail::lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   std::vector<int> order;
@@ -402,17 +400,18 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
 //! @throws as `lower` does, and std::invalid_argument for flows that have no evaluation: with
 //! statistics between stages, weights that are gathered, or stages that go one way.
 //! @complexity as `lower`.
-template <communication_policy Policy = communicator_per_pair,
+template <communication_policy Policy = communicators::per_pair,
           buffer_sizes Sizes = detail::no_sizes>
-[[nodiscard]] plan
-lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
+[[nodiscard]] plan lower_evaluation(timetable_view table,
+                                    Sizes const& sizes = {},
+                                    detail::lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   if (table.over.declared->reads_in_groups)
     throw std::invalid_argument(
       "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
       "evaluate with a plan of the whole timetable, and leave its gradients alone");
-  if (stages_go_one_way(*table.over.declared))
+  if (table.over.declared->stages_go_one_way())
     throw std::invalid_argument(
       "plan: an evaluation takes all stages forward, but in this flow some go back alone, with the "
       "forward pass of their layers inside; evaluate with a plan of the whole timetable and leave "

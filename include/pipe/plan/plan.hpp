@@ -90,7 +90,7 @@ struct plan_view {
   //! The layout of the slots of a class.
   [[nodiscard]] constexpr detail::slot_layout const& layout(int device,
                                                             slot_class of) const noexcept {
-    return layouts[device * slot_classes + static_cast<int>(of)];
+    return layouts[device * detail::slot_classes + static_cast<int>(of)];
   }
 };
 
@@ -98,7 +98,7 @@ namespace detail {
 
 //! The number of values of `message_index`.
 [[nodiscard]] constexpr int message_indices(plan_view const& work) noexcept {
-  return pass_indices(work.over) * graph_width(work.over) + work.other_messages;
+  return work.over.pass_indices() * graph_width(work.over) + work.other_messages;
 }
 
 //! Dense numbers for messages, the same at both ends of each, for walks over many.
@@ -106,17 +106,17 @@ class message_numbers {
 public:
   //! Numbers for the messages of a pipeline.
   constexpr explicit message_numbers(pipeline_view const& over) noexcept
-      : over_(over), stage_count_(stages(over.extents)), unit_count_(units(over)),
-        width_(graph_width(over)), behind_passes_(pass_indices(over) * width_) {}
+      : over_(over), stage_count_(over.extents.stages()), unit_count_(over.units()),
+        width_(graph_width(over)), behind_passes_(over.pass_indices() * width_) {}
 
   //! @param step one of the ends of a message.
   [[nodiscard]] constexpr int of(item const& step) const noexcept {
     if (step.about != subject::pass)
       return behind_passes_ + step.number;
     pass const& maker = step.work;
-    int const row = links_of(over_, maker).made[0];
+    int const row = over_.links_of(maker).made[0];
     int const line = row * stage_count_ + maker.stage;
-    return (line * unit_count_ + unit_of(over_, maker)) * width_ + step.number;
+    return (line * unit_count_ + over_.unit_of(maker)) * width_ + step.number;
   }
 
 private:

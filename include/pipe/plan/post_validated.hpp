@@ -35,9 +35,9 @@ struct post_validated_plans {
 //!
 //! @throws as `lower` does; std::invalid_argument where the sizes have no `totals_bytes`.
 //! @complexity as `lower`.
-template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes>
+template <communication_policy Policy = communicators::per_pair, buffer_sizes Sizes>
 [[nodiscard]] detail::post_validated_plans
-lower_post_validated(timetable_view table, Sizes const& sizes, lower_options options = {}) {
+lower_post_validated(timetable_view table, Sizes const& sizes, detail::lower_options options = {}) {
   auto const lowered = [&](step_validation when) {
     options.validation = when;
     return lower<Policy>(table, sizes, options);

@@ -23,15 +23,15 @@ namespace detail {
 [[nodiscard]] constexpr bool same_stages(plan_view const& one, plan_view const& other) noexcept {
   shape const& mine = one.over.extents;
   bool const both_ways = mine.where == placement::bidirectional;
-  if (mine.devices != other.over.extents.devices || stages(mine) != stages(other.over.extents) ||
-      routes(mine) != routes(other.over.extents) ||
+  if (mine.devices != other.over.extents.devices || mine.stages() != other.over.extents.stages() ||
+      mine.routes() != other.over.extents.routes() ||
       both_ways != (other.over.extents.where == placement::bidirectional))
     return false;
-  for (int i = 0; i < stages(mine) * routes(mine) && !both_ways; ++i) {
-    int const stage = i % stages(mine);
-    int const route = i / stages(mine);
-    if (holder_of(one.over, route * one.over.declared->rows * stages(mine) + stage) !=
-        holder_of(other.over, route * other.over.declared->rows * stages(mine) + stage))
+  for (int i = 0; i < mine.stages() * mine.routes() && !both_ways; ++i) {
+    int const stage = i % mine.stages();
+    int const route = i / mine.stages();
+    if (holder_of(one.over, route * one.over.declared->rows * mine.stages() + stage) !=
+        holder_of(other.over, route * other.over.declared->rows * mine.stages() + stage))
       return false;
   }
   return true;
@@ -91,7 +91,7 @@ constexpr proof prove_drain(plan_view work) {
   if (find_circle(run, circle) == 0)
     return {};
   int const device = circle[0];
-  return {plan_rule::circular, device, at[device]};
+  return {proof::rule::circular, device, at[device]};
 }
 
 //! The first rule that does not hold, in the order of the rules: first the checks of single
@@ -156,14 +156,14 @@ constexpr proof find_broken(plan_view work) {
     return verdict;
   int const devices = first.over.extents.devices;
   if (next.duplex_groups != first.duplex_groups || !detail::same_stages(first, next))
-    return {plan_rule::seam};
+    return {proof::rule::seam};
   if (detail::steps_early(first.validation) != detail::validates(next.validation) ||
       (detail::validates(next.validation) && first.totals_bytes != next.totals_bytes))
-    return {plan_rule::not_validated};
+    return {proof::rule::not_validated};
   for (int from = 0; from < devices; ++from)
     for (int to = 0; to < devices; ++to)
       if (from != to && first.key(from, to) != next.key(from, to))
-        return {plan_rule::seam, from, nothing, to};
+        return {proof::rule::seam, from, nothing, to};
   return {};
 }
 

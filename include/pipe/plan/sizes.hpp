@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief How large buffers are. Header for the concept pipelining::buffer_sizes, for
-//! pipelining::byte_count, uniform_sizes, tied_bytes and totals_bytes.
+//! pipelining::uniform_sizes.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
@@ -39,20 +39,20 @@ struct no_sizes {
 
 } // namespace detail
 
-//! @brief A number of bytes from a whole number of any type: sizes are computed from `sizeof`, and
-//! braces refuse to narrow a number that is no constant.
-struct byte_count {
-  std::int64_t value = 0; //!< bytes
-
-  constexpr byte_count() = default; //!< none
-  //! @brief Takes a number of bytes. A number beyond 2^63 becomes negative, which plans refuse.
-  template <std::integral Number>
-  constexpr byte_count(Number bytes) noexcept : value(std::int64_t(bytes)) {}
-  constexpr operator std::int64_t() const noexcept { return value; } //!< the number
-};
-
 //! @brief One size for all messages, one for each class of kept buffers.
 struct uniform_sizes {
+  //! A number of bytes from a whole number of any type: sizes are computed from `sizeof`, and
+  //! braces refuse to narrow a number that is no constant.
+  struct byte_count {
+    std::int64_t value = 0; //!< bytes
+
+    constexpr byte_count() = default; //!< none
+    //! Takes a number of bytes. A number beyond 2^63 becomes negative, which plans refuse.
+    template <std::integral Number>
+    constexpr byte_count(Number bytes) noexcept : value(std::int64_t(bytes)) {}
+    constexpr operator std::int64_t() const noexcept { return value; } //!< the number
+  };
+
   byte_count message = 0;           //!< activations and gradients between stages
   byte_count activation = 0;        //!< from forward to the end of backward
   byte_count weight_input = 0;      //!< from backward_input to backward_weight
@@ -74,7 +74,9 @@ struct uniform_sizes {
   }
 };
 
-//! @brief The bytes of the gradient of a weight that the first and the last stage share; 0 where
+namespace detail {
+
+//! The bytes of the gradient of a weight that the first and the last stage share; 0 where
 //! none is shared.
 template <class Sizes>
 [[nodiscard]] constexpr std::int64_t tied_bytes(Sizes const& sizes) noexcept {
@@ -84,7 +86,7 @@ template <class Sizes>
     return 0;
 }
 
-//! @brief The bytes of a stage's row of the totals; 0 where there are none.
+//! The bytes of a stage's row of the totals; 0 where there are none.
 template <class Sizes>
 [[nodiscard]] constexpr std::int64_t totals_bytes(Sizes const& sizes) noexcept {
   if constexpr (requires { sizes.totals_bytes; })
@@ -92,5 +94,7 @@ template <class Sizes>
   else
     return 0;
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -132,7 +132,7 @@ struct arena {
             stream,
             (*work.over.declared)[step.work.kind].calls == stage_call::recompute,
             work.over.extents,
-            chunks_of(work.over, step.work.microbatch),
+            work.over.chunks_of(step.work.microbatch),
             work.evaluates,
             work.over.edges};
   }

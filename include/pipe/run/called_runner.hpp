@@ -124,7 +124,7 @@ public:
   //! @brief Runs a device to the end of its program, and waits where it must: for a thread per
   //! device. @throws as poll.
   void run_device(int device) {
-    countdown<detail::steady> still(board_.options.deadline);
+    detail::countdown<detail::steady> still(board_.options.deadline);
     std::uint64_t seen = 0;
     while (!poll(device)) {
       if (detail::spin_until(board_.options.spin, [&] { return board_.can_go_on(device); }))
@@ -132,7 +132,7 @@ public:
       std::this_thread::sleep_for(board_.options.spin);
       std::uint64_t const now_seen = board_.whereabouts();
       if (now_seen != std::exchange(seen, now_seen))
-        still = countdown<detail::steady>(board_.options.deadline);
+        still = detail::countdown<detail::steady>(board_.options.deadline);
       else if (still.is_over())
         board_.fail(device,
                     "run: no progress before the deadline; does a thread run every device?" +

@@ -65,7 +65,7 @@ template <class Stage>
 //! @throws std::invalid_argument with one sentence.
 template <class Stages>
 void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
-  auto const needed = static_cast<std::size_t>(pipelining::stages(work.over.extents));
+  auto const needed = static_cast<std::size_t>(work.over.extents.stages());
   if (!has_stages(stages, needed)) {
     if constexpr (!function_of_stages<Stages>)
       throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The clock of runners that poll, and the deadlines of all waits. Header for
-//! pipelining::polling_clock and pipelining::countdown.
+//! pipelining::detail::polling_clock and pipelining::detail::countdown.
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The steady clock of the machine, a sleep between polls, and the threads that runners
+namespace detail {
+
+//! The steady clock of the machine, a sleep between polls, and the threads that runners
 //! start next to their own. Tests give runners a clock of their own.
 struct polling_clock : std::chrono::steady_clock {
   using thread = std::thread; //!< what `start` returns
@@ -22,17 +24,17 @@ struct polling_clock : std::chrono::steady_clock {
   //! Gives the processor away for that long.
   static void sleep_for(std::chrono::nanoseconds length) { std::this_thread::sleep_for(length); }
 
-  //! @brief Starts a thread.
+  //! Starts a thread.
   //! @throws std::system_error when the machine gives none.
   template <class Work>
   [[nodiscard]] static thread start(Work work) {
     return thread(std::move(work));
   }
 
-  //! @brief Where one thread sleeps until another one rings or a time has come.
+  //! Where one thread sleeps until another one rings or a time has come.
   class doorbell {
   public:
-    //! @brief Returns at once if it was rung since the last return. time_point::max() is never.
+    //! Returns at once if it was rung since the last return. time_point::max() is never.
     void wait_until(time_point when) {
       std::unique_lock held(lock_);
       auto const rung = [this] { return rung_; };
@@ -42,7 +44,7 @@ struct polling_clock : std::chrono::steady_clock {
         come_.wait_until(held, when, rung);
       rung_ = false;
     }
-    //! @brief Wakes the thread that sleeps here, or the next one to come.
+    //! Wakes the thread that sleeps here, or the next one to come.
     void ring() {
       std::lock_guard const held(lock_);
       rung_ = true;
@@ -56,7 +58,7 @@ struct polling_clock : std::chrono::steady_clock {
   };
 };
 
-//! @brief The time that is left of a wait. Every deadline of the library is a countdown.
+//! The time that is left of a wait. Every deadline of the library is a countdown.
 //!
 //! A wait looks at it once in a slice or more often. Where much more time has gone by between two
 //! looks, the process was suspended (SIGSTOP, a debugger, a snapshot of the machine), and one slice
@@ -64,26 +66,26 @@ struct polling_clock : std::chrono::steady_clock {
 template <class Clock = polling_clock>
 class countdown {
 public:
-  //! @brief Begins now. @param length any, the largest duration as well.
+  //! Begins now. @param length any, the largest duration as well.
   explicit countdown(std::chrono::nanoseconds length, typename Clock::time_point now = Clock::now())
       : slice_(std::clamp(length / 16, shortest_slice, longest_slice)), left_(length),
         looked_(now) {}
 
-  //! @brief The longest that a wait may sleep until its next look.
+  //! The longest that a wait may sleep until its next look.
   [[nodiscard]] std::chrono::nanoseconds slice() const noexcept {
     return std::clamp(left_, std::chrono::nanoseconds::zero(), slice_);
   }
 
-  //! @brief Looks, and says whether nothing is left.
+  //! Looks, and says whether nothing is left.
   [[nodiscard]] bool is_over() { return is_over(Clock::now()); }
-  //! @brief The same where the caller has asked the clock.
+  //! The same where the caller has asked the clock.
   [[nodiscard]] bool is_over(typename Clock::time_point now) {
     std::chrono::nanoseconds const since = now - looked_;
     looked_ = now;
     left_ -= since > 2 * slice_ ? slice_ : since;
     return left_ <= std::chrono::nanoseconds::zero();
   }
-  //! @brief Looks, and says how much is left; not less than nothing.
+  //! Looks, and says how much is left; not less than nothing.
   [[nodiscard]] std::chrono::nanoseconds left() {
     return is_over() ? std::chrono::nanoseconds::zero() : left_;
   }
@@ -97,5 +99,7 @@ private:
   std::chrono::nanoseconds left_;
   typename Clock::time_point looked_;
 };
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -81,7 +81,7 @@ struct context {
   //! `forward` is asked for again, to fill the activation; what it counts has been counted, and
   //! nobody reads its output.
   bool recomputing = false;
-  shape extents{};         //!< of the plan: M is `extents.microbatches`, S is `stages(extents)`
+  shape extents{};         //!< of the plan: M is `extents.microbatches`, S is `extents.stages()`
   int chunks = 1;          //!< of the sequence of this microbatch
   bool evaluating = false; //!< the plan has no backward passes: nothing will be asked for again
   //! Where stages are no chain: the table of their edges.
@@ -97,23 +97,33 @@ struct context {
 
   //! A pass that has no input of another one: it reads the data.
   [[nodiscard]] constexpr bool first_stage() const noexcept {
-    return detail::neighbours(edges, stages(extents), {stage, chunk, chunks}, -1) == 0;
+    return detail::neighbours(edges, extents.stages(), {stage, chunk, chunks}, -1) == 0;
   }
   //! A pass whose output nobody reads: it makes the loss.
   [[nodiscard]] constexpr bool last_stage() const noexcept {
-    return detail::neighbours(edges, stages(extents), {stage, chunk, chunks}, 1) == 0;
+    return detail::neighbours(edges, extents.stages(), {stage, chunk, chunks}, 1) == 0;
   }
   //! The first chunk of its sequence: forward passes begin with it.
   [[nodiscard]] constexpr bool first_chunk() const noexcept { return chunk == 0; }
   //! The last chunk of its sequence: backward passes begin with it.
   [[nodiscard]] constexpr bool last_chunk() const noexcept { return chunk + 1 == chunks; }
+  //! The factor of a microbatch's loss that makes gradients of the mean over all microbatches:
+  //! 1 / M. Only the loss stage multiplies by it.
+  [[nodiscard]] constexpr double microbatch_share() const noexcept {
+    return 1.0 / extents.microbatches;
+  }
+  //! The buffer that a pass is handed for a datum, in flows of one's own; without a slot where the
+  //! datum is not there on its stage. A pass must not write what it only reads.
+  //! @param whose the stage of the datum, as in the effect. @param number which of several
+  //! neighbours
+  //! @pre the kind has such an effect
+  //! @complexity O(effects^2).
+  [[nodiscard]] constexpr buffer buffer_of(flow const& declared,
+                                           pass_kind kind,
+                                           int datum,
+                                           of_stage whose = of_stage::own,
+                                           int number = 0) const noexcept;
 };
-
-//! @brief The factor of a microbatch's loss that makes gradients of the mean over all microbatches:
-//! 1 / M. Only the loss stage multiplies by it.
-[[nodiscard]] constexpr double microbatch_share(context const& where) noexcept {
-  return 1.0 / where.extents.microbatches;
-}
 
 namespace detail {
 
@@ -128,48 +138,39 @@ instances_of(flow const& declared, effect const& one, context const& where) noex
     step == 0
       ? 1
       : neighbours(
-          where.edges, stages(where.extents), {where.stage, where.chunk, where.chunks}, step);
-  bool const each = one.stage != of_stage::own || of.instance == per::reader;
+          where.edges, where.extents.stages(), {where.stage, where.chunk, where.chunks}, step);
+  bool const each = one.stage != of_stage::own || of.instance == datum::per::reader;
   return of.only_chunked && where.extents.chunks == 1 ? 0 : each || all == 0 ? all : 1;
 }
 
 } // namespace detail
 
-//! @brief The buffer that a pass is handed for a datum, in flows of one's own; without a slot where
-//! the datum is not there on its stage. A pass must not write what it only reads.
-//! @param whose the stage of the datum, as in the effect. @param number which of several neighbours
-//! @pre the kind has such an effect
-//! @complexity O(effects^2).
-[[nodiscard]] constexpr buffer buffer_of(flow const& declared,
-                                         pass_kind kind,
-                                         context const& where,
-                                         int datum,
-                                         of_stage whose = of_stage::own,
-                                         int number = 0) noexcept {
+constexpr buffer context::buffer_of(
+  flow const& declared, pass_kind kind, int datum, of_stage whose, int number) const noexcept {
   kind_of_pass const& of = declared[kind];
   int wanted = 0;
   while (of.effects[wanted].of != datum || of.effects[wanted].stage != whose)
     ++wanted;
-  if (number >= detail::instances_of(declared, of.effects[wanted], where))
+  if (number >= detail::instances_of(declared, of.effects[wanted], *this))
     return {};
-  slot_place const place = place_of(declared, kind, wanted);
+  detail::slot_place const place = declared.place_of(kind, wanted);
   switch (place) {
-  case slot_place::none: return {};
-  case slot_place::activation: return where.activation;
-  case slot_place::weight_input: return where.weight_input;
-  case slot_place::state: return where.state;
-  case slot_place::state_gradient: return where.state_gradient;
+  case detail::slot_place::none: return {};
+  case detail::slot_place::activation: return activation;
+  case detail::slot_place::weight_input: return weight_input;
+  case detail::slot_place::state: return state;
+  case detail::slot_place::state_gradient: return state_gradient;
   default: break;
   }
   for (int i = 0; i < wanted; ++i)
-    if (place_of(declared, kind, i) == place && detail::first_on_datum(of, i) == i)
-      number += detail::instances_of(declared, of.effects[i], where);
+    if (declared.place_of(kind, i) == place && detail::first_on_datum(of, i) == i)
+      number += detail::instances_of(declared, of.effects[i], *this);
   auto const at = static_cast<std::size_t>(number);
-  if (place == slot_place::outputs)
-    return at < where.outputs.size() ? where.outputs[at] : buffer{};
-  if (at >= where.inputs.size())
+  if (place == detail::slot_place::outputs)
+    return at < outputs.size() ? outputs[at] : buffer{};
+  if (at >= inputs.size())
     return {};
-  input const& read = where.inputs[at];
+  input const& read = inputs[at];
   return {read.slot, const_cast<std::byte*>(read.data), read.bytes};
 }
 

@@ -20,6 +20,10 @@ namespace pipelining::inline v0_3 {
 //! Where a stage threw, the stage's own exception is nested (`std::rethrow_if_nested`).
 class run_error : public std::runtime_error {
 public:
+  //! The exit status of a process that ended because a stage or a hook has not returned. Where
+  //! passes run on the caller's own thread nothing else can end one.
+  static constexpr int hung_status = 86;
+
   //! The sentence, as `what()` gives it, and the device with which it began.
   run_error(std::string const& sentence, int device)
       : std::runtime_error(sentence), device_(device) {}

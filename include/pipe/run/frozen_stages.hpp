@@ -41,7 +41,7 @@ template <class Stages>
 template <schedule Schedule, class Stages, cost_model Cost = uniform_cost>
 [[nodiscard]] dynamic_timetable
 make_timetable_for(Stages& model, Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
-  auto const count = static_cast<int>(stage_count(model));
+  auto const count = static_cast<int>(detail::stage_count(model));
   return make_timetable(
     with_frozen_stages<Schedule>{plan, detail::frozen_stages(model, count)}, size, cost);
 }

@@ -56,7 +56,7 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
     bool const first =
       brings(work.over, one.what == does::makes, one.what == does::adds_to, one.order, step.work);
     auto const pool = static_cast<slot_class>(work.over.declared->data[one.of].pool);
-    int const* const kept = kept_slot(step, place_of(*work.over.declared, step.work.kind, i));
+    int const* const kept = kept_slot(step, work.over.declared->place_of(step.work.kind, i));
     if (first && kept != nullptr && *kept != nothing)
       visit(slot{pool, *kept}, work.layout(device, pool).asked);
   }

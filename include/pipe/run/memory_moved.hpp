@@ -18,7 +18,7 @@ namespace pipelining::inline v0_3::detail {
 //! @throws what the stages throw.
 template <class Stages>
 void tell_moved(Stages& stages, plan_view const& work, int device) {
-  for (int stage = 0; stage < pipelining::stages(work.over.extents); ++stage)
+  for (int stage = 0; stage < work.over.extents.stages(); ++stage)
     if (microbatch_on(work.over, stage, device) >= 0)
       (void)visit_stage(stages, stage, [&]<class Stage>(Stage& one) {
         if constexpr (can_follow_memory<Stage>) {

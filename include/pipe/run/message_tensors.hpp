@@ -2,8 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Messages that are several tensors. Header for pipelining::message_tensor and
-//! pipelining::message_layout.
+//! @brief Messages that are several tensors. Header for pipelining::message_layout.
 
 #include <pipe/plan/dtype.hpp>
 #include <pipe/run/context.hpp>
@@ -19,14 +18,6 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief One tensor of a message.
-struct message_tensor {
-  std::string name{};                  //!< such as "hidden"
-  std::string dtype{};                 //!< as safetensors calls it: "F32", "BF16", "I64"
-  std::vector<std::int64_t> shape{};   //!< empty: one number
-  std::vector<std::int64_t> strides{}; //!< [axes], in numbers; empty: row by row, without gaps
-};
-
 //! @brief Where each tensor of a message lies in its bytes. They follow each other in the order in
 //! which they are given, each at a multiple of `alignment`.
 //!
@@ -35,14 +26,22 @@ struct message_tensor {
 //! contents, needs no layout: its bytes are those of the plan.
 class message_layout {
 public:
+  //! One tensor of a message.
+  struct tensor {
+    std::string name{};                  //!< such as "hidden"
+    std::string dtype{};                 //!< as safetensors calls it: "F32", "BF16", "I64"
+    std::vector<std::int64_t> shape{};   //!< empty: one number
+    std::vector<std::int64_t> strides{}; //!< [axes], in numbers; empty: row by row, without gaps
+  };
+
   //! Of each tensor, in bytes: oneDNN, ggml and vector units ask for as much.
   static constexpr std::int64_t alignment = 64;
 
   message_layout() = default; //!< of no tensors
   //! @throws std::invalid_argument for an unknown dtype, a name that stands twice, a negative
   //! extent or stride, strides of another number of axes, or more bytes than 2^62.
-  explicit message_layout(std::vector<message_tensor> tensors) : tensors_(std::move(tensors)) {
-    for (message_tensor const& each : tensors_) {
+  explicit message_layout(std::vector<tensor> tensors) : tensors_(std::move(tensors)) {
+    for (tensor const& each : tensors_) {
       check(each);
       offsets_.push_back((bytes_ + alignment - 1) / alignment * alignment);
       bytes_ = sum(offsets_.back(), extent_of(each), each);
@@ -52,11 +51,11 @@ public:
   //! @brief Bytes of the message.
   [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_; }
   //! @brief The tensors, by number.
-  [[nodiscard]] std::vector<message_tensor> const& tensors() const noexcept { return tensors_; }
-  //! @brief Bytes before a tensor. @throws std::out_of_range
+  [[nodiscard]] std::vector<tensor> const& tensors() const noexcept { return tensors_; }
+  //! @brief Bytes before a one. @throws std::out_of_range
   [[nodiscard]] std::int64_t offset(std::size_t number) const { return offsets_.at(number); }
 
-  //! @brief The number of a tensor. @throws std::invalid_argument that says which there are.
+  //! @brief The number of a one. @throws std::invalid_argument that says which there are.
   [[nodiscard]] std::size_t number(std::string_view name) const {
     for (std::size_t i = 0; i < tensors_.size(); ++i)
       if (tensors_[i].name == name)
@@ -99,7 +98,7 @@ public:
   //! `mpi_ranks::about` find out before the first step where theirs differ.
   [[nodiscard]] std::string describe() const {
     std::string text;
-    for (message_tensor const& each : tensors_) {
+    for (tensor const& each : tensors_) {
       text += (text.empty() ? "" : ", ") + each.name + ' ' + each.dtype + list(each.shape);
       if (!each.strides.empty())
         text += " by " + list(each.strides);
@@ -110,12 +109,12 @@ public:
 private:
   static constexpr std::int64_t most_bytes = std::int64_t{1} << 62;
 
-  [[noreturn]] static void refuse(message_tensor const& tensor, char const* why) {
-    throw std::invalid_argument("run: tensor " + tensor.name + " of a message " + why);
+  [[noreturn]] static void refuse(tensor const& one, char const* why) {
+    throw std::invalid_argument("run: tensor " + one.name + " of a message " + why);
   }
-  static std::int64_t sum(std::int64_t a, std::int64_t b, message_tensor const& tensor) {
+  static std::int64_t sum(std::int64_t a, std::int64_t b, tensor const& one) {
     if (b > most_bytes - a)
-      refuse(tensor, "has more than 2^62 bytes; are its shape and strides right?");
+      refuse(one, "has more than 2^62 bytes; are its shape and strides right?");
     return a + b;
   }
   static std::string list(std::vector<std::int64_t> const& numbers) {
@@ -125,40 +124,40 @@ private:
     return '[' + text + ']';
   }
 
-  void check(message_tensor const& tensor) const {
-    if (detail::bytes_of_dtype(tensor.dtype) == 0)
-      refuse(tensor, "has no dtype that safetensors knows; name one such as F32, BF16 or I64");
-    if (number_of_same(tensor.name) != 1)
-      refuse(tensor, "has a name that stands twice; give each its own");
-    if (!tensor.strides.empty() && tensor.strides.size() != tensor.shape.size())
-      refuse(tensor, "has not as many strides as axes; give one for each, or none");
-    for (auto const* const each : {&tensor.shape, &tensor.strides})
+  void check(tensor const& one) const {
+    if (detail::bytes_of_dtype(one.dtype) == 0)
+      refuse(one, "has no dtype that safetensors knows; name one such as F32, BF16 or I64");
+    if (number_of_same(one.name) != 1)
+      refuse(one, "has a name that stands twice; give each its own");
+    if (!one.strides.empty() && one.strides.size() != one.shape.size())
+      refuse(one, "has not as many strides as axes; give one for each, or none");
+    for (auto const* const each : {&one.shape, &one.strides})
       for (std::int64_t const number : *each)
         if (number < 0)
-          refuse(tensor, "has a negative extent or stride");
+          refuse(one, "has a negative extent or stride");
   }
   [[nodiscard]] int number_of_same(std::string_view name) const {
     int count = 0;
-    for (message_tensor const& each : tensors_)
+    for (tensor const& each : tensors_)
       count += each.name == name ? 1 : 0;
     return count;
   }
 
   //! Bytes from the first number to the end of the last one.
-  static std::int64_t extent_of(message_tensor const& tensor) {
+  static std::int64_t extent_of(tensor const& one) {
     std::int64_t last = 0;
     std::int64_t stride = 1;
-    for (std::size_t axis = tensor.shape.size(); axis-- > 0;) {
-      std::int64_t const extent = tensor.shape[axis];
+    for (std::size_t axis = one.shape.size(); axis-- > 0;) {
+      std::int64_t const extent = one.shape[axis];
       if (extent == 0)
         return 0;
-      std::int64_t const step = tensor.strides.empty() ? stride : tensor.strides[axis];
+      std::int64_t const step = one.strides.empty() ? stride : one.strides[axis];
       if (step > most_bytes / 16 / extent)
         return most_bytes + 1;
-      last = sum(last, (extent - 1) * step, tensor);
+      last = sum(last, (extent - 1) * step, one);
       stride = step * extent;
     }
-    int const width = detail::bytes_of_dtype(tensor.dtype);
+    int const width = detail::bytes_of_dtype(one.dtype);
     return last >= most_bytes / width ? most_bytes + 1 : (last + 1) * width;
   }
 
@@ -178,16 +177,16 @@ private:
   template <class T, class Bytes>
   [[nodiscard]] std::span<T> view(Bytes* data, std::int64_t bytes, std::size_t number) const {
     check_room(data, bytes);
-    message_tensor const& tensor = tensors_.at(number);
-    if (sizeof(T) != static_cast<std::size_t>(detail::bytes_of_dtype(tensor.dtype)))
-      refuse(tensor, "was asked for as numbers of another width than its dtype has");
+    tensor const& one = tensors_.at(number);
+    if (sizeof(T) != static_cast<std::size_t>(detail::bytes_of_dtype(one.dtype)))
+      refuse(one, "was asked for as numbers of another width than its dtype has");
     if (data == nullptr)
       return {};
     return {reinterpret_cast<T*>(data + offsets_[number]),
-            static_cast<std::size_t>(extent_of(tensor)) / sizeof(T)};
+            static_cast<std::size_t>(extent_of(one)) / sizeof(T)};
   }
 
-  std::vector<message_tensor> tensors_{};
+  std::vector<tensor> tensors_{};
   std::vector<std::int64_t> offsets_{};
   std::int64_t bytes_ = 0;
 };

@@ -34,8 +34,8 @@ inline void check_addition(plan_view const& first, plan_view const& added) {
   };
   if (added.over.extents.devices != first.over.extents.devices)
     differ(" devices", added.over.extents.devices, first.over.extents.devices);
-  if (stages(added.over.extents) != stages(first.over.extents))
-    differ(" stages", stages(added.over.extents), stages(first.over.extents));
+  if (added.over.extents.stages() != first.over.extents.stages())
+    differ(" stages", added.over.extents.stages(), first.over.extents.stages());
 }
 
 //! Checks that a runner has a plan of this number.

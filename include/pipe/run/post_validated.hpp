@@ -12,33 +12,31 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The numbers that a runner has given to post_validated_plans.
+//! @brief The numbers that a runner has given to the three plans of an iteration.
 struct post_validated_numbers {
   plan_number first;  //!< of post_validated_plans::first
   plan_number steady; //!< of post_validated_plans::steady
   plan_number last;   //!< of post_validated_plans::last
+
+  //! @brief Gives a runner the plans next to the first one.
+  //! @param first the number that the runner has given to `plans.first`, with which it may have
+  //! been made.
+  //! @throws as `add` of the runner does.
+  [[nodiscard]] static post_validated_numbers
+  add(auto& runner, detail::post_validated_plans plans, plan_number first = {}) {
+    plan_number const steady = runner.add(std::move(plans.steady));
+    return {first, steady, runner.add(std::move(plans.last))};
+  }
+
+  //! @brief Gives a runner plans in the place of these, which are gone then.
+  //! @throws as `replace` of the runner does.
+  [[nodiscard]] post_validated_numbers replaced(auto& runner,
+                                                detail::post_validated_plans plans) const {
+    return {runner.replace(first, std::move(plans.first)),
+            runner.replace(steady, std::move(plans.steady)),
+            runner.replace(last, std::move(plans.last))};
+  }
 };
-
-//! @brief Gives a runner the plans next to the first one.
-//! @param first the number that the runner has given to `plans.first`, with which it may have been
-//! made.
-//! @throws as `add` of the runner does.
-template <class Runner>
-post_validated_numbers
-add(Runner& runner, detail::post_validated_plans plans, plan_number first = {}) {
-  plan_number const steady = runner.add(std::move(plans.steady));
-  return {first, steady, runner.add(std::move(plans.last))};
-}
-
-//! @brief Gives a runner plans in the place of others, which are gone then.
-//! @throws as `replace` of the runner does.
-template <class Runner>
-post_validated_numbers
-replace(Runner& runner, post_validated_numbers const& which, detail::post_validated_plans plans) {
-  return {runner.replace(which.first, std::move(plans.first)),
-          runner.replace(which.steady, std::move(plans.steady)),
-          runner.replace(which.last, std::move(plans.last))};
-}
 
 //! @brief Runs iterations whose optimizer's step is taken early and validated in the next
 //! iteration.

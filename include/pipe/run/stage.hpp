@@ -17,13 +17,15 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief `stage.forward(context, input, output)`
+namespace detail {
+
+//! `stage.forward(context, input, output)`
 template <class Stage>
 concept can_forward = requires(Stage& stage, context const& where, input in, output out) {
   stage.forward(where, in, out);
 };
 
-//! @brief `stage.backward(context, input, output)`: both gradients at once; reads the gradient of
+//! `stage.backward(context, input, output)`: both gradients at once; reads the gradient of
 //! the stage's output,
 //!        writes the gradient of its input.
 template <class Stage>
@@ -31,7 +33,7 @@ concept can_backward = requires(Stage& stage, context const& where, input in, ou
   stage.backward(where, in, out);
 };
 
-//! @brief `stage.backward_input(context, input, output)` and `stage.backward_weight(context)`: the
+//! `stage.backward_input(context, input, output)` and `stage.backward_weight(context)`: the
 //! halves of backward.
 template <class Stage>
 concept can_split_backward = requires(Stage& stage, context const& where, input in, output out) {
@@ -39,21 +41,21 @@ concept can_split_backward = requires(Stage& stage, context const& where, input 
   stage.backward_weight(where);
 };
 
-//! @brief `stage.recompute(context, input)`: fills the activation again that a forward pass has not
+//! `stage.recompute(context, input)`: fills the activation again that a forward pass has not
 //! kept. A stage without it is asked for `forward` again, with an output that nobody reads.
 template <class Stage>
 concept can_recompute = requires(Stage& stage, context const& where, input in) {
   stage.recompute(where, in);
 };
 
-//! @brief `stage.perform(kind, context, input, output)`: passes of kinds of the user's own flow.
+//! `stage.perform(kind, context, input, output)`: passes of kinds of the user's own flow.
 template <class Stage>
 concept can_perform =
   requires(Stage& stage, pass_kind kind, context const& where, input in, output out) {
   stage.perform(kind, where, in, out);
 };
 
-//! @brief `static constexpr bool frozen = true`: the weights of the stage are not trained. Where
+//! `static constexpr bool frozen = true`: the weights of the stage are not trained. Where
 //! stages before it are, or are not declared to be frozen (see with_frozen_stages), it needs
 //! `backward_input` alone, which is called in fused backward passes too (where it has no
 //! `weight_input`), and nothing is called for its weight gradients.
@@ -63,7 +65,7 @@ concept is_frozen = requires(Stage& stage, context const& where, input in, outpu
   stage.backward_input(where, in, out);
 };
 
-//! @brief `static constexpr bool takes_chunks = true`: every pass of the stage does only the chunk
+//! `static constexpr bool takes_chunks = true`: every pass of the stage does only the chunk
 //! of the sequence that its context names. Another stage would do the whole sequence once for each
 //! chunk, so it is refused where sequences have several. A stage with `perform` need not say it.
 template <class Stage>
@@ -71,21 +73,23 @@ concept takes_chunks = can_perform<Stage> || requires {
   requires Stage::takes_chunks;
 };
 
-namespace detail {
 //! With no trained stage before it, a frozen stage needs only forward.
 template <class Stage>
 concept says_frozen = requires {
   requires Stage::frozen;
 };
+
 } // namespace detail
 
 //! @brief A stage of a model: forward, and backward in one piece or in two.
 template <class Stage>
-concept stage_functor = can_perform<Stage> ||
-  (can_forward<Stage> &&
-   (can_backward<Stage> || can_split_backward<Stage> || detail::says_frozen<Stage>));
+concept stage_functor = detail::can_perform<Stage> ||
+  (detail::can_forward<Stage> && (detail::can_backward<Stage> ||
+                                  detail::can_split_backward<Stage> || detail::says_frozen<Stage>));
 
-//! @brief True when a stage has the member that a kind of pass calls. The two halves are no fused
+namespace detail {
+
+//! True when a stage has the member that a kind of pass calls. The two halves are no fused
 //! backward: notes of the first half for the second have a slot in split passes only. A stage that
 //! has no `recompute` recomputes by `forward`.
 template <class Stage>
@@ -98,16 +102,13 @@ template <class Stage>
   case stage_call::backward_weight: return can_split_backward<Stage> || is_frozen<Stage>;
   case stage_call::copy: return true;
   case stage_call::gather_weights:
-  case stage_call::use_weights: return detail::can_gather_weights<Stage>;
+  case stage_call::use_weights: return can_gather_weights<Stage>;
   case stage_call::collect_gradients:
-  case stage_call::scatter_gradients:
-    return detail::can_scatter_gradients<Stage> || is_frozen<Stage>;
+  case stage_call::scatter_gradients: return can_scatter_gradients<Stage> || is_frozen<Stage>;
   case stage_call::perform: return can_perform<Stage>;
   }
   return false;
 }
-
-namespace detail {
 
 //! One readable sentence for each capability that a stage lacks.
 template <class Stage>

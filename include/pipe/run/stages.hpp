@@ -85,15 +85,15 @@ template <class Stages>
     return stages.size() == needed;
 }
 
-} // namespace detail
-
-//! @brief The number of stages in a vector, an array or a tuple.
+//! The number of stages in a vector, an array or a tuple.
 template <class Stages>
 [[nodiscard]] std::size_t stage_count(Stages const& stages) {
-  if constexpr (detail::tuple_of_stages<Stages>)
+  if constexpr (tuple_of_stages<Stages>)
     return std::tuple_size_v<Stages>;
   else
     return stages.size();
 }
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -22,12 +22,12 @@ template <class Time>
   plan_view const view = ran.view();
   dynamic_timetable result{.over = ran.over};
   result.offsets.push_back(0);
-  for (int row = 0; row < row_count(view.over); ++row) {
+  for (int row = 0; row < view.over.row_count(); ++row) {
     int const device = row % view.over.extents.devices;
     auto const steps = view.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (steps[i].what != operation::run || steps[i].about != subject::pass ||
-          row_of(view.over, steps[i].work) != row)
+          view.over.row_of(steps[i].work) != row)
         continue;
       result.passes.push_back(steps[i].work);
       result.starts.push_back(time(device, i, false));

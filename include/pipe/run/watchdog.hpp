@@ -3,9 +3,10 @@
 
 //! @file
 //! @brief A thread that watches steps which run on the caller's own thread. Header for
-//! pipelining::hung_status and pipelining::detail::watchdog.
+//! pipelining::detail::watchdog.
 
 #include <pipe/run/clock.hpp>
+#include <pipe/run/error.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -21,12 +22,6 @@
 #include <utility>
 
 namespace pipelining::inline v0_3 {
-
-//! @brief The exit status of a process that ended because a stage or a hook has not returned.
-//!
-//! Where passes run on the caller's own thread nothing else can end one: an exception cannot reach
-//! it, and a thread cannot be taken from its function.
-inline constexpr int hung_status = 86;
 
 namespace detail {
 
@@ -107,13 +102,13 @@ private:
         continue;
       }
       if (left.is_over()) {
-        std::string const sentence =
-          post.hung() + "; this process ends with status " + std::to_string(hung_status) + '\n';
+        std::string const sentence = post.hung() + "; this process ends with status " +
+                                     std::to_string(run_error::hung_status) + '\n';
         (void)std::fputs(sentence.c_str(), stderr);
         (void)std::fflush(stderr);
         // Others have time to hear of it and to report, before a launcher ends them.
         Clock::sleep_for(std::chrono::milliseconds(500));
-        std::_Exit(hung_status);
+        std::_Exit(run_error::hung_status);
       }
       post.still();
       post.state.store(watched_state::in_step, std::memory_order_release);

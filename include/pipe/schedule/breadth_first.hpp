@@ -31,7 +31,7 @@ struct BreadthFirst {
   static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
                 "BreadthFirst: a device holds at least one stage");
 
-  parameter<StagesPerDevice> stages_per_device{};
+  detail::parameter<StagesPerDevice> stages_per_device{};
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (stages_per_device < 1)
@@ -40,10 +40,10 @@ struct BreadthFirst {
       .devices = devices, .microbatches = microbatches, .stages_per_device = stages_per_device};
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    for (int stage = device; stage < stages(extents); stage += extents.devices)
+    for (int stage = device; stage < extents.stages(); stage += extents.devices)
       for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch)
         out.forward(stage, microbatch);
-    for (int stage = stages(extents) - extents.devices + device; stage >= 0;
+    for (int stage = extents.stages() - extents.devices + device; stage >= 0;
          stage -= extents.devices)
       for (int microbatch = extents.microbatches - 1; microbatch >= 0; --microbatch)
         out.backward(stage, microbatch);

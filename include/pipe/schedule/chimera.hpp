@@ -52,7 +52,7 @@ struct ChimeraWaves {
   static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
                 "Chimera: a device holds at least one stage of each direction");
 
-  parameter<StagesPerDevice> stages_per_device{};
+  detail::parameter<StagesPerDevice> stages_per_device{};
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return detail::arrange_both_ways(devices, microbatches, stages_per_device);
@@ -96,7 +96,7 @@ struct BitPipe {
     // Before slot `head` of a block there are only forward passes, and by symmetry as many
     // backward passes only at its end.
     int const outer = device < extents.devices - 1 - device ? extents.devices - 1 - device : device;
-    int const head = 2 * stages(extents) - 1 - (extents.devices + outer);
+    int const head = 2 * extents.stages() - 1 - (extents.devices + outer);
     int const tail = block.slots() - head;
     // Writes the next pass of a block at or after a slot; returns the slot after it.
     auto const write = [&](int number, int slot, int end) {

@@ -28,8 +28,8 @@ inline constexpr strides<2> chronos_strides{.fused = true, .stride = {1, 1, 2, 2
 //! >= 1, M >= 1.
 //!
 //! The first stages of all devices hold most of what waits: Chronos-Recomp is
-//! `with_recompute<ChronosPipe, recompute_first_stages>`. The second ones begin late and end early:
-//! Chronos-Offload is `with_sharded_weights<ChronosPipe, weights_on_host>`.
+//! `with_recompute<ChronosPipe, recompute::first_stages>`. The second ones begin late and end
+//! early: Chronos-Offload is `with_sharded_weights<ChronosPipe, weights_on_host>`.
 //!
 //! @tparam Chunks chunks of a sequence, or `dynamic`.
 //! @complexity as `Repeat`.

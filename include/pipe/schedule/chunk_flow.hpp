@@ -41,13 +41,13 @@ namespace pipelining::inline v0_3 {
 //! @source Yuan et al., "Efficient Long Context Fine-tuning with Chunk Flow" (arXiv:2503.02356).
 //! Its listing recomputes in ascending order, its text in descending order, as the gradients of
 //! keys and values ask for; that devices before the last run ahead as in 1F1B is our reading.
-template <chunk_counts Counts = listed_chunks, int Keep = dynamic>
+template <detail::chunk_counts Counts = listed_chunks, int Keep = dynamic>
 struct ChunkFlow {
   static_assert(Keep == dynamic || Keep >= 1, "ChunkFlow: a microbatch keeps at least one chunk");
-  static constexpr flow declared = frugal_training;
+  static constexpr flow declared = detail::frugal_training;
 
   Counts counts{};
-  parameter<Keep, 1> keep{}; //!< chunks of a microbatch whose activations stay
+  detail::parameter<Keep, 1> keep{}; //!< chunks of a microbatch whose activations stay
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (keep < 1)
@@ -58,7 +58,7 @@ struct ChunkFlow {
             .chunks = detail::most_chunks(counts, microbatches)};
   }
   [[nodiscard]] constexpr int chunks_of(shape const&, int microbatch) const
-    requires(!equal_chunk_counts<Counts>) {
+    requires(!detail::equal_chunk_counts<Counts>) {
     return counts(microbatch);
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {

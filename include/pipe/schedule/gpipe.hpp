@@ -24,7 +24,7 @@ struct GPipeChunked {
   static_assert(Chunks == dynamic || Chunks >= 1,
                 "GPipe: the number of chunks must be at least 1, or dynamic");
 
-  parameter<Chunks, 1> chunks{}; //!< C
+  detail::parameter<Chunks, 1> chunks{}; //!< C
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return {.devices = devices, .microbatches = microbatches, .chunks = chunks};

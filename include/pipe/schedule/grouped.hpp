@@ -29,7 +29,7 @@ template <int Group = dynamic>
 struct Grouped {
   static_assert(Group == dynamic || Group >= 1, "Grouped: a group has at least one microbatch");
 
-  parameter<Group> group{};
+  detail::parameter<Group> group{};
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (group < 1)

@@ -38,7 +38,7 @@ template <int Waves = dynamic>
 struct Hanayo {
   static_assert(Waves == dynamic || Waves >= 1, "Hanayo: there is at least one wave");
 
-  parameter<Waves, 1> waves{}; //!< times down the devices and up again
+  detail::parameter<Waves, 1> waves{}; //!< times down the devices and up again
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (waves < 1 || waves > 32767)

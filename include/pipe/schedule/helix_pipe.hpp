@@ -52,8 +52,8 @@ struct HelixPipe {
                 "HelixPipe: a device holds at least one layer");
   static_assert(Folds == dynamic || Folds >= 1, "HelixPipe: there is at least one fold");
 
-  parameter<LayersPerDevice, 1> layers_per_device{}; //!< L/P
-  parameter<Folds, 1> folds{}; //!< microbatches of one offset that follow each other
+  detail::parameter<LayersPerDevice, 1> layers_per_device{}; //!< L/P
+  detail::parameter<Folds, 1> folds{}; //!< microbatches of one offset that follow each other
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (layers_per_device < 1 || layers_per_device > 32767 || folds < 1 || folds > 65535 / devices)

@@ -41,9 +41,9 @@ struct Interleaved {
   static_assert(Stagger == dynamic || Stagger == 1 || Stagger == 2,
                 "Interleaved: the stagger is 1 or 2");
 
-  parameter<StagesPerDevice> stages_per_device{};
-  parameter<Group, 0> group{};
-  parameter<Stagger, 2> stagger{};
+  detail::parameter<StagesPerDevice> stages_per_device{};
+  detail::parameter<Group, 0> group{};
+  detail::parameter<Stagger, 2> stagger{};
 
   //! @brief The rule of the walk that makes its rows.
   [[nodiscard]] constexpr detail::walk steps() const noexcept {

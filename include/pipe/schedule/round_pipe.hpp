@@ -34,7 +34,7 @@ inline constexpr effect reads_stage_before{does::reads, handed_on, of_stage::bef
 //! it.
 inline constexpr flow round_training =
   declare({detail::output_datum,
-           {"weight_gradient", 0, 0, residence::nowhere, per::unit, true},
+           {"weight_gradient", 0, 0, residence::nowhere, datum::per::unit, true},
            detail::in_pool_of(detail::activation_datum, "working_activation")},
           {{pass_kind::forward,
             declare_kind(pass_kind::forward,
@@ -83,8 +83,8 @@ struct RoundPipe {
                 "RoundPipe: there is at least one backward stage");
   static constexpr flow declared = round_training; //!< one chain, forward and back
 
-  parameter<Forward, 1> forward_stages{};   //!< S_f
-  parameter<Backward, 3> backward_stages{}; //!< S_b
+  detail::parameter<Forward, 1> forward_stages{};   //!< S_f
+  detail::parameter<Backward, 3> backward_stages{}; //!< S_b
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (forward_stages < 0 || backward_stages < 1 || forward_stages > 65535 ||
@@ -103,7 +103,7 @@ struct RoundPipe {
     return stage % extents.devices;
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    for (int stage = device; stage < stages(extents); stage += extents.devices)
+    for (int stage = device; stage < extents.stages(); stage += extents.devices)
       for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch)
         if (stage < forward_stages)
           out.forward(stage, microbatch);

@@ -28,7 +28,9 @@ namespace pipelining::inline v0_3 {
 //! = c}`.
 inline constexpr int dynamic = -1;
 
-//! @brief A parameter of a schedule type: in the type alone where the type gives it, so that no
+namespace detail {
+
+//! A parameter of a schedule type: in the type alone where the type gives it, so that no
 //! value can contradict it; stored where the type says `dynamic`.
 //!
 //! @tparam Default what a stored parameter is until it is set.
@@ -39,7 +41,7 @@ struct parameter {
     return Value;
   } // NOLINT(google-explicit-constructor)
 };
-//! @brief A parameter that is set when the program runs.
+//! A parameter that is set when the program runs.
 template <int Default, class Number>
 struct parameter<dynamic, Default, Number> {
   Number value = Default; //!< the number
@@ -53,6 +55,8 @@ struct parameter<dynamic, Default, Number> {
     return value;
   } // NOLINT(google-explicit-constructor)
 };
+
+} // namespace detail
 
 //! @brief Appends the passes of one device, in the order in which it runs them.
 //!
@@ -118,22 +122,22 @@ concept arranges = std::copyable<Schedule> &&
   { schedule.arrange(devices, microbatches) } -> std::same_as<shape>;
 };
 
-} // namespace detail
-
-//! @brief A schedule whose order on a device follows from the extents alone, without looking at
+//! A schedule whose order on a device follows from the extents alone, without looking at
 //! other devices.
 template <class Schedule>
-concept closed_form_schedule = detail::arranges<Schedule> &&
+concept closed_form_schedule = arranges<Schedule> &&
   requires(Schedule const schedule, shape const extents, int device, row_writer out) {
   schedule.order(extents, device, out);
 };
+
+} // namespace detail
 
 //! @brief The questions that a generated schedule may ask of a cost model.
 //!
 //! `duration(pass)` is the time of a pass, where the model has it `duration(flow, pass)` that of a
 //! pass of this flow, `latency()` the time that a message takes between two
 //! devices (it occupies neither). All times are in one unit of the user's choice. Where messages
-//! differ, `links()` gives a time for each pair of devices (see `links_of`), and the latency is
+//! differ, `links()` gives a time for each pair of devices, and the latency is
 //! what schedules take for all of them while they order passes.
 template <class Cost>
 concept cost_model = requires(Cost const cost, pass const what) {
@@ -165,7 +169,7 @@ time_of(cost_model auto const& cost, flow const& declared, pass const& what) {
 checked_duration(cost_model auto const& cost, flow const& declared, pass const& what) {
   double const time = time_of(cost, declared, what);
   if (!is_time(time))
-    refuse_time(word(declared, what.kind), what.stage, what.chunk);
+    refuse_time(declared.word(what.kind), what.stage, what.chunk);
   return time;
 }
 //! The same of a pass of training.
@@ -217,18 +221,14 @@ concept adapts_schedule = arranges<Schedule> && requires(Schedule const schedule
   requires arranges<std::remove_cvref_t<decltype(schedule.of)>>;
 };
 
-} // namespace detail
-
-//! @brief The schedule at the bottom of adapters, which places the stages.
+//! The schedule at the bottom of adapters, which places the stages.
 template <class Schedule>
 [[nodiscard]] constexpr auto const& adapted(Schedule const& plan) noexcept {
-  if constexpr (detail::adapts_schedule<Schedule>)
+  if constexpr (adapts_schedule<Schedule>)
     return adapted(plan.of);
   else
     return plan;
 }
-
-namespace detail {
 
 //! The type of that schedule.
 template <class Schedule>
@@ -242,16 +242,13 @@ inline constexpr flow const* flow_pointer = [] {
   else
     return &training;
 }();
-} // namespace detail
 
-//! @brief A schedule with a placement of its own: `device_of(shape, stage, route)` says where each
+//! A schedule with a placement of its own: `device_of(shape, stage, route)` says where each
 //! stage is, and `arrange` gives `placement::custom` and the number of routes.
 template <class Schedule>
 concept places_stages = requires(Schedule const schedule, shape const extents) {
   { schedule.device_of(extents, 0, 0) } -> std::convertible_to<int>;
 };
-
-namespace detail {
 
 //! A schedule of microbatches of unequal numbers of chunks: `chunks_of(shape, microbatch)`;
 //! the extents name the largest number.
@@ -273,7 +270,7 @@ concept joins_stages = requires(Schedule const schedule, shape const extents) {
 //! @brief A pipeline schedule: a small value that knows its extents and the order of passes on
 //! every device.
 template <class Schedule>
-concept schedule = closed_form_schedule<Schedule> || detail::generated_schedule<Schedule>;
+concept schedule = detail::closed_form_schedule<Schedule> || detail::generated_schedule<Schedule>;
 
 namespace detail {
 
@@ -310,7 +307,7 @@ struct schedule_requirements {
 //! How many entries the table of a schedule's own placement has, or of its own numbers of chunks.
 template <class Schedule>
 [[nodiscard]] constexpr int holder_count(shape const& extents) noexcept {
-  return places_stages<adapted_type<Schedule>> ? stages(extents) * routes(extents) : 0;
+  return places_stages<adapted_type<Schedule>> ? extents.stages() * extents.routes() : 0;
 }
 template <class Schedule>
 [[nodiscard]] constexpr int first_unit_count(shape const& extents) noexcept {
@@ -323,8 +320,8 @@ template <class Schedule>
 constexpr void write_holders(Schedule const& plan, shape const& extents, std::uint16_t* holders) {
   if constexpr (places_stages<adapted_type<Schedule>>) {
     for (int i = 0; i < holder_count<Schedule>(extents); ++i) {
-      int const stage = i % stages(extents);
-      int const device = adapted(plan).device_of(extents, stage, i / stages(extents));
+      int const stage = i % extents.stages();
+      int const device = adapted(plan).device_of(extents, stage, i / extents.stages());
       check_holder(extents, stage, device);
       holders[i] = static_cast<std::uint16_t>(device);
     }

@@ -106,10 +106,10 @@ struct Seq1F1BInterleaved {
   static_assert(Stagger == dynamic || Stagger == 1 || Stagger == 2,
                 "Seq1F1BInterleaved: the stagger is 1 or 2");
 
-  parameter<StagesPerDevice> stages_per_device{};
-  parameter<Chunks> chunks{};
-  parameter<Group, 0> group{};
-  parameter<Stagger, 2> stagger{};
+  detail::parameter<StagesPerDevice> stages_per_device{};
+  detail::parameter<Chunks> chunks{};
+  detail::parameter<Group, 0> group{};
+  detail::parameter<Stagger, 2> stagger{};
 
   //! @brief The rule of the walk that makes its rows.
   [[nodiscard]] constexpr detail::walk steps() const noexcept {

@@ -38,7 +38,7 @@ namespace pipelining::inline v0_3 {
 //! @source the order of `slice_v` in a fork of Megatron-LM, Cuiym715/Megatron-LM (commit 0fa7681);
 //! no paper is known to us. Its laws are what our tests find at P <= 12 and random counts and
 //! times.
-template <chunk_counts Counts>
+template <detail::chunk_counts Counts>
 struct RaggedSliceV {
   Counts counts{};
 
@@ -58,7 +58,7 @@ struct RaggedSliceV {
             .where = placement::wave};
   }
   [[nodiscard]] constexpr int chunks_of(shape const&, int microbatch) const
-    requires(!equal_chunk_counts<Counts>) {
+    requires(!detail::equal_chunk_counts<Counts>) {
     return counts(microbatch);
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
@@ -66,8 +66,8 @@ struct RaggedSliceV {
     int const both = extents.chunks + device;       // forward passes of each side in turn
     int const rest = detail::count_chunks(counts, extents.microbatches) - extents.chunks -
                      2 * (extents.devices - 1) + device;
-    half down(*this, extents, stage_of(extents, device, 0));
-    half up(*this, extents, stage_of(extents, device, 1));
+    half down(*this, extents, extents.stage_of(device, 0));
+    half up(*this, extents, extents.stage_of(device, 1));
     queue weights{after, rest + after + both, &down, &up};
     auto const forward = [&](half& of) { out.push(of.forward.take(pass_kind::forward)); };
     auto const input = [&](half& of) { out.push(of.input.take(pass_kind::backward_input)); };
@@ -138,6 +138,6 @@ private:
 //!
 //! @tparam Chunks chunks of one sequence, or `dynamic`: `SliceV<>{{c}}`.
 template <int Chunks = dynamic>
-using SliceV = RaggedSliceV<equal_chunks<Chunks>>;
+using SliceV = RaggedSliceV<detail::equal_chunks<Chunks>>;
 
 } // namespace pipelining::inline v0_3

@@ -47,8 +47,8 @@ struct SlimPipe {
   static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
                 "SlimPipe: a device holds at least one stage");
 
-  parameter<Chunks> chunks{};                        //!< C
-  parameter<StagesPerDevice, 1> stages_per_device{}; //!< V
+  detail::parameter<Chunks> chunks{};                        //!< C
+  detail::parameter<StagesPerDevice, 1> stages_per_device{}; //!< V
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (chunks < devices)
@@ -234,7 +234,7 @@ struct SlimPipeExchange {
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     shape const within = inner.arrange(devices, microbatches);
-    check_extents(within); // so that the product below fits an int
+    detail::check_extents(within); // so that the product below fits an int
     return {.devices = devices,
             .microbatches = microbatches,
             .stages_per_device = parts * within.chunks * within.stages_per_device,
@@ -268,7 +268,7 @@ struct SlimPipeExchange {
   [[nodiscard]] std::vector<stage_edge> edges_of(shape const& extents) const {
     std::vector<stage_edge> edges;
     using enum layer_part;
-    for (int layer = 0; layer < stages(inside(extents)); ++layer)
+    for (int layer = 0; layer < inside(extents).stages(); ++layer)
       for (int chunk = 0; chunk < inner.chunks; ++chunk) {
         int const projected = stage_of(projection, layer, chunk);
         int const attends = stage_of(attention, layer, chunk);
@@ -293,7 +293,7 @@ struct SlimPipeExchange {
     // Devices take turns at the same time, from the first of the first device to the last of the
     // last: at its turns before and after its own passes, a device only takes over attention.
     int const after = extents.devices - 1 - device;
-    int const all = within.stages_per_device * units(within);
+    int const all = within.stages_per_device * within.units();
     int const ahead = within.stages_per_device * within.chunks + 2 * after - 1;
     for (int number = -device; number - ahead < all + device; ++number) {
       if (number < all + after)
@@ -344,7 +344,7 @@ private:
 
   private:
     [[nodiscard]] constexpr bool exists(int number) const noexcept {
-      return number >= 0 && number < within->stages_per_device * units(*within);
+      return number >= 0 && number < within->stages_per_device * within->units();
     }
     constexpr void push(layer_part part, pass const& whose) {
       out->push(row_writer::make(

@@ -50,7 +50,7 @@ struct STP {
     int const after = extents.devices - 1 - device; // devices after this one
     int const alternating = 2 * (extents.microbatches - 3 * extents.devices + 1) + 1 + 2 * device;
     int const fused = alternating - device;
-    braid_writer row{{stage_of(extents, device, 0), stage_of(extents, device, 1)}, &out};
+    braid_writer row{{extents.stage_of(device, 0), extents.stage_of(device, 1)}, &out};
     using enum pass_kind;
     for (int i = 0; i < 2 * after; ++i)
       row.alone(forward, 0);

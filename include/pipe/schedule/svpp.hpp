@@ -48,9 +48,10 @@ struct SVPP {
                 "SVPP: the first backward pass wants all chunks of a microbatch on all stages of "
                 "the device; 0 stands for no limit");
 
-  parameter<StagesPerDevice> stages_per_device{};
-  parameter<Chunks> chunks{};
-  parameter<Forwards, 0> forwards{}; //!< passes that a device has under way at most; 0: no limit
+  detail::parameter<StagesPerDevice> stages_per_device{};
+  detail::parameter<Chunks> chunks{};
+  detail::parameter<Forwards, 0>
+    forwards{}; //!< passes that a device has under way at most; 0: no limit
 
   //! @brief The rule of the walk that makes its rows.
   [[nodiscard]] constexpr detail::walk steps() const noexcept {

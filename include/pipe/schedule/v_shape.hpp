@@ -80,7 +80,7 @@ struct v_min_block {
   static constexpr bool fused = false;
   static constexpr void lay_out(building_block& block) {
     v_strides(v_min_offsets).lay_out(block);
-    if (peak_of(block) == stages(block.extents))
+    if (peak_of(block) == block.extents.stages())
       v_strides(v_zero_bubble_offsets).lay_out(block);
   }
 };

@@ -38,7 +38,7 @@ travelling_datum_in(flow_word const& word, slot_class made, slot_class arrives) 
 //! A datum that stays with a microbatch from one group of layers to the next.
 [[nodiscard]] constexpr datum passed_on(flow_word const& word, slot_class pool) {
   datum result = travelling_datum_in(word, pool, pool);
-  result.instance = per::microbatch;
+  result.instance = datum::per::microbatch;
   result.wanted = false;
   result.only_chunked = true;
   return result;
@@ -66,18 +66,19 @@ inline constexpr flow travelling_weights = declare(
                  stage_call::forward,
                  {{does::reads, forward_weights, of_stage::before},
                   {does::makes, activation_of_group},
-                  {does::adds_to, group_output, of_stage::own, chunk_order::ascending},
+                  {does::adds_to, group_output, of_stage::own, effect::chunk_order::ascending},
                   {does::makes, forward_weights}})},
    {pass_kind::backward,
-    declare_kind(pass_kind::backward,
-                 engine::compute,
-                 stage_call::backward,
-                 {{does::reads, backward_weights, of_stage::before},
-                  {does::frees, activation_of_group},
-                  {does::frees, group_output},
-                  {does::adds_to, group_output_gradient, of_stage::own, chunk_order::descending},
-                  {does::frees, group_output_gradient},
-                  {does::makes, backward_weights}})}});
+    declare_kind(
+      pass_kind::backward,
+      engine::compute,
+      stage_call::backward,
+      {{does::reads, backward_weights, of_stage::before},
+       {does::frees, activation_of_group},
+       {does::frees, group_output},
+       {does::adds_to, group_output_gradient, of_stage::own, effect::chunk_order::descending},
+       {does::frees, group_output_gradient},
+       {does::makes, backward_weights}})}});
 
 } // namespace detail
 

@@ -486,7 +486,7 @@ struct ZeroBubbleAuto {
                 "ZeroBubbleAuto: the memory limit is at least one times the number of devices");
 
   //! Microbatches whose activations a device may hold; stored for `dynamic` only.
-  parameter<TimesDevices, 0> memory_limit{};
+  detail::parameter<TimesDevices, 0> memory_limit{};
   //! Share of an activation that is still held after backward_input, until backward_weight.
   double kept_for_weight = 1;
 

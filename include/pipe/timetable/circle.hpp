@@ -91,7 +91,7 @@ struct stuck_pass {
 //! wait for ever, the shortest circle of them.
 [[nodiscard]] inline std::string describe(report const& verdict, timetable_view table) {
   std::vector<detail::stuck_pass> circle;
-  if (verdict.broken == rule::waits_for_ever)
+  if (verdict.broken == report::rule::waits_for_ever)
     circle = detail::shortest_circle(table);
   if (circle.empty())
     return describe(verdict, table.over);

@@ -100,7 +100,9 @@ struct uniform_cost {
     return hidden.duration(declared, what);
   }
   [[nodiscard]] constexpr double latency() const noexcept { return communication; }
-  [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
+  [[nodiscard]] constexpr detail::group_times groups() const noexcept {
+    return {broadcast, reduce};
+  }
   [[nodiscard]] constexpr double pair_duration(pass const& first,
                                                pass const& second) const noexcept {
     return pair_duration(detail::kinds_of_training, first, second);
@@ -145,7 +147,9 @@ private:
 
 static_assert(cost_model<uniform_cost>);
 
-//! @brief The time of an overlapped pair: what the cost model says of pairs, else the sum of the
+namespace detail {
+
+//! The time of an overlapped pair: what the cost model says of pairs, else the sum of the
 //! two passes.
 [[nodiscard]] constexpr double pair_duration(cost_model auto const& cost,
                                              flow const& declared,
@@ -156,16 +160,16 @@ static_assert(cost_model<uniform_cost>);
   else if constexpr (requires { cost.pair_duration(first, second); })
     return cost.pair_duration(first, second);
   else
-    return detail::time_of(cost, declared, first) + detail::time_of(cost, declared, second);
+    return time_of(cost, declared, first) + time_of(cost, declared, second);
 }
 
-//! @brief The same of two passes of training.
+//! The same of two passes of training.
 [[nodiscard]] constexpr double
 pair_duration(cost_model auto const& cost, pass const& first, pass const& second) {
-  return pair_duration(cost, detail::kinds_of_training, first, second);
+  return pair_duration(cost, kinds_of_training, first, second);
 }
 
-//! @brief The times between a group and other stages: what the cost model says, else those of
+//! The times between a group and other stages: what the cost model says, else those of
 //! messages.
 [[nodiscard]] constexpr group_times groups_of(cost_model auto const& cost) {
   if constexpr (requires { cost.groups(); })
@@ -174,7 +178,7 @@ pair_duration(cost_model auto const& cost, pass const& first, pass const& second
     return {};
 }
 
-//! @brief The times of messages by sender and receiver, [P x P]: what the cost model says, else
+//! The times of messages by sender and receiver, [P x P]: what the cost model says, else
 //! none, and all take its latency.
 [[nodiscard]] constexpr std::span<double const> links_of(cost_model auto const& cost) {
   if constexpr (requires { cost.links(); })
@@ -182,8 +186,6 @@ pair_duration(cost_model auto const& cost, pass const& first, pass const& second
   else
     return {};
 }
-
-namespace detail {
 
 //! The same for so many devices. @throws std::invalid_argument for times that are none of these, or
 //! that are negative or not finite.
@@ -215,8 +217,8 @@ constexpr void check_cost(pipeline_view const& over, cost_model auto const& cost
       throw std::invalid_argument("cost model: the times of a broadcast and of a reduce must be "
                                   "finite numbers, or negative for those of messages");
   for (int kind = 0; kind < over.declared->kind_count; ++kind)
-    for (int stage = 0; stage < stages(over.extents); ++stage)
-      for (int chunk = 0; chunk < chunks_of(over, 0); ++chunk) {
+    for (int stage = 0; stage < over.extents.stages(); ++stage)
+      for (int chunk = 0; chunk < over.chunks_of(0); ++chunk) {
         pass const what{static_cast<pass_kind>(kind),
                         false,
                         static_cast<std::uint16_t>(stage),

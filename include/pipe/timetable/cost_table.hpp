@@ -24,15 +24,6 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief A kind that a cost_table has times of, or the first of several that take the same time.
-struct timed_kind {
-  pass_kind kind; //!< its number in the flow
-  role is;        //!< what it is for
-  bool in_groups; //!< it runs on stages of groups
-  bool needed;    //!< no step goes without it
-  flow_word word; //!< what files call it
-};
-
 //! @brief One time per kind, stage and chunk: what a measurement gives. Or one for each microbatch
 //! besides, see `by_microbatch`.
 //!
@@ -40,6 +31,15 @@ struct timed_kind {
 //! kinds, and both gathers. A fused `backward` takes the sum of its halves. Marks take no time.
 class cost_table {
 public:
+  //! A kind that a cost_table has times of, or the first of several that take the same time.
+  struct timed_kind {
+    pass_kind kind; //!< its number in the flow
+    role is;        //!< what it is for
+    bool in_groups; //!< it runs on stages of groups
+    bool needed;    //!< no step goes without it
+    flow_word word; //!< what files call it
+  };
+
   //! @brief Every pass of training takes what `base` says, until `set` says otherwise.
   //! @complexity O(S C) time and memory.
   cost_table(shape const& extents, uniform_cost const& base)
@@ -47,18 +47,18 @@ public:
 
   //! @brief The same of the passes of a flow.
   cost_table(flow const& of, shape const& extents, uniform_cost const& base)
-      : devices_(extents.devices), chunks_(extents.chunks), base_(base), stages_(stages(extents)) {
+      : devices_(extents.devices), chunks_(extents.chunks), base_(base), stages_(extents.stages()) {
     flow const& declared = detail::is_of_training(of) ? detail::kinds_of_training : of;
-    bool const split =
-      kind_with(declared, role::input) != no_kind && kind_with(declared, role::weights) != no_kind;
+    bool const split = declared.kind_with(role::input) != flow::no_kind &&
+                       declared.kind_with(role::weights) != flow::no_kind;
     for (bool const in_groups : {false, true})
       for (int kind = 0; kind < declared.kind_count; ++kind)
         if (kind_of_pass const& one = declared.kinds[kind];
             one.exists() && one.in_groups == in_groups)
           add(declared, static_cast<pass_kind>(kind), split);
     if (split) {
-      input_row_ = row_of_[static_cast<std::size_t>(kind_with(declared, role::input))];
-      weight_row_ = row_of_[static_cast<std::size_t>(kind_with(declared, role::weights))];
+      input_row_ = row_of_[static_cast<std::size_t>(declared.kind_with(role::input))];
+      weight_row_ = row_of_[static_cast<std::size_t>(declared.kind_with(role::weights))];
     }
   }
 
@@ -87,7 +87,7 @@ public:
     cost_table result = *this;
     result.devices_ = extents.devices;
     result.chunks_ = extents.chunks;
-    result.stages_ = stages(extents);
+    result.stages_ = extents.stages();
     result.base_ = {.communication = latency};
     result.links_.clear();
     for (std::vector<double>* const all : {&result.times_, &result.exchanges_})
@@ -103,12 +103,14 @@ public:
   //! @brief The number there of a kind, or of the one whose time it takes; negative for marks, for
   //! kinds of no pass, and for a fused `backward`.
   [[nodiscard]] int number_of(pass_kind kind) const noexcept {
-    int const row = index_of(kind) < most_kinds ? row_of_[static_cast<std::size_t>(kind)] : no_time;
+    int const row =
+      detail::index_of(kind) < flow::most_kinds ? row_of_[static_cast<std::size_t>(kind)] : no_time;
     return row < of_halves ? row : -1;
   }
   //! @brief True for a fused `backward`.
   [[nodiscard]] bool takes_halves(pass_kind kind) const noexcept {
-    return index_of(kind) < most_kinds && row_of_[static_cast<std::size_t>(kind)] == of_halves;
+    return detail::index_of(kind) < flow::most_kinds &&
+           row_of_[static_cast<std::size_t>(kind)] == of_halves;
   }
 
   //! @brief Sets the time of one kind on one stage for one chunk of all microbatches. Forward
@@ -189,7 +191,7 @@ public:
   }
 
   //! @brief Sets the times between groups of stages and others.
-  void set_groups(group_times const& times) noexcept {
+  void set_groups(detail::group_times const& times) noexcept {
     base_.broadcast = times.broadcast;
     base_.reduce = times.reduce;
   }
@@ -202,7 +204,7 @@ public:
     return std::max(times_[input] - exchanges_[input], 0.0) + std::max(weight, exchanges_[input]);
   }
   [[nodiscard]] double latency() const noexcept { return base_.communication; }
-  [[nodiscard]] group_times groups() const noexcept { return base_.groups(); }
+  [[nodiscard]] detail::group_times groups() const noexcept { return base_.groups(); }
   [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
   [[nodiscard]] double pair_duration(pass const& first, pass const& second) const {
     auto const computes = [this](pass const& what) {
@@ -218,8 +220,8 @@ private:
   static constexpr std::uint8_t no_time = 255;   // marks, and kinds that are none
   static constexpr std::uint8_t of_halves = 254; // the sum of two others
 
-  [[nodiscard]] static constexpr std::array<std::uint8_t, most_kinds> filled_with_no_time() {
-    std::array<std::uint8_t, most_kinds> rows{};
+  [[nodiscard]] static constexpr std::array<std::uint8_t, flow::most_kinds> filled_with_no_time() {
+    std::array<std::uint8_t, flow::most_kinds> rows{};
     rows.fill(no_time);
     return rows;
   }
@@ -277,7 +279,7 @@ private:
   uniform_cost base_;
   int stages_;
   std::vector<timed_kind> kinds_;
-  std::array<std::uint8_t, most_kinds> row_of_ = filled_with_no_time();
+  std::array<std::uint8_t, flow::most_kinds> row_of_ = filled_with_no_time();
   int input_row_ = 0; // of the two halves of a fused backward
   int weight_row_ = 0;
   std::vector<double> times_;

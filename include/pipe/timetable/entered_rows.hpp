@@ -75,14 +75,14 @@ struct row_findings {
 misplaced(place_map const& map, place_row const& row, int number, entry_number entry, int taken) {
   pass const what = row.passes[entry];
   int const device = number % map.over.extents.devices;
-  report found{rule::repeated_pass, device, static_cast<int>(entry), what, what};
-  if (taken != kind_links::none && taken != links_of(map.over, what).made[0]) {
+  report found{report::rule::repeated_pass, device, static_cast<int>(entry), what, what};
+  if (taken != kind_links::none && taken != map.over.links_of(what).made[0]) {
     found.other.kind = namer_of(map.over, taken, what.stage);
-  } else if (row_of(map.over, what) != number) {
-    found.broken = rule::wrong_device;
+  } else if (map.over.row_of(what) != number) {
+    found.broken = report::rule::wrong_device;
     found.other = {};
   } else if (what.overlapped && !completes_pair(row.passes, entry)) {
-    found.broken = rule::lone_half;
+    found.broken = report::rule::lone_half;
     found.other = {};
   }
   return found;
@@ -105,11 +105,11 @@ struct alignas(64) entry_links {
 
 //! The links of all kinds, on a first, a last, an only and any other stage.
 struct entry_rules {
-  entry_links of[most_kinds][4]; //!< [kind][1 with a stage before + 2 with a stage after]
+  entry_links of[flow::most_kinds][4]; //!< [kind][1 with a stage before + 2 with a stage after]
 
   constexpr entry_rules(pipeline_view const& over, int engine_row) {
     flow const& declared = *over.declared;
-    int const stage_count = stages(over.extents);
+    int const stage_count = over.extents.stages();
     bool const chunked = over.extents.chunks > 1 || over.first_units != nullptr;
     for (int kind = 0; kind < declared.kind_count; ++kind) {
       if (!declared.kinds[kind].exists() ||
@@ -132,9 +132,9 @@ struct entry_rules {
         for (int k = 0; k < kind_links::most_own; ++k)
           if (links.own[k] != kind_links::none)
             result.own[k] = links.own[k] * stage_count;
-        bool const there = links.input_step == beside ? over.edges != nullptr
-                           : links.input_step < 0     ? where % 2 == 1
-                                                      : where / 2 == 1;
+        bool const there = links.input_step == group_step ? over.edges != nullptr
+                           : links.input_step < 0         ? where % 2 == 1
+                                                          : where / 2 == 1;
         result.input_step = links.input_step;
         if (links.input != kind_links::none && there)
           result.input = links.input * stage_count + (over.edges == nullptr ? links.input_step : 0);
@@ -159,7 +159,7 @@ place_beyond_chains(pipeline_view const& over, pass const& what, entry_place in_
   entry_place found = in_chain;
   if (found.known && over.edges != nullptr) {
     kind_of_pass const& kind = (*over.declared)[what.kind];
-    found.known = kind.exists() && kind.in_groups == in_group(over, what.stage);
+    found.known = kind.exists() && kind.in_groups == over.in_group(what.stage);
     found.where = position_in_graph(over, what);
     found.still = goes_forward_only(over, what.stage);
   }
@@ -205,19 +205,19 @@ struct row_entrance {
   constexpr row_entrance(place_map const& into, entry_rules const& by, place_row const& of, int at)
       : map(into), rules(by), row(of), number(at), places_of(into.places), inputs(of.inputs),
         holders(into.holders), extents(into.over.extents), device(at % extents.devices),
-        last_stage(stages(extents) - 1), one_way(into.over.declared->rows * (last_stage + 1)),
-        one_route(routes(extents) == 1),
+        last_stage(extents.stages() - 1), one_way(into.over.declared->rows * (last_stage + 1)),
+        one_route(extents.routes() == 1),
         plain(map.over.edges == nullptr && map.over.first_units == nullptr),
         simple(map.over.edges == nullptr ||
                (!names_chunks(map.over) &&
-                *first_neighbour(map.over.edges, last_stage + 1, last_stage + 1, beside) == 0)),
+                *first_neighbour(map.over.edges, last_stage + 1, last_stage + 1, group_step) == 0)),
         here((static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
 
   //! The place of a pass.
   [[nodiscard]] constexpr entry_place place_of(pass const& what) const noexcept {
     int const stage = what.stage;
     int const where = (stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0);
-    bool const known = static_cast<int>(what.kind) < most_kinds && stage <= last_stage &&
+    bool const known = static_cast<int>(what.kind) < flow::most_kinds && stage <= last_stage &&
                        what.microbatch < extents.microbatches;
     entry_place const place{known, where, what.microbatch * extents.chunks, extents.chunks};
     return plain ? place : place_beyond_chains(map.over, what, place);
@@ -304,12 +304,12 @@ constexpr row_findings enter_row(row_entrance const into) {
         (place.still && !is_wanted(into.map.over, what.kind, what.stage))) {
       into.inputs[i] = nothing_before;
       if (found.first)
-        found.first = {rule::unknown_pass, into.device, static_cast<int>(i), what, {}};
+        found.first = {report::rule::unknown_pass, into.device, static_cast<int>(i), what, {}};
       continue;
     }
     int const base = into.one_route
                        ? what.stage
-                       : what.stage + route_of(into.extents, what.microbatch) * into.one_way;
+                       : what.stage + into.extents.route_of(what.microbatch) * into.one_way;
     into.find_waits(i, links, base, place, what);
     int const taken = into.enter(i, links, base, place, what, entered);
     if (taken != entry_links::none && found.first)
@@ -322,23 +322,23 @@ constexpr row_findings enter_row(row_entrance const into) {
 //! How many wanted lines there are.
 [[nodiscard]] constexpr int wanted_lines(pipeline_view const& over) noexcept {
   int count = 0;
-  for (int stage = 0; stage < stages(over.extents); ++stage)
+  for (int stage = 0; stage < over.extents.stages(); ++stage)
     for (int row = 0; row < over.declared->rows; ++row)
       count += wants(over, row, stage) ? 1 : 0;
-  return count * units(over);
+  return count * over.units();
 }
 
 //! The first pass that no row has, once every row is in the map.
 [[nodiscard]] constexpr report find_missing(place_map const& map) noexcept {
   pipeline_view const& over = map.over;
-  int const one_way = over.declared->rows * stages(over.extents);
+  int const one_way = over.declared->rows * over.extents.stages();
   for (int line = 0; line < one_way; ++line)
-    for (int unit = 0; unit < units(over); ++unit) {
-      if (!wants(over, line / stages(over.extents), line % stages(over.extents)))
+    for (int unit = 0; unit < over.units(); ++unit) {
+      if (!wants(over, line / over.extents.stages(), line % over.extents.stages()))
         break;
-      pass const what = pass_at(over, line * units(over) + unit);
-      if (map.places[line + route_of(over.extents, what.microbatch) * one_way][unit] == 0)
-        return {rule::missing_pass, device_of(over, what), 0, what, {}};
+      pass const what = pass_at(over, line * over.units() + unit);
+      if (map.places[line + over.extents.route_of(what.microbatch) * one_way][unit] == 0)
+        return {report::rule::missing_pass, device_of(over, what), 0, what, {}};
     }
   return {};
 }
@@ -348,15 +348,15 @@ class entered_rows {
 public:
   //! @param offsets [rows + 1], row after row
   constexpr entered_rows(pipeline_view const& over, pass const* passes, int const* offsets)
-      : holders_(lines(over)), cells_(std::int64_t{lines(over)} * units(over), 0),
-        lines_(lines(over)), inputs_(offsets[row_count(over)]),
-        rows_(row_count(over)), map_{over, holders_, lines_} {
+      : holders_(over.lines()), cells_(std::int64_t{over.lines()} * over.units(), 0),
+        lines_(over.lines()), inputs_(offsets[over.row_count()]),
+        rows_(over.row_count()), map_{over, holders_, lines_} {
     entry_rules rules(over, 0);
-    for (int line = 0; line < lines(over); ++line) {
+    for (int line = 0; line < over.lines(); ++line) {
       holders_[line] = holder_of(over, line);
-      lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * units(over);
+      lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * over.units();
     }
-    for (int row = 0; row < row_count(over); ++row) {
+    for (int row = 0; row < over.row_count(); ++row) {
       int const first = offsets[row];
       place_row const& entries = rows_[row] = {
         passes + first, inputs_ + first, static_cast<entry_number>(offsets[row + 1] - first)};

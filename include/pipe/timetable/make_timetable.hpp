@@ -55,9 +55,9 @@ template <class Schedule>
   if (frozen.empty())
     return {};
   std::vector<stage_edge> chain;
-  for (int stage = 1; stage < stages(extents); ++stage)
+  for (int stage = 1; stage < extents.stages(); ++stage)
     chain.push_back({stage - 1, stage, of_unit::same});
-  return edge_table(chain, stages(extents), {}, frozen, extents.chunks);
+  return edge_table(chain, extents.stages(), {}, frozen, extents.chunks);
 }
 
 //! The table of the edges that a schedule gives, or that it adapts; empty for a chain.
@@ -69,13 +69,13 @@ edges_by(Schedule const& plan, shape const& extents, std::vector<int> const& fro
     if constexpr (requires { plan.groups_of(extents); }) {
       auto const& groups = plan.groups_of(extents);
       return edge_table({std::data(edges), std::size(edges)},
-                        stages(extents),
+                        extents.stages(),
                         {std::data(groups), std::size(groups)},
                         frozen,
                         extents.chunks);
     } else {
       return edge_table(
-        {std::data(edges), std::size(edges)}, stages(extents), {}, frozen, extents.chunks);
+        {std::data(edges), std::size(edges)}, extents.stages(), {}, frozen, extents.chunks);
     }
   } else if constexpr (adapts_schedule<Schedule>) {
     return edges_by(plan.of, extents, frozen);
@@ -138,12 +138,15 @@ template <class Schedule, cost_model Cost, class Room>
 [[nodiscard]] constexpr report order_rows(
   Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Room room) {
   int const capacity = row_capacity(over);
-  int const rows = row_count(over);
+  int const rows = over.row_count();
   report result;
   auto const look_at = [&](row_writer const& made, int row) {
     if (result && made.count > capacity)
-      result = {
-        rule::too_many_passes, row % over.extents.devices, capacity, made.passes[capacity], {}};
+      result = {report::rule::too_many_passes,
+                row % over.extents.devices,
+                capacity,
+                made.passes[capacity],
+                {}};
   };
   offsets[0] = 0;
   if constexpr (closed_form_schedule<Schedule>) {
@@ -186,7 +189,7 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
 make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   device_orders orders{detail::arranged_pipeline(plan, size), {}, {0}};
   detail::check_cost(orders.over, cost);
-  orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over)) + 1);
+  orders.offsets.resize(static_cast<std::size_t>(orders.over.view().row_count()) + 1);
   if (report const verdict = detail::order_rows(
         plan, orders.over, cost, orders.offsets.data(), detail::growing_room{orders});
       !verdict)
@@ -254,7 +257,7 @@ struct chunk;
 template <class...>
 struct conflicts_with;
 
-template <rule Broken,
+template <report::rule Broken,
           class Schedule,
           class Devices,
           class Microbatches,
@@ -262,31 +265,31 @@ template <rule Broken,
           class Entry,
           class... Pass>
 struct timetable_breaks {
-  static_assert(Broken != rule::too_many_passes,
+  static_assert(Broken != report::rule::too_many_passes,
                 "timetable: a device has more passes than its stages can have: each unit has one "
                 "forward and one backward, or one forward and the two halves");
   static_assert(
-    Broken != rule::unknown_pass,
+    Broken != report::rule::unknown_pass,
     "timetable: a pass names a stage, microbatch or chunk that the pipeline does not have");
-  static_assert(Broken != rule::wrong_device,
+  static_assert(Broken != report::rule::wrong_device,
                 "timetable: a pass is on a device that does not hold its stage");
-  static_assert(Broken != rule::lone_half,
+  static_assert(Broken != report::rule::lone_half,
                 "timetable: an overlapped pass does not follow the other half of its pair");
-  static_assert(Broken != rule::repeated_pass, "timetable: a pass stands twice");
-  static_assert(Broken != rule::missing_pass, "timetable: a pass is missing");
-  static_assert(Broken != rule::wrong_kinds,
+  static_assert(Broken != report::rule::repeated_pass, "timetable: a pass stands twice");
+  static_assert(Broken != report::rule::missing_pass, "timetable: a pass is missing");
+  static_assert(Broken != report::rule::wrong_kinds,
                 "timetable: the kinds of passes of a unit do not go together: one reads what none "
                 "makes, or none frees what one makes");
-  static_assert(Broken != rule::not_there,
+  static_assert(Broken != report::rule::not_there,
                 "timetable: a pass stands where what it needs of its stage is not there: weights "
                 "that have been gathered, or memory for its gradients");
-  static_assert(Broken != rule::waits_for_ever,
+  static_assert(Broken != report::rule::waits_for_ever,
                 "timetable: a pass waits for ever: the order of passes is circular");
-  static_assert(Broken != rule::overlaps,
+  static_assert(Broken != report::rule::overlaps,
                 "timetable: a pass starts before the pass before it on the same device has ended");
-  static_assert(Broken != rule::before_dependency,
+  static_assert(Broken != report::rule::before_dependency,
                 "timetable: a pass starts before a pass that it depends on has ended and arrived");
-  static_assert(Broken != rule::over_memory,
+  static_assert(Broken != report::rule::over_memory,
                 "timetable: a device holds more activations than the limit allows");
 };
 
@@ -369,7 +372,7 @@ struct timed {
                                       flow_pointer<Schedule>,
                                       holder_total > 0 ? tables.holders : nullptr,
                                       unit_total > 0 ? tables.first_units : nullptr};
-  static constexpr int rows = row_count(over);
+  static constexpr int rows = over.row_count();
 
   //! The order, in as much room as the rows could need. Not part of a program that uses the table.
   struct ordered {

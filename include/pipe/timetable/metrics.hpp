@@ -22,8 +22,8 @@ namespace detail {
 
 //! How many slots of one pool a pass of each kind takes at its start and gives back at its end.
 struct pool_effect {
-  int taken[most_kinds];
-  int freed[most_kinds];
+  int taken[flow::most_kinds];
+  int freed[flow::most_kinds];
 };
 
 [[nodiscard]] constexpr pool_effect effect_on(flow const& declared, slot_class pool) noexcept {
@@ -33,7 +33,7 @@ struct pool_effect {
       effect const& one = declared.kinds[kind].effects[i];
       datum const& of = declared.data[one.of];
       if (one.stage != of_stage::own || of.lives == residence::nowhere ||
-          of.pool != static_cast<int>(pool) || of.instance == per::microbatch)
+          of.pool != static_cast<int>(pool) || of.instance == datum::per::microbatch)
         continue;
       result.taken[kind] += one.what == does::makes ? 1 : 0;
       result.freed[kind] += one.what == does::frees ? 1 : 0;
@@ -92,10 +92,10 @@ template <class Number, class Change>
 peak_by(timetable_view const& table, int device, Change const& change) noexcept {
   int const devices = table.over.extents.devices;
   int const engines = table.over.declared->engines;
-  row_walk walks[engine_count] = {{table, device},
-                                  {table, engines > 1 ? device + devices : device},
-                                  {table, engines > 2 ? device + 2 * devices : device},
-                                  {table, engines > 3 ? device + 3 * devices : device}};
+  row_walk walks[flow::engine_count] = {{table, device},
+                                        {table, engines > 1 ? device + devices : device},
+                                        {table, engines > 2 ? device + 2 * devices : device},
+                                        {table, engines > 3 ? device + 3 * devices : device}};
   Number held{};
   Number peak{};
   for (;;) {
@@ -136,6 +136,11 @@ struct ratio {
   std::int64_t numerator = 0;   //!< as it was given
   std::int64_t denominator = 1; //!< as it was given, above 0
 
+  //! The nearest double.
+  [[nodiscard]] constexpr double to_double() const noexcept {
+    return static_cast<double>(numerator) / static_cast<double>(denominator);
+  }
+
   friend constexpr bool operator==(ratio a, ratio b) noexcept {
     return a.numerator * b.denominator == b.numerator * a.denominator;
   }
@@ -143,11 +148,6 @@ struct ratio {
     return a.numerator * b.denominator <=> b.numerator * a.denominator;
   }
 };
-
-//! @brief The nearest double.
-[[nodiscard]] constexpr double to_double(ratio r) noexcept {
-  return static_cast<double>(r.numerator) / static_cast<double>(r.denominator);
-}
 
 namespace detail {
 
@@ -334,7 +334,7 @@ namespace detail {
         ++visits;
         added = 0;
       }
-      if (!adds_gradients(*table.over.declared, what.kind))
+      if (!table.over.declared->adds_gradients(what.kind))
         continue;
       bool const follows =
         last == nullptr ||
@@ -360,7 +360,7 @@ namespace detail {
 //!
 //! @complexity O(n S) for n passes.
 [[nodiscard]] constexpr bool sums_in_order(timetable_view table) noexcept {
-  for (int stage = 0; stage < stages(table.over.extents); ++stage)
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage)
     if (!detail::sums_in_order(table, stage))
       return false;
   return true;

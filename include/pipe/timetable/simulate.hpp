@@ -33,12 +33,12 @@ namespace detail {
 inline void leave_out_unneeded(device_orders& orders) {
   int kept = 0;
   bool halved = false; // the pass before, of a composite pass, is left out
-  for (int row = 0, i = 0; row < row_count(orders.over); ++row) {
+  for (int row = 0, i = 0; row < orders.over.view().row_count(); ++row) {
     int const end = orders.offsets[static_cast<std::size_t>(row) + 1];
     for (; i < end; ++i) {
       pass what = orders.passes[static_cast<std::size_t>(i)];
       bool const stays =
-        what.stage >= stages(orders.over.extents) || is_wanted(orders.over, what.kind, what.stage);
+        what.stage >= orders.over.extents.stages() || is_wanted(orders.over, what.kind, what.stage);
       what.overlapped = what.overlapped && !halved;
       halved = !stays;
       if (stays)
@@ -57,22 +57,22 @@ inline void leave_out_unneeded(device_orders& orders) {
 inline void hold_back(dynamic_timetable& table) {
   pipeline_view const over = table.over;
   bool any = false;
-  for (int stage = 0; over.edges != nullptr && stage < stages(over.extents); ++stage)
+  for (int stage = 0; over.edges != nullptr && stage < over.extents.stages(); ++stage)
     any = any || goes_forward_only(over, stage);
   if (!any)
     return;
   auto const at = [](int number) { return static_cast<std::size_t>(number); };
-  auto const unit = [&](int stage, int number) { return at(stage * units(over) + number); };
+  auto const unit = [&](int stage, int number) { return at(stage * over.units() + number); };
   int const devices = over.extents.devices;
   double const* const links = table.links.empty() ? nullptr : table.links.data();
-  std::vector<int> forward(unit(stages(over.extents), 0), -1); // entries, by stage and unit
+  std::vector<int> forward(unit(over.extents.stages(), 0), -1); // entries, by stage and unit
   std::vector<int> held;
   for (int row = 0; row < devices; ++row)
     for (int i = table.offsets[at(row)]; i < table.offsets[at(row) + 1]; ++i) {
       pass const& what = table.passes[at(i)];
       if ((*over.declared)[what.kind].calls != stage_call::forward)
         continue;
-      forward[unit(what.stage, unit_of(over, what))] = i;
+      forward[unit(what.stage, over.unit_of(what))] = i;
       bool const paired = what.overlapped || (i + 1 < table.offsets[at(row) + 1] &&
                                               table.passes[at(i) + 1].overlapped);
       if (goes_forward_only(over, what.stage) && !paired && table.starts[at(i)] >= 0)
@@ -93,7 +93,7 @@ inline void hold_back(dynamic_timetable& table) {
     for (int k = 0; k < readers; ++k) {
       stage_neighbour const next = neighbour(over, what, 1, k);
       int const stage = next.stage;
-      int const reader = forward[unit(stage, unit_of(over, what) + next.chunk - what.chunk)];
+      int const reader = forward[unit(stage, over.unit_of(what) + next.chunk - what.chunk)];
       if (reader < 0) {
         latest = 0; // nobody reads it: verify says so
         break;
@@ -153,8 +153,8 @@ struct simulation {
                        double* to,
                        message_times const& times)
       : map(entered.map()), rows(entered.rows()), offsets(begins), starts(from), ends(to),
-        messages(times), next(row_count(map.over), 0), free_from(row_count(map.over), 0),
-        waits_for_row(row_count(map.over), 0), waits_for(row_count(map.over), 0) {}
+        messages(times), next(map.over.row_count(), 0), free_from(map.over.row_count(), 0),
+        waits_for_row(map.over.row_count(), 0), waits_for(map.over.row_count(), 0) {}
 
   //! The end of a pass that has been timed.
   [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
@@ -232,7 +232,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
     if (!pair) // else from the start of the other half on
       start = free_from;
     if (input_line const input = row.inputs[entry]; input >= 0) {
-      place_code const at = state.map.places[input][unit_of(over, what)];
+      place_code const at = state.map.places[input][over.unit_of(what)];
       int const source =
         static_cast<int>(at >> place_bits) * over.extents.devices + state.map.holders[input];
       entry_number const wanted = (at & entry_mask) - 1; // `no_entry` where nobody makes it
@@ -270,7 +270,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
 //! only when the pass that it waits for has run.
 template <cost_model Cost>
 constexpr void advance(simulation& state, Cost const& cost) {
-  int const rows = row_count(state.map.over);
+  int const rows = state.map.over.row_count();
   int idle = 0; // looks since one ran; down and up again sees all rows, wherever it begins
   for (int round = 0; idle < 2 * rows; ++round)
     for (int i = 0; i < rows; ++i) {
@@ -322,7 +322,7 @@ constexpr void run(entered_rows const& rows,
                    double* ends,
                    message_times const& messages,
                    cost_model auto const& cost) {
-  for (int entry = 0; entry < offsets[row_count(rows.map().over)]; ++entry)
+  for (int entry = 0; entry < offsets[rows.map().over.row_count()]; ++entry)
     starts[entry] = ends[entry] = never;
   simulation state(rows, offsets, starts, ends, messages);
   advance(state, cost);

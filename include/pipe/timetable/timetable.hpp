@@ -15,7 +15,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Times from pass to pass where one of the two stages is of a group; negative: those of
+namespace detail {
+
+//! Times from pass to pass where one of the two stages is of a group; negative: those of
 //! messages.
 struct group_times {
   double broadcast = -1; //!< from the end of a pass to each stage of a group
@@ -23,8 +25,6 @@ struct group_times {
 
   friend constexpr bool operator==(group_times const&, group_times const&) = default;
 };
-
-namespace detail {
 
 //! The time of a message from one device to another.
 //! @param links [P x P], times from the device of a row to that of a column; null: all take
@@ -41,16 +41,16 @@ message_time(double const* links, int devices, double latency, int from, int to)
   pipeline_view const& over, group_times const& groups, double message, int from, int to) noexcept {
   if (groups.reduce < 0 && groups.broadcast < 0)
     return message;
-  double const together = in_group(over, from) ? groups.reduce
-                          : in_group(over, to) ? groups.broadcast
-                                               : -1;
+  double const together = over.in_group(from) ? groups.reduce
+                          : over.in_group(to) ? groups.broadcast
+                                              : -1;
   return together >= 0 ? together : message;
 }
 
-} // namespace detail
-
-//! @brief The start of a pass that waits for ever.
+//! The start of a pass that waits for ever.
 inline constexpr double never = -1;
+
+} // namespace detail
 
 //! @brief A timetable as functions take it: pointers to flat arrays, row after row.
 //!
@@ -64,12 +64,12 @@ struct timetable_view {
   double const* starts = nullptr; //!< [offsets[rows]], `never` for a pass that waits for ever
   double const* ends = nullptr;   //!< [offsets[rows]]
   int const* offsets =
-    nullptr;            //!< [rows + 1], row r has the entries offsets[r] ... offsets[r + 1] - 1
-  group_times groups{}; //!< times between a group and other stages
+    nullptr; //!< [rows + 1], row r has the entries offsets[r] ... offsets[r + 1] - 1
+  detail::group_times groups{};  //!< times between a group and other stages
   double const* links = nullptr; //!< times of messages [P x P]; null: all take `latency`
 
   //! Engines of all devices, each with an order of its own.
-  [[nodiscard]] constexpr int rows() const noexcept { return row_count(over); }
+  [[nodiscard]] constexpr int rows() const noexcept { return over.row_count(); }
   //! Passes of all devices.
   [[nodiscard]] constexpr int size() const noexcept { return offsets[rows()]; }
   //! Passes of one row.
@@ -108,7 +108,7 @@ struct dynamic_timetable {
   std::vector<double> starts{}; //!< of every pass
   std::vector<double> ends{};   //!< of every pass
   std::vector<int> offsets{};   //!< as in the view
-  group_times groups{};         //!< times between a group and other stages
+  detail::group_times groups{}; //!< times between a group and other stages
   std::vector<double> links{};  //!< times of messages [P x P]; empty: all take `latency`
 
   [[nodiscard]] timetable_view view() const noexcept {

@@ -90,22 +90,26 @@ constexpr report check_times(place_map const& map,
     double const end = ends[i];
     // Asked this way round so that no comparison with a NaN passes for a good one.
     if (!(start >= 0 && end >= start && end <= longest_time))
-      return {rule::waits_for_ever, device, static_cast<int>(i), what, {}};
+      return {report::rule::waits_for_ever, device, static_cast<int>(i), what, {}};
     if (what.overlapped ? i == 0 || start != starts[i - 1] || end != ends[i - 1]
                         : start < free_from)
-      return {rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
+      return {
+        report::rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
     free_from = end;
     input_line const input = inputs[i];
     bool there = input == nothing_before; // the rest stands before it in its own row
-    if (place_code const at = input < 0 ? 0 : map.places[input][unit_of(map.over, what)]; at != 0) {
+    if (place_code const at = input < 0 ? 0 : map.places[input][map.over.unit_of(what)]; at != 0) {
       int const source = holders[input] + static_cast<int>(at >> place_bits) * devices;
       double const ended = passed.end_of(source, (at & entry_mask) - 1);
       there = ended >= 0 && start >= ended + times.across(map, input, device);
     }
     if (int const blamed = there ? nothing_before : blamed_for(map, row, passed, times, number, i);
         blamed != nothing_before)
-      return {
-        rule::before_dependency, device, static_cast<int>(i), what, pass_at(map.over, blamed)};
+      return {report::rule::before_dependency,
+              device,
+              static_cast<int>(i),
+              what,
+              pass_at(map.over, blamed)};
   }
   return {};
 }
@@ -125,7 +129,7 @@ constexpr report check_memory(pool_effect const& of,
     // What the first half of a pair frees is held until both have ended.
     int const still = what.overlapped ? of.freed[static_cast<int>(row[i - 1].kind)] : 0;
     if (of.taken[kind] > 0 && held + still > memory_limit)
-      return {rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
+      return {report::rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
     held -= of.freed[kind];
   }
   return {};
@@ -138,7 +142,7 @@ constexpr report check_memory(pool_effect const& of,
                                                 flow_set const* found,
                                                 int at) {
   flow const& declared = *over.declared;
-  int const unit_count = units(over);
+  int const unit_count = over.units();
   for (int kind = 0; kind < declared.kind_count; ++kind)
     for (int i = 0; holds(found[at], kind) && i < declared.kinds[kind].effect_count; ++i) {
       effect const& one = declared.kinds[kind].effects[i];
@@ -158,24 +162,24 @@ constexpr report check_memory(pool_effect const& of,
 //! Every unit has kinds of passes that go together.
 constexpr report check_sets(place_map const& map, place_row const* rows) {
   pipeline_view const& over = map.over;
-  int const count = stages(over.extents) * units(over);
+  int const count = over.extents.stages() * over.units();
   owned<flow_set> const found(count, 0);
-  for (int row = 0; row < row_count(over); ++row)
+  for (int row = 0; row < over.row_count(); ++row)
     for (entry_number i = 0; i < rows[row].count; ++i) {
       pass const what = rows[row].passes[i];
-      flow_set& kinds = found[what.stage * units(over) + unit_of(over, what)];
+      flow_set& kinds = found[what.stage * over.units() + over.unit_of(what)];
       kinds |= only(index_of(what.kind));
     }
   report result;
   flow_set good = 0; // that of the unit before, as a rule
   data_users const users(*over.declared);
   for (int i = 0; i < count && result; ++i)
-    if ((found[i] != good && !goes_forward_only(over, i / units(over)) &&
+    if ((found[i] != good && !goes_forward_only(over, i / over.units()) &&
          !uses_all_data(users, found[i])) ||
         (over.declared->reads_in_groups && !reads_what_is_made(over, users, found, i))) {
       pass const what = pass_at(over, i);
-      result = {rule::wrong_kinds, device_of(over, what), 0, what, {}};
-    } else if (!goes_forward_only(over, i / units(over))) {
+      result = {report::rule::wrong_kinds, device_of(over, what), 0, what, {}};
+    } else if (!goes_forward_only(over, i / over.units())) {
       good = found[i];
     }
   return result;
@@ -187,7 +191,7 @@ constexpr report check_needs(place_map const& map, place_row const* rows) {
     needed_data there(map.over);
     for (entry_number i = 0; i < rows[device].count; ++i)
       if (pass const what = rows[device].passes[i]; !there.enter(what))
-        return {rule::not_there, device, static_cast<int>(i), what, {}};
+        return {report::rule::not_there, device, static_cast<int>(i), what, {}};
   }
   return {};
 }
@@ -222,7 +226,8 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
     } else if (int const held =
                  peak_of<int>(table, device, slot_class::activation, [](pass const&) { return 1; });
                held > memory_limit) {
-      result = {rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
+      result = {
+        report::rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
     }
   }
   return result;

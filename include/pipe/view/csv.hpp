@@ -131,7 +131,7 @@ struct csv_fields {
 //! Finds a placement for the passes: one with a name, else a table of as few ways as possible.
 inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
   shape& extents = over.extents;
-  auto const count = static_cast<std::size_t>(stages(extents));
+  auto const count = static_cast<std::size_t>(extents.stages());
   auto const place = [&](csv_pass const& one) {
     return static_cast<std::size_t>(one.what.microbatch) * count + one.what.stage;
   };
@@ -155,7 +155,7 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
   extents.where = placement::custom;
   for (int& ways = extents.custom_routes; ways <= extents.microbatches; ++ways) {
     check_extents(extents, over.declared.rows);
-    over.holders.assign(devices.begin(), devices.begin() + std::ptrdiff_t{ways} * stages(extents));
+    over.holders.assign(devices.begin(), devices.begin() + std::ptrdiff_t{ways} * extents.stages());
     if (fits())
       return;
   }
@@ -213,8 +213,8 @@ read_rows(std::string_view text, flow const& declared, char const* place, int li
     one.end = fields.time('\n');
   }
   dynamic_timetable result{.over = pipeline_of_passes(all, declared)};
-  result.offsets.assign(static_cast<std::size_t>(row_count(result.over)) + 1, 0);
-  auto const row = [&](csv_pass const& one) { return row_of(result.over, one.what); };
+  result.offsets.assign(static_cast<std::size_t>(result.over.view().row_count()) + 1, 0);
+  auto const row = [&](csv_pass const& one) { return result.over.view().row_of(one.what); };
   sort_stably(all, [&](auto const& a, auto const& b) { return row(a) < row(b); });
   for (csv_pass const* before = nullptr; csv_pass & one : all) {
     one.what.overlapped = before != nullptr && row(*before) == row(one) &&

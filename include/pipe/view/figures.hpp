@@ -56,7 +56,7 @@ chunk_share(timetable_view table, timetable_caption const& about, int chunk) noe
 //! @brief Peak activations of one device in whole microbatches of one stage.
 [[nodiscard]] constexpr double
 peak_activations(timetable_view table, int device, timetable_caption const& about) noexcept {
-  return about.chunk_shares.empty() ? to_double(peak_activations(table, device))
+  return about.chunk_shares.empty() ? peak_activations(table, device).to_double()
                                     : peak_activations(table, device, about.chunk_shares);
 }
 
@@ -70,14 +70,14 @@ namespace detail {
   std::vector<int> held(static_cast<std::size_t>(table.over.extents.devices));
   std::vector<int> result;
   bool const by_route =
-    table.over.extents.where == placement::custom && routes(table.over.extents) > 1;
-  for (int stage = 0; stage < stages(table.over.extents); ++stage) {
+    table.over.extents.where == placement::custom && table.over.extents.routes() > 1;
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
     if (by_route) {
       result.push_back(stage % table.over.extents.stages_per_device);
       continue;
     }
     int& here = held[static_cast<std::size_t>(device_of(table, stage))];
-    result.push_back(in_group(table.over, stage) ? 0 : here++);
+    result.push_back(table.over.in_group(stage) ? 0 : here++);
   }
   return result;
 }
@@ -88,7 +88,7 @@ namespace detail {
 [[nodiscard]] inline int
 local_stage(shape const& extents, std::vector<int> const& locals, pass const& what) {
   if (extents.where == placement::bidirectional)
-    return enters_at_end(extents, what.microbatch) ? 1 : 0;
+    return extents.enters_at_end(what.microbatch) ? 1 : 0;
   return locals[what.stage];
 }
 
@@ -103,8 +103,8 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
 //! Stages that hold activations, by devices: 1 where they have one or less each.
 [[nodiscard]] inline double device_share(timetable_view const& table) {
   int count = 0;
-  for (int stage = 0; stage < stages(table.over.extents); ++stage)
-    count += in_group(table.over, stage) ? 0 : 1;
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage)
+    count += table.over.in_group(stage) ? 0 : 1;
   return count <= table.over.extents.devices
            ? 1
            : static_cast<double>(count) / table.over.extents.devices;
@@ -139,8 +139,8 @@ void append_counts(text_sink auto& out, shape const& extents, bool stages_too) {
   };
   count(": ", extents.devices, "device", "s");
   count(", ", extents.microbatches, "microbatch", "es");
-  if (stages_too || stages(extents) != extents.devices)
-    count(", ", stages(extents), "stage", "s");
+  if (stages_too || extents.stages() != extents.devices)
+    count(", ", extents.stages(), "stage", "s");
   if (extents.chunks > 1)
     count(", ", extents.chunks, "chunk", "s");
 }
@@ -153,7 +153,7 @@ void append_counts(text_sink auto& out, shape const& extents, bool stages_too) {
   for (int i = 0; i < table.size(); ++i)
     found |= std::uint64_t{1} << static_cast<unsigned>(table.passes[i].kind);
   std::vector<pass_kind> result;
-  for (int kind = 0; kind < most_kinds; ++kind)
+  for (int kind = 0; kind < flow::most_kinds; ++kind)
     if ((found >> static_cast<unsigned>(kind) & 1) != 0 &&
         !stands_between(*table.over.declared, static_cast<pass_kind>(kind)))
       result.push_back(static_cast<pass_kind>(kind));

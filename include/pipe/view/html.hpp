@@ -64,9 +64,9 @@ void write_html(text_sink auto& out,
   if (timelines.empty())
     throw std::invalid_argument("write_html: a page needs at least one timetable");
   for (html_timeline const& line : timelines)
-    if (!line.slot_sizes.empty() && line.slot_sizes.size() != std::size_t{slot_classes})
+    if (!line.slot_sizes.empty() && line.slot_sizes.size() != std::size_t{detail::slot_classes})
       throw std::invalid_argument("write_html: slot_sizes has one size for each class of slots, " +
-                                  std::to_string(slot_classes) + " in all");
+                                  std::to_string(detail::slot_classes) + " in all");
   uniform_cost const& unit = timelines.front().about.cost;
   append(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>");
   for (std::string_view rest = options.title; !rest.empty();) {
@@ -81,8 +81,8 @@ void write_html(text_sink auto& out,
   append(out, ",\n");
   detail::append_sliders(out, timelines, unit);
   append(out, ",\n\"bytes\":", options.bytes ? "true" : "false", ",\"classes\":[");
-  for (int of = 0; of < slot_classes; ++of) {
-    append(out, of == 0 ? "" : ",", "[\"", word(static_cast<slot_class>(of)), "\",");
+  for (int of = 0; of < detail::slot_classes; ++of) {
+    append(out, of == 0 ? "" : ",", "[\"", detail::word(static_cast<slot_class>(of)), "\",");
     append(out, detail::lies_on_host(timelines, of) ? "1]" : "0]");
   }
   append(out, "],\n\"schedules\":[");

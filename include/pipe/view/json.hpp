@@ -78,7 +78,7 @@ void write_json(text_sink auto& out, timetable_view table, timetable_caption con
   shape const& extents = table.over.extents;
   append(out, "{\"schedule\":");
   append_quoted(out, about.schedule);
-  append(out, ",\n\"devices\":", extents.devices, ",\"stages\":", stages(extents));
+  append(out, ",\n\"devices\":", extents.devices, ",\"stages\":", extents.stages());
   append(out, ",\"microbatches\":", extents.microbatches, ",\"chunks\":", extents.chunks);
   append(out, ",\n\"cost\":{\"forward\":", about.cost.forward);
   append(out, ",\"backward_input\":", about.cost.backward_input);

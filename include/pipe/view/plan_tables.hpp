@@ -76,7 +76,7 @@ struct call_count {
     else if (head.about == subject::pass &&
              (*work.over.declared)[head.work.kind].calls != stage_call::copy)
       calls.passes += end - first;
-    streams = std::max(streams, stream_of(head));
+    streams = std::max(streams, head.stream());
     calls.group_marks += message && enqueued > 1 ? 2 : 0;
     for (int i = first; i < end; ++i)
       for (int const wait : work.waits_of(steps[static_cast<std::size_t>(i)])) {
@@ -211,11 +211,11 @@ namespace detail {
   std::string text =
     "device  class              slots  bytes of a slot        offset  all in use at\n";
   for (int device = 0; device < work.over.extents.devices; ++device) {
-    for (int of = 0; of < slot_classes; ++of) {
+    for (int of = 0; of < detail::slot_classes; ++of) {
       detail::slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
       if (layout.count == 0)
         continue;
-      std::string name = word(static_cast<slot_class>(of));
+      std::string name = detail::word(static_cast<slot_class>(of));
       name.resize(17, ' ');
       item const& peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
       text += detail::cell(6, device) + "  " + name + detail::cell(7, layout.count) +

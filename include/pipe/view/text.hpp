@@ -46,7 +46,7 @@ struct text_grid {
   bool alone = true;
   for (int other = 0; other < declared.kind_count; ++other)
     alone = alone && (other == index_of(kind) || !declared.kinds[other].exists() ||
-                      letter(declared, static_cast<pass_kind>(other)) != letter(declared, kind));
+                      declared.letter(static_cast<pass_kind>(other)) != declared.letter(kind));
   return declared[kind].letter != '\0' || alone;
 }
 
@@ -55,9 +55,9 @@ struct text_grid {
 [[nodiscard]] inline std::string
 cell_name(text_grid const& grid, pass const& what, bool with_chunk, bool in_full) {
   flow const& declared = *grid.table.over.declared;
-  std::string name(1, letter(declared, what.kind));
+  std::string name(1, declared.letter(what.kind));
   if (in_full && !says_enough(declared, what.kind))
-    name = word(declared, what.kind);
+    name = declared.word(what.kind);
   if (local_stage(grid.table.over.extents, grid.locals, what) % 2 == 1)
     name[0] = static_cast<char>(name[0] ^ ('a' - 'A')); // the other case
   append_number(name, number_of_cell(declared, what));
@@ -210,7 +210,7 @@ void write_text_heading(text_sink auto& out,
                         timetable_caption const& about,
                         int width) {
   shape const& extents = table.over.extents;
-  append(out, about.schedule, ": devices ", extents.devices, ", stages ", stages(extents));
+  append(out, about.schedule, ": devices ", extents.devices, ", stages ", extents.stages());
   append(out, ", microbatches ", extents.microbatches, ", chunks ", extents.chunks, "\n");
   append_time(out, "cost: forward ", about.cost.forward);
   append_time(out, ", backward_input ", about.cost.backward_input);
@@ -253,8 +253,8 @@ void write_text_heading(text_sink auto& out,
 void write_text_legend(text_sink auto& out, text_grid const& grid) {
   for (pass_kind const kind : kinds_in_use(grid.table)) {
     flow const& declared = *grid.table.over.declared;
-    char const name[] = {letter(declared, kind), '\0'};
-    append(out, name, " ", word(declared, kind), ", ");
+    char const name[] = {declared.letter(kind), '\0'};
+    append(out, name, " ", declared.word(kind), ", ");
   }
   append(out, ". idle, - goes on");
   bool const pairs = std::any_of(grid.table.passes,

@@ -82,7 +82,7 @@ struct trace_writer {
     append(out, "{\"ph\":\"X\",\"name\":");
     append_quoted(out, name);
     append(out, ",\"cat\":");
-    append_quoted(out, word(*over.declared, ran.what.kind));
+    append_quoted(out, over.declared->word(ran.what.kind));
     append(out, ",\"pid\":", process);
     append(out, ",\"tid\":", ran.device, ",\"ts\":", ran.start * unit);
     append(out, ",\"dur\":", (ran.end - ran.start) * unit, ",\"args\":{\"stage\":");
@@ -110,14 +110,14 @@ struct trace_writer {
 [[nodiscard]] inline dynamic_timetable measured_table(timetable_view table,
                                                       std::span<measured_pass const> measured) {
   auto const size = static_cast<std::size_t>(table.size());
-  dynamic_timetable result{.over = copy_of(table.over),
+  dynamic_timetable result{.over = table.over.copy(),
                            .passes = {table.passes, table.passes + size},
                            .starts = std::vector<double>(size, never),
                            .ends = std::vector<double>(size, never),
                            .offsets = {table.offsets, table.offsets + table.rows() + 1}};
-  std::vector<measured_pass const*> found(static_cast<std::size_t>(pass_indices(table.over)));
+  std::vector<measured_pass const*> found(static_cast<std::size_t>(table.over.pass_indices()));
   for (measured_pass const& ran : measured)
-    if (contains(table.over, ran.what))
+    if (table.over.contains(ran.what))
       found[static_cast<std::size_t>(pass_index(table.over, ran.what))] = &ran;
   for (std::size_t i = 0; i < size; ++i) {
     auto const* const ran =
@@ -135,7 +135,7 @@ struct trace_writer {
 template <text_sink Sink>
 int write_arrows(
   trace_writer<Sink>& trace, timetable_view table, int process, double unit, int number) {
-  std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over)), -1);
+  std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
   for (int i = 0; i < table.size(); ++i)
     entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = i;
   for (int device = 0; device < table.over.extents.devices; ++device) {
@@ -165,8 +165,7 @@ void write_counters(trace_writer<Sink>& trace,
                     timetable_caption const& about,
                     int process,
                     double unit) {
-  pass_kind const forward =
-    kind_with(*table.over.declared, role::forward); // keeps it on the device
+  pass_kind const forward = table.over.declared->kind_with(role::forward); // keeps it on the device
   for (int device = 0; device < table.over.extents.devices; ++device) {
     double activations = 0;
     double inputs = 0;

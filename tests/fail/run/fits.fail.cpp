@@ -46,7 +46,7 @@ struct own_kind {
   }
   static constexpr void order(pp::shape const& extents, int device, pp::row_writer& out) {
     for (int m = 0; m < extents.microbatches; ++m)
-      out.push(pp::row_writer::make(pp::kind_named(declared, "step"), device, m));
+      out.push(pp::row_writer::make(declared.kind_named("step"), device, m));
   }
 };
 

@@ -33,9 +33,10 @@ namespace pp = pipelining;
 
 struct misplaced {
 #if FAIL_CASE == 7
-  static constexpr pp::flow const& declared = pp::frugal_training;
+  static constexpr pp::flow const& declared = pp::detail::frugal_training;
 #elif FAIL_CASE == 12
-  static constexpr pp::flow const& declared = pp::sharded_training; // and nothing is gathered
+  static constexpr pp::flow const& declared =
+    pp::detail::sharded_training; // and nothing is gathered
 #endif
   static constexpr pp::shape arrange(int devices, int microbatches) {
     return {.devices = devices, .microbatches = microbatches};
@@ -73,13 +74,13 @@ constexpr auto table = pp::timetable<misplaced, 2, 4>;
 // What only times given from outside, or a limit, can break.
 #if FAIL_CASE == 8
 template struct pp::detail::
-  diagnosis<pp::report{pp::rule::overlaps, 0, 1, {}, {}}, misplaced, 2, 4>;
+  diagnosis<pp::report{pp::report::rule::overlaps, 0, 1, {}, {}}, misplaced, 2, 4>;
 #elif FAIL_CASE == 9
 template struct pp::detail::
-  diagnosis<pp::report{pp::rule::before_dependency, 0, 1, {}, {}}, misplaced, 2, 4>;
+  diagnosis<pp::report{pp::report::rule::before_dependency, 0, 1, {}, {}}, misplaced, 2, 4>;
 #elif FAIL_CASE == 10
 template struct pp::detail::
-  diagnosis<pp::report{pp::rule::over_memory, 0, 1, {}, {}}, misplaced, 2, 4>;
+  diagnosis<pp::report{pp::report::rule::over_memory, 0, 1, {}, {}}, misplaced, 2, 4>;
 #elif FAIL_CASE == 11
 constexpr auto graph = pp::timetable<pp::with_stage_graph<pp::OneFOneB>, 2, 4>;
 #endif

@@ -46,7 +46,7 @@ struct closed_form {
   void order(pp::shape const&, int, pp::row_writer&) requires(Missing == 4);
   void order(pp::shape const&, pp::row_writer&) const requires(Missing == 5);
 };
-static_assert(pp::closed_form_schedule<closed_form<0>> && pp::schedule<closed_form<0>>);
+static_assert(pp::detail::closed_form_schedule<closed_form<0>> && pp::schedule<closed_form<0>>);
 static_assert(!pp::detail::arranges<closed_form<1>> && !pp::schedule<closed_form<1>>);
 static_assert(!pp::detail::arranges<closed_form<2>> && !pp::schedule<closed_form<2>>);
 static_assert(!pp::detail::arranges<closed_form<3>> && !pp::schedule<closed_form<3>>);
@@ -62,7 +62,7 @@ struct generated {
   void generate(pp::shape const&, Cost const&, pp::row_writer*) requires(Missing == 2);
 };
 static_assert(pp::detail::generated_schedule<generated<0>> && pp::schedule<generated<0>>);
-static_assert(!pp::closed_form_schedule<generated<0>>);
+static_assert(!pp::detail::closed_form_schedule<generated<0>>);
 static_assert(!pp::schedule<generated<1>> && !pp::schedule<generated<2>>);
 
 // What a schedule may have beside its order.
@@ -73,7 +73,8 @@ struct with_parts : closed_form<0> {
   std::vector<pp::stage_edge> edges_of(pp::shape const&) const requires(Missing != 3);
   std::vector<int> edges_of(pp::shape const&) const requires(Missing == 3);
 };
-static_assert(pp::places_stages<with_parts<0>> && !pp::places_stages<with_parts<1>>);
+static_assert(pp::detail::places_stages<with_parts<0>> &&
+              !pp::detail::places_stages<with_parts<1>>);
 static_assert(pp::detail::counts_chunks<with_parts<0>> &&
               !pp::detail::counts_chunks<with_parts<2>>);
 static_assert(pp::detail::joins_stages<with_parts<0>> && !pp::detail::joins_stages<with_parts<3>>);
@@ -119,9 +120,9 @@ struct counts {
   int operator()(int) requires(Missing == 1);
   std::string operator()(int) const requires(Missing == 2);
 };
-static_assert(pp::chunk_counts<counts<0>> && pp::equal_chunk_counts<counts<0>>);
-static_assert(!pp::chunk_counts<counts<1>> && !pp::chunk_counts<counts<2>>);
-static_assert(pp::chunk_counts<counts<3>> && !pp::equal_chunk_counts<counts<3>>);
+static_assert(pp::detail::chunk_counts<counts<0>> && pp::detail::equal_chunk_counts<counts<0>>);
+static_assert(!pp::detail::chunk_counts<counts<1>> && !pp::detail::chunk_counts<counts<2>>);
+static_assert(pp::detail::chunk_counts<counts<3>> && !pp::detail::equal_chunk_counts<counts<3>>);
 
 // Rules of adapters.
 template <int Missing>
@@ -129,8 +130,8 @@ struct rule {
   bool operator()(pp::shape const&, pp::pass const&) const requires(Missing != 1 && Missing != 2);
   bool operator()(pp::shape const&, pp::pass const&) requires(Missing == 1);
   no_double operator()(pp::shape const&, pp::pass const&) const requires(Missing == 2);
-  void operator()(int, std::vector<pp::idle_activation>&) const requires(Missing != 3);
-  void operator()(std::vector<pp::idle_activation>&) const requires(Missing == 3);
+  void operator()(int, std::vector<pp::offload::idle_activation>&) const requires(Missing != 3);
+  void operator()(std::vector<pp::offload::idle_activation>&) const requires(Missing == 3);
   double operator()(pp::pass const&) const requires(Missing != 4);
   no_double operator()(pp::pass const&) const requires(Missing == 4);
 };
@@ -248,15 +249,16 @@ struct stage {
   void recompute(pp::context const&, pp::input) requires(Missing != 1);
   void perform(pp::pass_kind, pp::context const&, pp::input, pp::output) requires(Missing == 7);
 };
-static_assert(pp::stage_functor<stage<0>> && pp::can_forward<stage<0>>);
-static_assert(!pp::can_forward<stage<1>> && !pp::stage_functor<stage<1>>);
-static_assert(pp::can_recompute<stage<0>> && !pp::can_recompute<stage<1>>);
-static_assert(!pp::can_backward<stage<2>> && pp::stage_functor<stage<2>>);
-static_assert(!pp::can_split_backward<stage<3>> && pp::stage_functor<stage<3>>);
-static_assert(!pp::can_backward<stage<4>> && pp::can_split_backward<stage<4>>);
+static_assert(pp::stage_functor<stage<0>> && pp::detail::can_forward<stage<0>>);
+static_assert(!pp::detail::can_forward<stage<1>> && !pp::stage_functor<stage<1>>);
+static_assert(pp::detail::can_recompute<stage<0>> && !pp::detail::can_recompute<stage<1>>);
+static_assert(!pp::detail::can_backward<stage<2>> && pp::stage_functor<stage<2>>);
+static_assert(!pp::detail::can_split_backward<stage<3>> && pp::stage_functor<stage<3>>);
+static_assert(!pp::detail::can_backward<stage<4>> && pp::detail::can_split_backward<stage<4>>);
 static_assert(!pp::stage_functor<stage<5>>, "half of a split backward is none");
-static_assert(pp::is_frozen<stage<6>> && !pp::is_frozen<stage<0>> && pp::stage_functor<stage<6>>);
-static_assert(pp::can_perform<stage<7>> && !pp::can_perform<stage<0>>);
+static_assert(pp::detail::is_frozen<stage<6>> && !pp::detail::is_frozen<stage<0>> &&
+              pp::stage_functor<stage<6>>);
+static_assert(pp::detail::can_perform<stage<7>> && !pp::detail::can_perform<stage<0>>);
 
 template <int Missing>
 struct hooks {

@@ -21,9 +21,11 @@ struct layer {
   void backward_input(pp::context const&, pp::input, pp::output) {}
   void backward_weight(pp::context const&) {}
 };
-static_assert(pp::stage_functor<layer> && pp::can_forward<layer>);
-static_assert(pp::can_split_backward<layer> && !pp::can_backward<layer>); // no fused one
-static_assert(!pp::can_recompute<layer> && !pp::can_perform<layer> && !pp::is_frozen<layer>);
+static_assert(pp::stage_functor<layer> && pp::detail::can_forward<layer>);
+static_assert(pp::detail::can_split_backward<layer> &&
+              !pp::detail::can_backward<layer>); // no fused one
+static_assert(!pp::detail::can_recompute<layer> && !pp::detail::can_perform<layer> &&
+              !pp::detail::is_frozen<layer>);
 
 struct bytes_by_chunk { // of a plan: how large slots are
   std::int64_t bytes(pp::slot_class of, pp::pass const& what) const {
@@ -41,15 +43,15 @@ static_assert(pp::communication_policy<one_communicator>);
 
 struct first_half { // recompute: which passes, and how much of the forward time that takes
   bool operator()(pp::shape const& over, pp::pass const& what) const {
-    return what.stage < stages(over) / 2;
+    return what.stage < over.stages() / 2;
   }
   double operator()(pp::pass const& what) const { return what.chunk == 0 ? 0.5 : 1; }
 };
 static_assert(pp::recompute_rule<first_half> && pp::recompute_share<first_half>);
 
 struct longest_idle { // offload: the activation of a device that lies unused for the longest time
-  void operator()(int, std::vector<pp::idle_activation>& all) const {
-    auto const idle = [](pp::idle_activation const& one) { return one.needed - one.made; };
+  void operator()(int, std::vector<pp::offload::idle_activation>& all) const {
+    auto const idle = [](pp::offload::idle_activation const& one) { return one.needed - one.made; };
     auto const longest = std::max_element(
       all.begin(), all.end(), [idle](auto const& a, auto const& b) { return idle(a) < idle(b); });
     if (longest != all.end())

@@ -33,10 +33,10 @@ static_assert(!pp::fits<pp::DualPipe<>, whole, 4, 8> &&
 // A stage that does not say that it takes chunks would do whole sequences.
 static_assert(!pp::fits<pp::Seq1F1B<4>, whole> && pp::fits<pp::Seq1F1B<1>, whole>);
 static_assert(pp::fits<pp::Seq1F1B<4>, chunked> && !pp::fits<pp::Seq1F1BZeroBubbleH1<4>, chunked>);
-static_assert(!pp::takes_chunks<unchunked> && pp::takes_chunks<chunked>);
+static_assert(!pp::detail::takes_chunks<unchunked> && pp::detail::takes_chunks<chunked>);
 static_assert(pp::check_fits<pp::OneFOneB, whole> && pp::check_fits<pp::Seq1F1B<4>, chunked>);
 static_assert(pp::fits<pp::OneFOneB, whole, 2, 2>);
 // Adapters are schedules: what is recomputed is asked for by forward.
-static_assert(pp::fits<pp::with_recompute<pp::OneFOneB, pp::recompute_all>, whole>);
+static_assert(pp::fits<pp::with_recompute<pp::OneFOneB, pp::recompute::all>, whole>);
 
 } // namespace

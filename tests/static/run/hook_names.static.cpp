@@ -85,8 +85,10 @@ struct generic_hooks : passes {
   std::function<void(pp::context const&, pp::input)> recompute{};
 };
 static_assert(runs<plain_hooks> && runs<hooks_of_a_base> && runs<generic_hooks>);
-static_assert(pp::detail::can_contribute<hooks_of_a_base> && pp::can_recompute<hooks_of_a_base>);
-static_assert(pp::detail::can_contribute<generic_hooks> && pp::can_recompute<generic_hooks>);
+static_assert(pp::detail::can_contribute<hooks_of_a_base> &&
+              pp::detail::can_recompute<hooks_of_a_base>);
+static_assert(pp::detail::can_contribute<generic_hooks> &&
+              pp::detail::can_recompute<generic_hooks>);
 
 // --- one whose other parameters do not fit ---
 

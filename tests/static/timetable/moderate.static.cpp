@@ -11,7 +11,8 @@
 namespace pp = pipelining;
 
 static_assert(pp::verify<16>(pp::timetable<pp::OneFOneB, 16, 64>));
-static_assert(pp::verify<15>(pp::timetable<pp::OneFOneB, 16, 64>).broken == pp::rule::over_memory);
+static_assert(pp::verify<15>(pp::timetable<pp::OneFOneB, 16, 64>).broken ==
+              pp::report::rule::over_memory);
 static_assert(pp::makespan(pp::timetable<pp::OneFOneB, 16, 64>) == 3 * (64 + 15));
 static_assert(pp::verify<11>(pp::timetable<pp::Seq1F1B<4>, 8, 16>));
 static_assert(!pp::verify<10>(pp::timetable<pp::Seq1F1B<4>, 8, 16>));

@@ -52,11 +52,11 @@ void check_bits(exchange_schedule const& schedule, pp::pipeline_size at, model_s
 } // namespace
 
 TEST_CASE("a GPT whose devices exchange attention has the bits of one that splits it alike") {
-  check_bits<pp::one_communicator>(
+  check_bits<pp::communicators::one>(
     {{8, 1}, {}}, {4, 3}, {.layers = 4, .width = 8, .heads = 4, .key_heads = 2, .sequence = 19});
-  check_bits<pp::communicator_per_pair>(
+  check_bits<pp::communicators::per_pair>(
     {{6, 2}, {}}, {3, 3}, {.layers = 6, .width = 8, .heads = 4, .key_heads = 2, .sequence = 13});
-  check_bits<pp::communicator_per_edge>(
+  check_bits<pp::communicators::per_edge>(
     {{4, 1}, {}}, {2, 3}, {.layers = 2, .width = 8, .heads = 2, .key_heads = 2, .sequence = 16});
 }
 

@@ -135,11 +135,11 @@ TEST_CASE("activations that wait on the host, or are recomputed, change no bit")
 TEST_CASE("stages that recompute beside stages that keep all change no bit") {
   auto const plain = check_schedule(pp::detail::SweptChronosPipe{}, 4, 8);
   auto const first = check_schedule(
-    pp::with_recompute<pp::detail::SweptChronosPipe, pp::recompute_first_stages>{}, 4, 8);
+    pp::with_recompute<pp::detail::SweptChronosPipe, pp::recompute::first_stages>{}, 4, 8);
   auto const all = check_schedule(pp::with_recompute<pp::detail::SweptChronosPipe>{}, 4, 8);
   CHECK(first < plain);
   CHECK(all < first);
-  check_schedule(pp::with_recompute<pp::OneFOneB, pp::recompute_all_but_last>{}, 3, 7);
+  check_schedule(pp::with_recompute<pp::OneFOneB, pp::recompute::all_but_last>{}, 3, 7);
   check_schedule(pp::with_recompute<pp::BitPipe>{}, 2, 4);
   check_schedule(pp::Hanayo<2>{}, 2, 5);
 }

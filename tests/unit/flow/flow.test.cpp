@@ -16,11 +16,11 @@ namespace pp = pipelining;
 
 namespace {
 
-using pp::kind_links;
 using pp::pass_kind;
+using pp::detail::kind_links;
 
 kind_links const& links(pp::flow const& declared, pass_kind kind, bool has_after) {
-  return declared.links[pp::index_of(kind)][has_after ? 1 : 0];
+  return declared.links[pp::detail::index_of(kind)][has_after ? 1 : 0];
 }
 
 // Rows of training, in the order in which it declares what is wanted.
@@ -66,11 +66,11 @@ TEST_CASE("who reads what a pass makes follows too") {
   auto const of = [](pass_kind kind, int stage) {
     return pp::pass{kind, false, static_cast<std::uint16_t>(stage), 1, 0};
   };
-  CHECK(pp::reader_of(over, of(pass_kind::forward, 2)).stage == 3);
-  CHECK(pp::reader_of(over, of(pass_kind::forward, 3)).stage == kind_links::none);
-  CHECK(pp::reader_of(over, of(pass_kind::backward, 2)).stage == 1);
-  CHECK(pp::reader_of(over, of(pass_kind::backward_input, 0)).stage == kind_links::none);
-  CHECK(pp::reader_of(over, of(pass_kind::backward_weight, 2)).stage == kind_links::none);
+  CHECK(pp::detail::reader_of(over, of(pass_kind::forward, 2)).stage == 3);
+  CHECK(pp::detail::reader_of(over, of(pass_kind::forward, 3)).stage == kind_links::none);
+  CHECK(pp::detail::reader_of(over, of(pass_kind::backward, 2)).stage == 1);
+  CHECK(pp::detail::reader_of(over, of(pass_kind::backward_input, 0)).stage == kind_links::none);
+  CHECK(pp::detail::reader_of(over, of(pass_kind::backward_weight, 2)).stage == kind_links::none);
 }
 
 static bool uses_all_data(pp::flow const& declared, pp::detail::flow_set kinds) {
@@ -89,16 +89,16 @@ TEST_CASE("what a unit needs: of all sets of kinds of training, two") {
 }
 
 TEST_CASE("of all sets of kinds in less memory, those are complete that keep, recompute or copy") {
-  CHECK(pp::frugal_training.has_choices);
+  CHECK(pp::detail::frugal_training.has_choices);
   auto const complete = [](char const* letters) {
     unsigned kinds = 0;
     for (char const* at = letters; *at != '\0'; ++at)
-      for (int kind = 0; kind < pp::most_kinds; ++kind)
-        if (pp::frugal_training.kinds[kind].letter == *at)
+      for (int kind = 0; kind < pp::flow::most_kinds; ++kind)
+        if (pp::detail::frugal_training.kinds[kind].letter == *at)
           kinds |= 1U << static_cast<unsigned>(kind);
     auto const set = static_cast<pp::detail::flow_set>(kinds);
-    return pp::detail::makes_rows_once(pp::frugal_training, set) &&
-           uses_all_data(pp::frugal_training, set);
+    return pp::detail::makes_rows_once(pp::detail::frugal_training, set) &&
+           uses_all_data(pp::detail::frugal_training, set);
   };
   for (char const* const good : {"FB", "FIW", "KRB", "KRIW", "HOQLB", "HOQLIW"})
     CHECK(complete(good));
@@ -173,17 +173,16 @@ TEST_CASE("kinds without numbers and letters are known by their words") {
   }
   kinds[1].is = pp::role::backward;
   pp::flow const declared = pp::declare(of.data, kinds);
-  pass_kind const back = pp::kind_named(declared, "back");
-  CHECK(pp::index_of(back) == 1);
-  CHECK_THROWS_WITH_AS((void)pp::kind_named(declared, "forth"),
-                       "flow: there is no kind 'forth'",
-                       std::invalid_argument);
-  CHECK(pp::letter(declared, back) == 'B'); // that of its role
+  pass_kind const back = declared.kind_named("back");
+  CHECK(pp::detail::index_of(back) == 1);
+  CHECK_THROWS_WITH_AS(
+    (void)declared.kind_named("forth"), "flow: there is no kind 'forth'", std::invalid_argument);
+  CHECK(declared.letter(back) == 'B'); // that of its role
   CHECK(pp::detail::sign(declared, back) == "back");
   CHECK(pp::detail::sign(pp::training, pass_kind::backward) == "B");
-  CHECK(std::string_view(pp::word(declared, static_cast<pass_kind>(64))) == "unknown");
-  CHECK(pp::kind_with(declared, pp::role::backward) == back);
-  CHECK(pp::kind_with(declared, pp::role::weights) == pp::no_kind);
+  CHECK(std::string_view(declared.word(static_cast<pass_kind>(64))) == "unknown");
+  CHECK(declared.kind_with(pp::role::backward) == back);
+  CHECK(declared.kind_with(pp::role::weights) == pp::flow::no_kind);
 }
 
 TEST_CASE("kinds of training have the roles that costs and pictures ask for") {
@@ -219,20 +218,22 @@ TEST_CASE("kinds of training have the roles that costs and pictures ask for") {
                           {pass_kind::request_scatter, mark, true},
                           {pass_kind::scatter_gradients, communicate, false},
                           {pass_kind::keep_weights, mark, true}};
-  constexpr pp::flow const* flows[] = {
-    &pp::frugal_training, &pp::vocabulary_training<2>, &pp::sharded_training};
+  constexpr pp::flow const* flows[] = {&pp::detail::frugal_training,
+                                       &pp::detail::vocabulary_training<2>,
+                                       &pp::detail::sharded_training};
   int seen = 0;
   for (row const& each : rows)
     for (pp::flow const* const declared : flows)
       if ((*declared)[each.kind].exists()) {
-        CAPTURE(pp::word(*declared, each.kind));
+        CAPTURE(declared->word(each.kind));
         CHECK((*declared)[each.kind].is == each.is);
         CHECK(pp::detail::stands_between(*declared, each.kind) == each.takes_no_time);
         ++seen;
       }
   CHECK(seen == 10 + 8 + 16);
-  CHECK(pp::kind_with(pp::frugal_training, again) == pass_kind::recompute);
-  CHECK(pp::kind_with(pp::sharded_training, again) == pp::no_kind); // of those that compute
+  CHECK(pp::detail::frugal_training.kind_with(again) == pass_kind::recompute);
+  CHECK(pp::detail::sharded_training.kind_with(again) ==
+        pp::flow::no_kind); // of those that compute
 }
 
 TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write") {
@@ -308,16 +309,16 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
 }
 
 TEST_CASE("a kind of one's own that alone adds to a datum is refused where its slot has no place") {
-  auto const adds = [](pp::slot_class in, pp::per instance) {
+  auto const adds = [](pp::slot_class in, pp::datum::per instance) {
     return refusal([&](small_flow& of) {
       of.data.push_back({.word = "sum", .pool = pool(in), .instance = instance});
       of.add(1, {does::adds_to, 3});
     });
   };
-  CHECK(adds(pp::slot_class::sequence, pp::per::microbatch).empty());
-  CHECK(adds(pp::slot_class::weights, pp::per::microbatch)
+  CHECK(adds(pp::slot_class::sequence, pp::datum::per::microbatch).empty());
+  CHECK(adds(pp::slot_class::weights, pp::datum::per::microbatch)
           .starts_with("datum 'sum' is there once per microbatch, which only slots that stay"));
-  CHECK(adds(pp::slot_class::sequence, pp::per::unit)
+  CHECK(adds(pp::slot_class::sequence, pp::datum::per::unit)
           .starts_with("kind 'back' and datum 'sum': only a datum that is there once per"));
 }
 
@@ -400,7 +401,7 @@ TEST_CASE("whoever frees a datum follows all that use it, or is refused") {
   pp::kind_of_pass const& back = made[pass_kind::backward];
   REQUIRE(back.effect_count == 3);
   CHECK(back.effects[2] == effect{does::follows, 3});
-  CHECK(made.links[index_of(pass_kind::backward)][0].own[0] == made.row_of[3]);
+  CHECK(made.links[pp::detail::index_of(pass_kind::backward)][0].own[0] == made.row_of[3]);
   CHECK(looks(false).refusal() ==
         "kind 'back' and datum 'kept': it frees what another kind of the unit may read later, and "
         "nothing that each unit has made says when; let that kind make a wanted datum that lies "

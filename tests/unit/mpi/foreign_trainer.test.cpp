@@ -61,7 +61,7 @@ TEST_CASE("a trainer in C has its own bits on processes") {
           run(runner, rank);
         },
         [] { MPI_Barrier(MPI_COMM_WORLD); });
-      int const stages = pp::stages(what.table(8).over.extents);
+      int const stages = what.table(8).over.extents.stages();
       auto const expected = foreign::train_alone(
         [&](int microbatches) { return what.table(microbatches).over; }, stages, what.clip, early);
       CHECK(found.losses == expected.losses);

@@ -62,7 +62,7 @@ int this_rank() {
 
 template <class Stage = support::arithmetic_stage>
 std::vector<Stage> make_model(pp::shape const& extents) {
-  std::vector<Stage> model(static_cast<std::size_t>(pp::stages(extents)));
+  std::vector<Stage> model(static_cast<std::size_t>(extents.stages()));
   for (std::size_t s = 0; s < model.size(); ++s) {
     model[s].weight = s + 3;
     model[s].chunks = extents.chunks;
@@ -97,9 +97,9 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
   for (int step = 0; step < steps; ++step)
     runner.step();
   auto const expected = support::run_sequentially(
-    pp::stages(table.over.extents), table.over.extents.microbatches, table.over.extents.chunks);
+    table.over.extents.stages(), table.over.extents.microbatches, table.over.extents.chunks);
   int own = 0;
-  for (int s = 0; s < pp::stages(table.over.extents); ++s) {
+  for (int s = 0; s < table.over.extents.stages(); ++s) {
     auto const index = static_cast<std::size_t>(s);
     bool const mine = pp::device_of(table.over.extents, s) == runner.rank();
     own += mine ? 1 : 0;
@@ -108,7 +108,7 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
     CHECK(runner.owns(s) == mine);
   }
   CHECK(own == table.over.extents.stages_per_device);
-  if (pp::device_of(table.over.extents, pp::stages(table.over.extents) - 1) == runner.rank())
+  if (pp::device_of(table.over.extents, table.over.extents.stages() - 1) == runner.rank())
     CHECK(model.back().losses == steps * expected.losses);
 }
 
@@ -116,22 +116,22 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
 
 TEST_CASE("four processes compute what one device computes, under every policy") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
-  check_equal_to_sequential<pp::communicator_per_pair>(meeting,
-                                                       pp::make_timetable<pp::GPipe>({4, 7}));
-  check_equal_to_sequential<pp::communicator_per_edge>(meeting,
-                                                       pp::make_timetable<pp::OneFOneB>({4, 7}));
-  check_equal_to_sequential<pp::one_communicator>(meeting,
-                                                  pp::make_timetable<pp::OneFOneB>({4, 7}));
-  check_equal_to_sequential<pp::communicator_per_pair>(meeting,
-                                                       pp::make_timetable<pp::Seq1F1B<3>>({4, 6}));
-  check_equal_to_sequential<pp::communicator_per_pair>(
+  check_equal_to_sequential<pp::communicators::per_pair>(meeting,
+                                                         pp::make_timetable<pp::GPipe>({4, 7}));
+  check_equal_to_sequential<pp::communicators::per_edge>(meeting,
+                                                         pp::make_timetable<pp::OneFOneB>({4, 7}));
+  check_equal_to_sequential<pp::communicators::one>(meeting,
+                                                    pp::make_timetable<pp::OneFOneB>({4, 7}));
+  check_equal_to_sequential<pp::communicators::per_pair>(
+    meeting, pp::make_timetable<pp::Seq1F1B<3>>({4, 6}));
+  check_equal_to_sequential<pp::communicators::per_pair>(
     meeting, pp::make_timetable<pp::ZeroBubbleH1>({4, 8}));
-  check_equal_to_sequential<pp::one_communicator>(meeting, pp::make_timetable<pp::VHalf>({4, 8}));
-  check_equal_to_sequential<pp::communicator_per_pair>(
+  check_equal_to_sequential<pp::communicators::one>(meeting, pp::make_timetable<pp::VHalf>({4, 8}));
+  check_equal_to_sequential<pp::communicators::per_pair>(
     meeting, pp::make_timetable<pp::Interleaved<2>>({4, 8}));
-  check_equal_to_sequential<pp::communicator_per_pair>(
+  check_equal_to_sequential<pp::communicators::per_pair>(
     meeting, pp::make_timetable<pp::OneFOneB>({4, 7}), large);
-  check_equal_to_sequential<pp::one_communicator>(
+  check_equal_to_sequential<pp::communicators::one>(
     meeting, pp::make_timetable<pp::VHalf>({4, 8}), large);
 }
 
@@ -153,7 +153,7 @@ void check_interpreted(support::interpreted_plan const& plan,
                        pp::mpi_store& meeting,
                        std::string const& name) {
   pp::pipeline const& over = plan.work.over;
-  std::vector<interpreted_stage> model(static_cast<std::size_t>(pp::stages(over.extents)));
+  std::vector<interpreted_stage> model(static_cast<std::size_t>(over.extents.stages()));
   for (interpreted_stage& stage : model)
     stage.over = over;
   pp::mpi_runner runner(
@@ -201,7 +201,7 @@ TEST_CASE("four processes train a model that is a graph as one device does") {
     for (auto& stage : model)
       weights.push_back(stage.weight = random() | 1u);
     pp::mpi_runner runner(
-      pp::lower<pp::communicator_per_pair>(table, words),
+      pp::lower<pp::communicators::per_pair>(table, words),
       model,
       meeting.line(),
       MPI_COMM_WORLD,
@@ -225,7 +225,7 @@ TEST_CASE("four processes train what is not frozen as one device does") {
     for (auto const& stage : model)
       weights.push_back(stage.weight);
     pp::mpi_runner runner(
-      pp::lower<pp::communicator_per_pair>(table, words),
+      pp::lower<pp::communicators::per_pair>(table, words),
       model,
       meeting.line(),
       MPI_COMM_WORLD,
@@ -248,7 +248,7 @@ TEST_CASE("four processes train a model with its vocabulary in shards as one dev
     auto const table = pp::make_timetable<pp::with_vocabulary<Schedule, Barriers>>({4, 6});
     std::vector<std::uint64_t> weights;
     std::vector<support::vocabulary_stage> model(
-      static_cast<std::size_t>(pp::stages(table.over.extents)));
+      static_cast<std::size_t>(table.over.extents.stages()));
     for (auto& stage : model) {
       stage.barriers = Barriers;
       weights.push_back(stage.weight = random() | 1u);
@@ -264,11 +264,11 @@ TEST_CASE("four processes train a model with its vocabulary in shards as one dev
       if (pp::device_of(table, static_cast<int>(s)) == runner.rank())
         CHECK(model[s].gradient == expected[s]);
   };
-  pp::communicator_per_pair const pairs;
+  pp::communicators::per_pair const pairs;
   check(pp::with_vocabulary<pp::OneFOneB, 2>{}, pairs);
   check(pp::with_vocabulary<pp::OneFOneB, 1>{}, pairs);
   check(pp::with_vocabulary<pp::VHalf, 2>{}, pairs);
-  pp::exchanges_at_once const exchanges;
+  pp::communicators::exchanges_at_once const exchanges;
   check(pp::with_vocabulary<pp::OneFOneB, 1>{}, exchanges);
   check(pp::with_vocabulary<pp::VHalf, pp::interlaced>{}, exchanges);
 }
@@ -282,7 +282,7 @@ void check_training(pp::mpi_store& meeting, pp::timetable_view table) {
                                     .weight_input = 4,
                                     .tied_bytes = 4,
                                     .totals_bytes = sizeof(support::training_row)};
-  int const stages = pp::stages(table.over.extents);
+  int const stages = table.over.extents.stages();
   int const steps = 9;
   auto expected = support::untrained(stages);
   support::train_sequentially(expected, table.over.extents.microbatches, steps);
@@ -306,20 +306,20 @@ void check_training(pp::mpi_store& meeting, pp::timetable_view table) {
 
 TEST_CASE("processes train as one device does, with tied weights, clipping and skipped steps") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
-  check_training<pp::communicator_per_pair>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_training<pp::one_communicator>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_training<pp::communicator_per_edge>(meeting, pp::make_timetable<pp::VHalf>({4, 6}));
-  check_training<pp::communicator_per_pair>(meeting,
-                                            pp::make_timetable<pp::Interleaved<2>>({4, 6}));
-  check_training<pp::communicator_per_pair>(meeting,
-                                            pp::make_timetable<support::ends_together>({4, 6}));
+  check_training<pp::communicators::per_pair>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_training<pp::communicators::one>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_training<pp::communicators::per_edge>(meeting, pp::make_timetable<pp::VHalf>({4, 6}));
+  check_training<pp::communicators::per_pair>(meeting,
+                                              pp::make_timetable<pp::Interleaved<2>>({4, 6}));
+  check_training<pp::communicators::per_pair>(meeting,
+                                              pp::make_timetable<support::ends_together>({4, 6}));
 }
 
 namespace {
 
 template <class Policy>
 void check_copies(pp::mpi_store& meeting, pp::timetable_view table) {
-  int const stages = pp::stages(table.over.extents);
+  int const stages = table.over.extents.stages();
   int const steps = 9;
   support::trained_copies expected(4, support::untrained(stages, 0x1p100F));
   support::train_copies(table.over, expected, steps);
@@ -347,11 +347,11 @@ void check_copies(pp::mpi_store& meeting, pp::timetable_view table) {
 
 TEST_CASE("processes train several copies of every stage as one device that adds them in order") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
-  check_copies<pp::communicator_per_pair>(meeting, pp::make_timetable<pp::DualPipe<>>({4, 8}));
-  check_copies<pp::one_communicator>(meeting, pp::make_timetable<pp::Chimera>({4, 8}));
-  check_copies<pp::communicator_per_edge>(meeting, pp::make_timetable<pp::BitPipe>({4, 8}));
-  check_copies<pp::communicator_per_pair>(meeting,
-                                          pp::make_timetable<support::second_in_turn>({4, 8}));
+  check_copies<pp::communicators::per_pair>(meeting, pp::make_timetable<pp::DualPipe<>>({4, 8}));
+  check_copies<pp::communicators::one>(meeting, pp::make_timetable<pp::Chimera>({4, 8}));
+  check_copies<pp::communicators::per_edge>(meeting, pp::make_timetable<pp::BitPipe>({4, 8}));
+  check_copies<pp::communicators::per_pair>(meeting,
+                                            pp::make_timetable<support::second_in_turn>({4, 8}));
 }
 
 namespace {
@@ -363,7 +363,7 @@ void check_early_training(pp::mpi_store& meeting, pp::timetable_view table) {
                                     .weight_input = 4,
                                     .tied_bytes = 4,
                                     .totals_bytes = sizeof(support::training_row)};
-  int const stages = pp::stages(table.over.extents);
+  int const stages = table.over.extents.stages();
   int const steps = 14;
   auto expected = support::untrained(stages, 64);
   support::train_planted(expected, table.over.extents.microbatches, 0, steps);
@@ -374,7 +374,7 @@ void check_early_training(pp::mpi_store& meeting, pp::timetable_view table) {
                         meeting.line(),
                         MPI_COMM_WORLD,
                         {.deadline = patience, .name = next_name(), .guarded = true});
-  auto const numbers = pp::add(runner, std::move(plans));
+  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
   pp::post_validated_steps early(runner);
   for (int step = 0; step < steps; ++step) {
     early.step(numbers);
@@ -397,12 +397,12 @@ void check_early_training(pp::mpi_store& meeting, pp::timetable_view table) {
 
 TEST_CASE("processes step early and validate in the next iteration, to the same bits") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
-  check_early_training<pp::communicator_per_pair>(meeting,
-                                                  pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_early_training<pp::one_communicator>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_early_training<pp::communicator_per_edge>(meeting, pp::make_timetable<pp::VHalf>({4, 6}));
-  check_early_training<pp::communicator_per_pair>(meeting,
-                                                  pp::make_timetable<pp::Interleaved<2>>({4, 6}));
+  check_early_training<pp::communicators::per_pair>(meeting,
+                                                    pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_early_training<pp::communicators::one>(meeting, pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_early_training<pp::communicators::per_edge>(meeting, pp::make_timetable<pp::VHalf>({4, 6}));
+  check_early_training<pp::communicators::per_pair>(meeting,
+                                                    pp::make_timetable<pp::Interleaved<2>>({4, 6}));
 }
 
 TEST_CASE("a program that zeroes gradients before every step has the bits of steps that wait") {
@@ -425,7 +425,7 @@ TEST_CASE("a program that zeroes gradients before every step has the bits of ste
                           meeting.line(),
                           MPI_COMM_WORLD,
                           {.deadline = patience, .name = "zeroed " + std::to_string(clip)});
-    auto const numbers = pp::add(runner, std::move(plans));
+    auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
     pp::post_validated_steps early(runner);
     for (int step = 0; step < 6; ++step) {
       for (auto* each : {&expected, &model})

@@ -64,9 +64,9 @@ TEST_CASE("no schedule takes more calls than published") {
       choice.microbatches = 4 * devices;
       if (has(schedule.needs, pp::registry::option::memory_limit))
         choice.memory_limit = 2 * devices;
-      gate<pp::one_communicator>(table, choice);
-      gate<pp::communicator_per_pair>(table, choice);
-      gate<pp::communicator_per_edge>(table, choice);
+      gate<pp::communicators::one>(table, choice);
+      gate<pp::communicators::per_pair>(table, choice);
+      gate<pp::communicators::per_edge>(table, choice);
     }
   CHECK(table.empty()); // lines of schedules that no longer exist
 }

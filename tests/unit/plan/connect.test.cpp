@@ -139,8 +139,8 @@ TEST_CASE("the bill of 1F1B by hand") {
   CHECK(pair.calls.per_pass() == 5);
   CHECK(pp::describe(pair) == "policy pair: 1 communicator, at most 1 on a device, connected in 1 "
                               "round; 2 messages, 0 mirrored groups; 20 calls for 4 passes");
-  CHECK(pp::detail::make_bill(pp::lower<pp::communicator_per_edge>(table)).communicators == 2);
-  CHECK(
-    pp::detail::make_bill(pp::lower<pp::one_communicator>(pp::make_timetable<pp::OneFOneB>({5, 3})))
-      .communicators == 1);
+  CHECK(pp::detail::make_bill(pp::lower<pp::communicators::per_edge>(table)).communicators == 2);
+  CHECK(pp::detail::make_bill(
+          pp::lower<pp::communicators::one>(pp::make_timetable<pp::OneFOneB>({5, 3})))
+          .communicators == 1);
 }

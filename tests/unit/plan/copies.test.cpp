@@ -117,8 +117,8 @@ void check(std::string const& name,
 
 template <class Schedule>
 void check(std::string const& name, Schedule const& schedule, pp::pipeline_size size) {
-  check(name + ", all", schedule, pp::offload_in_slots{}, size);
-  check(name + ", half", schedule, pp::offload_half, size);
+  check(name + ", all", schedule, pp::offload::in_slots{}, size);
+  check(name + ", half", schedule, pp::offload::in_slots::half(), size);
 }
 
 } // namespace
@@ -129,7 +129,7 @@ TEST_CASE("no step waits longer than planned for a slot that a copy leaves") {
   check("ZB-H1", pp::ZeroBubbleH1{}, {4, 8});
   check("interleaved", pp::Interleaved<2>{}, {3, 6});
   check("Seq1F1B", pp::Seq1F1B<2>{}, {3, 5});
-  check("Seq1F1B, chunks", pp::Seq1F1B<3>{}, pp::offload_chunks{}, {3, 5});
-  check("interleaved, one stage", pp::Interleaved<3>{}, pp::offload_in_slots{.stages = 1}, {2, 6});
+  check("Seq1F1B, chunks", pp::Seq1F1B<3>{}, pp::offload::chunks{}, {3, 5});
+  check("interleaved, one stage", pp::Interleaved<3>{}, pp::offload::in_slots{.stages = 1}, {2, 6});
   check("V-Half", pp::detail::SweptVHalf{}, {3, 6});
 }

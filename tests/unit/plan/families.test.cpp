@@ -140,7 +140,7 @@ void post_later(pp::plan& work, int device, int first, int count) {
 
 TEST_CASE("two collectives that a device runs the other way round are found") {
   auto const table = pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4});
-  pp::plan work = pp::lower<pp::exchanges_at_once>(table, support::single_words);
+  pp::plan work = pp::lower<pp::communicators::exchanges_at_once>(table, support::single_words);
   REQUIRE(verdict_on(work).empty());
   // Its shard of the embedding for microbatch 0, and for microbatch 1.
   auto const steps = work.view().program_of(1);
@@ -178,7 +178,7 @@ TEST_CASE("an exchange of attention with a third device is found") {
                                "(device 3, entry 0: forward of stage 55, microbatch 0)");
   }
   SUBCASE("that a message goes to") {
-    pp::plan work = pp::lower<pp::one_communicator>(table);
+    pp::plan work = pp::lower<pp::communicators::one>(table);
     REQUIRE(verdict_on(work).empty());
     auto const sent = std::find_if(work.items.begin(), work.items.end(), [&](pp::item const& step) {
       return step.what == pp::operation::send && taken(step.work);
@@ -255,7 +255,7 @@ TEST_CASE("numbers of chunks that differ between devices are found") {
   }
   SUBCASE("between plans of ranks") {
     CHECK(pp::detail::first_difference(
-            0, pp::summarise(pp::lower(one)), 1, pp::summarise(pp::lower(other))) ==
+            0, pp::detail::summarise(pp::lower(one)), 1, pp::detail::summarise(pp::lower(other))) ==
           "devices 0 and 1 disagree on the order of passes");
   }
 }

@@ -17,13 +17,14 @@ namespace pp = pipelining;
 
 namespace {
 
-pp::plan_summary of(int microbatches, std::string const& elements = "bf16") {
-  return pp::summarise(pp::lower(pp::make_timetable<pp::OneFOneB>({3, microbatches}),
-                                 pp::uniform_sizes{.message = 64, .activation = 1000}),
-                       elements);
+pp::detail::plan_summary of(int microbatches, std::string const& elements = "bf16") {
+  return pp::detail::summarise(pp::lower(pp::make_timetable<pp::OneFOneB>({3, microbatches}),
+                                         pp::uniform_sizes{.message = 64, .activation = 1000}),
+                               elements);
 }
 
-std::string difference(pp::plan_summary const& ones, pp::plan_summary const& others) {
+std::string difference(pp::detail::plan_summary const& ones,
+                       pp::detail::plan_summary const& others) {
   return pp::detail::first_difference(0, ones, 2, others);
 }
 
@@ -32,7 +33,7 @@ std::string difference(pp::plan_summary const& ones, pp::plan_summary const& oth
 TEST_CASE("the fingerprint of a plan is the same everywhere") {
   // Compiled by g++ and clang. The version is part of it: a new one gives a new number here.
   pp::plan const work = pp::lower(pp::make_timetable<pp::Seq1F1B<2>>({3, 4}));
-  CHECK(pp::fingerprint_of(pp::summarise(work, "bf16")) ==
+  CHECK(pp::fingerprint::of(work, "bf16") ==
         pp::fingerprint{0x6e10147a898b3d34u, 0xc027abb0138160bcu});
 }
 
@@ -45,20 +46,22 @@ TEST_CASE("the first difference is named") {
         "devices 0 and 2 disagree on the fingerprint");
   auto const table = pp::make_timetable<pp::OneFOneB>({3, 4});
   pp::plan const work = pp::lower(table);
-  pp::plan_summary const mine = pp::summarise(work);
-  CHECK(difference(mine, pp::summarise(pp::lower<pp::communicator_per_edge>(table))) ==
+  pp::detail::plan_summary const mine = pp::detail::summarise(work);
+  CHECK(difference(mine, pp::detail::summarise(pp::lower<pp::communicators::per_edge>(table))) ==
         "devices 0 and 2 disagree: policy pair vs edge");
-  CHECK(difference(mine, pp::summarise(pp::lower_evaluation(table))) ==
+  CHECK(difference(mine, pp::detail::summarise(pp::lower_evaluation(table))) ==
         "devices 0 and 2 disagree: evaluation no vs yes");
-  CHECK(difference(mine, pp::summarise(pp::lower(pp::make_timetable<pp::GPipe>({3, 4})))) ==
+  CHECK(difference(mine, pp::detail::summarise(pp::lower(pp::make_timetable<pp::GPipe>({3, 4})))) ==
         "devices 0 and 2 disagree on the order of passes");
-  CHECK(difference(mine, pp::summarise(pp::lower(table, pp::uniform_sizes{.message = 8}))) ==
-        "devices 0 and 2 disagree on the sizes of messages");
-  CHECK(difference(mine, pp::summarise(pp::lower(table, pp::uniform_sizes{.activation = 8}))) ==
-        "devices 0 and 2 disagree: bytes of the largest arena 0 vs 768");
-  pp::plan_summary older = mine;
+  CHECK(
+    difference(mine, pp::detail::summarise(pp::lower(table, pp::uniform_sizes{.message = 8}))) ==
+    "devices 0 and 2 disagree on the sizes of messages");
+  CHECK(
+    difference(mine, pp::detail::summarise(pp::lower(table, pp::uniform_sizes{.activation = 8}))) ==
+    "devices 0 and 2 disagree: bytes of the largest arena 0 vs 768");
+  pp::detail::plan_summary older = mine;
   older[pp::detail::summary_field::version] = 4005006;
-  pp::plan_summary newer = mine;
+  pp::detail::plan_summary newer = mine;
   newer[pp::detail::summary_field::version] = 4005007;
   std::string const version = difference(older, newer);
   CHECK(version.find("devices 0 and 2 disagree: version 4.5.6 vs 4.5.7") == 0);
@@ -70,7 +73,7 @@ TEST_CASE("every change of a plan changes its fingerprint") {
   std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
   int plans = 0;
   auto const enter = [&](pp::plan const& work) {
-    pp::fingerprint const print = pp::fingerprint_of(pp::summarise(work));
+    pp::fingerprint const print = pp::fingerprint::of(work);
     seen.insert({print.high, print.low});
     ++plans;
   };

@@ -29,7 +29,7 @@
 #include "tests/support/rendezvous_machine.hpp"
 
 namespace pp = pipelining;
-using pp::subject;
+using pp::detail::subject;
 
 namespace {
 
@@ -56,7 +56,7 @@ pp::item& find(pp::plan& work, int device, pp::operation what, subject about, in
 template <class Policy>
 void check_sound(pp::timetable_view table, bool drain_in_all_orders) {
   pp::plan const work = pp::lower<Policy>(table, both); // throws unless it is proven
-  int const stages = pp::stages(table.over.extents);
+  int const stages = table.over.extents.stages();
   int const last = pp::device_of(table.over.extents, stages - 1);
   bool const apart = stages > 1 && last != pp::device_of(table.over.extents, 0);
   int tied = 0;
@@ -80,7 +80,7 @@ void check_sound(pp::timetable_view table, bool drain_in_all_orders) {
 template <class Policy>
 void check_copied(pp::timetable_view table) {
   pp::plan const work = pp::lower<Policy>(table, both); // throws unless it is proven
-  int const stages = pp::stages(table.over.extents);
+  int const stages = table.over.extents.stages();
   int sent[2]{};
   int ran[3]{};
   for (pp::item const& step : work.items) {
@@ -109,9 +109,9 @@ void check_schedule() {
       CAPTURE(microbatches);
       auto const table = pp::make_timetable<Schedule>({devices, microbatches});
       bool const few = devices <= 3 && microbatches == 1;
-      check_sound<pp::communicator_per_pair>(table, few);
-      check_sound<pp::communicator_per_edge>(table, few);
-      check_sound<pp::one_communicator>(table, few);
+      check_sound<pp::communicators::per_pair>(table, few);
+      check_sound<pp::communicators::per_edge>(table, few);
+      check_sound<pp::communicators::one>(table, few);
     }
 }
 
@@ -157,10 +157,11 @@ TEST_CASE("the last stage hands over its tied gradient while earlier stages stil
 TEST_CASE("a plan without hooks is as it was, and one with hooks has another fingerprint") {
   auto const table = pp::make_timetable<pp::OneFOneB>({3, 4});
   pp::plan const plain = pp::lower(table, pp::uniform_sizes{.message = 64});
-  CHECK(pp::summarise(plain) == pp::summarise(pp::lower(table, pp::uniform_sizes{.message = 64})));
+  CHECK(pp::detail::summarise(plain) ==
+        pp::detail::summarise(pp::lower(table, pp::uniform_sizes{.message = 64})));
   auto const difference = [&](pp::uniform_sizes const& sizes) {
     return pp::detail::first_difference(
-      0, pp::summarise(plain), 1, pp::summarise(pp::lower(table, sizes)));
+      0, pp::detail::summarise(plain), 1, pp::detail::summarise(pp::lower(table, sizes)));
   };
   CHECK(difference({.message = 64, .tied_bytes = 8}) ==
         "devices 0 and 1 disagree: messages 16 vs 18");
@@ -172,13 +173,13 @@ TEST_CASE("a plan without hooks is as it was, and one with hooks has another fin
       continue;
     pp::plan changed = sound;
     changed.items[i].about = subject::pass;
-    CHECK(pp::summarise(changed) != pp::summarise(sound));
+    CHECK(pp::detail::summarise(changed) != pp::detail::summarise(sound));
     changed = sound;
     changed.items[i].rows += 1;
-    CHECK(pp::summarise(changed) != pp::summarise(sound));
+    CHECK(pp::detail::summarise(changed) != pp::detail::summarise(sound));
     changed = sound;
     changed.items[i].number += 1;
-    CHECK(pp::summarise(changed) != pp::summarise(sound));
+    CHECK(pp::detail::summarise(changed) != pp::detail::summarise(sound));
   }
 }
 
@@ -237,19 +238,19 @@ TEST_CASE("two copies of every stage add up their gradients, then tie and total 
   auto const hand_over = [](pp::plan& of) -> pp::item& {
     return find(of, 1, pp::operation::run, subject::copied_gradient, 1);
   };
-  CHECK(refused([](pp::plan&) {}) == pp::plan_rule::none);
-  CHECK(refused([&](pp::plan& of) { add(of).rows = 1; }) == pp::plan_rule::wrong_content);
-  CHECK(refused([&](pp::plan& of) { add(of).in.index = 1; }) == pp::plan_rule::wrong_content);
+  CHECK(refused([](pp::plan&) {}) == pp::proof::rule::none);
+  CHECK(refused([&](pp::plan& of) { add(of).rows = 1; }) == pp::proof::rule::wrong_content);
+  CHECK(refused([&](pp::plan& of) { add(of).in.index = 1; }) == pp::proof::rule::wrong_content);
   CHECK(refused([&](pp::plan& of) { hand_over(of).out.index = 0; }) ==
-        pp::plan_rule::wrong_content);
+        pp::proof::rule::wrong_content);
   CHECK(refused([&](pp::plan& of) { hand_over(of).work.microbatch = 0; }) !=
-        pp::plan_rule::none); // that is the other copy
-  CHECK(refused([&](pp::plan& of) { add(of).about = subject::update; }) != pp::plan_rule::none);
-  CHECK(refused([&](pp::plan& of) { add(of).work.stage = 1; }) != pp::plan_rule::none);
+        pp::proof::rule::none); // that is the other copy
+  CHECK(refused([&](pp::plan& of) { add(of).about = subject::update; }) != pp::proof::rule::none);
+  CHECK(refused([&](pp::plan& of) { add(of).work.stage = 1; }) != pp::proof::rule::none);
   CHECK(refused([&](pp::plan& of) {
           std::swap(add(of), find(of, 0, pp::operation::run, subject::tied_gradient));
-        }) == pp::plan_rule::incomplete);
-  CHECK(refused([&](pp::plan& of) { add(of).wait_count = 0; }) == pp::plan_rule::unordered);
+        }) == pp::proof::rule::incomplete);
+  CHECK(refused([&](pp::plan& of) { add(of).wait_count = 0; }) == pp::proof::rule::unordered);
 }
 
 TEST_CASE("copies of every stage are proven, whatever schedule, policy and size") {
@@ -263,9 +264,9 @@ TEST_CASE("copies of every stage are proven, whatever schedule, policy and size"
       if (microbatches >= 2 * devices)
         tables.push_back(pp::make_timetable<pp::DualPipe<>>({devices, microbatches}));
       for (pp::dynamic_timetable const& table : tables) {
-        check_copied<pp::communicator_per_pair>(table);
-        check_copied<pp::communicator_per_edge>(table);
-        check_copied<pp::one_communicator>(table);
+        check_copied<pp::communicators::per_pair>(table);
+        check_copied<pp::communicators::per_edge>(table);
+        check_copied<pp::communicators::one>(table);
       }
     }
 }
@@ -317,7 +318,7 @@ TEST_CASE("totals and tied weights of stages that nobody gives a gradient are re
 
 TEST_CASE("what a plan must not do behind its gradients is found") {
   pp::plan work =
-    pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::OneFOneB>({3, 4}), both);
+    pp::lower<pp::communicators::per_edge>(pp::make_timetable<pp::OneFOneB>({3, 4}), both);
   REQUIRE(pp::prove(work));
   auto const drop = [&work](int device, pp::item const& step) {
     work.items.erase(work.items.begin() + (&step - work.items.data()));
@@ -337,34 +338,34 @@ TEST_CASE("what a plan must not do behind its gradients is found") {
   SUBCASE("a stage whose optimizer does not step") {
     drop(1, find(work, 1, pp::operation::run, subject::update));
     pp::proof const verdict = pp::prove(work);
-    CHECK(verdict.broken == pp::plan_rule::wrong_passes);
+    CHECK(verdict.broken == pp::proof::rule::wrong_passes);
     CHECK(pp::describe(verdict, work) ==
           "plan: a pass does not run exactly once on the device of its stage (device 1: optimizer "
           "step of stage 1)");
   }
   SUBCASE("a stage that steps twice") {
     find(work, 2, pp::operation::run, subject::contribution).about = subject::update;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_passes);
   }
   SUBCASE("a step on the device of another stage") {
     find(work, 1, pp::operation::run, subject::update).work.stage = 2;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_passes);
   }
   SUBCASE("an update that does not wait for the totals") {
     find(work, 2, pp::operation::run, subject::update).wait_count = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unordered);
   }
   SUBCASE("an addition that does not wait for the other gradient") {
     find(work, 2, pp::operation::run, subject::add_tied).wait_count = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unordered);
   }
   SUBCASE("rows that are sent before they are written") {
     find(work, 1, pp::operation::send, subject::gather).wait_count = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unordered);
   }
   SUBCASE("a row in the place of another stage") {
     find(work, 1, pp::operation::run, subject::contribution).out.index = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_content);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_content);
   }
   SUBCASE("a message with a row too few") {
     for (pp::item* step : {&find(work, 1, pp::operation::send, subject::gather),
@@ -374,14 +375,14 @@ TEST_CASE("what a plan must not do behind its gradients is found") {
   }
   SUBCASE("the two tied gradients in each other's places") {
     find(work, 2, pp::operation::receive, subject::tied_gradient).out.index = 1;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_content);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_content);
   }
   SUBCASE("a tied gradient that is sent too early") {
     pp::item& complete = last_pass(0);
     REQUIRE(complete.completes_stage);
     complete.completes_stage = false;
     pp::proof const verdict = pp::prove(work);
-    CHECK(verdict.broken == pp::plan_rule::incomplete);
+    CHECK(verdict.broken == pp::proof::rule::incomplete);
     CHECK(pp::describe(verdict, work)
             .find("plan: a step uses gradients that are not complete when "
                   "it runs (device 0, item ") == 0);
@@ -392,7 +393,7 @@ TEST_CASE("what a plan must not do behind its gradients is found") {
     pp::item& first = find(work, 1, pp::operation::run, subject::pass, 2);
     REQUIRE(first.work.kind == pp::pass_kind::backward);
     first.completes_stage = true;
-    CHECK(pp::prove(work).broken == pp::plan_rule::incomplete);
+    CHECK(pp::prove(work).broken == pp::proof::rule::incomplete);
   }
   SUBCASE("totals that leave a stage without its tied gradient") {
     pp::item& added = find(work, 0, pp::operation::run, subject::add_tied);
@@ -404,22 +405,22 @@ TEST_CASE("what a plan must not do behind its gradients is found") {
     for (pp::item& step : work.items)
       step.wait_count = 0;
     drop(0, find(work, 0, pp::operation::receive, subject::gather));
-    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unmatched);
   }
   SUBCASE("two messages of one number") {
     for (int const device : {1, 2})
       find(work, device, pp::operation::send, subject::gather).number = 3;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unmatched);
   }
   SUBCASE("a message of no number") {
     find(work, 1, pp::operation::send, subject::gather).number = pp::nothing;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unmatched);
   }
   SUBCASE("hooks in a plan that has none") {
     work.totals_bytes = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unmatched);
     work = pp::lower(pp::make_timetable<pp::VHalf>({1, 4}), both);
     work.tied_bytes = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_passes);
   }
 }

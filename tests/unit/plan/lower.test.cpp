@@ -101,7 +101,7 @@ void check_plan(pp::timetable_view table) {
   int crossing = 0;
   for (int i = 0; i < table.size(); ++i)
     crossing +=
-      pp::receiver(pp::timetable_view(table).over, table.passes[i]) != pp::nothing ? 1 : 0;
+      pp::detail::receiver(pp::timetable_view(table).over, table.passes[i]) != pp::nothing ? 1 : 0;
   CHECK(static_cast<int>(work.items.size()) == table.size() + 2 * crossing);
   for (int device = 0; device < table.over.extents.devices; ++device) {
     CHECK(view.layout(device, pp::slot_class::activation).count ==
@@ -110,7 +110,7 @@ void check_plan(pp::timetable_view table) {
     for (pp::item const& step : view.program_of(device))
       if (step.what == pp::operation::run)
         ran.push_back(step.work);
-    for (int of = 0; of < pp::slot_classes; ++of) {
+    for (int of = 0; of < pp::detail::slot_classes; ++of) {
       auto const in_class = static_cast<pp::slot_class>(of);
       CHECK(view.layout(device, in_class).count == peak_overlap(view, device, in_class));
     }
@@ -125,34 +125,34 @@ TEST_CASE("every timetable lowers to a proven plan under every policy") {
   for (int devices = 1; devices <= 8; ++devices)
     for (int const microbatches : {1, 2, 3, 5, 8, 13}) {
       auto const gpipe = pp::make_timetable<pp::GPipe>({devices, microbatches});
-      check_plan<pp::one_communicator>(gpipe);
-      check_plan<pp::communicator_per_pair>(gpipe);
-      check_plan<pp::communicator_per_edge>(gpipe);
+      check_plan<pp::communicators::one>(gpipe);
+      check_plan<pp::communicators::per_pair>(gpipe);
+      check_plan<pp::communicators::per_edge>(gpipe);
       auto const one =
         pp::make_timetable<pp::OneFOneB>({devices, microbatches}, pp::uniform_cost{3, 4, 2, 0.25});
-      check_plan<pp::one_communicator>(one);
-      check_plan<pp::communicator_per_pair>(one);
-      check_plan<pp::communicator_per_edge>(one);
+      check_plan<pp::communicators::one>(one);
+      check_plan<pp::communicators::per_pair>(one);
+      check_plan<pp::communicators::per_edge>(one);
       for (int const chunks : {2, 3}) {
         auto const sequence = pp::make_timetable(pp::Seq1F1B<>{chunks}, {devices, microbatches});
-        check_plan<pp::communicator_per_pair>(sequence);
+        check_plan<pp::communicators::per_pair>(sequence);
       }
     }
 }
 
 TEST_CASE("a pass that takes no time changes nothing about the order") {
-  check_plan<pp::communicator_per_pair>(
+  check_plan<pp::communicators::per_pair>(
     pp::make_timetable<pp::OneFOneB>({5, 9}, pp::uniform_cost{0, 0, 0, 0}));
   // It ends when the pass that it waits for ends, yet they are not of one time slot.
-  check_plan<pp::communicator_per_pair>(
+  check_plan<pp::communicators::per_pair>(
     pp::make_timetable<pp::OneFOneB>({5, 9}, pp::uniform_cost{1, 0, 0, 0}));
 }
 
 TEST_CASE("composite passes take the slots of both halves before either gives any back") {
   for (int devices = 2; devices <= 6; devices += 2)
-    check_plan<pp::communicator_per_pair>(
+    check_plan<pp::communicators::per_pair>(
       pp::make_timetable<pp::DualPipe<>>({devices, 3 * devices + 2}));
-  check_plan<pp::communicator_per_edge>(pp::make_timetable<pp::DualPipeV<>>({4, 10}));
+  check_plan<pp::communicators::per_edge>(pp::make_timetable<pp::DualPipeV<>>({4, 10}));
 }
 
 TEST_CASE("no wait can be dropped") {
@@ -165,12 +165,12 @@ TEST_CASE("no wait can be dropped") {
         int* const first = without.waits.data() + step.first_wait;
         std::remove(first, first + step.wait_count, only);
         --changed.wait_count;
-        CHECK(pp::prove(without).broken == pp::plan_rule::unordered);
+        CHECK(pp::prove(without).broken == pp::proof::rule::unordered);
       }
   };
-  check(pp::lower<pp::one_communicator>(pp::make_timetable<pp::OneFOneB>({4, 6})));
-  check(pp::lower<pp::communicator_per_pair>(pp::make_timetable<pp::Seq1F1B<2>>({3, 5})));
-  check(pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::ZeroBubbleH1>({4, 7})));
+  check(pp::lower<pp::communicators::one>(pp::make_timetable<pp::OneFOneB>({4, 6})));
+  check(pp::lower<pp::communicators::per_pair>(pp::make_timetable<pp::Seq1F1B<2>>({3, 5})));
+  check(pp::lower<pp::communicators::per_edge>(pp::make_timetable<pp::ZeroBubbleH1>({4, 7})));
   check(pp::lower(pp::make_timetable<pp::DualPipeV<>>({3, 8})));
 }
 
@@ -257,7 +257,7 @@ TEST_CASE("a broken timetable is not lowered") {
 
 namespace {
 // Groups may hold both directions, but the directions are two communicators.
-struct duplex_over_edges : pp::communicator_per_edge {
+struct duplex_over_edges : pp::communicators::per_edge {
   static constexpr bool duplex_groups = true;
 };
 } // namespace
@@ -290,7 +290,7 @@ constexpr pp::datum sum_named(char const* word, pp::slot_class pool) {
   return {.word = pp::flow_word::of(word),
           .pool = static_cast<std::uint8_t>(pool),
           .arrives_in = static_cast<std::uint8_t>(pool),
-          .instance = pp::per::microbatch};
+          .instance = pp::datum::per::microbatch};
 }
 constexpr pp::datum mark_named(char const* word) {
   return {.word = pp::flow_word::of(word), .lives = pp::residence::nowhere, .wanted = true};
@@ -355,8 +355,8 @@ TEST_CASE("all that use a sum do so in turn, on whichever engines") {
       auto const at = static_cast<std::size_t>(i);
       std::vector<int> waits(work.view().waits_of(steps[at]).begin(),
                              work.view().waits_of(steps[at]).end());
-      waits.push_back(last_on[pp::stream_of(steps[at])]);
-      last_on[pp::stream_of(steps[at])] = i;
+      waits.push_back(last_on[steps[at].stream()]);
+      last_on[steps[at].stream()] = i;
       for (int const wait : waits)
         if (wait >= 0) {
           behind[at].insert(wait);

@@ -74,7 +74,7 @@ pp::plan random_program(generator& random) {
   for (auto& each : lines)
     if (!each.empty())
       each.front().joins = false;
-  return support::build<pp::one_communicator>({.devices = devices, .microbatches = 8}, lines);
+  return support::build<pp::communicators::one>({.devices = devices, .microbatches = 8}, lines);
 }
 
 //! A plan of the library with some messages moved.
@@ -88,7 +88,7 @@ pp::plan moved_plan(generator& random) {
     pp::make_timetable<pp::ZeroBubbleH1>(size),
     pp::make_timetable<pp::DualPipeV<>>({2, 4}),
   };
-  pp::plan work = pp::lower<pp::one_communicator>(tables[below(random, std::size(tables))]);
+  pp::plan work = pp::lower<pp::communicators::one>(tables[below(random, std::size(tables))]);
   for (pp::item& step : work.items)
     step.wait_count = 0;
   for (int changes = below(random, 3); changes > 0; --changes) {
@@ -113,7 +113,7 @@ void compare(pp::plan const& work, tally& seen) {
   pp::proof const verdict = pp::prove(work);
   // The rules of passes and slots come last; messages of these plans are all that is compared.
   bool const proven =
-    verdict.broken == pp::plan_rule::none || verdict.broken > pp::plan_rule::circular;
+    verdict.broken == pp::proof::rule::none || verdict.broken > pp::proof::rule::circular;
   if (good != proven)
     FAIL_CHECK("the machine says " << static_cast<int>(happens) << ", the proof "
                                    << pp::describe(verdict, work));

@@ -25,7 +25,7 @@
 #include "tests/support/rendezvous_machine.hpp"
 
 namespace pp = pipelining;
-using pp::subject;
+using pp::detail::subject;
 
 namespace {
 
@@ -70,9 +70,9 @@ void check_sound_steps(pp::timetable_view table, bool drain_in_all_orders) {
   auto const at_once = pp::lower<Policy>(table, sizes);
   CHECK(pp::prove(plans.last, at_once));
   CHECK(pp::prove(at_once, plans.first));
-  CHECK(pp::prove(plans.first, at_once).broken == pp::plan_rule::not_validated);
-  CHECK(pp::prove(plans.steady, plans.first).broken == pp::plan_rule::not_validated);
-  CHECK(pp::prove(at_once, plans.steady).broken == pp::plan_rule::not_validated);
+  CHECK(pp::prove(plans.first, at_once).broken == pp::proof::rule::not_validated);
+  CHECK(pp::prove(plans.steady, plans.first).broken == pp::proof::rule::not_validated);
+  CHECK(pp::prove(at_once, plans.steady).broken == pp::proof::rule::not_validated);
   check_early_passes(plans.steady);
   if (!drain_in_all_orders)
     return;
@@ -91,9 +91,9 @@ void check_steps() {
       CAPTURE(microbatches);
       auto const table = pp::make_timetable<Schedule>({devices, microbatches});
       bool const few = devices <= 3 && microbatches == 1;
-      check_sound_steps<pp::communicator_per_pair>(table, few);
-      check_sound_steps<pp::communicator_per_edge>(table, few);
-      check_sound_steps<pp::one_communicator>(table, few);
+      check_sound_steps<pp::communicators::per_pair>(table, few);
+      check_sound_steps<pp::communicators::per_edge>(table, few);
+      check_sound_steps<pp::communicators::one>(table, few);
     }
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("plans of one timetable have fingerprints of their own") {
   auto const at_once = pp::lower(table, sizes);
   std::vector<pp::fingerprint> all;
   for (pp::plan const* work : {&at_once, &plans.first, &plans.steady, &plans.last})
-    all.push_back(pp::fingerprint_of(pp::summarise(*work)));
+    all.push_back(pp::fingerprint::of(*work));
   for (std::size_t i = 0; i < all.size(); ++i)
     for (std::size_t k = 0; k < i; ++k)
       CHECK_FALSE(all[i] == all[k]);
@@ -177,7 +177,7 @@ TEST_CASE("without totals nothing can be validated, nor where a placement keeps 
 }
 
 TEST_CASE("what a validation must not be is found") {
-  auto plans = pp::lower_post_validated<pp::communicator_per_edge>(
+  auto plans = pp::lower_post_validated<pp::communicators::per_edge>(
     pp::make_timetable<pp::OneFOneB>({3, 4}), sizes);
   pp::plan& work = plans.steady;
   REQUIRE(pp::prove(work));
@@ -201,21 +201,21 @@ TEST_CASE("what a validation must not be is found") {
     REQUIRE(rows->what == pp::operation::receive);
     std::rotate(rows, rows + 1, rows + 2);
     rows->wait_count = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_content);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_content);
   }
   SUBCASE("a device that validates before it has the rows") {
     find(0, subject::validation)->wait_count = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unordered);
   }
   SUBCASE("a device that validates behind its first backward pass") {
     auto const validation = find(2, subject::validation);
     REQUIRE(validation[1].work.kind == pp::pass_kind::backward);
     std::swap(validation[0], validation[1]);
-    CHECK(pp::prove(work).broken == pp::plan_rule::not_validated);
+    CHECK(pp::prove(work).broken == pp::proof::rule::not_validated);
   }
   SUBCASE("a device that steps with rows that it does not have yet") {
     find(2, subject::early_update)->wait_count = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unordered);
   }
   SUBCASE("rows in the order of the other chain") {
     // Device 1 sends its row back to device 0, as where all step at once.
@@ -224,10 +224,10 @@ TEST_CASE("what a validation must not be is found") {
   }
   SUBCASE("a plan that says it finds nothing to validate") {
     work.validation = pp::step_validation::next;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_passes);
   }
   SUBCASE("a plan of the last validation that has a pass") {
     plans.first.validation = pp::step_validation::last;
-    CHECK(pp::prove(plans.first).broken == pp::plan_rule::wrong_passes);
+    CHECK(pp::prove(plans.first).broken == pp::proof::rule::wrong_passes);
   }
 }

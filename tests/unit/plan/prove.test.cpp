@@ -20,7 +20,7 @@ namespace pp = pipelining;
 namespace {
 
 pp::plan sound() {
-  return pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::OneFOneB>({2, 4}));
+  return pp::lower<pp::communicators::per_edge>(pp::make_timetable<pp::OneFOneB>({2, 4}));
 }
 
 //! Changes one thing of a plan to something near it, or to what another item has.
@@ -46,7 +46,7 @@ void corrupt(pp::plan& work, std::minstd_rand& random) {
   case 11: one.state_gradient += by; break;
   case 12: one.wait_count /= 2; break;
   case 13: one.what = static_cast<pp::operation>(below(3)); break;
-  case 14: one.about = static_cast<pp::subject>(below(5)); break;
+  case 14: one.about = static_cast<pp::detail::subject>(below(5)); break;
   case 15: one.work.stage = static_cast<std::uint16_t>(one.work.stage + by); break;
   case 16: one.number += by; break;
   case 17: one.in_bytes += by; break;
@@ -75,26 +75,26 @@ TEST_CASE("what a plan must not do is found") {
         step.wait_count = 0;
         break;
       }
-    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unordered);
   }
   SUBCASE("a class of less than no slots") {
     work.layouts[static_cast<std::size_t>(pp::slot_class::output)].count = -1000;
-    CHECK(pp::prove(work).broken == pp::plan_rule::slots_overlap);
+    CHECK(pp::prove(work).broken == pp::proof::rule::slots_overlap);
   }
   SUBCASE("a wait for a later item") {
     work.waits[0] = static_cast<int>(work.items.size()) - 1;
-    CHECK(pp::prove(work).broken == pp::plan_rule::waits_forward);
+    CHECK(pp::prove(work).broken == pp::proof::rule::waits_forward);
   }
   SUBCASE("a message of another size") {
     work.items[find(work, 0, pp::operation::send, 1)].in_bytes = 3;
-    CHECK(pp::prove(work).broken == pp::plan_rule::sizes_differ);
+    CHECK(pp::prove(work).broken == pp::proof::rule::sizes_differ);
   }
   SUBCASE("swapped receives: silent mix-up of data") {
     auto const first = find(work, 1, pp::operation::receive, 0);
     auto const second = find(work, 1, pp::operation::receive, 1);
     std::swap(work.items[first].work, work.items[second].work);
     pp::proof const verdict = pp::prove(work);
-    CHECK(verdict.broken == pp::plan_rule::fifo_differs);
+    CHECK(verdict.broken == pp::proof::rule::fifo_differs);
     CHECK(pp::describe(verdict, work)
             .find("the two ends of an edge disagree on the order of its messages") !=
           std::string::npos);
@@ -102,15 +102,15 @@ TEST_CASE("what a plan must not do is found") {
   SUBCASE("a message that is not the next of its edge, at both ends") {
     work.items[find(work, 0, pp::operation::send, 3)].sequence += 1;
     work.items[find(work, 1, pp::operation::receive, 3)].sequence += 1;
-    CHECK(pp::prove(work).broken == pp::plan_rule::fifo_differs);
+    CHECK(pp::prove(work).broken == pp::proof::rule::fifo_differs);
     // Of two mistakes the first in the order of the rules is told.
     work.items[find(work, 1, pp::operation::receive, 0)].out_bytes += 1;
-    CHECK(pp::prove(work).broken == pp::plan_rule::sizes_differ);
+    CHECK(pp::prove(work).broken == pp::proof::rule::sizes_differ);
   }
   SUBCASE("a message that nobody receives") {
     auto const last = find(work, 1, pp::operation::receive, 3);
     work.items[last].what = pp::operation::run;
-    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+    CHECK(pp::prove(work).broken == pp::proof::rule::unmatched);
   }
   SUBCASE("a slot that holds something else") {
     for (pp::item& step : work.items)
@@ -118,20 +118,20 @@ TEST_CASE("what a plan must not do is found") {
         step.activation = 1 - step.activation;
         break;
       }
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_content);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_content);
   }
 }
 
 TEST_CASE("what a plan must hold beside its messages is found") {
-  pp::plan work = pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::OneFOneB>({2, 4}),
-                                                       pp::uniform_sizes{.message = 300});
+  pp::plan work = pp::lower<pp::communicators::per_edge>(pp::make_timetable<pp::OneFOneB>({2, 4}),
+                                                         pp::uniform_sizes{.message = 300});
   REQUIRE(pp::prove(work));
   SUBCASE("a pass twice and another not at all") {
     auto const first = find(work, 1, pp::operation::run, 0);
     auto const second = find(work, 1, pp::operation::run, 2);
     REQUIRE(work.items[second].work.kind == pp::pass_kind::forward);
     work.items[second].work = work.items[first].work;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_passes);
   }
   SUBCASE("a pass that no device runs") {
     auto const last = find(work, 0, pp::operation::run, 7);
@@ -145,28 +145,28 @@ TEST_CASE("what a plan must hold beside its messages is found") {
   }
   SUBCASE("backward passes in an evaluation") {
     work.evaluates = true;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_passes);
   }
   SUBCASE("two directions on the lane of one") {
     for (pp::item& step : work.items)
       step.lane = step.lane == pp::nothing ? step.lane : 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_lane);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_lane);
   }
   SUBCASE("a lane that does not exist") {
     work.lanes[1] = 1;
-    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_lane);
+    CHECK(pp::prove(work).broken == pp::proof::rule::wrong_lane);
   }
   SUBCASE("slots too small for their messages") {
     work.layouts[static_cast<std::size_t>(pp::slot_class::output)].bytes = 256;
-    CHECK(pp::prove(work).broken == pp::plan_rule::slots_overlap);
+    CHECK(pp::prove(work).broken == pp::proof::rule::slots_overlap);
   }
   SUBCASE("classes over one another") {
     work.layouts[static_cast<std::size_t>(pp::slot_class::received_gradient)].offset = 0;
-    CHECK(pp::prove(work).broken == pp::plan_rule::slots_overlap);
+    CHECK(pp::prove(work).broken == pp::proof::rule::slots_overlap);
   }
   SUBCASE("an arena that ends too early") {
     work.arena_bytes[1] -= 1;
-    CHECK(pp::prove(work).broken == pp::plan_rule::slots_overlap);
+    CHECK(pp::prove(work).broken == pp::proof::rule::slots_overlap);
   }
 }
 
@@ -186,7 +186,7 @@ TEST_CASE("what starts together does not order itself") {
     second.first_wait = static_cast<int>(work.waits.size());
     second.wait_count = 1;
     work.waits.push_back(static_cast<int>(grouped) - work.offsets[1]);
-    CHECK(pp::prove(work).broken == pp::plan_rule::waits_forward);
+    CHECK(pp::prove(work).broken == pp::proof::rule::waits_forward);
   }
   SUBCASE("one member writes what the other sends") {
     pp::item& first = work.items[grouped];
@@ -201,7 +201,7 @@ TEST_CASE("what starts together does not order itself") {
 TEST_CASE("receive, compute, send in a row on 1F1B deadlocks, and the circle is printed") {
   // Device 0 runs F0 F1 B0 ..., device 1 F0 B0 ...: here device 0 wants to send F1 before it takes
   // B0's gradient, and device 1 to send that gradient before it takes F1.
-  pp::plan work = pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::OneFOneB>({2, 2}));
+  pp::plan work = pp::lower<pp::communicators::per_edge>(pp::make_timetable<pp::OneFOneB>({2, 2}));
   auto const first = static_cast<std::size_t>(work.offsets[1]);
   auto const receive = find(work, 1, pp::operation::receive, 1);
   auto const send = find(work, 1, pp::operation::send, 0);
@@ -213,7 +213,7 @@ TEST_CASE("receive, compute, send in a row on 1F1B deadlocks, and the circle is 
   for (auto i = first; i < work.items.size(); ++i)
     work.items[i].wait_count = 0;
   pp::proof const verdict = pp::prove(work);
-  CHECK(verdict.broken == pp::plan_rule::circular);
+  CHECK(verdict.broken == pp::proof::rule::circular);
   std::string const text = pp::describe(verdict, work);
   CHECK(text.find("plan: devices wait for each other in a circle") == 0);
   CHECK(text.find("device 0, item") != std::string::npos);
@@ -227,7 +227,7 @@ TEST_CASE("a plan is judged whatever has become of it") {
   pp::uniform_sizes const sizes{.tied_bytes = 64, .totals_bytes = 32};
   for (pp::plan const& whole :
        {pp::lower(pp::make_timetable<pp::Seq1F1B<2>>({3, 4}), sizes),
-        pp::lower<pp::one_communicator>(pp::make_timetable<pp::DualPipeV<>>({2, 6}), sizes)}) {
+        pp::lower<pp::communicators::one>(pp::make_timetable<pp::DualPipeV<>>({2, 6}), sizes)}) {
     std::minstd_rand random;
     int found = 0;
     for (int turn = 0; turn < 500; ++turn) {

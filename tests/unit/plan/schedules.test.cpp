@@ -71,9 +71,9 @@ TEST_CASE("every schedule is proven under every policy") {
             continue; // a precondition of the schedule
           }
           // lower throws when the proof fails.
-          (void)pp::lower<pp::one_communicator>(table);
-          (void)pp::lower<pp::communicator_per_pair>(table);
-          (void)pp::lower<pp::communicator_per_edge>(table);
+          (void)pp::lower<pp::communicators::one>(table);
+          (void)pp::lower<pp::communicators::per_pair>(table);
+          (void)pp::lower<pp::communicators::per_edge>(table);
           ++proven;
         }
     INFO(std::string(schedule.name));

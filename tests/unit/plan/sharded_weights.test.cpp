@@ -43,7 +43,7 @@ pp::plan plan_of(Schedule const& schedule, sharded_sizes const& sizes = {}, Rule
 //! The first item of a device that is of a kind.
 std::size_t find_item(pp::plan const& work, pp::pass_kind kind, std::size_t from = 0) {
   while (work.items[from].what != pp::operation::run ||
-         work.items[from].about != pp::subject::pass || work.items[from].work.kind != kind)
+         work.items[from].about != pp::detail::subject::pass || work.items[from].work.kind != kind)
     ++from;
   return from;
 }
@@ -88,17 +88,17 @@ TEST_CASE(
     return pp::prove(bad).broken;
   };
   CHECK(verdict_on(pp::pass_kind::release_weights, pp::pass_kind::forward) ==
-        pp::plan_rule::not_there);
+        pp::proof::rule::not_there);
   CHECK(verdict_on(pp::pass_kind::request_scatter, pp::pass_kind::backward) ==
-        pp::plan_rule::not_there);
+        pp::proof::rule::not_there);
   pp::plan twice = good;
   auto const gather = find_item(twice, pp::pass_kind::gather_weights);
   twice.items[find_item(twice, pp::pass_kind::gather_weights, gather + 1)].work =
     twice.items[gather].work;
-  CHECK(pp::prove(twice).broken == pp::plan_rule::wrong_passes);
+  CHECK(pp::prove(twice).broken == pp::proof::rule::wrong_passes);
   pp::plan beside = good;
   beside.items[gather].lane = pp::nothing;
-  CHECK(pp::prove(beside).broken == pp::plan_rule::wrong_lane);
+  CHECK(pp::prove(beside).broken == pp::proof::rule::wrong_lane);
 }
 
 TEST_CASE("slots are as large as the largest stage's weights, and lie in the arena") {
@@ -128,8 +128,8 @@ TEST_CASE("what follows complete gradients comes behind the last scatter of its 
         CHECK(step.work.kind == pp::pass_kind::scatter_gradients);
         complete[step.work.stage] = 1;
       }
-      if (step.what == pp::operation::run && step.about != pp::subject::pass &&
-          step.about != pp::subject::update) {
+      if (step.what == pp::operation::run && step.about != pp::detail::subject::pass &&
+          step.about != pp::detail::subject::update) {
         CHECK(complete[step.work.stage] == 1);
         ++followed;
       }
@@ -169,12 +169,12 @@ TEST_CASE("stages whose weights stay have no slot, and are complete behind their
         break;
     }
     early.items[at].completes_stage = true;
-    CHECK(pp::prove(early).broken == pp::plan_rule::incomplete);
+    CHECK(pp::prove(early).broken == pp::proof::rule::incomplete);
   }
 }
 
 TEST_CASE("a schedule with two copies of every stage gathers both") {
   auto const table = pp::make_timetable(pp::with_sharded_weights<pp::DualPipe<>>{}, {4, 8}, costs);
-  CHECK(pp::prove(pp::lower<pp::one_communicator>(table, sharded_sizes{})));
-  CHECK(pp::prove(pp::lower<pp::communicator_per_edge>(table, sharded_sizes{})));
+  CHECK(pp::prove(pp::lower<pp::communicators::one>(table, sharded_sizes{})));
+  CHECK(pp::prove(pp::lower<pp::communicators::per_edge>(table, sharded_sizes{})));
 }

@@ -40,7 +40,7 @@ on_graph(Schedule const& schedule, pp::pipeline_size size, support::edge_list co
 // an input elsewhere.
 int messages_by_hand(pp::timetable_view const& table, support::edge_list const& edges) {
   int count = 0;
-  for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
     int const home = pp::device_of(table, stage);
     std::set<int> readers;
     for (int const to : support::after(edges, stage))
@@ -50,7 +50,7 @@ int messages_by_hand(pp::timetable_view const& table, support::edge_list const& 
     for (int const from : support::before(edges, stage))
       count += pp::device_of(table, from) != home ? 1 : 0;
   }
-  return count * pp::units(table.over);
+  return count * table.over.units();
 }
 
 int sends_of(pp::plan const& work) {
@@ -66,7 +66,7 @@ void check_plans(Schedule const& schedule, std::uint32_t seed) {
   for (int const devices : {1, 2, 3, 6})
     for (int const microbatches : {2, 6}) {
       pp::shape const extents = schedule.arrange(devices, microbatches);
-      auto const edges = support::draw_graph(pp::stages(extents), random);
+      auto const edges = support::draw_graph(extents.stages(), random);
       auto const table = on_graph(schedule, {devices, microbatches}, edges);
       pp::plan const work = pp::lower<Policy>(table, words); // throws where it is not proven
       CHECK(sends_of(work) == messages_by_hand(table, edges));
@@ -75,9 +75,9 @@ void check_plans(Schedule const& schedule, std::uint32_t seed) {
 
 template <class Schedule>
 void check_policies(Schedule const& schedule, std::uint32_t seed) {
-  check_plans<pp::communicator_per_pair>(schedule, seed);
-  check_plans<pp::communicator_per_edge>(schedule, seed);
-  check_plans<pp::one_communicator>(schedule, seed);
+  check_plans<pp::communicators::per_pair>(schedule, seed);
+  check_plans<pp::communicators::per_edge>(schedule, seed);
+  check_plans<pp::communicators::one>(schedule, seed);
 }
 
 // Sizes by reader: what an encoder gets back is as large as what it has sent.
@@ -120,7 +120,7 @@ TEST_CASE("no wait of a plan of a graph can be left out") {
   for (int round = 0; round < 12; ++round) {
     auto const edges = support::draw_graph(5, random);
     auto const table = on_graph(pp::OneFOneB{}, {5, 4}, edges);
-    pp::plan const whole = pp::lower<pp::communicator_per_edge>(table, words);
+    pp::plan const whole = pp::lower<pp::communicators::per_edge>(table, words);
     left_out += support::leave_out_waits(whole);
   }
   CHECK(left_out > 500);
@@ -140,8 +140,8 @@ TEST_CASE("a step that reads or writes the slot of another neighbour is found") 
         continue;
       std::swap((reads ? step.in : step.out),
                 broken.further[static_cast<std::size_t>(range.first)].used);
-      CHECK(pp::prove(broken).broken == pp::plan_rule::wrong_content);
-      CHECK(pp::summarise(broken) != pp::summarise(whole));
+      CHECK(pp::prove(broken).broken == pp::proof::rule::wrong_content);
+      CHECK(pp::detail::summarise(broken) != pp::detail::summarise(whole));
       ++swapped;
       broken = whole;
     }
@@ -174,7 +174,7 @@ TEST_CASE("sizes may look at the reader") {
       if (step.what != pp::operation::send)
         continue;
       bool const forward = step.work.kind == pp::pass_kind::forward;
-      int const reader = pp::reader_of(view.over, step.work, step.number).stage;
+      int const reader = pp::detail::reader_of(view.over, step.work, step.number).stage;
       CHECK(step.in_bytes == own_sizes::made_by(forward ? step.work.stage : reader));
       gradients += forward ? 0 : 1;
     }

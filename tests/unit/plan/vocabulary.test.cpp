@@ -27,7 +27,7 @@ namespace {
 //! the first, and a reduce back; between devices, and from stage to stage.
 int messages_by_hand(pp::timetable_view table) {
   int const devices = table.over.extents.devices;
-  int const chain = pp::stages(table.over.extents) - 2 * devices;
+  int const chain = table.over.extents.stages() - 2 * devices;
   int neighbours = 0;
   for (int stage = devices; stage + 1 < devices + chain; ++stage)
     neighbours += pp::device_of(table, stage) == pp::device_of(table, stage + 1) ? 0 : 1;
@@ -46,16 +46,16 @@ void check_policies(Schedule const& schedule) {
           sends += step.what == pp::operation::send ? 1 : 0;
         CHECK(sends == messages_by_hand(table));
       };
-      check(pp::lower<pp::communicator_per_pair>(table, support::single_words));
-      check(pp::lower<pp::communicator_per_edge>(table, support::single_words));
-      check(pp::lower<pp::one_communicator>(table, support::single_words));
-      check(pp::lower<pp::exchanges_at_once>(table, support::single_words));
+      check(pp::lower<pp::communicators::per_pair>(table, support::single_words));
+      check(pp::lower<pp::communicators::per_edge>(table, support::single_words));
+      check(pp::lower<pp::communicators::one>(table, support::single_words));
+      check(pp::lower<pp::communicators::exchanges_at_once>(table, support::single_words));
     }
 }
 
 template <int Barriers>
 pp::plan small_plan() {
-  return pp::lower<pp::communicator_per_edge>(
+  return pp::lower<pp::communicators::per_edge>(
     pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, Barriers>>({3, 4}), support::single_words);
 }
 
@@ -69,7 +69,7 @@ void check_slots(pp::plan const& whole, int expected) {
       for (int k = 0; k < range.count; ++k) {
         std::swap((reads ? step.in : step.out),
                   broken.further[static_cast<std::size_t>(range.first + k)].used);
-        CHECK(pp::prove(broken).broken == pp::plan_rule::wrong_content);
+        CHECK(pp::prove(broken).broken == pp::proof::rule::wrong_content);
         broken = whole;
         ++swapped;
       }
@@ -110,7 +110,8 @@ void check_exchanges(Schedule const& schedule) {
   for (int const devices : {1, 2, 3, 5, 8}) {
     int const microbatches = 6;
     auto const table = pp::make_timetable(schedule, {devices, microbatches});
-    pp::plan const work = pp::lower<pp::exchanges_at_once>(table, support::single_words);
+    pp::plan const work =
+      pp::lower<pp::communicators::exchanges_at_once>(table, support::single_words);
     auto const all = exchanges_of(work, 0);
     // Embeddings to the first stage, its output's way back, the last stage's output, statistics,
     // and gradients for the last stage.
@@ -118,12 +119,12 @@ void check_exchanges(Schedule const& schedule) {
     CHECK(std::set<int>(all.begin(), all.end()).size() == all.size());
     for (int device = 1; device < devices; ++device)
       CHECK(exchanges_of(work, device) == all);
-    CHECK(exchanges_of(pp::lower<pp::one_communicator>(table, support::single_words), 0).empty());
+    CHECK(exchanges_of(pp::lower<pp::communicators::one>(table, support::single_words), 0).empty());
   }
 }
 
 pp::plan plan_with_exchanges() {
-  return pp::lower<pp::exchanges_at_once>(
+  return pp::lower<pp::communicators::exchanges_at_once>(
     pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}),
     support::single_words);
 }
@@ -157,7 +158,7 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
       for (int const exchange : {pp::nothing, -5, head.exchange + 1, 1 << 30}) {
         pp::plan broken = whole;
         set(broken, first, [&](pp::item& step) { step.exchange = exchange; });
-        CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
+        CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         ++spoiled;
       }
       if (end - first > 1) {
@@ -165,7 +166,7 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
         set(broken, end - 1, [&](pp::item& step) {
           step.group = static_cast<int>(steps.size()) - 1;
         });
-        CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
+        CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         ++spoiled;
       }
       // One message of it alone, at both of its ends.
@@ -175,11 +176,11 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
         for (pp::item& step : broken.items)
           if (step.what != pp::operation::run && pp::detail::same_message(step, alone))
             step.exchange = pp::nothing;
-        CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
+        CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         if (i + 1 == end && i > first) { // in a group of its own
           broken.items[first_item + static_cast<std::size_t>(i)].group =
             static_cast<int>(steps.size()) - 1;
-          CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
+          CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         }
         ++spoiled;
       }
@@ -224,7 +225,7 @@ TEST_CASE("a device has room for one set of logits") {
 TEST_CASE("what a vocabulary in shards cannot have is refused with a sentence") {
   auto const table = pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({2, 2});
   CHECK_THROWS_WITH(
-    pp::lower<pp::exchanges_at_once>(
+    pp::lower<pp::communicators::exchanges_at_once>(
       pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({34, 2}), support::single_words),
     "plan: an exchange of 34 devices may have more messages on one of them than a group, which "
     "has 64 at most; lower with one_communicator");

@@ -32,11 +32,11 @@ double least_bubble(std::vector<pp::block_choice> const& all, int legs, double m
 template <int Legs, class Placement>
 double counted_memory(pp::block_choice const& choice, int devices) {
   pp::shape const extents = Placement::arrange(devices, 1, choice.chunks, Legs);
-  std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+  std::vector<int> slots(static_cast<std::size_t>(3 * extents.stages()));
   pp::building_block block{.extents = extents, .slots = slots.data()};
   pp::detail::strides_of<Legs>(choice).lay_out(block);
   double lives = 0;
-  for (int stage = 0; stage < pp::stages(extents); ++stage)
+  for (int stage = 0; stage < extents.stages(); ++stage)
     for (int chunk = 0; chunk < choice.chunks; ++chunk) {
       // Chunk c goes forward as unit c, and its backward passes are those of unit 2 C - 2 - c.
       int const turns = choice.chunks - 1 + choice.chunks - 1 - chunk;
@@ -120,7 +120,7 @@ TEST_CASE("a crossing is counted for every hop from device to device") {
       for (auto const where : {pp::placement::looped, pp::placement::wave}) {
         pp::shape const extents{.devices = devices, .stages_per_device = legs, .where = where};
         int hops = 0;
-        for (int stage = 0; stage + 1 < pp::stages(extents); ++stage)
+        for (int stage = 0; stage + 1 < extents.stages(); ++stage)
           hops += pp::device_of(extents, stage) != pp::device_of(extents, stage + 1) ? 1 : 0;
         if (devices > 1)
           CHECK(pp::detail::crossings({.legs = legs, .where = where}, devices) == hops);

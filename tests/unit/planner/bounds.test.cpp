@@ -69,7 +69,7 @@ void check_table(pp::dynamic_timetable const& table,
   double peak = 0;
   for (int device = 0; device < table.over.extents.devices; ++device)
     peak = std::max(peak,
-                    shares.empty() ? pp::to_double(pp::peak_activations(table, device))
+                    shares.empty() ? pp::peak_activations(table, device).to_double()
                                    : pp::peak_activations(table, device, shares));
   for (bool const limited : {false, true}) {
     pp::bound_options options{.chunk_shares = shares, .pairs = pairs};
@@ -264,13 +264,13 @@ TEST_CASE("no order of a graph of stages beats the bounds") {
                                 .microbatches = graph.microbatches,
                                 .stages_per_device = graph.per_device};
         std::vector<int> device;
-        for (int stage = 0; stage < pp::stages(extents); ++stage)
+        for (int stage = 0; stage < extents.stages(); ++stage)
           device.push_back(pp::device_of(extents, stage));
         std::vector<all_orders::job> const jobs =
-          jobs_of(pp::stages(extents), graph.edges, device, graph.microbatches, cost);
+          jobs_of(extents.stages(), graph.edges, device, graph.microbatches, cost);
         double const least = all_orders(jobs, graph.devices, room).least(1000);
         REQUIRE(least < 1000);
-        std::vector<int> const edges = pp::detail::edge_table(graph.edges, pp::stages(extents));
+        std::vector<int> const edges = pp::detail::edge_table(graph.edges, extents.stages());
         pp::pipeline_view over{extents};
         over.edges = edges.data();
         pp::time_bounds const bounds =
@@ -393,9 +393,9 @@ TEST_CASE("a graph of stages that is a chain has the bounds of a chain") {
         pp::shape const extents{
           .devices = 3, .microbatches = 5, .chunks = chunks, .stages_per_device = per_device};
         std::vector<pp::stage_edge> edges;
-        for (int stage = 1; stage < pp::stages(extents); ++stage)
+        for (int stage = 1; stage < extents.stages(); ++stage)
           edges.push_back({stage - 1, stage});
-        std::vector<int> const table = pp::detail::edge_table(edges, pp::stages(extents));
+        std::vector<int> const table = pp::detail::edge_table(edges, extents.stages());
         pp::pipeline_view over{extents};
         over.edges = table.data();
         pp::time_bounds const chain = pp::least_times(extents, cost, {.memory_limit = limit});
@@ -479,7 +479,8 @@ TEST_CASE("bounds are below proven optima and near them") {
     CAPTURE(line);
     if (copy != "-")
       cost.copy_out = cost.copy_in = std::stod(copy);
-    pp::pipeline_view const over{extents, copy == "-" ? &pp::training : &pp::frugal_training};
+    pp::pipeline_view const over{extents,
+                                 copy == "-" ? &pp::training : &pp::detail::frugal_training};
     pp::time_bounds const bounds =
       pp::least_times(over, cost, {.memory_limit = cap, .relief = pp::memory_relief::copy});
     CHECK(bounds.makespan.least() <= makespan);
@@ -511,7 +512,7 @@ TEST_CASE("no proven order with recomputation or copies beats the bounds under a
             pp::shortest_order(extents, cost, {.memory_limit = limit, .copy = extra});
           REQUIRE((again.optimal && moved.optimal));
           auto const bound = [&](pp::memory_relief relief) {
-            return pp::least_times(pp::pipeline_view{extents, &pp::frugal_training},
+            return pp::least_times(pp::pipeline_view{extents, &pp::detail::frugal_training},
                                    cost,
                                    {.memory_limit = 1.0 * limit, .relief = relief})
               .makespan.least();
@@ -539,7 +540,7 @@ TEST_CASE("no schedule with recomputation beats the bounds, which count what is 
           pp::make_timetable(schedule, {devices, microbatches}, cost);
         double peak = 0;
         for (int device = 0; device < devices; ++device)
-          peak = std::max(peak, pp::to_double(pp::peak_activations(table, device)));
+          peak = std::max(peak, pp::peak_activations(table, device).to_double());
         for (pp::memory_relief const relief : {pp::memory_relief::any,
                                                pp::memory_relief::recompute,
                                                pp::memory_relief::recompute_all})

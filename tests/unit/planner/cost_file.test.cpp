@@ -35,7 +35,7 @@ pp::cost_table random_costs(pp::shape const& extents, unsigned seed) {
   std::uniform_real_distribution<double> times(1e-7, 3e-3);
   pp::cost_table table(extents, {.communication = times(random)});
   for (pp::pass_kind const kind : all_kinds)
-    for (int stage = 0; stage < pp::stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
         table.set(kind, stage, chunk, times(random));
   return table;
@@ -80,12 +80,12 @@ TEST_CASE("costs come back from a file with all their bits") {
                             .stages_per_device = 2};
     pp::cost_table const costs = random_costs(extents, seed);
     pp::cut_costs const read = pp::read_costs(pp::write_costs(extents, costs));
-    CHECK(read.stages == pp::stages(extents));
+    CHECK(read.stages == extents.stages());
     CHECK(read.chunks == extents.chunks);
     CHECK(read.times.latency() == costs.latency());
     pp::cost_table const same = pp::costs_for(read, extents);
     for (pp::pass_kind const kind : all_kinds)
-      for (int stage = 0; stage < pp::stages(extents); ++stage)
+      for (int stage = 0; stage < extents.stages(); ++stage)
         for (int chunk = 0; chunk < extents.chunks; ++chunk) {
           CHECK(time_of(read.times, kind, stage, chunk) == time_of(costs, kind, stage, chunk));
           CHECK(time_of(same, kind, stage, chunk) == time_of(costs, kind, stage, chunk));

@@ -130,7 +130,7 @@ private:
 
 std::vector<device_record> run(pp::plan const& work, predicted_sizes const& sizes) {
   std::vector<device_record> devices(static_cast<std::size_t>(work.over.extents.devices));
-  std::vector<recording_stage> stages(static_cast<std::size_t>(pp::stages(work.over.extents)),
+  std::vector<recording_stage> stages(static_cast<std::size_t>(work.over.extents.stages()),
                                       recording_stage{&sizes, &devices});
   pp::thread_runner runner(work, stages);
   runner.step();
@@ -143,7 +143,7 @@ template <class Schedule>
 void check_arena(Schedule const& schedule, pp::pipeline_size const& size) {
   pp::dynamic_timetable const table = pp::make_timetable(schedule, size, cost);
   pp::timetable_view const view = table;
-  auto const stages = static_cast<std::size_t>(pp::stages(table.over.extents));
+  auto const stages = static_cast<std::size_t>(table.over.extents.stages());
   auto const chunks = static_cast<std::size_t>(table.over.extents.chunks);
   predicted_sizes const sizes(
     std::vector<int>(stages, model.layers / static_cast<int>(stages)),

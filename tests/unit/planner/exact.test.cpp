@@ -236,7 +236,7 @@ void check_steps(pp::shape const& extents,
         CHECK((other.end <= step.start || step.end <= other.start));
   }
   CHECK(last == doctest::Approx(order.makespan));
-  int const all = pp::stages(extents);
+  int const all = extents.stages();
   std::vector<std::vector<std::pair<double, int>>> changes(
     static_cast<std::size_t>(extents.devices));
   for (int stage = 0; stage < all; ++stage)

@@ -85,7 +85,7 @@ void check_predictions(pp::transformer const& shape, pp::gpu const& on) {
   std::vector<pp::stage_content> const content = pp::stage_contents(layers);
   pp::cost_table const times =
     pp::predict_costs(shape, setup, on, {1e-6, 1e-6, 1e-6}, extents, content, lengths);
-  for (pp::timed_kind const& kind : times.kinds())
+  for (pp::cost_table::timed_kind const& kind : times.kinds())
     CHECK(is_good(times.duration(pp::row_writer::make(kind.kind, 0, 0, 1))));
   pp::stage_bytes const bytes = pp::predict_bytes(shape, setup, content[0], lengths);
   CHECK(bytes.activation > 0);

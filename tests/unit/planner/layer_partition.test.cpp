@@ -41,13 +41,13 @@ pp::cost_table layer_costs(pp::shape const& extents,
   std::int64_t sum = 0;
   for (int const each : cut)
     sum += each;
-  if (cut.size() != static_cast<std::size_t>(pp::stages(extents)) || extents.chunks != 1 ||
+  if (cut.size() != static_cast<std::size_t>(extents.stages()) || extents.chunks != 1 ||
       sum != static_cast<std::int64_t>(layers.size()))
     throw std::invalid_argument(
       "layer_costs: give one number of layers per stage that sum up to all layers, and one chunk");
   pp::cost_table table(extents, {.communication = latency});
   std::size_t layer = 0;
-  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+  for (int stage = 0; stage < extents.stages(); ++stage) {
     pp::layer_cost all{0, 0, 0};
     for (int i = 0; i < cut[static_cast<std::size_t>(stage)]; ++i, ++layer)
       all += layers[layer];
@@ -79,8 +79,8 @@ layer_cut best_layers(pp::schedule auto const& plan,
                       double latency = 0,
                       std::int64_t most_cuts = 20000) {
   pp::shape const extents = plan.arrange(size.devices, size.microbatches);
-  pp::check_extents(extents);
-  int const all = pp::stages(extents);
+  pp::detail::check_extents(extents);
+  int const all = extents.stages();
   pp::detail::check_layers(layers);
   layer_cut best;
   auto const look_at = [&](std::vector<int> const& cut) {
@@ -263,7 +263,7 @@ TEST_CASE("no cut has a faster slowest device where layers are equal, whatever t
                               {static_cast<double>(random() % 90) / 10, 0, 0}};
     std::vector<int> now;
     std::vector<std::vector<int>> cuts;
-    all_cuts(static_cast<int>(layers.size()), pp::stages(extents), now, cuts);
+    all_cuts(static_cast<int>(layers.size()), extents.stages(), now, cuts);
     double least = 1e300;
     for (std::vector<int> const& cut : cuts)
       least = std::min(least, slowest_device(layers, {extents}, cut, ends));
@@ -300,7 +300,7 @@ TEST_CASE("61 layers and an output layer take as long as in the best cut by hand
     pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
     std::vector<int> const cut = pp::balanced_devices(layers, {extents}, {}, ends);
     pp::cost_table cost(extents, pp::uniform_cost{});
-    for (int stage = 0; stage < pp::stages(extents); ++stage) {
+    for (int stage = 0; stage < extents.stages(); ++stage) {
       double const time = cut[static_cast<std::size_t>(stage)] + (stage == 31 ? 2.8 : 0);
       for (pp::pass_kind const kind :
            {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})

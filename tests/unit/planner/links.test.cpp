@@ -47,7 +47,7 @@ pp::cost_table costs_with_links(pp::shape const& extents, double bytes) {
 std::vector<double> slow_starts(pp::timetable_view table, pp::cost_table const& cost) {
   auto const count = static_cast<std::size_t>(table.size());
   std::vector<double> starts(count);
-  std::vector<int> entries(static_cast<std::size_t>(pp::pass_indices(table.over)), -1);
+  std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
   std::vector<int> devices(count);
   for (int d = 0; d < table.over.extents.devices; ++d)
     for (int i = table.offsets[d]; i < table.offsets[d + 1]; ++i) {
@@ -62,7 +62,8 @@ std::vector<double> slow_starts(pp::timetable_view table, pp::cost_table const& 
     for (int i = 0; i < table.size(); ++i) {
       int const d = devices[static_cast<std::size_t>(i)];
       double start = i == table.offsets[d] ? 0 : end(i - 1);
-      pp::detail::dependency_list const needed = pp::dependencies(table.over, table.passes[i]);
+      pp::detail::dependency_list const needed =
+        pp::detail::dependencies(table.over, table.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const other = entries[static_cast<std::size_t>(needed.index(k))];
         int const from = devices[static_cast<std::size_t>(other)];

@@ -20,7 +20,7 @@ pp::cost_table random_costs(pp::shape const& extents, double latency) {
   pp::cost_table table(extents, {.communication = latency});
   for (pp::pass_kind const kind :
        {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
-    for (int stage = 0; stage < pp::stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
         table.set(kind, stage, chunk, static_cast<double>(4 + random() % 9));
   return table;
@@ -72,7 +72,7 @@ TEST_CASE("steps that give no costs are refused") {
                        "costs_of: the steps are of pipelines of different extents",
                        std::invalid_argument);
   pp::dynamic_timetable broken = small;
-  broken.starts[1] = broken.ends[1] = pp::never;
+  broken.starts[1] = broken.ends[1] = pp::detail::never;
   std::vector<pp::timetable_view> const steps{broken};
   CHECK_THROWS_WITH_AS((void)pp::costs_of(steps),
                        "costs_of: a pass has no measured time; give whole steps",

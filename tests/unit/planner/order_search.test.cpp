@@ -52,7 +52,7 @@ pp::cost_table random_costs(pp::shape const& extents, std::uint64_t seed) {
   pp::cost_table table(extents, {.communication = static_cast<double>(random() % 3)});
   for (pp::pass_kind const kind :
        {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
-    for (int stage = 0; stage < pp::stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
         table.set(kind, stage, chunk, static_cast<double>(4 + random() % 9));
   return table;

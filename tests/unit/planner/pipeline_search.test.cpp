@@ -67,8 +67,8 @@ struct one_long_microbatch {
   //! The worst cut there is.
   [[nodiscard]] std::vector<int> start(pp::pipeline_view const& over,
                                        std::vector<int> const&) const {
-    std::vector<int> cut(static_cast<std::size_t>(pp::stages(over.extents)), 1);
-    cut.back() += layers() - pp::stages(over.extents);
+    std::vector<int> cut(static_cast<std::size_t>(over.extents.stages()), 1);
+    cut.back() += layers() - over.extents.stages();
     return cut;
   }
   [[nodiscard]] times costs(pp::pipeline_view const& over, pp::arrangement const& how) const {
@@ -89,7 +89,7 @@ pp::cost_table costs_by_hand(pp::pipeline_view const& over,
                              pp::arrangement const& how) {
   pp::cost_table table(over.extents, {});
   int first = 0;
-  for (int stage = 0; stage < pp::stages(over.extents); ++stage) {
+  for (int stage = 0; stage < over.extents.stages(); ++stage) {
     int const last = first + how.cut[static_cast<std::size_t>(stage)];
     double speed = HUGE_VAL;
     for (int microbatch = 0; microbatch < over.extents.microbatches; ++microbatch) {
@@ -133,7 +133,7 @@ bool fits(pp::dynamic_timetable const& table,
   };
   for (int place = 0; place < table.over.extents.devices; ++place) {
     double resident = 0;
-    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+    for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
       bool here = false;
       for (int microbatch = 0; microbatch < table.over.extents.microbatches; ++microbatch)
         here = here || pp::device_of(table, stage, microbatch) == place;
@@ -239,7 +239,7 @@ TEST_CASE("on devices that differ, the search agrees with all cuts, places and g
     std::iota(places.begin(), places.end(), 0);
     do
       for (pp::device_orders const& each : starts)
-        each_cut(count, pp::stages(each.over.extents), [&](std::vector<int> const& cut) {
+        each_cut(count, each.over.extents.stages(), [&](std::vector<int> const& cut) {
           pp::arrangement const how{cut, places};
           pp::dynamic_timetable const table =
             pp::simulate(each, costs_by_hand(each.over, layers, powers, how));

@@ -90,7 +90,7 @@ private:
 //! Runs steps of an order; the first one, which is not like the others, is left out.
 std::vector<pp::dynamic_timetable>
 run(model_times const& model, pp::timetable_view table, int steps) {
-  int const count = pp::stages(table.over.extents);
+  int const count = table.over.extents.stages();
   std::vector<sleeping_stage> stages(static_cast<std::size_t>(count));
   for (int layer = 0; layer < layers; ++layer)
     stages[static_cast<std::size_t>(layer * count / layers)].own.push_back(

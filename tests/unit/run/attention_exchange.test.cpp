@@ -384,7 +384,7 @@ struct model {
     int const chunks = schedule.inner.chunks;
     std::size_t const all = static_cast<std::size_t>(chunks * small);
     auto const count = static_cast<std::size_t>(extents.microbatches);
-    layers.resize(static_cast<std::size_t>(pp::stages(schedule.inside(extents))));
+    layers.resize(static_cast<std::size_t>(schedule.inside(extents).stages()));
     for (layer& one : layers) {
       for (numbers* const w :
            {&one.weights.query, &one.weights.key, &one.weights.value, &one.weights.output})
@@ -394,7 +394,7 @@ struct model {
         std::vector<numbers>(count, numbers(all));
     }
     output.resize(count * static_cast<std::size_t>(chunks * narrow));
-    for (int s = 0; s < pp::stages(extents); ++s) {
+    for (int s = 0; s < extents.stages(); ++s) {
       pp::exchange_stage const what = schedule.stage_at(extents, s);
       bool const last = what.layer + 1 == static_cast<int>(layers.size());
       stages.push_back({what,
@@ -527,17 +527,17 @@ void check(schedule_type const& schedule, pp::pipeline_size size) {
   pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
   int given = 0; // to other devices
   for (int m = 0; m < size.microbatches; ++m)
-    for (int s = 0; s < pp::stages(extents); ++s)
+    for (int s = 0; s < extents.stages(); ++s)
       given +=
         schedule.device_of(extents, s, m) != schedule.stage_at(extents, s).layer % size.devices ? 1
                                                                                                 : 0;
   CHECK(given > 0);
-  result const got = train<pp::one_communicator>(schedule, size);
-  CHECK(train<pp::one_communicator>(schedule, size) == got);
-  CHECK(train<pp::communicator_per_pair>(schedule, size) == got);
-  CHECK(train<pp::communicator_per_edge>(schedule, size) == got);
-  CHECK(train<pp::one_communicator>(examples::exchange_on_one_device<schedule_type>{schedule},
-                                    size) == got);
+  result const got = train<pp::communicators::one>(schedule, size);
+  CHECK(train<pp::communicators::one>(schedule, size) == got);
+  CHECK(train<pp::communicators::per_pair>(schedule, size) == got);
+  CHECK(train<pp::communicators::per_edge>(schedule, size) == got);
+  CHECK(train<pp::communicators::one>(examples::exchange_on_one_device<schedule_type>{schedule},
+                                      size) == got);
   result const wanted = reference(schedule, size);
   CHECK(difference(got.output, wanted.output) < 1e-13);
   for (std::size_t l = 0; l < wanted.gradients.size(); ++l) {

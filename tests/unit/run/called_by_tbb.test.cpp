@@ -60,7 +60,7 @@ void run_step(Runner& runner, int devices, tbb::task_arena& arena, pp::plan_numb
 
 void check(pp::timetable_view table) {
   using model = std::vector<support::arithmetic_stage>;
-  model first(static_cast<std::size_t>(pp::stages(table.over.extents)));
+  model first(static_cast<std::size_t>(table.over.extents.stages()));
   for (std::size_t s = 0; s < first.size(); ++s)
     first[s].weight = s + 3;
   for (int const threads : {1, 2, 4}) {
@@ -101,7 +101,7 @@ TEST_CASE("tasks of tbb train with totals, clipping and early steps to the same 
     auto plans = pp::lower_post_validated(pp::make_timetable<pp::ZeroBubbleH2>({4, 6}),
                                           support::training_sizes);
     pp::called_runner runner(plans.first, stages);
-    auto const numbers = pp::add(runner, std::move(plans));
+    auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
     struct {
       pp::called_runner<decltype(stages)>& runner;
       tbb::task_arena& arena;

@@ -172,7 +172,7 @@ constexpr way all_ways[] = {
   way::one_thread, way::by_lot, way::thread_per_device, way::tasks, way::coroutines};
 
 model make_model(pp::timetable_view table) {
-  model stages(static_cast<std::size_t>(pp::stages(table.over.extents)));
+  model stages(static_cast<std::size_t>(table.over.extents.stages()));
   for (std::size_t s = 0; s < stages.size(); ++s) {
     stages[s].weight = s + 3;
     stages[s].chunks = table.over.extents.chunks;
@@ -214,13 +214,13 @@ struct throwing_stage : support::arithmetic_stage {
 
 TEST_CASE(
   "one thread, threads, tasks and coroutines of the caller do what the blocking runner does") {
-  check_all_ways<pp::communicator_per_pair>(pp::make_timetable<pp::OneFOneB>({4, 6}));
-  check_all_ways<pp::one_communicator>(pp::make_timetable<pp::Interleaved<2>>({3, 6}));
-  check_all_ways<pp::communicator_per_edge>(pp::make_timetable<pp::VHalf>({4, 5}));
-  check_all_ways<pp::communicator_per_pair>(pp::make_timetable<pp::DualPipeV<>>({2, 5}));
-  check_all_ways<pp::communicator_per_pair>(pp::make_timetable<pp::Seq1F1B<3>>({3, 4}));
-  check_all_ways<pp::one_communicator>(pp::make_timetable<pp::ZeroBubbleH2>({5, 9}));
-  check_all_ways<pp::communicator_per_pair>(pp::make_timetable<pp::GPipe>({1, 3}));
+  check_all_ways<pp::communicators::per_pair>(pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_all_ways<pp::communicators::one>(pp::make_timetable<pp::Interleaved<2>>({3, 6}));
+  check_all_ways<pp::communicators::per_edge>(pp::make_timetable<pp::VHalf>({4, 5}));
+  check_all_ways<pp::communicators::per_pair>(pp::make_timetable<pp::DualPipeV<>>({2, 5}));
+  check_all_ways<pp::communicators::per_pair>(pp::make_timetable<pp::Seq1F1B<3>>({3, 4}));
+  check_all_ways<pp::communicators::one>(pp::make_timetable<pp::ZeroBubbleH2>({5, 9}));
+  check_all_ways<pp::communicators::per_pair>(pp::make_timetable<pp::GPipe>({1, 3}));
 }
 
 TEST_CASE("totals, tied weights, clipping, further plans and early steps, too") {
@@ -232,7 +232,7 @@ TEST_CASE("totals, tied weights, clipping, further plans and early steps, too") 
     auto stages = support::early_training_model(4);
     auto plans = pp::lower_post_validated(table, support::training_sizes);
     pp::called_runner runner(plans.first, stages);
-    auto const numbers = pp::add(runner, std::move(plans));
+    auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
     //! What post_validated_steps asks of a runner.
     struct {
       pp::called_runner<decltype(stages)>& runner;

@@ -26,9 +26,9 @@ struct asking_stage {
   void look(pp::context const& where) {
     CHECK(where.extents.microbatches == 5);
     CHECK(where.extents.devices == 3);
-    CHECK(pp::stages(where.extents) == 3);
+    CHECK(where.extents.stages() == 3);
     CHECK(where.chunks == 2);
-    CHECK(pp::microbatch_share(where) == 0.2);
+    CHECK(where.microbatch_share() == 0.2);
     CHECK(where.last_chunk() == (where.chunk == 1));
     CHECK(where.first_chunk() == (where.chunk == 0));
     CHECK(where.first_stage() == (where.stage == 0));

@@ -30,7 +30,7 @@ foreign::result on_threads(foreign::program what) {
 }
 
 foreign::result expected_of(foreign::program const& what) {
-  int const stages = pp::stages(what.table(8).over.extents);
+  int const stages = what.table(8).over.extents.stages();
   return foreign::train_alone(
     [&](int microbatches) { return what.table(microbatches).over; }, stages, what.clip, what.early);
 }

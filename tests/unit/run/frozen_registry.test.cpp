@@ -34,7 +34,7 @@ freeze(pp::dynamic_timetable const& trained, std::vector<int> const& frozen, boo
   pp::device_orders orders{trained.over, trained.passes, trained.offsets};
   pp::shape const& extents = trained.over.extents;
   orders.over.edges = pp::detail::edge_table(
-    support::chain(pp::stages(extents)), pp::stages(extents), {}, frozen, extents.chunks);
+    support::chain(extents.stages()), extents.stages(), {}, frozen, extents.chunks);
   pp::detail::leave_out_unneeded(orders);
   for (pp::pass const& what : orders.passes)
     paired = paired || what.overlapped;
@@ -43,7 +43,7 @@ freeze(pp::dynamic_timetable const& trained, std::vector<int> const& frozen, boo
 
 void check_frozen(pp::dynamic_timetable const& trained, std::mt19937& random) {
   pp::shape const& extents = trained.over.extents;
-  int const stages = pp::stages(extents);
+  int const stages = extents.stages();
   auto const frozen = support::draw_frozen(stages, random);
   auto const edges = support::chain(stages);
   bool paired = false;
@@ -60,7 +60,7 @@ void check_frozen(pp::dynamic_timetable const& trained, std::mt19937& random) {
     CHECK(std::string(
             support::fault_of(model[s],
                               expected[s],
-                              pp::units(extents),
+                              extents.units(),
                               support::only_forward(edges, frozen, static_cast<int>(s)))) == "");
 }
 

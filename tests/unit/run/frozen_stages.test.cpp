@@ -41,7 +41,7 @@ int messages_by_hand(pp::timetable_view const& table,
                      std::vector<int> const& frozen) {
   int count = 0;
   for (int m = 0; m < table.over.extents.microbatches; ++m)
-    for (int to = 0; to < pp::stages(table.over.extents); ++to) {
+    for (int to = 0; to < table.over.extents.stages(); ++to) {
       int const home = pp::device_of(table, to, m);
       std::vector<bool> reads(static_cast<std::size_t>(table.over.extents.devices), false);
       for (int const after : support::after(edges, to))
@@ -80,7 +80,7 @@ void check_frozen(Schedule const& schedule,
                   bool graph,
                   std::mt19937& random) {
   pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
-  int const stages = pp::stages(extents);
+  int const stages = extents.stages();
   auto const edges = graph ? support::draw_graph(stages, random) : support::chain(stages);
   auto const frozen = support::draw_frozen(stages, random);
   pp::uniform_cost const cost{.communication = 0.25 * static_cast<double>(random() % 9)};
@@ -106,7 +106,7 @@ void check_frozen(Schedule const& schedule,
     CHECK(std::string(
             support::fault_of(model[s],
                               steps * expected[s],
-                              steps * pp::units(extents),
+                              steps * extents.units(),
                               support::only_forward(edges, frozen, static_cast<int>(s)))) == "");
   }
   bool const pairs = std::any_of(
@@ -123,9 +123,9 @@ void check_schedule(Schedule const& schedule, std::uint32_t seed) {
         CAPTURE(devices);
         CAPTURE(microbatches);
         CAPTURE(graph);
-        check_frozen<pp::communicator_per_pair>(schedule, {devices, microbatches}, graph, random);
-        check_frozen<pp::communicator_per_edge>(schedule, {devices, microbatches}, graph, random);
-        check_frozen<pp::one_communicator>(schedule, {devices, microbatches}, graph, random);
+        check_frozen<pp::communicators::per_pair>(schedule, {devices, microbatches}, graph, random);
+        check_frozen<pp::communicators::per_edge>(schedule, {devices, microbatches}, graph, random);
+        check_frozen<pp::communicators::one>(schedule, {devices, microbatches}, graph, random);
       }
 }
 
@@ -258,7 +258,7 @@ TEST_CASE("a frozen stage with nothing trained before it needs forward alone") {
 }
 
 TEST_CASE("frozen stages have rows of the totals, and copies of them nothing to add") {
-  auto const counts = [](pp::plan const& work, pp::subject about) {
+  auto const counts = [](pp::plan const& work, pp::detail::subject about) {
     return std::count_if(work.items.begin(), work.items.end(), [&](pp::item const& step) {
       return step.what == pp::operation::run && step.about == about;
     });
@@ -266,9 +266,9 @@ TEST_CASE("frozen stages have rows of the totals, and copies of them nothing to 
   pp::uniform_sizes const sizes{.message = 8, .totals_bytes = 8, .copied_gradient = 8};
   auto const two = pp::lower(
     pp::make_timetable(pp::with_frozen_stages<pp::DualPipe<>>{{}, {0, 1}}, {4, 8}), sizes);
-  CHECK(counts(two, pp::subject::contribution) == 4);
-  CHECK(counts(two, pp::subject::update) == 8);
-  CHECK(counts(two, pp::subject::add_copies) == 4); // of the two that are trained
+  CHECK(counts(two, pp::detail::subject::contribution) == 4);
+  CHECK(counts(two, pp::detail::subject::update) == 8);
+  CHECK(counts(two, pp::detail::subject::add_copies) == 4); // of the two that are trained
 }
 
 TEST_CASE("frozen stages that cannot be are refused") {

@@ -48,7 +48,7 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size,
   auto const table = pp::make_timetable(schedule, size, costs);
   CAPTURE(size.devices);
   CAPTURE(size.microbatches);
-  std::vector<recomputing_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)));
+  std::vector<recomputing_stage> model(static_cast<std::size_t>(table.over.extents.stages()));
   for (std::size_t s = 0; s < model.size(); ++s) {
     model[s].weight = s + 3;
     model[s].chunks = table.over.extents.chunks;
@@ -58,10 +58,10 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size,
   for (int step = 0; step < steps; ++step)
     runner.step();
   auto const expected = support::run_sequentially(
-    pp::stages(table.over.extents), table.over.extents.microbatches, table.over.extents.chunks);
+    table.over.extents.stages(), table.over.extents.microbatches, table.over.extents.chunks);
   for (std::size_t s = 0; s < model.size(); ++s) {
     CHECK(model[s].gradient == steps * expected.gradients[s]);
-    CHECK(model[s].recomputed == steps * recomputes * pp::units(table.over));
+    CHECK(model[s].recomputed == steps * recomputes * table.over.view().units());
   }
   CHECK(model.back().losses == steps * expected.losses);
   CHECK(pp::verify(runner.trace()));
@@ -72,13 +72,13 @@ void check_recomputed_and_offloaded(Schedule const& schedule) {
   for (int devices = 1; devices <= 4; ++devices)
     for (int const microbatches : {1, 4, 9}) {
       pp::pipeline_size const size{devices, microbatches};
-      check_equal_to_sequential<pp::communicator_per_pair>(
+      check_equal_to_sequential<pp::communicators::per_pair>(
         pp::with_recompute<Schedule>{schedule}, size, 1);
-      check_equal_to_sequential<pp::communicator_per_edge>(
+      check_equal_to_sequential<pp::communicators::per_edge>(
         pp::with_offload<Schedule>{schedule}, size, 0);
-      check_equal_to_sequential<pp::one_communicator>(
+      check_equal_to_sequential<pp::communicators::one>(
         pp::with_offload<Schedule>{schedule}, size, 0);
-      check_equal_to_sequential<pp::communicator_per_pair>(
+      check_equal_to_sequential<pp::communicators::per_pair>(
         pp::with_offload<pp::with_recompute<Schedule>>{{schedule}}, size, 1);
     }
 }
@@ -104,14 +104,14 @@ TEST_CASE("chunks, stages and halves that move give the same numbers") {
   for (int devices = 1; devices <= 4; ++devices)
     for (int const microbatches : {1, 4, 9}) {
       pp::pipeline_size const size{devices, microbatches};
-      check_equal_to_sequential<pp::communicator_per_pair>(
-        pp::with_offload<pp::Seq1F1B<4>, pp::offload_chunks>{}, size, 0);
-      check_equal_to_sequential<pp::one_communicator>(
-        pp::with_offload<pp::Seq1F1BInterleaved<2, 3>, pp::offload_chunks>{}, size, 0);
-      check_equal_to_sequential<pp::communicator_per_edge>(
+      check_equal_to_sequential<pp::communicators::per_pair>(
+        pp::with_offload<pp::Seq1F1B<4>, pp::offload::chunks>{}, size, 0);
+      check_equal_to_sequential<pp::communicators::one>(
+        pp::with_offload<pp::Seq1F1BInterleaved<2, 3>, pp::offload::chunks>{}, size, 0);
+      check_equal_to_sequential<pp::communicators::per_edge>(
         pp::with_offload<pp::Interleaved<3>>{.rule = {.stages = 2}}, size, 0);
-      check_equal_to_sequential<pp::communicator_per_pair>(
-        pp::with_offload<pp::GPipe>{.rule = pp::offload_half}, size, 0);
+      check_equal_to_sequential<pp::communicators::per_pair>(
+        pp::with_offload<pp::GPipe>{.rule = pp::offload::in_slots::half()}, size, 0);
     }
 }
 

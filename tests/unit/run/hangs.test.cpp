@@ -114,7 +114,7 @@ struct outcome {
 template <class Table>
 outcome hang(Table const& table, int device, int nth) {
   trap all{.device = device, .nth = nth};
-  std::vector<trapped_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)),
+  std::vector<trapped_stage> model(static_cast<std::size_t>(table.over.extents.stages()),
                                    trapped_stage{&all});
   pp::thread_runner runner(pp::lower(table, sizes), model, {.deadline = deadline});
   outcome found;
@@ -232,7 +232,7 @@ using member_stage = support::observed_stage<member_trap>;
 //! Two steps of plans in which a member hangs on a device; none where its name is empty.
 outcome hang_member(std::string_view plans, member_trap& all) {
   support::calling_plans work = support::plans_that_call(plans);
-  std::vector<member_stage> model(static_cast<std::size_t>(pp::stages(work.first.over.extents)),
+  std::vector<member_stage> model(static_cast<std::size_t>(work.first.over.extents.stages()),
                                   member_stage{&all});
   pp::thread_runner runner(pp::plan(work.first), model, {.deadline = deadline});
   outcome found;

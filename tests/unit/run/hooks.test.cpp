@@ -29,7 +29,7 @@ using support::training_sizes;
 
 template <class Policy>
 void check_training(pp::timetable_view table) {
-  int const stages = pp::stages(table.over.extents);
+  int const stages = table.over.extents.stages();
   int const steps = 9;
   auto expected = support::untrained(stages);
   support::train_sequentially(expected, table.over.extents.microbatches, steps);
@@ -72,13 +72,13 @@ TEST_CASE("threads train as one device does, with tied weights, clipping and ski
     for (int const microbatches : {1, 6}) {
       CAPTURE(devices);
       CAPTURE(microbatches);
-      check_training<pp::communicator_per_pair>(
+      check_training<pp::communicators::per_pair>(
         pp::make_timetable<pp::OneFOneB>({devices, microbatches}));
-      check_training<pp::communicator_per_edge>(
+      check_training<pp::communicators::per_edge>(
         pp::make_timetable<pp::Interleaved<2>>({devices, microbatches}));
-      check_training<pp::one_communicator>(
+      check_training<pp::communicators::one>(
         pp::make_timetable<pp::ZeroBubbleH1>({devices, microbatches}));
-      check_training<pp::communicator_per_edge>(
+      check_training<pp::communicators::per_edge>(
         pp::make_timetable<pp::VHalf>({devices, microbatches}));
     }
 }
@@ -88,15 +88,14 @@ namespace {
 //! Threads against one device that does the same additions.
 template <class Policy>
 void check_copies(pp::timetable_view table) {
-  auto const stages = static_cast<std::size_t>(pp::stages(table.over.extents));
+  auto const stages = static_cast<std::size_t>(table.over.extents.stages());
   auto const devices = static_cast<std::size_t>(table.over.extents.devices);
   int const steps = 9;
   float const scale = 0x1p100F;
-  support::trained_copies expected(devices,
-                                   support::untrained(pp::stages(table.over.extents), scale));
+  support::trained_copies expected(devices, support::untrained(table.over.extents.stages(), scale));
   support::train_copies(table.over, expected, steps);
   std::vector<support::training_stage_by_device> model(stages);
-  auto const fresh = support::training_model(pp::stages(table.over.extents), scale);
+  auto const fresh = support::training_model(table.over.extents.stages(), scale);
   for (std::size_t s = 0; s < stages; ++s)
     model[s].of.assign(devices, fresh[s]);
   pp::thread_runner runner(pp::lower<Policy>(table, training_sizes), model);
@@ -129,11 +128,12 @@ TEST_CASE(
     for (int const microbatches : {2 * devices, 2 * devices + 4}) {
       CAPTURE(devices);
       CAPTURE(microbatches);
-      check_copies<pp::communicator_per_pair>(
+      check_copies<pp::communicators::per_pair>(
         pp::make_timetable<pp::DualPipe<>>({devices, microbatches}));
-      check_copies<pp::communicator_per_edge>(
+      check_copies<pp::communicators::per_edge>(
         pp::make_timetable<pp::Chimera>({devices, microbatches}));
-      check_copies<pp::one_communicator>(pp::make_timetable<pp::BitPipe>({devices, microbatches}));
+      check_copies<pp::communicators::one>(
+        pp::make_timetable<pp::BitPipe>({devices, microbatches}));
     }
 }
 
@@ -141,13 +141,13 @@ TEST_CASE("ends on one device and a stage on two in turn train as one device doe
   for (int const microbatches : {3, 6, 8}) {
     CAPTURE(microbatches);
     auto const together = pp::make_timetable<support::ends_together>({3, microbatches});
-    check_training<pp::communicator_per_pair>(together);
+    check_training<pp::communicators::per_pair>(together);
     for (int const devices : {2, 3, 4})
-      check_copies<pp::communicator_per_pair>(
+      check_copies<pp::communicators::per_pair>(
         pp::make_timetable<support::second_in_turn>({devices, microbatches}));
     pp::plan const work = pp::lower(together, training_sizes);
     for (pp::item const& step : work.items)
-      CHECK((step.what == pp::operation::run || step.about != pp::subject::tied_gradient));
+      CHECK((step.what == pp::operation::run || step.about != pp::detail::subject::tied_gradient));
   }
 }
 

@@ -14,7 +14,7 @@ import time
 
 THREADS, *REST = sys.argv[1:]
 RANKS, MPIRUN = REST[0] if REST else None, REST[1:]
-HUNG = 86  # pipelining::hung_status
+HUNG = 86  # pipelining::run_error::hung_status
 
 
 def start(command):

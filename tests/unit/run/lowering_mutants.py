@@ -50,7 +50,7 @@ MUTANTS = [
      "push(fills || PLANTED ? step.further_outputs : step.further_inputs, used);"),
     ("free a sum after its first chunk", SLOTS, "(use.whole || uses_.ends_kind(work))", "(PLANTED || use.whole || uses_.ends_kind(work))"),
     ("take all engines for the first reader", SLOTS, "    return declared_.engine_row[", "    return PLANTED ? 0 : declared_.engine_row["),
-    ("begin a sum at its other end", USES, "(order == chunk_order::ascending ? 0 :", "((order == chunk_order::ascending) != PLANTED ? 0 :"),
+    ("begin a sum at its other end", USES, "(order == effect::chunk_order::ascending ? 0 :", "((order == effect::chunk_order::ascending) != PLANTED ? 0 :"),
     ("keep a sum for each chunk", USES, "    int const at = use.whole ? unit : work.microbatch;",
      "    int const at = use.whole || PLANTED ? unit : work.microbatch;"),
     ("count several neighbours as one place", USES, "          at += count(*other, work) - 1;",

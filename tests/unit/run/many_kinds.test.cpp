@@ -71,7 +71,7 @@ constexpr pp::kind_of_pass step_of(bool forth, int number) {
     if (!forth)
       add({frees, kept});
   }
-  return pp::with_role(kind, forth ? pp::role::forward : pp::role::backward);
+  return kind.with_role(forth ? pp::role::forward : pp::role::backward);
 }
 
 constexpr pp::flow many = [] {
@@ -95,8 +95,8 @@ constexpr pp::flow many = [] {
   return pp::declare(data, kinds);
 }();
 static_assert(many.kind_count == 40);
-constexpr pp::pass_kind last_forth = pp::kind_named(many, "forth19");
-constexpr pp::pass_kind last_back = pp::kind_named(many, "back19");
+constexpr pp::pass_kind last_forth = many.kind_named("forth19");
+constexpr pp::pass_kind last_back = many.kind_named("back19");
 
 struct ManySteps {
   static constexpr pp::flow const& declared = many;
@@ -120,9 +120,9 @@ struct stage_of_steps {
 
   void perform(pp::pass_kind kind, pp::context const& at, pp::input in, pp::output) {
     auto const value = [&](data of) -> std::uint64_t& {
-      return pp::buffer_of(many, kind, at, of).as<std::uint64_t>()[0];
+      return at.buffer_of(many, kind, of).as<std::uint64_t>()[0];
     };
-    int const number = pp::index_of(kind);
+    int const number = pp::detail::index_of(kind);
     bool const forth = number < steps;
     std::uint64_t& held = value(forth ? kept : back);
     std::uint64_t const given = in.data != nullptr
@@ -161,7 +161,7 @@ TEST_CASE("the compiler and the program time and verify a flow of 40 kinds alike
 
 struct one_long_step {
   static double duration(pp::pass const& what) {
-    return what.kind == pp::kind_named(many, "forth05") ? 8 : 1;
+    return what.kind == many.kind_named("forth05") ? 8 : 1;
   }
   static double latency() { return 0; }
 };

@@ -133,9 +133,9 @@ TEST_CASE(
   auto const below = [&](unsigned most) { return static_cast<std::int64_t>(random() % most); };
   char const* const kinds[] = {"U8", "BF16", "F32", "F64"};
   for (int round = 0; round < 300; ++round) {
-    std::vector<pp::message_tensor> tensors;
+    std::vector<pp::message_layout::tensor> tensors;
     for (std::int64_t i = below(5); i >= 0; --i) {
-      pp::message_tensor one{std::to_string(i), kinds[below(4)], {}, {}};
+      pp::message_layout::tensor one{std::to_string(i), kinds[below(4)], {}, {}};
       for (std::int64_t axes = below(4); axes > 0; --axes)
         one.shape.push_back(below(5));
       for (std::size_t axis = 0; round % 2 == 0 && axis < one.shape.size(); ++axis)
@@ -183,7 +183,7 @@ TEST_CASE(
 }
 
 TEST_CASE("what is no layout, and memory that is too small, is refused in a sentence") {
-  using tensors = std::vector<pp::message_tensor>;
+  using tensors = std::vector<pp::message_layout::tensor>;
   auto const refusal = [](tensors const& of) {
     return support::thrown_by([&] { (void)pp::message_layout(of); });
   };

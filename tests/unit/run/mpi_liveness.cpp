@@ -73,7 +73,7 @@ int run_members(std::chrono::milliseconds deadline,
     member_trap all{.member = member};
     support::calling_plans work = support::plans_that_call(plans);
     std::vector<support::observed_stage<member_trap>> model(
-      static_cast<std::size_t>(pp::stages(work.first.over.extents)), {&all});
+      static_cast<std::size_t>(work.first.over.extents.stages()), {&all});
     pp::mpi_runner runner(
       pp::plan(work.first), model, meeting.line(), MPI_COMM_WORLD, {.deadline = deadline});
     support::make_two_steps(runner, std::move(work));

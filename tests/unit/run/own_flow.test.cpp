@@ -140,9 +140,9 @@ TEST_CASE("a kind of one's own takes the times of the golden file, and runs") {
       continue;
     ++lines;
     if (last_keeps)
-      check_golden<late_recompute_1f1b<pp::recompute_all_but_last>>(line, size, f, b);
+      check_golden<late_recompute_1f1b<pp::recompute::all_but_last>>(line, size, f, b);
     else
-      check_golden<late_recompute_1f1b<pp::recompute_all>>(line, size, f, b);
+      check_golden<late_recompute_1f1b<pp::recompute::all>>(line, size, f, b);
   }
   CHECK(lines == 13);
 }

@@ -55,7 +55,7 @@ struct counting_stage {
 
 void check_peaks(pp::plan const& work) {
   std::vector<counters> devices(work.lanes.size());
-  std::vector<counting_stage> stages(static_cast<std::size_t>(pp::stages(work.over.extents)),
+  std::vector<counting_stage> stages(static_cast<std::size_t>(work.over.extents.stages()),
                                      counting_stage{&devices});
   pp::thread_runner runner(work, stages);
   for (int step = 0; step < 3; ++step)
@@ -76,8 +76,8 @@ TEST_CASE("what is held at run time peaks at the plan's constants") {
     for (int const microbatches : {1, 3, 7}) {
       pp::pipeline_size const size{devices, microbatches};
       check_peaks(pp::lower(pp::make_timetable<pp::GPipe>(size)));
-      check_peaks(pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::OneFOneB>(size)));
-      check_peaks(pp::lower<pp::one_communicator>(pp::make_timetable<pp::Seq1F1B<2>>(size)));
+      check_peaks(pp::lower<pp::communicators::per_edge>(pp::make_timetable<pp::OneFOneB>(size)));
+      check_peaks(pp::lower<pp::communicators::one>(pp::make_timetable<pp::Seq1F1B<2>>(size)));
       check_peaks(pp::lower(pp::make_timetable<pp::ZeroBubbleH1>(size)));
     }
 }

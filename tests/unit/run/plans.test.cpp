@@ -259,7 +259,7 @@ TEST_CASE("plans for other devices or stages are refused, and so are numbers of 
 TEST_CASE("an evaluation has totals, and the caller reads them") {
   for (int const devices : {1, 2, 3}) {
     auto const table = pp::make_timetable<pp::VHalf>({devices, 6});
-    int const stages = pp::stages(table.over.extents);
+    int const stages = table.over.extents.stages();
     auto model = support::training_model(stages);
     pp::thread_runner runner(pp::lower(table, support::training_sizes), model, {.guarded = true});
     CHECK(runner.totals().rows == 0); // nothing has run

@@ -36,11 +36,11 @@ struct counts {
 //! Trains early and validates, and compares every bit with one device, now and then and at the end.
 template <class Policy, class Model>
 counts train(pp::timetable_view table, Model& model, int steps, pp::threads options = {}) {
-  int const stages = pp::stages(table.over.extents);
+  int const stages = table.over.extents.stages();
   auto expected = support::untrained(stages, model[0].numbers.scale);
   auto plans = pp::lower_post_validated<Policy>(table, training_sizes);
   pp::thread_runner runner(plans.first, model, std::move(options));
-  auto const numbers = pp::add(runner, std::move(plans));
+  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
   pp::post_validated_steps early(runner);
   counts all;
   for (int step = 0; step < steps; ++step) {
@@ -63,7 +63,7 @@ counts train(pp::timetable_view table, Model& model, int steps, pp::threads opti
 
 template <class Policy>
 counts check_training(pp::timetable_view table) {
-  auto model = support::early_training_model(pp::stages(table.over.extents));
+  auto model = support::early_training_model(table.over.extents.stages());
   auto const all = train<Policy>(table, model, 24);
   CHECK(all.differ == 0);
   return all;
@@ -77,13 +77,13 @@ TEST_CASE("steps that are validated afterwards leave the bits of steps that wait
     for (int const microbatches : {1, 6}) {
       CAPTURE(devices);
       CAPTURE(microbatches);
-      for (counts const& each : {check_training<pp::communicator_per_pair>(
+      for (counts const& each : {check_training<pp::communicators::per_pair>(
                                    pp::make_timetable<pp::OneFOneB>({devices, microbatches})),
-                                 check_training<pp::communicator_per_edge>(
+                                 check_training<pp::communicators::per_edge>(
                                    pp::make_timetable<pp::Interleaved<2>>({devices, microbatches})),
-                                 check_training<pp::one_communicator>(
+                                 check_training<pp::communicators::one>(
                                    pp::make_timetable<pp::ZeroBubbleH2>({devices, microbatches})),
-                                 check_training<pp::communicator_per_edge>(
+                                 check_training<pp::communicators::per_edge>(
                                    pp::make_timetable<pp::VHalf>({devices, microbatches}))}) {
         all.rolled_back += each.rolled_back;
         all.made_up += each.made_up;
@@ -98,7 +98,7 @@ TEST_CASE("steps that are validated afterwards leave the bits of steps that wait
 
 TEST_CASE("in the checked mode too") {
   auto model = support::early_training_model(3);
-  auto const all = train<pp::communicator_per_pair>(
+  auto const all = train<pp::communicators::per_pair>(
     pp::make_timetable<pp::OneFOneB>({3, 5}), model, 12, {.guarded = true});
   CHECK(all.differ == 0);
   CHECK(all.rolled_back > 0);
@@ -144,13 +144,13 @@ TEST_CASE(
   auto const table = pp::make_timetable<pp::ZeroBubbleH2>({3, 6});
   auto model = support::early_training_model(3);
   model[1].forgets_to_roll_back = true;
-  CHECK(train<pp::communicator_per_pair>(table, model, 14).differ > 0);
+  CHECK(train<pp::communicators::per_pair>(table, model, 14).differ > 0);
   std::vector<stage_that_runs_nothing_again> lazy(3);
   for (std::size_t s = 0; s < lazy.size(); ++s) {
     lazy[s].numbers = support::untrained(3, 64)[s];
     lazy[s].last_stage = 2;
   }
-  CHECK(train<pp::communicator_per_pair>(table, lazy, 14).differ > 0);
+  CHECK(train<pp::communicators::per_pair>(table, lazy, 14).differ > 0);
 }
 
 TEST_CASE("a program that zeroes gradients before every step has the bits of steps that wait") {
@@ -168,7 +168,7 @@ TEST_CASE("a program that zeroes gradients before every step has the bits of ste
       auto model = support::zeroed_by_the_program(devices, clip);
       auto plans = pp::lower_post_validated(table, training_sizes);
       pp::thread_runner runner(plans.first, model);
-      auto const numbers = pp::add(runner, std::move(plans));
+      auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
       pp::post_validated_steps early(runner);
       for (int iteration = 0; iteration < iterations; ++iteration) {
         for (auto& stage : expected)
@@ -199,7 +199,7 @@ TEST_CASE("nobody sees weights that are not validated, and rows survive plans th
   auto expected = support::untrained(3, 64);
   auto plans = pp::lower_post_validated(table, training_sizes);
   pp::thread_runner runner(plans.first, model);
-  auto const numbers = pp::add(runner, std::move(plans));
+  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
   auto const evaluation = runner.add(pp::lower_evaluation(table, training_sizes));
   auto const steady_first =
     "run: this plan validates an optimizer's step of the iteration before, but the last step that "
@@ -219,7 +219,7 @@ TEST_CASE("nobody sees weights that are not validated, and rows survive plans th
   // Plans of another size follow without a `finish`, though their memory is laid out anew.
   auto larger = pp::lower_post_validated(more, training_sizes);
   auto const first = runner.add(larger.first);
-  auto const others = pp::add(runner, std::move(larger), first);
+  auto const others = pp::post_validated_numbers::add(runner, std::move(larger), first);
   early.step(others);
   CHECK(early.repeated() == 1);
   early.finish();
@@ -256,7 +256,7 @@ TEST_CASE("how it is run") {
   // [snippet run]
   auto plans = pp::lower_post_validated(table, sizes);
   pp::thread_runner runner(plans.first, stages);
-  auto const numbers = pp::add(runner, std::move(plans));
+  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
   pp::post_validated_steps steps(runner);
   for (int iteration = 0; iteration < iterations; ++iteration)
     steps.step(numbers);

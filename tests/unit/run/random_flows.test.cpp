@@ -71,7 +71,7 @@ outcome try_flow(unsigned seed) {
     CHECK(pp::prove(work));
     result.elsewhere = pp::detail::names_chunks(work.over);
     result.at = end::ran;
-    std::vector<reading_stage> model(static_cast<std::size_t>(stages(work.over.extents)));
+    std::vector<reading_stage> model(static_cast<std::size_t>(work.over.extents.stages()));
     for (reading_stage& stage : model) {
       stage.over = work.over;
       stage.chance = static_cast<unsigned>(chance.below(1 << 20));

@@ -42,7 +42,7 @@ int take_turns(pp::detail::thread_board& board, model& stages, std::mt19937& cha
 template <class Policy>
 void check_turns(pp::timetable_view table) {
   pp::shape const& over = table.over.extents;
-  model stages(static_cast<std::size_t>(pp::stages(over)));
+  model stages(static_cast<std::size_t>(over.stages()));
   for (std::size_t s = 0; s < stages.size(); ++s) {
     stages[s].weight = s + 3;
     stages[s].chunks = over.chunks;
@@ -57,7 +57,7 @@ void check_turns(pp::timetable_view table) {
     CHECK(turns >= over.devices);
     CHECK(board.failed_device.load() == pp::nothing);
   }
-  auto const expected = support::run_sequentially(pp::stages(over), over.microbatches, over.chunks);
+  auto const expected = support::run_sequentially(over.stages(), over.microbatches, over.chunks);
   for (std::size_t s = 0; s < stages.size(); ++s)
     CHECK(stages[s].gradient == steps * expected.gradients[s]);
   CHECK(stages.back().losses == steps * expected.losses);
@@ -68,16 +68,17 @@ void check_turns(pp::timetable_view table) {
 TEST_CASE("one thread runs all devices in turns, and computes what one device computes") {
   for (int const devices : {1, 2, 3, 5, 8})
     for (int const microbatches : {1, 2, 7}) {
-      check_turns<pp::communicator_per_pair>(
+      check_turns<pp::communicators::per_pair>(
         pp::make_timetable<pp::GPipe>({devices, microbatches}));
-      check_turns<pp::communicator_per_edge>(
+      check_turns<pp::communicators::per_edge>(
         pp::make_timetable<pp::OneFOneB>({devices, microbatches}));
-      check_turns<pp::one_communicator>(pp::make_timetable<pp::OneFOneB>({devices, microbatches}));
-      check_turns<pp::communicator_per_pair>(
+      check_turns<pp::communicators::one>(
+        pp::make_timetable<pp::OneFOneB>({devices, microbatches}));
+      check_turns<pp::communicators::per_pair>(
         pp::make_timetable<pp::Seq1F1B<3>>({devices, microbatches}));
-      check_turns<pp::one_communicator>(
+      check_turns<pp::communicators::one>(
         pp::make_timetable<pp::ZeroBubbleH1>({devices, microbatches}));
-      check_turns<pp::communicator_per_pair>(
+      check_turns<pp::communicators::per_pair>(
         pp::make_timetable<pp::Interleaved<2>>({devices, devices * microbatches}));
     }
 }

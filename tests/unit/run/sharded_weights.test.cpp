@@ -119,7 +119,7 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size)
   auto const table = pp::make_timetable(schedule, size, gather_costs);
   CAPTURE(size.devices);
   CAPTURE(size.microbatches);
-  std::vector<sharded_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)));
+  std::vector<sharded_stage> model(static_cast<std::size_t>(table.over.extents.stages()));
   for (std::size_t s = 0; s < model.size(); ++s) {
     model[s].shards[0] = 2 * s;
     model[s].shards[1] = s + 3 - 2 * s;
@@ -150,7 +150,7 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size)
     runner.step();
   }
   auto const expected = support::run_sequentially(
-    pp::stages(table.over.extents), table.over.extents.microbatches, table.over.extents.chunks);
+    table.over.extents.stages(), table.over.extents.microbatches, table.over.extents.chunks);
   int gathers = 0;
   int scatters = 0;
   for (std::size_t s = 0; s < model.size(); ++s) {
@@ -174,13 +174,13 @@ void check_shards(Schedule const& schedule) {
   for (int devices = 1; devices <= 4; ++devices)
     for (int const rounds : {1, 3}) {
       pp::pipeline_size const size{devices, rounds * devices};
-      check_equal_to_sequential<pp::communicator_per_pair>(
+      check_equal_to_sequential<pp::communicators::per_pair>(
         pp::with_sharded_weights<Schedule>{schedule, {}}, size);
-      check_equal_to_sequential<pp::communicator_per_edge>(
-        pp::with_sharded_weights<Schedule>{schedule, pp::gathered_once}, size);
-      check_equal_to_sequential<pp::one_communicator>(
+      check_equal_to_sequential<pp::communicators::per_edge>(
+        pp::with_sharded_weights<Schedule>{schedule, pp::reshard::gathered_once()}, size);
+      check_equal_to_sequential<pp::communicators::one>(
         pp::with_sharded_weights<Schedule>{schedule, {.scatter_once = true, .prefetch = 0}}, size);
-      check_equal_to_sequential<pp::communicator_per_pair>(
+      check_equal_to_sequential<pp::communicators::per_pair>(
         pp::with_sharded_weights<Schedule, pp::weights_on_host>{schedule, {}}, size);
     }
 }
@@ -207,8 +207,8 @@ TEST_CASE_TEMPLATE("every schedule gives the same numbers with weights in shards
 
 TEST_CASE("braids give the same numbers with weights in shards") {
   for (int const microbatches : {12, 17})
-    check_equal_to_sequential<pp::communicator_per_pair>(pp::with_sharded_weights<pp::STP<>>{},
-                                                         {4, microbatches});
+    check_equal_to_sequential<pp::communicators::per_pair>(pp::with_sharded_weights<pp::STP<>>{},
+                                                           {4, microbatches});
 }
 
 namespace {

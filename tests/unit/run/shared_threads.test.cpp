@@ -66,7 +66,7 @@ struct delayed_stage : support::arithmetic_stage {
 
 template <class Stage>
 std::vector<Stage> make_model(pp::shape const& over) {
-  std::vector<Stage> model(static_cast<std::size_t>(pp::stages(over)));
+  std::vector<Stage> model(static_cast<std::size_t>(over.stages()));
   for (std::size_t s = 0; s < model.size(); ++s) {
     model[s].weight = s + 3;
     model[s].chunks = over.chunks;
@@ -89,7 +89,7 @@ void check_steps(pp::timetable_view table, int threads, bool delays) {
     runner.step();
     CHECK(pp::verify(runner.trace()));
   }
-  auto const expected = support::run_sequentially(pp::stages(over), over.microbatches, over.chunks);
+  auto const expected = support::run_sequentially(over.stages(), over.microbatches, over.chunks);
   std::set<std::thread::id> all;
   for (std::size_t s = 0; s < model.size(); ++s) {
     CHECK(model[s].gradient == steps * expected.gradients[s]);
@@ -102,7 +102,7 @@ void check_steps(pp::timetable_view table, int threads, bool delays) {
     CHECK(all.size() == static_cast<std::size_t>(std::min(threads, over.devices)));
 }
 
-template <class Schedule, class Policy = pp::communicator_per_pair>
+template <class Schedule, class Policy = pp::communicators::per_pair>
 void check_counts(pp::pipeline_size size) {
   auto const table = pp::make_timetable<Schedule>(size);
   for (int const threads : {0, 1, 2, 3, 100})
@@ -119,15 +119,15 @@ TEST_CASE("any number of threads computes what one device computes: one stage pe
   for (pp::pipeline_size const size : {pp::pipeline_size{4, 7}, {5, 3}, {8, 16}}) {
     check_counts<pp::GPipe>(size);
     check_counts<pp::OneFOneB>(size);
-    check_counts<pp::OneFOneB, pp::one_communicator>(size);
+    check_counts<pp::OneFOneB, pp::communicators::one>(size);
     check_counts<pp::Seq1F1B<3>>(size);
-    check_counts<pp::ZeroBubbleH1, pp::communicator_per_edge>(size);
+    check_counts<pp::ZeroBubbleH1, pp::communicators::per_edge>(size);
   }
 }
 TEST_CASE("any number of threads computes what one device computes: several stages per device") {
   check_counts<pp::Interleaved<2>>({4, 8});
   check_counts<pp::VHalf>({4, 6});
-  check_counts<pp::VHalf, pp::one_communicator>({5, 7});
+  check_counts<pp::VHalf, pp::communicators::one>({5, 7});
 }
 
 namespace {

@@ -34,12 +34,12 @@ void check_gradients(Schedule const& schedule,
                      std::mt19937& random,
                      bool across_chunks = false) {
   pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
-  auto const edges = across_chunks ? support::draw_units(pp::stages(extents), random)
-                                   : support::draw_graph(pp::stages(extents), random);
+  auto const edges = across_chunks ? support::draw_units(extents.stages(), random)
+                                   : support::draw_graph(extents.stages(), random);
   auto const table = pp::make_timetable(
     pp::with_stage_graph<Schedule>{schedule, edges}, size, pp::uniform_cost{.communication = 0.25});
   std::vector<std::uint64_t> weights;
-  std::vector<support::joining_stage> model(static_cast<std::size_t>(pp::stages(extents)));
+  std::vector<support::joining_stage> model(static_cast<std::size_t>(extents.stages()));
   for (auto& stage : model)
     weights.push_back(stage.weight = random() | 1u);
   pp::thread_runner runner(pp::lower<Policy>(table, words), model, {.guarded = true});
@@ -64,9 +64,9 @@ void check_graphs(Schedule const& schedule, std::uint32_t seed) {
   std::mt19937 random(seed);
   for (int const devices : {1, 2, 4})
     for (int const microbatches : {2, 8}) {
-      check_gradients<pp::communicator_per_pair>(schedule, {devices, microbatches}, random);
-      check_gradients<pp::communicator_per_edge>(schedule, {devices, microbatches}, random);
-      check_gradients<pp::one_communicator>(schedule, {devices, microbatches}, random);
+      check_gradients<pp::communicators::per_pair>(schedule, {devices, microbatches}, random);
+      check_gradients<pp::communicators::per_edge>(schedule, {devices, microbatches}, random);
+      check_gradients<pp::communicators::one>(schedule, {devices, microbatches}, random);
     }
 }
 
@@ -117,9 +117,9 @@ struct decode {
   }
   [[nodiscard]] static support::edge_list edges_of(pp::shape const& extents) {
     support::edge_list ring;
-    for (int stage = 0; stage + 1 < stages(extents); ++stage)
+    for (int stage = 0; stage + 1 < extents.stages(); ++stage)
       ring.push_back({stage, stage + 1, pp::of_unit::same});
-    ring.push_back({stages(extents) - 1, 0, pp::of_unit::previous});
+    ring.push_back({extents.stages() - 1, 0, pp::of_unit::previous});
     return ring;
   }
 };
@@ -156,9 +156,9 @@ TEST_CASE("stages that read other chunks have the gradients of one unit after th
     for (int const chunks : {1, 2, 4})
       for (int round = 0; round < 3; ++round) {
         all_forward_first const schedule{chunks};
-        check_gradients<pp::communicator_per_pair>(schedule, {devices, 2}, random, true);
-        check_gradients<pp::communicator_per_edge>(schedule, {devices, 3}, random, true);
-        check_gradients<pp::one_communicator>(schedule, {devices, 2}, random, true);
+        check_gradients<pp::communicators::per_pair>(schedule, {devices, 2}, random, true);
+        check_gradients<pp::communicators::per_edge>(schedule, {devices, 3}, random, true);
+        check_gradients<pp::communicators::one>(schedule, {devices, 2}, random, true);
       }
 }
 

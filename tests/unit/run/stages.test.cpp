@@ -180,10 +180,10 @@ struct only_frozen {
 struct not_frozen : arithmetic_stage {
   static constexpr bool frozen = false;
 };
-static_assert(pp::is_frozen<frozen_stage> && pp::is_frozen<only_frozen>);
-static_assert(!pp::is_frozen<not_frozen> && !pp::is_frozen<arithmetic_stage>);
+static_assert(pp::detail::is_frozen<frozen_stage> && pp::detail::is_frozen<only_frozen>);
+static_assert(!pp::detail::is_frozen<not_frozen> && !pp::detail::is_frozen<arithmetic_stage>);
 static_assert(pp::stage_functor<only_frozen>);
-static_assert(pp::can_run<only_frozen>(pp::stage_call::backward));
+static_assert(pp::detail::can_run<only_frozen>(pp::stage_call::backward));
 
 } // namespace
 

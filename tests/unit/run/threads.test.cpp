@@ -29,7 +29,7 @@ namespace {
 using support::words;
 
 std::vector<support::arithmetic_stage> make_model(pp::shape const& extents) {
-  std::vector<support::arithmetic_stage> model(static_cast<std::size_t>(pp::stages(extents)));
+  std::vector<support::arithmetic_stage> model(static_cast<std::size_t>(extents.stages()));
   for (std::size_t s = 0; s < model.size(); ++s) {
     model[s].weight = s + 3;
     model[s].chunks = extents.chunks;
@@ -45,7 +45,7 @@ void check_equal_to_sequential(pp::timetable_view table) {
   for (int step = 0; step < steps; ++step)
     runner.step();
   auto const expected = support::run_sequentially(
-    pp::stages(table.over.extents), table.over.extents.microbatches, table.over.extents.chunks);
+    table.over.extents.stages(), table.over.extents.microbatches, table.over.extents.chunks);
   for (std::size_t s = 0; s < model.size(); ++s)
     CHECK(model[s].gradient == steps * expected.gradients[s]);
   CHECK(model.back().losses == steps * expected.losses);
@@ -103,17 +103,17 @@ TEST_CASE("what threads poll and what they write lie on cache lines of their own
 TEST_CASE("threads compute what one device computes, under every policy") {
   for (int const devices : {1, 2, 3, 5})
     for (int const microbatches : {1, 2, 7}) {
-      check_equal_to_sequential<pp::communicator_per_pair>(
+      check_equal_to_sequential<pp::communicators::per_pair>(
         pp::make_timetable<pp::GPipe>({devices, microbatches}));
-      check_equal_to_sequential<pp::communicator_per_edge>(
+      check_equal_to_sequential<pp::communicators::per_edge>(
         pp::make_timetable<pp::OneFOneB>({devices, microbatches}));
-      check_equal_to_sequential<pp::one_communicator>(
+      check_equal_to_sequential<pp::communicators::one>(
         pp::make_timetable<pp::OneFOneB>({devices, microbatches}));
-      check_equal_to_sequential<pp::communicator_per_pair>(
+      check_equal_to_sequential<pp::communicators::per_pair>(
         pp::make_timetable<pp::Seq1F1B<3>>({devices, microbatches}));
-      check_equal_to_sequential<pp::one_communicator>(
+      check_equal_to_sequential<pp::communicators::one>(
         pp::make_timetable<split_v>({devices, microbatches}));
-      check_equal_to_sequential<pp::communicator_per_pair>(
+      check_equal_to_sequential<pp::communicators::per_pair>(
         pp::make_timetable<split_v>({devices, microbatches}));
     }
 }
@@ -214,7 +214,7 @@ TEST_CASE("every stage is told once when its weight gradients are complete") {
   for (pp::dynamic_timetable const& table : {pp::make_timetable<split_v>({3, 5}),
                                              pp::make_timetable<pp::GPipe>({3, 5}),
                                              pp::make_timetable<pp::Seq1F1B<2>>({3, 4})}) {
-    std::vector<announcing_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)));
+    std::vector<announcing_stage> model(static_cast<std::size_t>(table.over.extents.stages()));
     for (auto& stage : model)
       stage.chunks = table.over.extents.chunks;
     pp::run(pp::lower(table, words), model);
@@ -241,9 +241,9 @@ struct split_only {
 };
 static_assert(pp::stage_functor<fused_only>);
 static_assert(pp::stage_functor<split_only>);
-static_assert(!pp::can_run<split_only>(pp::stage_call::backward));
-static_assert(pp::can_run<split_only>(pp::stage_call::backward_weight));
-static_assert(!pp::can_run<fused_only>(pp::stage_call::backward_weight));
+static_assert(!pp::detail::can_run<split_only>(pp::stage_call::backward));
+static_assert(pp::detail::can_run<split_only>(pp::stage_call::backward_weight));
+static_assert(!pp::detail::can_run<fused_only>(pp::stage_call::backward_weight));
 static_assert(!pp::stage_functor<int>);
 
 } // namespace

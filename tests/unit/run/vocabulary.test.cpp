@@ -29,7 +29,7 @@ void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19
   auto const table = pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{schedule}, size);
   std::vector<std::uint64_t> weights;
   std::vector<support::vocabulary_stage> model(
-    static_cast<std::size_t>(pp::stages(table.over.extents)));
+    static_cast<std::size_t>(table.over.extents.stages()));
   for (auto& stage : model) {
     stage.barriers = Barriers;
     weights.push_back(stage.weight = random() | 1u);
@@ -57,13 +57,13 @@ void check_sizes(Schedule const& schedule, std::uint32_t seed) {
       pp::pipeline_size const size{devices, microbatches};
       CAPTURE(devices);
       CAPTURE(microbatches);
-      check_gradients<pp::communicator_per_pair, 1>(schedule, size, random);
-      check_gradients<pp::communicator_per_pair, 2>(schedule, size, random);
-      check_gradients<pp::communicator_per_edge, 2>(schedule, size, random);
-      check_gradients<pp::one_communicator, 1>(schedule, size, random);
-      check_gradients<pp::communicator_per_pair, pp::interlaced>(schedule, size, random);
-      check_gradients<pp::exchanges_at_once, pp::interlaced>(schedule, size, random);
-      check_gradients<pp::exchanges_at_once, 1>(schedule, size, random);
+      check_gradients<pp::communicators::per_pair, 1>(schedule, size, random);
+      check_gradients<pp::communicators::per_pair, 2>(schedule, size, random);
+      check_gradients<pp::communicators::per_edge, 2>(schedule, size, random);
+      check_gradients<pp::communicators::one, 1>(schedule, size, random);
+      check_gradients<pp::communicators::per_pair, pp::interlaced>(schedule, size, random);
+      check_gradients<pp::communicators::exchanges_at_once, pp::interlaced>(schedule, size, random);
+      check_gradients<pp::communicators::exchanges_at_once, 1>(schedule, size, random);
     }
 }
 

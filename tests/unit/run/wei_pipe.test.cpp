@@ -91,8 +91,8 @@ TEST_CASE("gradients that travel with their weights are those of one device") {
       auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds});
       pp::uniform_sizes const sizes{
         .message = 16, .activation = 8, .sequence = 8, .sequence_gradient = 8};
-      CHECK(pp::prove(pp::lower<pp::one_communicator>(table, sizes)));
-      CHECK(pp::prove(pp::lower<pp::communicator_per_edge>(table, sizes)));
+      CHECK(pp::prove(pp::lower<pp::communicators::one>(table, sizes)));
+      CHECK(pp::prove(pp::lower<pp::communicators::per_edge>(table, sizes)));
       std::vector<std::uint64_t> got(static_cast<std::size_t>(devices));
       std::vector<microbatch> model(static_cast<std::size_t>(devices * rounds), microbatch{&got});
       pp::thread_runner runner(pp::lower(table, sizes), model);
@@ -156,7 +156,7 @@ TEST_CASE("a device of WeiPipe sends weights and gradients of every group for ea
       auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds});
       std::vector<int> sent(static_cast<std::size_t>(devices)); // in weights of a group
       for (pp::pass const& what : table.passes)
-        if (pp::receiver(table.over, what) != pp::kind_links::none)
+        if (pp::detail::receiver(table.over, what) != pp::detail::kind_links::none)
           sent[static_cast<std::size_t>(pp::device_of(table, what))] +=
             what.kind == pp::pass_kind::forward ? 1 : 2;
       for (int device = 0; device < devices; ++device) // the last microbatch sends to nobody

@@ -50,7 +50,7 @@ TEST_CASE("a microbatch that takes the other V, and a backward before its forwar
     auto const pass = std::find_if(
       broken.passes.begin(), broken.passes.end(), [](pp::pass what) { return what.stage == 3; });
     pass->microbatch = static_cast<std::uint16_t>(pass->microbatch - 4);
-    CHECK(pp::verify(broken).broken == pp::rule::wrong_device);
+    CHECK(pp::verify(broken).broken == pp::report::rule::wrong_device);
   }
   SUBCASE("backward before forward") {
     auto broken = table;
@@ -58,6 +58,6 @@ TEST_CASE("a microbatch that takes the other V, and a backward before its forwar
       return what.kind == pp::pass_kind::backward;
     });
     std::swap(pass[0], pass[-1]);
-    CHECK(pp::verify(broken).broken == pp::rule::before_dependency);
+    CHECK(pp::verify(broken).broken == pp::report::rule::before_dependency);
   }
 }

@@ -44,7 +44,7 @@ void check_block(std::istringstream& line, int devices) {
   int peak = 0;
   int period = 0;
   line >> peak >> period;
-  CHECK(pp::peak_of(own.block) == peak);
+  CHECK(pp::detail::peak_of(own.block) == peak);
   CHECK(own.block.interval == period);
   for (int leg = 0; leg < Legs; ++leg) {
     int slot = 0;
@@ -99,7 +99,7 @@ TEST_CASE("ChronosPipe's block follows its laws up to 64 devices") {
     laid_out<2> const own(devices);
     CAPTURE(devices);
     CHECK((own.block.forward(devices) - own.block.forward(0)) % 6 == 3);
-    CHECK(pp::peak_of(own.block) == law_of_peak(devices));
+    CHECK(pp::detail::peak_of(own.block) == law_of_peak(devices));
   }
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("ChronosPipe holds what its block does, at any costs, for a bubble wit
 }
 
 TEST_CASE("recomputing the first stages alone leaves ChronosPipe the activations of the second") {
-  using recomputed = pp::with_recompute<pp::ChronosPipe, pp::recompute_first_stages>;
+  using recomputed = pp::with_recompute<pp::ChronosPipe, pp::recompute::first_stages>;
   for (int devices = 2; devices <= 12; ++devices) {
     pp::pipeline_size const size{devices, 3 * devices};
     auto const plain = pp::make_timetable(pp::ChronosPipe{}, size);

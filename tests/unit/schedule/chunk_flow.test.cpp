@@ -99,9 +99,9 @@ TEST_CASE("ChunkFlow keeps its bounds and is proven under every policy, for rand
       CHECK(pp::peak_activation_chunks(table, device) <= most + devices - 1 - device);
     }
     if (trial % 10 == 0) { // lower throws when the proof fails
-      (void)pp::lower<pp::one_communicator>(table);
-      (void)pp::lower<pp::communicator_per_pair>(table);
-      (void)pp::lower<pp::communicator_per_edge>(table);
+      (void)pp::lower<pp::communicators::one>(table);
+      (void)pp::lower<pp::communicators::per_pair>(table);
+      (void)pp::lower<pp::communicators::per_edge>(table);
     }
   }
 }
@@ -110,7 +110,7 @@ TEST_CASE("ChunkFlow over equal counts that keeps all chunks is Seq1F1B") {
   for (int devices = 1; devices <= 8; ++devices)
     for (int microbatches = 1; microbatches <= 10; ++microbatches)
       for (int chunks = 1; chunks <= 6; ++chunks)
-        CHECK(pp::make_timetable(pp::ChunkFlow<pp::equal_chunks<>>{{chunks}, chunks},
+        CHECK(pp::make_timetable(pp::ChunkFlow<pp::detail::equal_chunks<>>{{chunks}, chunks},
                                  {devices, microbatches})
                 .passes ==
               pp::make_timetable(pp::Seq1F1B<>{chunks}, {devices, microbatches}).passes);
@@ -121,7 +121,7 @@ namespace {
 //! ChunkFlow with something planted into the rows of one device.
 struct planted {
   enum class bug { none, recomputed_upwards, not_recomputed, kept_and_recomputed };
-  static constexpr pp::flow declared = pp::frugal_training;
+  static constexpr pp::flow declared = pp::detail::frugal_training;
   pp::ChunkFlow<> of;
   bug what;
 

@@ -42,7 +42,7 @@ std::vector<double> values_of(pp::timetable_view table, std::string const& name)
   if (name == "bubble") // as papers print it
     return {std::round(pp::bubble_rate(table) * 1e4) / 1e4};
   if (name == "peak")
-    return {pp::to_double(pp::peak_activations(table))};
+    return {pp::peak_activations(table).to_double()};
   if (name == "peaks")
     return by_device(table, chunks);
   if (name == "first")

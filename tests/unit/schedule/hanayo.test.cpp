@@ -18,7 +18,7 @@ namespace {
 //! What the order is held against: the makespan of a list schedule. A device that is free runs what
 //! is there, backward passes first, then the oldest microbatch; at most P are under way.
 double list_makespan(pp::shape const& extents, double forward, double backward) {
-  int const all = pp::stages(extents);
+  int const all = extents.stages();
   struct standing {
     int done = 0; // passes of this microbatch
     double ready = 0;
@@ -109,13 +109,13 @@ TEST_CASE("a stage of another device, and a backward before its forward, are fou
     auto const pass = std::find_if(
       broken.passes.begin(), broken.passes.end(), [](pp::pass what) { return what.stage == 7; });
     pass->stage = 4;
-    CHECK(pp::verify(broken).broken == pp::rule::wrong_device);
+    CHECK(pp::verify(broken).broken == pp::report::rule::wrong_device);
   }
   SUBCASE("backward before forward") {
     auto const pass = std::find_if(broken.passes.begin(), broken.passes.end(), [](pp::pass what) {
       return what.kind == pp::pass_kind::backward;
     });
     std::swap(pass[0], pass[-1]);
-    CHECK(pp::verify(broken).broken == pp::rule::before_dependency);
+    CHECK(pp::verify(broken).broken == pp::report::rule::before_dependency);
   }
 }

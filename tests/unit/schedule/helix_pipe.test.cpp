@@ -25,7 +25,7 @@ namespace {
 
 constexpr auto compiled_helix_pipe = pp::timetable<pp::HelixPipe<2, 1>, 3, 6>;
 static_assert(pp::verify(compiled_helix_pipe));
-static_assert(pp::stages(pp::timetable_view(compiled_helix_pipe).over.extents) == 13);
+static_assert(pp::timetable_view(compiled_helix_pipe).over.extents.stages() == 13);
 
 //! Times by stage: N_0 takes pre, the last N post, the others both; backward `ratio` times as long.
 struct helix_times {
@@ -173,7 +173,8 @@ TEST_CASE("attention sends its output and the residual, and gets query, keys and
   int from_attention = 0;
   int to_attention = 0;
   for (pp::pass const& what : table.passes)
-    if (what.kind == pp::pass_kind::forward && pp::receiver(over, what) != pp::kind_links::none)
+    if (what.kind == pp::pass_kind::forward &&
+        pp::detail::receiver(over, what) != pp::detail::kind_links::none)
       ++(what.stage % 2 == 1 ? from_attention : to_attention);
   // Of each layer and microbatch, but for the offset that is at home.
   CHECK(to_attention == 8 * 8 * 3 / 4);
@@ -186,9 +187,9 @@ TEST_CASE("plans of HelixPipe are proven under all policies, with what is recomp
       for (int microbatches : {1, 2 * devices, 2 * devices * folds + 1}) {
         pp::HelixPipe<> const plain{1 + devices % 2, folds};
         auto const prove = [](pp::dynamic_timetable const& table) {
-          CHECK(pp::prove(pp::lower<pp::one_communicator>(table)));
-          CHECK(pp::prove(pp::lower<pp::communicator_per_pair>(table)));
-          CHECK(pp::prove(pp::lower<pp::communicator_per_edge>(table)));
+          CHECK(pp::prove(pp::lower<pp::communicators::one>(table)));
+          CHECK(pp::prove(pp::lower<pp::communicators::per_pair>(table)));
+          CHECK(pp::prove(pp::lower<pp::communicators::per_edge>(table)));
         };
         prove(pp::make_timetable(plain, {devices, microbatches}));
         auto const frugal = pp::make_timetable(
@@ -238,7 +239,7 @@ TEST_CASE("a pass of HelixPipe on a wrong device, too early, lost or twice is fo
 
 TEST_CASE("the placement of the stages is the published one") {
   auto const table = pp::make_timetable(pp::HelixPipe<>{2, 2}, {4, 16});
-  CHECK(pp::stages(table.over.extents) == 17);
+  CHECK(table.over.extents.stages() == 17);
   for (int microbatch = 0; microbatch < 16; ++microbatch)
     for (int layer = 0; layer < 8; ++layer) {
       CHECK(pp::device_of(table, 2 * layer, microbatch) == layer % 4);

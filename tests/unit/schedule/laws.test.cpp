@@ -52,8 +52,8 @@ struct sample {
   template <class Schedule>
   [[nodiscard]] idle bubble(Schedule const& schedule) const {
     auto const table = pp::make_timetable(schedule, {P, M}, pp::uniform_cost{F, I, W, c});
-    double const busy = pp::units(table.over.extents) * pp::stages(table.over.extents) /
-                        table.over.extents.devices * all();
+    double const busy =
+      table.over.extents.units() * table.over.extents.stages() / table.over.extents.devices * all();
     return {pp::span_of(table) - busy, pp::makespan(table) - busy};
   }
 };

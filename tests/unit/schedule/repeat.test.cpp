@@ -20,6 +20,26 @@ namespace pp = pipelining;
 
 namespace {
 
+//! Slots for which an activation of a stage lives, from its forward pass to what frees it.
+int lifespan(pp::building_block const& block, int stage) {
+  return block.freed(stage) - block.forward(stage);
+}
+
+//! Activations that no device exceeds, whatever the order in the interval: the sum over its
+//! stages of ceil(lifespan / interval).
+//! @source Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 3.
+int peak_bound(pp::building_block const& block) {
+  int most = 0;
+  for (int device = 0; device < block.extents.devices; ++device) {
+    int bound = 0;
+    pp::detail::for_each_stage(block, device, [&](int stage) {
+      bound += (lifespan(block, stage) + block.interval - 1) / block.interval;
+    });
+    most = bound > most ? bound : most;
+  }
+  return most;
+}
+
 // Near misses: each lacks one thing.
 struct without_arrange {
   static void order(pp::shape const&, int, pp::row_writer&) {}
@@ -45,7 +65,7 @@ struct block_without_layout {
   int stages_per_device = 1;
   bool fused = false;
 };
-static_assert(pp::schedule<pp::OneFOneB> && pp::closed_form_schedule<pp::OneFOneB>);
+static_assert(pp::schedule<pp::OneFOneB> && pp::detail::closed_form_schedule<pp::OneFOneB>);
 static_assert(!pp::detail::generated_schedule<pp::OneFOneB> &&
               pp::detail::generated_schedule<pp::VHalf>);
 static_assert(!pp::detail::arranges<without_arrange> && !pp::schedule<without_arrange>);
@@ -67,7 +87,7 @@ int counted_peak(pp::building_block const& block) {
   for (int device = 0; device < block.extents.devices; ++device)
     for (int slot = 0; slot < block.interval; ++slot) {
       int alive = 0;
-      for (int stage = 0; stage < pp::stages(block.extents); ++stage)
+      for (int stage = 0; stage < block.extents.stages(); ++stage)
         for (int at = block.forward(stage); at < block.freed(stage); ++at)
           if (block.device(stage) == device)
             alive += at % block.interval == slot ? 1 : 0;
@@ -78,11 +98,11 @@ int counted_peak(pp::building_block const& block) {
 
 template <int Legs>
 void check_block(pp::strides<Legs> const& own, pp::shape const& extents) {
-  std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+  std::vector<int> slots(static_cast<std::size_t>(3 * extents.stages()));
   pp::building_block block{.extents = extents, .slots = slots.data()};
   own.lay_out(block);
-  CHECK(pp::peak_of(block) == counted_peak(block));
-  CHECK(pp::peak_of(block) <= pp::peak_bound(block));
+  CHECK(pp::detail::peak_of(block) == counted_peak(block));
+  CHECK(pp::detail::peak_of(block) <= peak_bound(block));
 }
 
 template <int Legs, class Placement>
@@ -94,7 +114,7 @@ void check_everywhere(pp::strides<Legs> own) {
                                                                          .block = own};
         auto const extents = plan.arrange(devices, microbatches);
         check_block(own, extents);
-        std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+        std::vector<int> slots(static_cast<std::size_t>(3 * extents.stages()));
         pp::building_block block{.extents = extents, .slots = slots.data()};
         own.lay_out(block);
         // make_timetable verifies every rule
@@ -102,7 +122,7 @@ void check_everywhere(pp::strides<Legs> own) {
           auto const table = pp::make_timetable(plan, {devices, microbatches}, cost);
           for (int device = 0; device < devices; ++device)
             CHECK(pp::peak_activation_chunks(table, device) <=
-                  pp::peak_bound(block) + Legs * (chunks - 1));
+                  peak_bound(block) + Legs * (chunks - 1));
         }
       }
 }
@@ -175,17 +195,17 @@ TEST_CASE("blocks on any list of devices keep every rule and their memory") {
       pp::Repeat<pp::strides<3>, pp::placed_by_list, pp::dynamic> const plan{
         .chunks = 2, .block = block, .where = list};
       auto const extents = plan.arrange(devices, 2 * devices);
-      std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+      std::vector<int> slots(static_cast<std::size_t>(3 * extents.stages()));
       pp::building_block made{
         .extents = extents, .slots = slots.data(), .holders = list.devices.data()};
       block.lay_out(made);
-      CHECK(pp::peak_of(made) == counted_peak(made));
-      CHECK(pp::peak_of(made) <= pp::peak_bound(made));
+      CHECK(pp::detail::peak_of(made) == counted_peak(made));
+      CHECK(pp::detail::peak_of(made) <= peak_bound(made));
       auto const table =
         pp::make_timetable(plan, {devices, 2 * devices}, pp::uniform_cost{3, 4, 2, 1});
       for (int device = 0; device < devices; ++device)
-        CHECK(pp::peak_activation_chunks(table, device) <= pp::peak_bound(made) + 3);
-      for (int stage = 0; stage < pp::stages(extents); ++stage)
+        CHECK(pp::peak_activation_chunks(table, device) <= peak_bound(made) + 3);
+      for (int stage = 0; stage < extents.stages(); ++stage)
         CHECK(pp::device_of(table.over, stage) == list.devices[static_cast<std::size_t>(stage)]);
     } while (std::next_permutation(second.begin(), second.end()));
   }
@@ -230,15 +250,15 @@ TEST_CASE("no block at full throughput holds less than a third of P on average")
                              .stride = {0, 0, 0, 0, 0, 0, 0, 0},
                              .gap = {0, fit, fit, fit, fit, fit, fit, fit}};
     pp::shape const extents = pp::waves::arrange(devices, 1, 1, 4);
-    std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+    std::vector<int> slots(static_cast<std::size_t>(3 * extents.stages()));
     pp::building_block block{.extents = extents, .slots = slots.data()};
     own.lay_out(block);
     int lived = 0;
-    for (int stage = 0; stage < pp::stages(extents); ++stage)
-      lived += pp::lifespan(block, stage);
-    int const all = pp::stages(extents);
+    for (int stage = 0; stage < extents.stages(); ++stage)
+      lived += lifespan(block, stage);
+    int const all = extents.stages();
     CHECK(lived >= all * (all + 2)); // the sum of 2 (S - s) + 1
-    CHECK(pp::peak_of(block) * devices * block.interval >= lived);
+    CHECK(pp::detail::peak_of(block) * devices * block.interval >= lived);
   }
 }
 

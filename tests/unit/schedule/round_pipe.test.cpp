@@ -208,10 +208,10 @@ TEST_CASE("RoundPipe refuses fewer stages than devices") {
 }
 
 TEST_CASE("what is for stages that go forward and back refuses those that go one way") {
-  CHECK(pp::stages_go_one_way(pp::round_training));
-  CHECK(pp::stages_go_one_way(loaded::declared));
+  CHECK(pp::round_training.stages_go_one_way());
+  CHECK(loaded::declared.stages_go_one_way());
   for (pp::flow const& declared : {pp::training, pp::detail::travelling_weights})
-    CHECK_FALSE(pp::stages_go_one_way(declared));
+    CHECK_FALSE(declared.stages_go_one_way());
   auto const table = pp::make_timetable(pp::RoundPipe<>{2, 5}, {3, 4}, unit);
   CHECK_THROWS_WITH_AS((void)pp::least_times(table.over, unit),
                        "least_times: every stage must go forward and back; here some go one way",
@@ -247,9 +247,9 @@ TEST_CASE("plans of RoundPipe are proven under all policies, and no wait can be 
       for (pp::dynamic_timetable const& table :
            {pp::make_timetable(schedule, size), pp::make_timetable(loaded{schedule}, size)}) {
         bool const drop = devices == 3 && stages == 7;
-        prove(pp::lower<pp::one_communicator>(table), false);
-        prove(pp::lower<pp::communicator_per_pair>(table), drop);
-        prove(pp::lower<pp::communicator_per_edge>(table), false);
+        prove(pp::lower<pp::communicators::one>(table), false);
+        prove(pp::lower<pp::communicators::per_pair>(table), drop);
+        prove(pp::lower<pp::communicators::per_edge>(table), false);
       }
     }
   CHECK(dropped > 100);

@@ -20,7 +20,7 @@ static_assert(pp::peak_activations(pp::timetable<pp::Seq1F1BZeroBubbleH2<4>, 8, 
               pp::ratio{18, 4});
 
 void check_peaks(pp::timetable_view table, int everywhere) {
-  int const all = pp::units(table.over.extents);
+  int const all = table.over.extents.units();
   for (int device = 0; device < table.over.extents.devices; ++device)
     CHECK(pp::peak_activation_chunks(table, device) == std::min(everywhere, all));
 }

@@ -111,9 +111,9 @@ TEST_CASE("plans of microbatches of unequal length are proven under every policy
       counts.insert(counts.end(), static_cast<std::size_t>(devices), 2);
       auto const table = pp::make_timetable(ragged{{counts}}, size_of(devices, counts));
       // lower throws when the proof fails.
-      (void)pp::lower<pp::one_communicator>(table);
-      (void)pp::lower<pp::communicator_per_pair>(table);
-      (void)pp::lower<pp::communicator_per_edge>(table);
+      (void)pp::lower<pp::communicators::one>(table);
+      (void)pp::lower<pp::communicators::per_pair>(table);
+      (void)pp::lower<pp::communicators::per_edge>(table);
     }
 }
 

@@ -49,7 +49,7 @@ using plan_rows = std::map<std::tuple<int, int, int, int>, std::tuple<int, int, 
 
 plan_rows rows_of(pp::shape const& extents, pp::attention_exchange const& plan) {
   plan_rows rows;
-  for (int stage = 0; stage < pp::stages(extents); ++stage)
+  for (int stage = 0; stage < extents.stages(); ++stage)
     for (int m = 0; m < extents.microbatches; ++m)
       for (int chunk = 0; chunk < extents.chunks; ++chunk) {
         auto const forward =
@@ -255,9 +255,9 @@ TEST_CASE("passes in parts exchange attention as planned, and their plans are pr
           auto const table = pp::make_timetable(schedule, {devices, microbatches});
           CHECK(pp::verify(table));
           if (devices % 2 == 0) { // lower throws when the proof fails.
-            (void)pp::lower<pp::one_communicator>(table);
-            (void)pp::lower<pp::communicator_per_pair>(table);
-            (void)pp::lower<pp::communicator_per_edge>(table);
+            (void)pp::lower<pp::communicators::one>(table);
+            (void)pp::lower<pp::communicators::per_pair>(table);
+            (void)pp::lower<pp::communicators::per_edge>(table);
           }
           // Passes come in the order of SlimPipe.
           auto const whole = pp::make_timetable(schedule.inner, {devices, microbatches});
@@ -289,7 +289,7 @@ TEST_CASE("the halves of a backward pass of a part take what the whole one takes
   exchanging const schedule{{4, 1}, {}};
   pp::shape const extents = schedule.arrange(4, 4);
   pp::attention_part_cost<exchanging> const cost{schedule, extents, {1, 1.5, 0.75}, 0.5, 1.25};
-  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+  for (int stage = 0; stage < extents.stages(); ++stage) {
     auto const time = [&](pp::pass_kind kind) {
       return cost.duration(pp::row_writer::make(kind, stage, 0));
     };
@@ -303,7 +303,7 @@ TEST_CASE("attention that a third device takes over is found") {
   auto const found = [](auto const& schedule) {
     return pp::verify(pp::make_timetable(schedule, {4, 4})).broken;
   };
-  CHECK(found(exchanging{{8, 1}, {}}) == pp::rule::none);
+  CHECK(found(exchanging{{8, 1}, {}}) == pp::report::rule::none);
   CHECK_THROWS_AS((void)found(on_a_third_device{{{8, 1}, {}}}), std::invalid_argument);
 }
 

@@ -24,7 +24,7 @@ namespace {
 //! the end of the iteration before on all devices. With a barrier no pass may start before that.
 double run_out(pp::timetable_view table, int iterations, bool barrier) {
   auto const size = static_cast<std::size_t>(table.size());
-  std::vector<int> entry_of(static_cast<std::size_t>(pp::pass_indices(table.over)), -1);
+  std::vector<int> entry_of(static_cast<std::size_t>(table.over.pass_indices()), -1);
   for (int i = 0; i < table.size(); ++i)
     entry_of[static_cast<std::size_t>(pp::detail::pass_index(table.over, table.passes[i]))] = i;
   std::vector<int> order(size); // by start: whoever is needed comes first
@@ -47,7 +47,7 @@ double run_out(pp::timetable_view table, int iterations, bool barrier) {
       double start = free[device];
       if (n > 0 && (barrier || validated[device]))
         start = std::max(start, complete);
-      auto const needs = pp::dependencies(table.over, what);
+      auto const needs = pp::detail::dependencies(table.over, what);
       for (int k = 0; k < needs.count; ++k)
         start = std::max(
           start,

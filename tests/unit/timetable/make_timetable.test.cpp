@@ -145,7 +145,7 @@ TEST_CASE("each step of a circle is a wait, and no circle is shorter") {
     pp::dynamic_timetable const table = pp::simulate(orders, pp::uniform_cost{});
     pp::report const verdict = pp::verify(table);
     int const least = shortest_circle(table);
-    CHECK((verdict.broken == pp::rule::waits_for_ever) == (least > 0));
+    CHECK((verdict.broken == pp::report::rule::waits_for_ever) == (least > 0));
     if (least == 0)
       continue;
     ++circles;

@@ -39,8 +39,7 @@ rows split(pp::timetable_view table) {
 }
 
 pp::dynamic_timetable join(rows const& from, pp::timetable_view like) {
-  pp::dynamic_timetable table{
-    .over = pp::copy_of(like.over), .latency = like.latency, .offsets = {0}};
+  pp::dynamic_timetable table{.over = like.over.copy(), .latency = like.latency, .offsets = {0}};
   for (auto const& row : from) {
     for (entry const& one : row) {
       table.passes.push_back(one.what);
@@ -149,8 +148,9 @@ private:
     return static_cast<std::uint16_t>(number + (below(2) == 0 ? 1 : -1));
   }
   void break_time(entry& one) {
-    double const broken[] = {
-      pp::never, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()};
+    double const broken[] = {pp::detail::never,
+                             std::numeric_limits<double>::quiet_NaN(),
+                             std::numeric_limits<double>::infinity()};
     double const time = broken[below(3)];
     std::size_t const which = below(3);
     if (which != 0)
@@ -225,6 +225,6 @@ TEST_CASE("the slow checker and verify agree on timetables that nobody changed")
     CHECK(support::sound(table, peak));
     CHECK_FALSE(support::sound(table, peak - 1));
     CHECK(pp::verify(table, peak));
-    CHECK(pp::verify(table, peak - 1).broken == pp::rule::over_memory);
+    CHECK(pp::verify(table, peak - 1).broken == pp::report::rule::over_memory);
   }
 }

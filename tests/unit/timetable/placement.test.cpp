@@ -110,7 +110,7 @@ TEST_CASE("a placement that cannot be is refused with a sentence") {
 TEST_CASE("microbatches may have unequal numbers of chunks") {
   auto const table = pp::make_timetable(ragged{}, {3, 7});
   CHECK(pp::verify(table));
-  CHECK(pp::units(table.over) == 1 + 2 + 3 + 1 + 2 + 3 + 1);
+  CHECK(table.over.view().units() == 1 + 2 + 3 + 1 + 2 + 3 + 1);
   CHECK(table.passes.size() == 2U * 3U * 13U);
   // Unit times: 13 forward of 1, 13 backward of 2, and twice the way down.
   CHECK(pp::makespan(table) == 13 * 3 + 2 * 3);

@@ -18,7 +18,7 @@ constexpr auto seq1f1b = pp::timetable<pp::Seq1F1B<4>, 8, 32>;
 static_assert(pp::verify(seq1f1b));
 static_assert(pp::peak_activations(seq1f1b) == pp::ratio{11, 4});
 static_assert(!pp::verify<10>(seq1f1b));
-static_assert(pp::verify<10>(seq1f1b).broken == pp::rule::over_memory);
+static_assert(pp::verify<10>(seq1f1b).broken == pp::report::rule::over_memory);
 static_assert(pp::verify<11>(seq1f1b));
 
 struct measured {

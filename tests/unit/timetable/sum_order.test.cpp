@@ -94,7 +94,7 @@ struct travelling_stage {
 
 //! The sums of all stages that have gradients, one after the other.
 std::vector<gradient> sums_of(pp::timetable_view table, bool weights_travel) {
-  auto const stages = static_cast<std::size_t>(pp::stages(table.over.extents));
+  auto const stages = static_cast<std::size_t>(table.over.extents.stages());
   auto const plan = pp::lower(table, pp::uniform_sizes{.message = sizeof(gradient)});
   if (weights_travel) {
     std::vector<gradient> sums(static_cast<std::size_t>(table.over.extents.chunks));
@@ -204,7 +204,7 @@ template <class Schedule>
 bool sharded_in_order(pp::reshard rule) {
   auto const table = pp::make_timetable(
     pp::with_sharded_weights<Schedule>{.rule = rule}, {2, 8}, pp::uniform_cost{});
-  std::vector<sharded_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)));
+  std::vector<sharded_stage> model(static_cast<std::size_t>(table.over.extents.stages()));
   pp::thread_runner(pp::lower(table, sharded_sizes{}), model).step();
   bool same = true;
   for (sharded_stage const& stage : model)
@@ -217,7 +217,7 @@ bool sharded_in_order(pp::reshard rule) {
 
 TEST_CASE("visits of sharded weights have a sum each") {
   CHECK(sharded_in_order<pp::OneFOneB>({}));
-  CHECK(sharded_in_order<pp::Interleaved<2>>(pp::gathered_once));
+  CHECK(sharded_in_order<pp::Interleaved<2>>(pp::reshard::gathered_once()));
   CHECK(!sharded_in_order<pp::Interleaved<2>>({}));
-  CHECK(!sharded_in_order<pp::BreadthFirst<2>>(pp::gathered_once));
+  CHECK(!sharded_in_order<pp::BreadthFirst<2>>(pp::reshard::gathered_once()));
 }

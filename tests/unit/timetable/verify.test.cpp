@@ -30,61 +30,61 @@ TEST_CASE("each rule is found, with its passes") {
   auto table = sound();
   SUBCASE("unknown pass") {
     table.passes[0].microbatch = 2;
-    CHECK(pp::verify(table).broken == pp::rule::unknown_pass);
+    CHECK(pp::verify(table).broken == pp::report::rule::unknown_pass);
   }
   SUBCASE("wrong device") {
     table.passes[0].stage = 1;
     pp::report const verdict = pp::verify(table);
-    CHECK(verdict.broken == pp::rule::wrong_device);
+    CHECK(verdict.broken == pp::report::rule::wrong_device);
     CHECK(pp::describe(verdict, table.over) ==
           "timetable: a pass is on a device that does not hold its stage (device 0, entry 0: "
           "forward of stage 1, microbatch 0)");
   }
   SUBCASE("lone half") {
     table.passes[0].overlapped = true;
-    CHECK(pp::verify(table).broken == pp::rule::lone_half);
+    CHECK(pp::verify(table).broken == pp::report::rule::lone_half);
     table.passes[0].overlapped = false;
     table.passes[1].overlapped = true; // two forward passes at once, but not timed as a pair
-    CHECK(pp::verify(table).broken == pp::rule::overlaps);
+    CHECK(pp::verify(table).broken == pp::report::rule::overlaps);
   }
   SUBCASE("repeated") {
     table.passes[1].microbatch = 0;
     pp::report const verdict = pp::verify(table);
-    CHECK(verdict.broken == pp::rule::repeated_pass);
+    CHECK(verdict.broken == pp::report::rule::repeated_pass);
     CHECK(verdict.entry == 1);
   }
   SUBCASE("a half beside the whole") {
     table.passes[2].kind = pp::pass_kind::backward_weight;
     table.passes[2].microbatch = 1;
-    CHECK(pp::verify(table).broken == pp::rule::repeated_pass);
+    CHECK(pp::verify(table).broken == pp::report::rule::repeated_pass);
   }
   SUBCASE("missing weight gradient") {
     table.passes[2].kind = pp::pass_kind::backward_input;
     pp::report const verdict = pp::verify(table);
-    CHECK(verdict.broken == pp::rule::missing_pass);
+    CHECK(verdict.broken == pp::report::rule::missing_pass);
     CHECK(verdict.what == pp::row_writer::make(pp::pass_kind::backward_weight, 0, 0));
   }
   SUBCASE("waits for ever") {
-    table.starts[3] = table.ends[3] = pp::never;
-    CHECK(pp::verify(table).broken == pp::rule::waits_for_ever);
+    table.starts[3] = table.ends[3] = pp::detail::never;
+    CHECK(pp::verify(table).broken == pp::report::rule::waits_for_ever);
   }
   SUBCASE("overlaps") {
     table.starts[1] = 0.5;
     pp::report const verdict = pp::verify(table);
-    CHECK(verdict.broken == pp::rule::overlaps);
+    CHECK(verdict.broken == pp::report::rule::overlaps);
     CHECK(verdict.other == table.passes[0]);
   }
   SUBCASE("before its message") {
     table.starts[4] = 1;
     pp::report const verdict = pp::verify(table);
-    CHECK(verdict.broken == pp::rule::before_dependency);
+    CHECK(verdict.broken == pp::report::rule::before_dependency);
     CHECK(verdict.device == 1);
     CHECK(verdict.other == table.passes[0]);
   }
   SUBCASE("over memory") {
     CHECK(pp::verify(table, 2));
     pp::report const verdict = pp::verify(table, 1);
-    CHECK(verdict.broken == pp::rule::over_memory);
+    CHECK(verdict.broken == pp::report::rule::over_memory);
     CHECK(verdict.held == 2);
     CHECK(verdict.entry == 1);
   }

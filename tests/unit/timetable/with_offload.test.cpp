@@ -86,8 +86,8 @@ TEST_CASE("half of the stages' activations stay under the half of PipeOffload") 
     pp::pipeline_size const size{devices, 3 * devices};
     auto const cost = cost_with(2, 4, 0.5);
     auto const plain = pp::make_timetable(pp::OneFOneB{}, size, cost);
-    auto const half =
-      pp::make_timetable(pp::with_offload<pp::OneFOneB>{{}, pp::offload_half}, size, cost);
+    auto const half = pp::make_timetable(
+      pp::with_offload<pp::OneFOneB>{{}, pp::offload::in_slots::half()}, size, cost);
     auto const all = pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, size, cost);
     CHECK(pp::makespan(half) == pp::makespan(plain));
     for (int device = 0; device < devices; ++device) {
@@ -152,17 +152,17 @@ struct growing_cost {
 } // namespace
 
 TEST_CASE("SPPO's copies hide behind the next chunk, whatever the link to the host") {
-  using share = pp::hidden_share<growing_cost>;
+  using share = pp::offload::hidden_share<growing_cost>;
   for (int devices = 1; devices <= 6; ++devices)
     for (int chunks = 1; chunks <= 6; ++chunks)
       for (double const copy : {0.5, 2.5, 4.0, 100.0}) {
         pp::pipeline_size const size{devices, devices + 2};
         growing_cost const whole{copy};
-        pp::partial_cost<growing_cost, share> const cost{whole, {whole, chunks}};
+        pp::detail::partial_cost<growing_cost, share> const cost{whole, {whole, chunks}};
         pp::Seq1F1B<> const inner{chunks};
         auto const plain = pp::make_timetable(inner, size, cost);
         auto const table = pp::make_timetable(
-          pp::with_offload<pp::Seq1F1B<>, pp::offload_chunks>{.of = inner}, size, cost);
+          pp::with_offload<pp::Seq1F1B<>, pp::offload::chunks>{.of = inner}, size, cost);
         CAPTURE(devices);
         CAPTURE(chunks);
         CAPTURE(copy);
@@ -212,10 +212,10 @@ struct balanced_cost {
 TEST_CASE("memory in SPPO's forward passes follows its recurrence") {
   balanced_cost const whole{{20, 16, 12, 9, 7, 6}};
   int const chunks = static_cast<int>(whole.bytes.size());
-  pp::partial_cost<balanced_cost, pp::hidden_share<balanced_cost>> const cost{whole,
-                                                                              {whole, chunks}};
+  pp::detail::partial_cost<balanced_cost, pp::offload::hidden_share<balanced_cost>> const cost{
+    whole, {whole, chunks}};
   auto const table = pp::make_timetable(
-    pp::with_offload<pp::Seq1F1B<>, pp::offload_chunks>{.of = {chunks}}, {1, 1}, cost);
+    pp::with_offload<pp::Seq1F1B<>, pp::offload::chunks>{.of = {chunks}}, {1, 1}, cost);
   double held = 0;    // M(i) = M(i - 1) + A(i) - share(i - 1) A(i - 1)
   double leaving = 0; // share(i - 1) A(i - 1)
   int moved = 0;
@@ -262,7 +262,7 @@ TEST_CASE("a copy back before its copy out, or without a request, is found") {
     auto broken = table;
     broken.starts[static_cast<std::size_t>(copies_in)] = 0;
     broken.ends[static_cast<std::size_t>(copies_in)] = 0.5;
-    CHECK(pp::verify(broken).broken == pp::rule::before_dependency);
+    CHECK(pp::verify(broken).broken == pp::report::rule::before_dependency);
   }
   SUBCASE("what was to stay is copied") {
     auto broken = table;

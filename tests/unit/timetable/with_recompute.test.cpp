@@ -103,7 +103,7 @@ TEST_CASE("1F1B with recompute takes the time and the memory of the golden file"
     ++lines;
     if (last_keeps)
       check_golden(
-        pp::with_recompute<pp::OneFOneB, pp::recompute_all_but_last>{}, line, size, f, b, kept);
+        pp::with_recompute<pp::OneFOneB, pp::recompute::all_but_last>{}, line, size, f, b, kept);
     else
       check_golden(pp::with_recompute<pp::OneFOneB>{}, line, size, f, b, kept);
   }
@@ -175,9 +175,9 @@ struct same_share {
 template <class Share>
 auto recomputed_in_part(pp::pipeline_size size, Share share, double f, double b) {
   return pp::make_timetable(
-    pp::with_recompute<pp::OneFOneB, pp::recompute_in_part<Share>>{{}, {share}},
+    pp::with_recompute<pp::OneFOneB, pp::recompute::in_part<Share>>{{}, {share}},
     size,
-    pp::partial_cost<pp::uniform_cost, Share>{{f, b / 2, b / 2}, share});
+    pp::detail::partial_cost<pp::uniform_cost, Share>{{f, b / 2, b / 2}, share});
 }
 
 } // namespace
@@ -227,7 +227,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the first stages of every device alone are recomputed") {
-  pp::with_recompute<pp::Interleaved<3>, pp::recompute_first_stages> const two{{}, {2}};
+  pp::with_recompute<pp::Interleaved<3>, pp::recompute::first_stages> const two{{}, {2}};
   for (int devices = 1; devices <= 5; ++devices) {
     auto const table = pp::make_timetable(two, {devices, 2 * devices});
     CHECK(pp::prove(pp::lower(table)));
@@ -252,7 +252,7 @@ TEST_CASE(
   };
   SUBCASE("kept and recomputed") {
     first(pp::pass_kind::checkpointed_forward).kind = pp::pass_kind::forward;
-    CHECK(pp::verify(table).broken == pp::rule::repeated_pass);
+    CHECK(pp::verify(table).broken == pp::report::rule::repeated_pass);
   }
   SUBCASE("not recomputed") {
     pp::pass& gone = first(pp::pass_kind::recompute);
@@ -275,7 +275,7 @@ TEST_CASE("a forward pass right before its own backward keeps its activation") {
   auto const plain = pp::make_timetable<pp::OneFOneB>(size, cost);
   auto const everywhere = pp::make_timetable<pp::with_recompute<pp::OneFOneB>>(size, cost);
   auto const where_it_frees =
-    pp::make_timetable<pp::with_recompute<pp::OneFOneB, pp::recompute_where_it_frees>>(size, cost);
+    pp::make_timetable<pp::with_recompute<pp::OneFOneB, pp::recompute::where_it_frees>>(size, cost);
   CHECK(pp::verify(where_it_frees));
   CHECK(pp::makespan(where_it_frees) == pp::makespan(plain));
   CHECK(pp::makespan(everywhere) > 1126);
@@ -283,7 +283,7 @@ TEST_CASE("a forward pass right before its own backward keeps its activation") {
     CHECK(pp::peak_activations(where_it_frees, device) == pp::peak_activations(everywhere, device));
   // Next to another pass of the device it is free as well, wherever the stage is.
   auto const looped =
-    pp::make_timetable<pp::with_recompute<pp::Interleaved<2>, pp::recompute_where_it_frees>>(
+    pp::make_timetable<pp::with_recompute<pp::Interleaved<2>, pp::recompute::where_it_frees>>(
       {2, 4});
   CHECK(pp::verify(looped));
   for (int device = 0; device < 2; ++device) {
@@ -300,7 +300,6 @@ TEST_CASE("a forward pass right before its own backward keeps its activation") {
 }
 
 TEST_CASE("orders that are made for recomputation keep their limit and are no longer than 1F1B") {
-  using pp::recompute_where_it_frees;
   for (unsigned seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
@@ -317,11 +316,14 @@ TEST_CASE("orders that are made for recomputation keep their limit and are no lo
                                        pp::pass_kind::recompute})
         cost.set(kind, stage, 0, between(4, 8) / 8.0);
     auto const whole =
-      pp::make_timetable<pp::with_recompute<pp::OneFOneB, recompute_where_it_frees>>(size, cost);
+      pp::make_timetable<pp::with_recompute<pp::OneFOneB, pp::recompute::where_it_frees>>(size,
+                                                                                          cost);
     for (int const limit : {1, 2, 3, size.devices, 2 * size.devices}) {
       CAPTURE(limit);
       auto const table = pp::make_timetable(
-        pp::with_recompute<pp::ZeroBubbleAuto<>, recompute_where_it_frees>{{limit}}, size, cost);
+        pp::with_recompute<pp::ZeroBubbleAuto<>, pp::recompute::where_it_frees>{{limit}},
+        size,
+        cost);
       CHECK(pp::verify(table, limit));
       CHECK(pp::peak_activations(table) <= pp::ratio{limit, 1});
       CHECK(pp::makespan(table) <= pp::makespan(whole) * (1 + 1e-9));
@@ -340,7 +342,7 @@ TEST_CASE("orders that are made for recomputation keep their limit and are no lo
   }
   auto const at = [](int limit) {
     return pp::makespan(pp::make_timetable(
-      pp::with_recompute<pp::ZeroBubbleAuto<>, recompute_where_it_frees>{{limit}}, {8, 24}));
+      pp::with_recompute<pp::ZeroBubbleAuto<>, pp::recompute::where_it_frees>{{limit}}, {8, 24}));
   };
   CHECK(at(1) == 108);
   CHECK(at(2) == 107);

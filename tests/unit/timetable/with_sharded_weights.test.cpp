@@ -234,7 +234,7 @@ void check_schedule(Schedule const& inner, pp::pipeline_size size) {
                                {.prefetch = 0},
                                {.scatter_once = true, .prefetch = 3},
                                {.after_backward = false},
-                               pp::gathered_once};
+                               pp::reshard::gathered_once()};
   for (pp::reshard const& rule : rules) {
     pp::with_sharded_weights<Schedule> const adapted{inner, rule};
     auto const table = pp::make_timetable(adapted, size, cost);
@@ -541,37 +541,37 @@ TEST_CASE("planted faults in visits are found") {
   CHECK(verdict_with([](auto&, auto&) {}));
   CHECK(verdict_with([](auto&, auto& network) {
           erase_first(network, kind::gather_weights);
-        }).broken == pp::rule::wrong_kinds);
+        }).broken == pp::report::rule::wrong_kinds);
   CHECK(verdict_with([](auto& compute, auto&) {
           move_before(compute, kind::release_weights, kind::forward);
-        }).broken == pp::rule::not_there);
+        }).broken == pp::report::rule::not_there);
   CHECK(verdict_with([](auto& compute, auto&) {
           move_before(compute, kind::request_scatter, kind::backward);
-        }).broken == pp::rule::not_there);
+        }).broken == pp::report::rule::not_there);
   CHECK(verdict_with([](auto&, auto& network) { network.push_back(network.front()); }).broken ==
-        pp::rule::repeated_pass);
+        pp::report::rule::repeated_pass);
   CHECK(verdict_with([](auto& compute, auto&) {
           erase_first(compute, kind::use_weights);
-        }).broken == pp::rule::wrong_kinds);
+        }).broken == pp::report::rule::wrong_kinds);
   CHECK(verdict_with([](auto&, auto& network) {
           erase_first(network, kind::scatter_gradients);
-        }).broken == pp::rule::wrong_kinds);
+        }).broken == pp::report::rule::wrong_kinds);
   CHECK(verdict_with([](auto& compute, auto& network) {
           // A whole visit is missing.
           erase_first(compute, kind::request_weights);
           erase_first(compute, kind::use_weights);
           erase_first(compute, kind::release_weights);
           erase_first(network, kind::gather_weights);
-        }).broken == pp::rule::not_there);
+        }).broken == pp::report::rule::not_there);
   CHECK(verdict_with([](auto&, auto& network) { std::swap(network[3], network[2]); }).broken ==
-        pp::rule::waits_for_ever);
+        pp::report::rule::waits_for_ever);
   pp::weights_on_host const on_host;
   CHECK(verdict_with([](auto&, auto&) {}, on_host));
   CHECK(
     verdict_with([](auto& compute, auto&) { erase_first(compute, kind::keep_weights); }, on_host)
-      .broken == pp::rule::not_there);
+      .broken == pp::report::rule::not_there);
   CHECK(verdict_with([](auto& compute, auto&) { compute.push_back(compute.front()); }, on_host)
-          .broken == pp::rule::repeated_pass);
+          .broken == pp::report::rule::repeated_pass);
   CHECK(verdict_with(
           [](auto& compute, auto&) {
             std::iter_swap(compute.begin(), // after the first pass of its stage
@@ -580,7 +580,7 @@ TEST_CASE("planted faults in visits are found") {
                            }));
           },
           on_host)
-          .broken == pp::rule::not_there);
+          .broken == pp::report::rule::not_there);
 }
 
 TEST_CASE("weights cannot be gathered a negative number of stages ahead, or sharded twice") {
@@ -594,5 +594,6 @@ TEST_CASE("weights cannot be gathered a negative number of stages ahead, or shar
     (void)pp::make_timetable(nowhere, {2, 2}),
     "with_sharded_weights: the stage of a pass is resident; let resident be 1 or more",
     std::invalid_argument);
-  CHECK_THROWS_AS((void)pp::detail::shard_weights(pp::sharded_training), std::invalid_argument);
+  CHECK_THROWS_AS((void)pp::detail::shard_weights(pp::detail::sharded_training),
+                  std::invalid_argument);
 }

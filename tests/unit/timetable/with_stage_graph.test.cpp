@@ -95,7 +95,7 @@ void check_on_graphs(Schedule const& schedule, std::uint32_t seed) {
     for (int const microbatches : {2, 6}) {
       pp::uniform_cost const cost{1, 1.25, 0.75, 0.5};
       pp::shape const extents = schedule.arrange(devices, microbatches);
-      auto const edges = support::draw_graph(pp::stages(extents), random);
+      auto const edges = support::draw_graph(extents.stages(), random);
       pp::with_stage_graph<Schedule> const on_graph{schedule, edges};
       auto const table = pp::make_timetable(on_graph, {devices, microbatches}, cost);
       CHECK(pp::verify(table));
@@ -295,7 +295,7 @@ TEST_CASE("a pass that starts before one of its inputs has arrived is named with
     REQUIRE(table.starts[decoder] == 2.5);
     table.starts[decoder] = 1.5; // the other encoder is there by then
     pp::report const found = pp::verify(table);
-    CHECK(found.broken == pp::rule::before_dependency);
+    CHECK(found.broken == pp::report::rule::before_dependency);
     CHECK(found.what.stage == 2);
     CHECK(found.other.stage == slow);
   }

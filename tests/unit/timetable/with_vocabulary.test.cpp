@@ -93,7 +93,7 @@ TEST_CASE("1F1B with a vocabulary in shards has the orders and starts of the gol
          i < table.offsets[static_cast<std::size_t>(device) + 1];
          ++i) {
       auto const entry = static_cast<std::size_t>(i);
-      row << ' ' << pp::letter(table.over.declared, table.passes[entry].kind)
+      row << ' ' << table.over.declared.letter(table.passes[entry].kind)
           << table.passes[entry].microbatch << '@' << table.starts[entry];
     }
     CHECK(row.str() == line.substr(line.find(": ") + 1));
@@ -130,7 +130,7 @@ std::istringstream& operator>>(std::istringstream& in, interlaced_case& at) {
 //! start at the same time on all devices, or a message apart.
 bool takes_steps_at_once(pp::dynamic_timetable const& table) {
   bool good = true;
-  std::vector<double> starts(static_cast<std::size_t>(pp::units(table.view().over)), -1);
+  std::vector<double> starts(static_cast<std::size_t>(table.view().over.units()), -1);
   for (std::size_t i = 0; i < table.passes.size(); ++i) {
     pp::pass const& what = table.passes[i];
     if (what.kind != pp::pass_kind::logits_gradient)
@@ -138,7 +138,7 @@ bool takes_steps_at_once(pp::dynamic_timetable const& table) {
     pp::pass logits = what;
     logits.kind = pp::pass_kind::logits;
     good = good && table.passes[i - 1] == logits;
-    double& start = starts[static_cast<std::size_t>(pp::unit_of(table.view().over, what))];
+    double& start = starts[static_cast<std::size_t>(table.view().over.unit_of(what))];
     if (start < 0)
       start = table.starts[i];
     good = good && std::abs(table.starts[i] - start) <= table.latency;
@@ -185,7 +185,7 @@ TEST_CASE("the interlaced pipeline has the orders and starts of the golden file"
         break;
       case pp::pass_kind::forward:
       case pp::pass_kind::backward:
-        row << ' ' << pp::letter(table.over.declared, what.kind) << what.microbatch << '@'
+        row << ' ' << table.over.declared.letter(what.kind) << what.microbatch << '@'
             << table.starts[entry];
         break;
       default: break;
@@ -367,12 +367,12 @@ TEST_CASE("what breaks a timetable with a vocabulary in shards is found") {
   SUBCASE("a reduce that takes longer than the times allow") {
     auto bad = good;
     bad.groups.reduce = 0.75;
-    CHECK(pp::verify(bad).broken == pp::rule::before_dependency);
+    CHECK(pp::verify(bad).broken == pp::report::rule::before_dependency);
   }
   SUBCASE("a broadcast that takes longer than the times allow") {
     auto bad = good;
     bad.groups.broadcast = 0.75;
-    CHECK(pp::verify(bad).broken == pp::rule::before_dependency);
+    CHECK(pp::verify(bad).broken == pp::report::rule::before_dependency);
   }
   SUBCASE("gradients of logits before another shard has its logits") {
     auto bad = good;
@@ -385,7 +385,7 @@ TEST_CASE("what breaks a timetable with a vocabulary in shards is found") {
     pp::device_orders orders{good.over, good.passes, good.offsets};
     std::swap(orders.passes[entry_of(pp::pass_kind::logits, 1, 0)].microbatch,
               orders.passes[entry_of(pp::pass_kind::logits, 1, 1)].microbatch);
-    CHECK(pp::verify(pp::simulate(orders, cost)).broken == pp::rule::waits_for_ever);
+    CHECK(pp::verify(pp::simulate(orders, cost)).broken == pp::report::rule::waits_for_ever);
   }
   SUBCASE("a pass of a shard that is left out") {
     for (auto const kind : {pp::pass_kind::embed,
@@ -397,7 +397,7 @@ TEST_CASE("what breaks a timetable with a vocabulary in shards is found") {
                           static_cast<std::ptrdiff_t>(entry_of(kind, 3, 5)));
       --orders.offsets[4];
       auto const verdict = pp::verify(pp::simulate(orders, cost));
-      CHECK(verdict.broken == pp::rule::missing_pass);
+      CHECK(verdict.broken == pp::report::rule::missing_pass);
       CHECK(verdict.what.kind == kind);
     }
   }
@@ -408,13 +408,13 @@ TEST_CASE("what breaks a timetable with a vocabulary in shards is found") {
       pp::pass& changed = bad.passes[entry_of(pp::pass_kind::forward, 1, 0)];
       changed.kind = kind;
       changed.stage = static_cast<std::uint16_t>(stage);
-      CHECK(pp::verify(bad).broken == pp::rule::unknown_pass);
+      CHECK(pp::verify(bad).broken == pp::report::rule::unknown_pass);
     }
   }
   SUBCASE("a gradient of logits without logits") {
     auto bad = good;
     bad.passes[entry_of(pp::pass_kind::logits, 3, 5)].kind = pp::pass_kind::embed;
-    CHECK(pp::verify(bad).broken == pp::rule::wrong_kinds);
+    CHECK(pp::verify(bad).broken == pp::report::rule::wrong_kinds);
   }
 }
 

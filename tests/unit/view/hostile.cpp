@@ -26,8 +26,8 @@ namespace {
 //! The flow of training with other words.
 pp::flow renamed() {
   pp::flow result = pp::training;
-  result.kinds[pp::index_of(pp::pass_kind::forward)].word = "\"><script>hacked=1</script>";
-  result.kinds[pp::index_of(pp::pass_kind::backward)].word = "<img src onerror=hacked=1>";
+  result.kinds[pp::detail::index_of(pp::pass_kind::forward)].word = "\"><script>hacked=1</script>";
+  result.kinds[pp::detail::index_of(pp::pass_kind::backward)].word = "<img src onerror=hacked=1>";
   return result;
 }
 

@@ -55,7 +55,7 @@ using io_tests::refusal;
 //! devices, forwards and backwards.
 int crossings(pp::shape const& extents) {
   int boundaries = 0;
-  for (int stage = 0; stage + 1 < pp::stages(extents); ++stage)
+  for (int stage = 0; stage + 1 < extents.stages(); ++stage)
     boundaries += pp::device_of(extents, stage) != pp::device_of(extents, stage + 1) ? 1 : 0;
   return 2 * boundaries * extents.microbatches;
 }
@@ -78,7 +78,7 @@ TEST_CASE("every file that torch 2.14 and 2.15 write is read, but for those in w
     pp::pytorch_schedule const file = pp::read_pytorch_csv(each.text);
     auto const table = pp::make_timetable(file);
     CHECK(table.over.extents.devices == each.devices);
-    CHECK(pp::stages(table.over.extents) == each.stages);
+    CHECK(table.over.extents.stages() == each.stages);
     CHECK(table.over.extents.microbatches == each.microbatches);
     CHECK(file.has_messages == (each.content == "comms" && each.devices > 1));
     if (!file.has_messages)

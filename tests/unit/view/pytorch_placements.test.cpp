@@ -104,7 +104,7 @@ TEST_CASE("the ends of a model are on one device") {
                                                              "1F0,1F1,1B0,1B1\n"
                                                              "2F0,2F1,2B0,2B1\n"));
   CHECK(table.over.holders == std::vector<std::uint16_t>{0, 1, 2, 0});
-  CHECK(pp::stages(table.over.extents) == 4);
+  CHECK(table.over.extents.stages() == 4);
   CHECK(pp::makespan(table) == 22);
   static_cast<void>(io_tests::check_round_trip(table, {}));
 }

@@ -36,8 +36,8 @@ inline pipelining::pytorch_schedule check_round_trip(pipelining::dynamic_timetab
     file = pp::read_pytorch_csv(text);
     CHECK(file.orders.passes == table.passes);
     CHECK(file.orders.offsets == table.offsets);
-    REQUIRE(pp::stages(file.orders.over.extents) == pp::stages(table.over.extents));
-    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage)
+    REQUIRE(file.orders.over.extents.stages() == table.over.extents.stages());
+    for (int stage = 0; stage < table.over.extents.stages(); ++stage)
       CHECK(pp::device_of(file.orders.over, stage) == pp::device_of(table.over, stage));
     auto const again = pp::make_timetable(file, cost);
     CHECK(again.starts == table.starts);

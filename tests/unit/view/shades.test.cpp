@@ -10,7 +10,7 @@ namespace pp = pipelining;
 
 namespace {
 
-int brightness(pp::colour c) {
+int brightness(pp::detail::colour c) {
   return c.red + c.green + c.blue;
 }
 
@@ -25,7 +25,7 @@ TEST_CASE("chunks and stages of a device go from light to dark, stages first") {
       for (int chunks = 1; chunks <= 8; ++chunks) {
         int before = 3 * 256;
         for (int shade = 0; shade < local_count * chunks; ++shade) {
-          pp::colour const now = pp::detail::shade(
+          pp::detail::colour const now = pp::detail::shade(
             pp::training[kind], shade / chunks, local_count, shade % chunks, chunks);
           CAPTURE(local_count);
           CAPTURE(chunks);

@@ -20,8 +20,8 @@ namespace {
 
 //! All activations leave at once and come back at once.
 struct away_at_once {
-  void operator()(int, std::vector<pp::idle_activation>& all) const {
-    for (pp::idle_activation& one : all) {
+  void operator()(int, std::vector<pp::offload::idle_activation>& all) const {
+    for (pp::offload::idle_activation& one : all) {
       one.moves = true;
       one.leaves = one.made;
       one.returns = one.made + one.copy_out;
@@ -106,7 +106,7 @@ TEST_CASE("every pass has its name, its numbers and its place in the bands") {
   for (int device = 0; device < 4; ++device)
     for (int i = view.offsets[device]; i < view.offsets[device + 1]; ++i) {
       pp::pass const& what = view.passes[i];
-      std::string name(1, pp::letter(*view.over.declared, what.kind));
+      std::string name(1, view.over.declared->letter(what.kind));
       if (what.stage >= 4) // the V comes back
         name[0] = static_cast<char>(name[0] - 'A' + 'a');
       name += std::to_string(what.microbatch) + " ";

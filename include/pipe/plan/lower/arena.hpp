@@ -70,7 +70,7 @@ template <buffer_sizes Sizes>
 bytes_for(Sizes const& sizes, datum const& of, pass const& maker, auto const& reader) {
   auto const made_in = static_cast<slot_class>(of.pool);
   if constexpr (requires { sizes.bytes(made_in, maker, reader()); })
-    if (of.instance == per::reader)
+    if (of.instance == datum::per::reader)
       return sizes.bytes(made_in, maker, reader());
   return sizes.bytes(made_in, maker);
 }

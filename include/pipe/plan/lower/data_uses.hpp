@@ -31,13 +31,17 @@ inline constexpr int made_by_reader = -2;
 
 //! True for the chunk that comes first in an order.
 [[nodiscard]] constexpr bool
-opens(pipeline_view const& over, chunk_order order, pass const& work) noexcept {
-  return work.chunk == (order == chunk_order::ascending ? 0 : chunks_of(over, work.microbatch) - 1);
+opens(pipeline_view const& over, effect::chunk_order order, pass const& work) noexcept {
+  return work.chunk ==
+         (order == effect::chunk_order::ascending ? 0 : over.chunks_of(work.microbatch) - 1);
 }
 
 //! True when a pass brings a datum to life: it makes the datum, or is the first to add to it.
-[[nodiscard]] constexpr bool brings(
-  pipeline_view const& over, bool makes, bool adds, chunk_order order, pass const& work) noexcept {
+[[nodiscard]] constexpr bool brings(pipeline_view const& over,
+                                    bool makes,
+                                    bool adds,
+                                    effect::chunk_order order,
+                                    pass const& work) noexcept {
   return makes || (adds && opens(over, order, work));
 }
 
@@ -56,7 +60,7 @@ opens(pipeline_view const& over, chunk_order order, pass const& work) noexcept {
 struct data_use {
   std::uint8_t of = 0;    //!< the datum
   std::uint8_t pool = 0;  //!< where it lies
-  std::int8_t stage = 0;  //!< of its own stage, of those before (-1), after (+1) or `beside` it
+  std::int8_t stage = 0;  //!< of its own stage, of those before (-1), after (+1) or `group_step` it
   std::int8_t reader = 0; //!< it is there where such stages exist
   slot_place at = slot_place::none; //!< where a pass has its slot
   std::int8_t before = 0;           //!< in a list, how many uses that are there stand before it
@@ -70,7 +74,7 @@ struct data_use {
   bool frees = false;               //!< uses it last
   bool works_in = false;            //!< the kind frees what it makes itself
   bool left_alone = false;          //!< used last where no kind that would free it runs
-  chunk_order order = chunk_order::ascending; //!< where it adds
+  effect::chunk_order order = effect::chunk_order::ascending; //!< where it adds
   int first = 0; //!< in a chain, the number of the first instance that a pass of stage 0 is about
 
   //! The end of memory to work in, which has its place where it is made.
@@ -81,7 +85,7 @@ struct data_use {
 //! stages that do not exist are left out.
 struct data_uses {
   struct list {
-    data_use uses[most_effects]{};
+    data_use uses[kind_of_pass::most_effects]{};
     int count = 0;
     //! The chunk that ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
@@ -95,17 +99,18 @@ struct data_uses {
   pipeline_view over;
   int stage_count;
   int unit_count;
-  int width;                    //!< the most neighbours of a stage on one side
-  list of[most_kinds][4]{};     // [kind][1 with a stage before + 2 with a stage after]
-  bool completes[most_kinds]{}; //!< whether the last of a kind on a stage completes its gradients
-  int further_places = 0;       //!< the most that a pass reads, or fills, after the first
-  int most_taken = 1;           //!< the most slots of one pool that an item takes
+  int width;                          //!< the most neighbours of a stage on one side
+  list of[flow::most_kinds][4]{};     // [kind][1 with a stage before + 2 with a stage after]
+  bool completes[flow::most_kinds]{}; //!< whether the last of a kind on a stage completes its
+                                      //!< gradients
+  int further_places = 0;             //!< the most that a pass reads, or fills, after the first
+  int most_taken = 1;                 //!< the most slots of one pool that an item takes
   //! The streams that may read one slot without knowing of each other: streams of messages, and the
   //! engines of the device.
   int most_readers;
 
   constexpr explicit data_uses(pipeline_view const& whose)
-      : over(whose), stage_count(stages(whose.extents)), unit_count(units(whose)),
+      : over(whose), stage_count(whose.extents.stages()), unit_count(whose.units()),
         width(graph_width(whose)), most_readers(width + whose.declared->engines) {
     flow const& declared = *over.declared;
     for (int number = 0; number < declared.kind_count; ++number) {
@@ -122,7 +127,7 @@ struct data_uses {
         }
         int taken[slot_classes]{};
         std::int8_t placed[slot_places]{};
-        std::int8_t before[most_effects]{};
+        std::int8_t before[kind_of_pass::most_effects]{};
         for (int e = 0; e < kind.effect_count; ++e) {
           if (kind.effects[e].what == does::needs)
             continue; // follows from where it stands
@@ -131,7 +136,7 @@ struct data_uses {
           use.first = (use.of * stage_count + use.stage) * unit_count;
           int const step = use.stage == 0 ? use.reader : use.stage;
           bool const there =
-            step == 0 || step == beside || (step < 0 ? where % 2 == 1 : where / 2 == 1);
+            step == 0 || step == group_step || (step < 0 ? where % 2 == 1 : where / 2 == 1);
           if (!there || (!use.lies && !use.orders && use.stage == 0))
             continue;
           if (use.makes || use.adds)
@@ -200,7 +205,7 @@ struct data_uses {
     list const& made = (*this)[maker];
     return made.product == nothing
              ? nothing
-             : made.first_product + maker.stage * unit_count + unit_of(over, maker);
+             : made.first_product + maker.stage * unit_count + over.unit_of(maker);
   }
   //! The datum of an instance.
   [[nodiscard]] constexpr int datum_of(int instance) const noexcept {
@@ -217,7 +222,7 @@ struct data_uses {
   //! True when a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {
     int const last = of[index_of(work.kind)][0].last_chunk;
-    return last == 0 || work.chunk == (last < 0 ? 0 : chunks_of(over, work.microbatch) - 1);
+    return last == 0 || work.chunk == (last < 0 ? 0 : over.chunks_of(work.microbatch) - 1);
   }
 
 private:
@@ -233,9 +238,10 @@ private:
     product_reader const read = reader_in_graph(over, maker, reader);
     if (read.product == kind_links::none)
       return nothing;
-    int const number = over.declared->data[read.product].instance == per::reader ? read.number : 0;
+    int const number =
+      over.declared->data[read.product].instance == datum::per::reader ? read.number : 0;
     return ((read.product * stage_count + maker.stage) * width + number) * unit_count +
-           unit_of(over, maker);
+           over.unit_of(maker);
   }
   [[nodiscard]] constexpr data_use
   use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {
@@ -249,8 +255,8 @@ private:
     use.maker = namer_of(declared, declared.row_of[one.of]);
     use.orders = datum_of.lives == residence::nowhere || one.what == does::follows;
     use.lies = !use.orders && (!datum_of.only_chunked || over.extents.chunks > 1);
-    use.per_reader = datum_of.instance == per::reader;
-    use.whole = datum_of.instance != per::microbatch;
+    use.per_reader = datum_of.instance == datum::per::reader;
+    use.whole = datum_of.instance != datum::per::microbatch;
     use.makes = one.what == does::makes;
     use.adds = one.what == does::adds_to;
     use.frees = one.what == does::frees;
@@ -258,7 +264,7 @@ private:
     use.left_alone = declared.freed[one.of] && one.what != does::reads && !use.works_in;
     use.order = one.order;
     if (use.adds)
-      last_chunk = one.order == chunk_order::ascending ? 1 : -1;
+      last_chunk = one.order == effect::chunk_order::ascending ? 1 : -1;
     return use;
   }
 };

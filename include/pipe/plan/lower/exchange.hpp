@@ -16,7 +16,7 @@ namespace pipelining::inline v0_3::detail {
 
 //! @brief The number of values of `exchange_of`.
 [[nodiscard]] constexpr int exchange_indices(pipeline_view const& over) noexcept {
-  return pass_indices(over) * over.declared->data_count;
+  return over.pass_indices() * over.declared->data_count;
 }
 
 //! @brief A dense number for the exchange that the message for a reader of `maker` is part of, or
@@ -32,9 +32,9 @@ exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
     return nothing;
   product_reader const reader = reader_of(over, maker, number);
   pass first = maker; // that names it
-  if (in_group(over, maker.stage))
-    first.stage = static_cast<std::uint16_t>(neighbour(over, maker.stage, beside, 0).stage);
-  else if (!in_group(over, reader.stage))
+  if (over.in_group(maker.stage))
+    first.stage = static_cast<std::uint16_t>(neighbour(over, maker.stage, group_step, 0).stage);
+  else if (!over.in_group(reader.stage))
     return nothing;
   return pass_index(over, first) * over.declared->data_count + reader.product;
 }
@@ -42,7 +42,7 @@ exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
 //! @brief True for a message of an exchange that brings the same from one device to all others.
 //! @param step one of its ends.
 [[nodiscard]] constexpr bool is_broadcast(pipeline_view const& over, item const& step) noexcept {
-  if (step.exchange == nothing || in_group(over, step.work.stage))
+  if (step.exchange == nothing || over.in_group(step.work.stage))
     return false;
   int receivers = 0;
   for (int number = 0; number < readers(over, step.work); ++number)

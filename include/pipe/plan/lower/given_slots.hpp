@@ -20,7 +20,7 @@ struct slot_uses {
 
 //! The most slots of these classes that a device may have.
 [[nodiscard]] constexpr int given_slots(shape const& extents) noexcept {
-  return 2 + stages(extents) + most_copies(extents);
+  return 2 + extents.stages() + most_copies(extents);
 }
 
 //! An item of a device that uses slots of totals or tied gradients, and what it needs: at most one
@@ -35,7 +35,7 @@ struct slot_user {
     if (earlier == nothing)
       return;
     for (int k = 0; k < need_count; ++k)
-      if (stream_of(work.items[needs[k]]) == stream_of(work.items[earlier])) {
+      if (work.items[needs[k]].stream() == work.items[earlier].stream()) {
         needs[k] = earlier > needs[k] ? earlier : needs[k];
         return;
       }
@@ -82,7 +82,7 @@ struct given_range {
   case subject::add_tied: return {0, 2, receives};
   case subject::contribution: return {stage, 1, true};
   case subject::gather: return {stage, step.rows, receives};
-  default: return {0, stages(over.extents), receives};
+  default: return {0, over.extents.stages(), receives};
   }
 }
 
@@ -95,7 +95,7 @@ constexpr void assign_given_slots(slot_uses& others,
                                   pipeline_view const& over,
                                   item& step,
                                   slot_user const& by) noexcept {
-  int const stage_count = stages(over.extents);
+  int const stage_count = over.extents.stages();
   slot_class const kind = class_of(step.about);
   bool const of_totals = kind == slot_class::totals;
   bool const tied = kind == slot_class::tied_gradient;

@@ -101,10 +101,10 @@ constexpr void emit(order_merge& merge,
                     row_heap& heap,
                     int row,
                     pass const& what) noexcept {
-  kind_links const& links = links_of(over, what);
-  int const stage_count = stages(over.extents);
-  int const unit_count = units(over);
-  int const unit = unit_of(over, what);
+  kind_links const& links = over.links_of(what);
+  int const stage_count = over.extents.stages();
+  int const unit_count = over.units();
+  int const unit = over.unit_of(what);
   for (int k = 0; k < 3 && links.made[k] != kind_links::none; ++k)
     merge.emitted[(links.made[k] * stage_count + what.stage) * unit_count + unit] = true;
   auto const offer_waiting = [&](int other) {
@@ -124,7 +124,7 @@ constexpr void emit(order_merge& merge,
 //! @brief Prepares a merge: the rows whose first pass waits for nothing are offered.
 [[nodiscard]] constexpr row_heap begin(order_merge& merge) noexcept {
   pipeline_view const over = merge.table.over;
-  for (int i = 0; merge.emitted != nullptr && i < pass_indices(over); ++i)
+  for (int i = 0; merge.emitted != nullptr && i < over.pass_indices(); ++i)
     merge.emitted[i] = false;
   row_heap heap{merge.heap, merge.key};
   for (int row = 0; row < merge.table.rows(); ++row) {

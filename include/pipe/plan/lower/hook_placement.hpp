@@ -45,7 +45,7 @@ struct hook_placement {
 
 //! @brief The most events that `place_hooks` adds.
 [[nodiscard]] constexpr int hook_capacity(shape const& extents) noexcept {
-  int const rows = stages(extents);
+  int const rows = extents.stages();
   int const copies = most_copies(extents);
   return 6 * copies + 3 * rows * copies + (extents.devices - 1) * (rows + 1) +
          (copies > 1 ? rows * copies * (copies + 1) : 0);
@@ -80,8 +80,8 @@ constexpr void place_validations(hook_placement& work, int device) noexcept {
   for (; work.unvalidated > device; --work.unvalidated) {
     int const next = work.unvalidated - 1;
     if (next > 0)
-      push_message(work, subject::spread, next, next - 1, 0, stages(extents));
-    for (int stage = 0; stage < stages(extents); ++stage)
+      push_message(work, subject::spread, next, next - 1, 0, extents.stages());
+    for (int stage = 0; stage < extents.stages(); ++stage)
       if (device_of(work.table, stage) == next)
         push_step(work, subject::validation, stage);
   }

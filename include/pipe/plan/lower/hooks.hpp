@@ -23,7 +23,7 @@ namespace pipelining::inline v0_3::detail {
 //! @brief True when a stage is one of the two that share a tied weight. A pipeline of one stage
 //! shares nothing.
 [[nodiscard]] constexpr bool holds_tied(shape const& extents, int stage) noexcept {
-  int const last = stages(extents) - 1;
+  int const last = extents.stages() - 1;
   return last > 0 && (stage == 0 || stage == last);
 }
 
@@ -35,7 +35,7 @@ constexpr void check_hooks(shape const& extents,
                            step_validation validation) {
   if (tied_bytes < 0 || totals_bytes < 0)
     throw std::invalid_argument("plan: tied_bytes and totals_bytes must not be negative");
-  if (routes(extents) > 1 && validation != step_validation::at_once)
+  if (extents.routes() > 1 && validation != step_validation::at_once)
     throw std::invalid_argument(
       "plan: early steps of the optimizer need one copy of every stage, but this placement keeps "
       "several, which add up their gradients first; lower with step_validation::at_once");
@@ -92,7 +92,7 @@ constexpr void follow(hook_placement const& work, tied_end& end, int index) noex
 
 constexpr void place_tied_steps(hook_placement& work) noexcept {
   tied_end ends[2]{find_tied_end(work, 0),
-                   find_tied_end(work, stages(work.table.over.extents) - 1)};
+                   find_tied_end(work, work.table.over.extents.stages() - 1)};
   for (int i = 0; i <= work.count; ++i) {
     // What the pass made goes first: another device waits for it.
     bool const between = i == work.count || (work.events[i].to == nothing &&
@@ -148,7 +148,7 @@ constexpr void place_added_copies(hook_placement& work) noexcept {
 //! device that has one end gets the other, unless it has that as well.
 constexpr void place_tied_copies(hook_placement& work) noexcept {
   pipeline_view const over = work.table.over;
-  int const ends[2]{0, stages(over.extents) - 1};
+  int const ends[2]{0, over.extents.stages() - 1};
   auto const on_all = [&](subject about) {
     for (int const end : ends)
       for_each_copy(
@@ -176,9 +176,9 @@ constexpr void place_rows(hook_placement& work, int from, int to, int first, int
     int const device = device_of(work.table, stage);
     return device >= first && device <= last;
   };
-  for (int stage = 0; stage < stages(extents);) {
+  for (int stage = 0; stage < extents.stages();) {
     int const start = stage;
-    while (stage < stages(extents) && has(stage))
+    while (stage < extents.stages() && has(stage))
       ++stage;
     if (stage > start)
       push_message(work, subject::gather, from, to, start, stage - start);
@@ -189,7 +189,7 @@ constexpr void place_rows(hook_placement& work, int from, int to, int first, int
 
 constexpr void place_totals(hook_placement& work) noexcept {
   shape const& extents = work.table.over.extents;
-  int const rows = stages(extents);
+  int const rows = extents.stages();
   for (int device = extents.devices - 1; device >= 0; --device) {
     for (int stage = 0; stage < rows; ++stage)
       if (device_of(work.table, stage) == device)
@@ -208,7 +208,7 @@ constexpr void place_totals(hook_placement& work) noexcept {
 //! Rows go to the last device; each device steps once it has the rows of the devices before it.
 constexpr void place_early_steps(hook_placement& work) noexcept {
   shape const& extents = work.table.over.extents;
-  int const rows = stages(extents);
+  int const rows = extents.stages();
   auto const held = [&work](int stage, int device) {
     return device_of(work.table, stage) == device;
   };
@@ -228,7 +228,7 @@ constexpr void place_early_steps(hook_placement& work) noexcept {
 //! @complexity O(n + P S) for n events.
 constexpr void place_hooks(hook_placement& work) noexcept {
   work.unvalidated = validates(work.validation) ? work.table.over.extents.devices : 0;
-  bool const ties = work.tied && stages(work.table.over.extents) > 1;
+  bool const ties = work.tied && work.table.over.extents.stages() > 1;
   if (work.completing != nullptr) {
     place_added_copies(work);
     if (ties)

@@ -47,9 +47,9 @@ end_of_slot(timetable_view table, int const* order, int count, int begin, bool s
 
 //! Puts a message, which stands after the messages of its slot, among them, by pairs of devices.
 constexpr void insert_message(event* first, event* last) noexcept {
-  std::int64_t const pair = communicator_per_pair::key(last->device, last->to);
+  std::int64_t const pair = communicators::per_pair::key(last->device, last->to);
   auto const belongs = [first, pair](event const* at) {
-    return at == first || communicator_per_pair::key(at[-1].device, at[-1].to) <= pair;
+    return at == first || communicators::per_pair::key(at[-1].device, at[-1].to) <= pair;
   };
   if (belongs(last))
     return;
@@ -106,12 +106,13 @@ constexpr void place_exchanges(message_placement const& work, int entry, Put put
   pipeline_view const over = work.table.over;
   pass const& maker = work.table.passes[entry];
   work.entries[pass_index(over, maker)] = entry;
-  bool const grouped = in_group(over, maker.stage);
-  int const members = grouped ? neighbours(over, maker.stage, beside) : 1;
+  bool const grouped = over.in_group(maker.stage);
+  int const members = grouped ? neighbours(over, maker.stage, group_step) : 1;
   auto const entry_of = [&](int member) {
     pass other = maker;
     if (grouped)
-      other.stage = static_cast<std::uint16_t>(neighbour(over, maker.stage, beside, member).stage);
+      other.stage =
+        static_cast<std::uint16_t>(neighbour(over, maker.stage, group_step, member).stage);
     return work.entries[pass_index(over, other)];
   };
   for (int member = 0; member < members; ++member)

@@ -81,8 +81,8 @@ struct slot_state {
 //! neighbour.
 [[nodiscard]] constexpr int most_needs(data_uses const& uses) noexcept {
   int const of_passes = uses.shares_reads()
-                          ? most_effects * (uses.most_readers + 1) + 3 * uses.width
-                          : most_effects + 2;
+                          ? kind_of_pass::most_effects * (uses.most_readers + 1) + 3 * uses.width
+                          : kind_of_pass::most_effects + 2;
   int const of_copies = 2 * most_copies(uses.over.extents);
   return of_passes > of_copies ? of_passes : of_copies;
 }
@@ -142,7 +142,7 @@ private:
 
   //! Item `i` must not start before `earlier` is complete; the order of a stream says so itself.
   constexpr void need(int i, int earlier) noexcept {
-    if (earlier == nothing || stream_of(work_.items[earlier]) == stream_of(work_.items[i]))
+    if (earlier == nothing || work_.items[earlier].stream() == work_.items[i].stream())
       return;
     needs_[i * most_needs_ + need_counts_[i]] = earlier;
     ++need_counts_[i];
@@ -158,7 +158,7 @@ private:
         count_reader(product_of(i));
       return;
     }
-    int const unit = unit_of(over_, step.work);
+    int const unit = over_.unit_of(step.work);
     for (data_use const& use : uses_[step.work]) {
       int const count = use.stage == 0 ? 0 : uses_.count(use, step.work);
       for (int number = 0; number < count; ++number)
@@ -281,7 +281,7 @@ private:
   }
   //! Gives back after passes that have ended; the passes of one engine end in their order.
   constexpr void end_beside(double now) noexcept {
-    for (int on = 1; on < engine_count; ++on)
+    for (int on = 1; on < flow::engine_count; ++on)
       for (int& next = first_running_[on]; next < running_count_; ++next) {
         int const i = running_item(next);
         if (declared_[work_.items[i].work.kind].on != static_cast<engine>(on))
@@ -296,7 +296,7 @@ private:
   constexpr void take_slots(int i) noexcept {
     item& step = work_.items[i];
     pass const& work = step.work;
-    int const unit = unit_of(over_, work);
+    int const unit = over_.unit_of(work);
     for (data_use const& use : uses_[work]) {
       if (use.stage != 0 || !use.lies || !uses_.brings(use, work))
         continue;
@@ -314,7 +314,7 @@ private:
   constexpr void use_slots(int i) noexcept {
     item& step = work_.items[i];
     pass const& work = step.work;
-    int const unit = unit_of(over_, work);
+    int const unit = over_.unit_of(work);
     for (data_use const& use : uses_[work]) {
       if (LooksUp && use.orders)
         order_by(held(use, work, unit), use, i);
@@ -380,8 +380,8 @@ private:
   int* need_counts_;
   int first_sent_ = 0;
   int sent_count_ = 0;
-  int sent_before_run_ = 0;           // sends that the pass now in the program has let overlap
-  int first_running_[engine_count]{}; // of the passes of each engine that run, or have ended
+  int sent_before_run_ = 0; // sends that the pass now in the program has let overlap
+  int first_running_[flow::engine_count]{}; // of the passes of each engine that run, or have ended
   int running_count_ = 0;
   int next_beside_ = 0;        // the next pass of another engine that has not taken its slots
   int last_scatter_ = nothing; // what follows complete gradients runs behind it

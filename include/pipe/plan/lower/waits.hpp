@@ -16,7 +16,7 @@ namespace pipelining::inline v0_3::detail {
 //! @brief The most waits per item, on average. On one engine an item needs at most two items of
 //! other streams for each of its neighbours: only slots of messages go between streams.
 [[nodiscard]] constexpr int most_waits(pipeline_view const& over) noexcept {
-  return (over.declared->engines > 1 ? most_effects : 2) * graph_width(over);
+  return (over.declared->engines > 1 ? kind_of_pass::most_effects : 2) * graph_width(over);
 }
 
 //! Vector clocks: for each item and each stream the last item of that stream known to be complete
@@ -82,7 +82,7 @@ constexpr void reduce_needs(program const& work,
   int needed = 0;
   for (int i = first; i < end; ++i)
     needed += need_counts[i];
-  int const stream = stream_of(work.items[first]);
+  int const stream = work.items[first].stream();
   // Each turn is done with one need at least; often there are none, or one.
   for (int below = first; needed > 0; --needed) {
     int latest = nothing;
@@ -95,7 +95,7 @@ constexpr void reduce_needs(program const& work,
     if (latest == nothing)
       return;
     below = latest;
-    int const other = stream_of(work.items[latest]);
+    int const other = work.items[latest].stream();
     if (other == stream || clock.of(first)[other] >= latest)
       continue;
     clock.learn(first, latest, other);
@@ -132,7 +132,7 @@ constexpr int assign_waits(program& work,
   wait_list out{waits};
   for (int begin = 0; begin < work.count;) {
     int const end = end_of_group({work.items, static_cast<std::size_t>(work.count)}, begin);
-    int const stream = stream_of(work.items[begin]);
+    int const stream = work.items[begin].stream();
     clock.start(begin, stream);
     int const written = out.count;
     reduce_needs(work, clock, begin, end, needs, most_needs, need_counts, out);

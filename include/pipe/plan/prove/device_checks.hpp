@@ -82,7 +82,7 @@ constexpr proof check_validation(plan_view const& work) noexcept {
       bool const runs = step.what == operation::run && step.about != subject::validation;
       if ((runs && (step.about != subject::pass || !may_run_again(work.over, device, step.work))) ||
           (receives && step.sequence >= early))
-        return {plan_rule::not_validated, device, i};
+        return {proof::rule::not_validated, device, i};
     }
   }
   return {};

@@ -35,7 +35,7 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
     while (next < their_end && theirs[static_cast<std::size_t>(next)].what != wanted)
       ++next;
     if (next == their_end ||
-        misfit(step, device, theirs[static_cast<std::size_t>(next)], peer) != plan_rule::none)
+        misfit(step, device, theirs[static_cast<std::size_t>(next)], peer) != proof::rule::none)
       return false;
     ++next;
   }

@@ -30,10 +30,10 @@ inline constexpr int most_group_messages = 64;
   slot_class const of = class_of(step.about);
   bool const copied = of == slot_class::copied_gradient;
   bool const tied = of == slot_class::tied_gradient;
-  if ((copied ? routes(extents) - 1
+  if ((copied ? extents.routes() - 1
        : tied ? work.tied_bytes
               : work.totals_bytes) <= 0 ||
-      step.rows < 0 || step.rows > (copied ? most_copies(extents) : stages(extents)) ||
+      step.rows < 0 || step.rows > (copied ? most_copies(extents) : extents.stages()) ||
       step.work.microbatch >= extents.microbatches)
     return false;
   if (step.what == operation::run)
@@ -65,10 +65,10 @@ constexpr proof check_exchanges(plan_view work, int device) {
     if (step.exchange == nothing)
       continue;
     if (step.what == operation::run || step.exchange < 0 || step.exchange >= count)
-      return {plan_rule::bad_group, device, static_cast<int>(i)};
+      return {proof::rule::bad_group, device, static_cast<int>(i)};
     int& group = group_of[step.exchange];
     if (group != nothing && group != step.group)
-      return {plan_rule::bad_group, device, static_cast<int>(i)};
+      return {proof::rule::bad_group, device, static_cast<int>(i)};
     group = step.group;
   }
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -77,7 +77,7 @@ constexpr proof check_exchanges(plan_view work, int device) {
                        step.exchange == nothing && step.number < readers(over, step.work);
     int const exchange = alone ? exchange_of(over, step.work, step.number) : nothing;
     if (exchange != nothing && group_of[exchange] != nothing)
-      return {plan_rule::bad_group, device, static_cast<int>(i)};
+      return {proof::rule::bad_group, device, static_cast<int>(i)};
   }
   return {};
 }
@@ -96,28 +96,28 @@ constexpr proof check_form(plan_view work, int device) {
     bool const message = head.what != operation::run;
     if (message && (head.group < 0 || head.group >= count || used[head.group] ||
                     end - first > most_group_messages))
-      return {plan_rule::bad_group, device, first};
+      return {proof::rule::bad_group, device, first};
     if (message)
       used[head.group] = true;
     for (int i = first; i < end; ++i) {
       item const& step = steps[static_cast<std::size_t>(i)];
       for (int const wait : work.waits_of(step))
         if (wait < 0 || wait >= first)
-          return {plan_rule::waits_forward, device, i, device, wait};
-      if (step.about == subject::pass ? !contains(over, step.work)
-                                      : step.work.stage >= stages(work.over.extents))
-        return {plan_rule::wrong_passes, device, i};
+          return {proof::rule::waits_forward, device, i, device, wait};
+      if (step.about == subject::pass ? !over.contains(step.work)
+                                      : step.work.stage >= work.over.extents.stages())
+        return {proof::rule::wrong_passes, device, i};
       if (step.about != subject::pass && !other_exists(work, step))
-        return {message ? plan_rule::unmatched : plan_rule::wrong_passes, device, i};
+        return {message ? proof::rule::unmatched : proof::rule::wrong_passes, device, i};
       if (!message)
         continue;
       if (step.about == subject::pass && (step.number < 0 || step.number >= width))
-        return {plan_rule::unmatched, device, i};
+        return {proof::rule::unmatched, device, i};
       if (step.peer < 0 || step.peer >= work.over.extents.devices || step.peer == device)
-        return {plan_rule::unmatched, device, i};
+        return {proof::rule::unmatched, device, i};
       if (step.exchange != head.exchange || (step.exchange == nothing && step.peer != head.peer) ||
           step.lane != head.lane || (!work.duplex_groups && step.what != head.what))
-        return {plan_rule::bad_group, device, i, device, first};
+        return {proof::rule::bad_group, device, i, device, first};
     }
     first = end;
   }
@@ -141,7 +141,7 @@ constexpr proof check_lanes(plan_view work, int device, first_on_lane* seen) noe
     if (step.what == operation::run)
       continue;
     if (step.lane < 0 || step.lane >= work.lanes[device])
-      return {plan_rule::wrong_lane, device, index};
+      return {proof::rule::wrong_lane, device, index};
     // What is like one before it is as right as that was.
     int& peer = seen[step.lane].peers[step.what == operation::send ? 1 : 0];
     if (peer == step.peer)
@@ -155,7 +155,7 @@ constexpr proof check_lanes(plan_view work, int device, first_on_lane* seen) noe
     }
     for (int lane = 0; lane < work.lanes[device]; ++lane)
       if (seen[lane].message != nothing && (seen[lane].key == key) != (lane == step.lane))
-        return {plan_rule::wrong_lane, device, index, device, seen[lane].message};
+        return {proof::rule::wrong_lane, device, index, device, seen[lane].message};
   }
   return {};
 }
@@ -178,7 +178,7 @@ constexpr proof enter_messages(plan_view work, int device, message_ends ends) no
     int const maker = numbers.of(step);
     int& end = step.what == operation::send ? ends.sender[maker] : ends.receiver[maker];
     if (end != nothing)
-      return {plan_rule::unmatched, device, index, device, end};
+      return {proof::rule::unmatched, device, index, device, end};
     end = index;
   }
   return {};
@@ -194,7 +194,7 @@ constexpr proof check_sequences(plan_view work, int device, int* next) noexcept 
       continue;
     int& expected = next[2 * step.peer + (step.what == operation::send ? 1 : 0)];
     if (step.sequence != expected)
-      return {plan_rule::fifo_differs, device, static_cast<int>(i)};
+      return {proof::rule::fifo_differs, device, static_cast<int>(i)};
     ++expected;
   }
   return {};
@@ -202,17 +202,17 @@ constexpr proof check_sequences(plan_view work, int device, int* next) noexcept 
 
 //! The rule by which two items of two devices are not the ends of one message; none where they are.
 //! Both ends have the same size, place in the line of their edge, and exchange.
-[[nodiscard]] constexpr plan_rule
+[[nodiscard]] constexpr proof::rule
 misfit(item const& step, int device, item const& other, int peer) noexcept {
   bool const sends = step.what == operation::send;
   if (step.peer != peer || other.peer != device ||
       other.what != (sends ? operation::receive : operation::send) || !same_message(other, step))
-    return plan_rule::unmatched;
+    return proof::rule::unmatched;
   if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
-    return plan_rule::sizes_differ;
+    return proof::rule::sizes_differ;
   if (other.sequence != step.sequence)
-    return plan_rule::fifo_differs;
-  return other.exchange == step.exchange ? plan_rule::none : plan_rule::bad_group;
+    return proof::rule::fifo_differs;
+  return other.exchange == step.exchange ? proof::rule::none : proof::rule::bad_group;
 }
 
 //! Finds a fault in the messages of a device. Each has its other end at the peer, with the same
@@ -232,17 +232,17 @@ constexpr proof check_messages(plan_view work, int device, message_ends ends) no
     int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
     auto const theirs = work.program_of(step.peer);
     if (twin == nothing || static_cast<std::size_t>(twin) >= theirs.size())
-      return {plan_rule::unmatched, device, index};
+      return {proof::rule::unmatched, device, index};
     item const& other = theirs[static_cast<std::size_t>(twin)];
-    plan_rule const broken = misfit(step, device, other, step.peer);
-    if (broken == plan_rule::unmatched)
+    proof::rule const broken = misfit(step, device, other, step.peer);
+    if (broken == proof::rule::unmatched)
       return {broken, device, index};
-    if (broken != plan_rule::none)
+    if (broken != proof::rule::none)
       return {broken, device, index, step.peer, twin};
     bool const joins = i > 0 && steps[i - 1].what != operation::run &&
                        steps[i - 1].group == step.group && steps[i - 1].peer == step.peer;
     if (joins && theirs[static_cast<std::size_t>(before_twin)].group != other.group)
-      return {plan_rule::bad_group, device, index, step.peer, twin};
+      return {proof::rule::bad_group, device, index, step.peer, twin};
     before_twin = twin;
   }
   return {};

@@ -73,7 +73,7 @@ struct slot_check {
     }
     // The rows of the plan before are where they are complete.
     if (validates(work.validation) && device + 1 == work.over.extents.devices)
-      for (int row = 0; row < stages(work.over.extents); ++row)
+      for (int row = 0; row < work.over.extents.stages(); ++row)
         if (slot_history* const past = history(slot_class::totals, row); past != nullptr)
           past->content = row;
   }
@@ -87,9 +87,9 @@ struct slot_check {
   [[nodiscard]] constexpr bool knows(int item_index, int earlier) const noexcept {
     if (earlier == nothing)
       return true;
-    return clock.of(item_index)[stream_of(items[earlier])] >= earlier;
+    return clock.of(item_index)[items[earlier].stream()] >= earlier;
   }
-  constexpr void fail(plan_rule broken, int item_index, int other) noexcept {
+  constexpr void fail(proof::rule broken, int item_index, int other) noexcept {
     if (verdict)
       verdict = {broken, device, item_index, device, other};
   }
@@ -97,13 +97,13 @@ struct slot_check {
   constexpr void write(int item_index, slot_class of, int index, int content) noexcept {
     slot_history* const past = history(of, index);
     if (past == nullptr)
-      return fail(plan_rule::wrong_content, item_index, nothing);
+      return fail(proof::rule::wrong_content, item_index, nothing);
     if (!knows(item_index, past->writer))
-      return fail(plan_rule::unordered, item_index, past->writer);
+      return fail(proof::rule::unordered, item_index, past->writer);
     int const* const before = readers_of(past);
     for (int k = 0; k < past->reader_count; ++k)
       if (!knows(item_index, before[k]))
-        return fail(plan_rule::unordered, item_index, before[k]);
+        return fail(proof::rule::unordered, item_index, before[k]);
     past->writer = item_index;
     past->content = content;
     past->reader_count = 0;
@@ -112,24 +112,24 @@ struct slot_check {
   constexpr void add(int item_index, slot_class of, int index, int content) noexcept {
     slot_history const* const past = history(of, index);
     if (past == nullptr || past->content != content)
-      return fail(plan_rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
+      return fail(proof::rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
     write(item_index, of, index, content);
   }
   //! `item_index` reads a slot that must hold `content`, written by an item that is complete.
   constexpr void read(int item_index, slot_class of, int index, int content) noexcept {
     slot_history* const past = history(of, index);
     if (past == nullptr || past->content != content)
-      return fail(plan_rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
+      return fail(proof::rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
     if (past->writer == item_index)
       return; // a pass may use what it has made
     if (!knows(item_index, past->writer))
-      return fail(plan_rule::unordered, item_index, past->writer);
+      return fail(proof::rule::unordered, item_index, past->writer);
     int* const others = readers_of(past);
     int at = 0;
     while (at < past->reader_count && !knows(item_index, others[at]) && others[at] != item_index)
       ++at;
     if (at >= uses.most_readers)
-      return fail(plan_rule::unordered, item_index, others[0]);
+      return fail(proof::rule::unordered, item_index, others[0]);
     others[at] = item_index;
     past->reader_count = at == past->reader_count ? at + 1 : past->reader_count;
   }
@@ -145,7 +145,7 @@ struct slot_check {
     slot const& given = writes ? step.out : step.in;
     bool const several = of == slot_class::totals || step.about == subject::add_copies;
     if (given != slot{of, first} || (several && step.rows != count))
-      return fail(plan_rule::wrong_content, i, nothing);
+      return fail(proof::rule::wrong_content, i, nothing);
     // Slots of copies serve stage after stage.
     int const shift = copied ? stage * most_copies(work.over.extents) : 0;
     for (int index = first; index < first + count; ++index)
@@ -165,11 +165,11 @@ struct slot_check {
     unsigned char& at = progress[step.work.stage];
     bool const tied = work.tied_bytes > 0 && holds_tied(work.over.extents, step.work.stage);
     if (step.about != subject::pass && !knows(i, last_scatter))
-      return fail(plan_rule::unordered, i, last_scatter);
+      return fail(proof::rule::unordered, i, last_scatter);
     switch (step.about) {
     case subject::pass:
       if (completes_gradients(*work.over.declared, step.work.kind) && at != 0)
-        return fail(plan_rule::incomplete, i, nothing);
+        return fail(proof::rule::incomplete, i, nothing);
       if (step.completes_stage)
         at = copies_of(work.over, step.work.stage) > 1 ? gathered : complete;
       last_scatter = step.completes_stage && runs_beside(step) ? i : last_scatter;
@@ -177,18 +177,18 @@ struct slot_check {
     case subject::copied_gradient:
     case subject::add_copies:
       if (at != gathered)
-        return fail(plan_rule::incomplete, i, nothing);
+        return fail(proof::rule::incomplete, i, nothing);
       at = step.about == subject::add_copies ? complete : at;
       return;
     case subject::contribution:
       if (!work.evaluates && !goes_forward_only(work.over, step.work.stage) &&
           at != (tied ? added : complete))
-        return fail(plan_rule::incomplete, i, nothing);
+        return fail(proof::rule::incomplete, i, nothing);
       return;
     case subject::tied_gradient:
     case subject::add_tied:
       if (at != complete)
-        return fail(plan_rule::incomplete, i, nothing);
+        return fail(proof::rule::incomplete, i, nothing);
       at = step.about == subject::add_tied ? added : at;
       return;
     default: return; // the totals say that all have contributed
@@ -210,13 +210,13 @@ struct slot_check {
   //! A pass that needs a datum without a slot comes after its maker, or is its maker.
   constexpr void follow_maker(int i, int instance) noexcept {
     if (makers[instance] != i && (makers[instance] == nothing || !knows(i, makers[instance])))
-      fail(plan_rule::unordered, i, makers[instance]);
+      fail(proof::rule::unordered, i, makers[instance]);
   }
   constexpr void run(int i, item const& step) noexcept {
     if (follows_gradients())
       follow(i, step);
     pass const& what = step.work;
-    int const unit = unit_of(uses.over, what);
+    int const unit = uses.over.unit_of(what);
     bool const engines = work.over.declared->engines > 1;
     for (data_use const& use : uses[what]) {
       if (engines && use.stage == 0 && use.makes)
@@ -228,7 +228,7 @@ struct slot_check {
         slot const at = used(step, use, number);
         int const content = uses.index(use, what, unit, number);
         if (use.stage == 0 && static_cast<int>(at.of) != use.pool)
-          return fail(plan_rule::wrong_content, i, nothing);
+          return fail(proof::rule::wrong_content, i, nothing);
         if (use.stage == 0 && uses.brings(use, what))
           write(i, at.of, at.index, content);
         else if (use.adds)
@@ -249,7 +249,7 @@ constexpr proof check_needs(plan_view const& work, int device) {
   for (std::size_t i = 0; i < steps.size(); ++i)
     if (item const& step = steps[i]; step.what == operation::run && !runs_beside(step) &&
                                      step.about == subject::pass && !there.enter(step.work))
-      return {plan_rule::not_there, device, static_cast<int>(i)};
+      return {proof::rule::not_there, device, static_cast<int>(i)};
   return {};
 }
 
@@ -272,7 +272,7 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
     {space.clocks.get(count * streams), space.tail.get(streams), streams},
     space.histories.get(slots, {}),
     space.readers.get(slots * uses.most_readers),
-    space.progress.get(hooks ? stages(work.over.extents) : 0, 0),
+    space.progress.get(hooks ? work.over.extents.stages() : 0, 0),
     space.makers.get(work.over.declared->engines > 1 ? uses.instances() : 0, nothing)};
   walk.begin();
   auto const at = [&steps](int index) -> item const& {
@@ -280,11 +280,11 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
   };
   for (int first = 0; first < count && walk.verdict;) {
     int const end = end_of_group(steps, first);
-    int const stream = stream_of(at(first));
+    int const stream = at(first).stream();
     walk.clock.start(first, stream);
     for (int i = first; i < end; ++i)
       for (int const wait : work.waits_of(at(i)))
-        walk.clock.learn(first, wait, stream_of(at(wait)));
+        walk.clock.learn(first, wait, at(wait).stream());
     walk.clock.share(first, end, stream);
     for (int i = first; i < end; ++i) {
       if (at(i).about != subject::pass)
@@ -309,11 +309,11 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
     slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
     std::int64_t& end = ends[lies_on_host(*work.over.declared, of) ? 1 : 0];
     if (layout.offset < end || layout.bytes < 0 || layout.count < 0)
-      return {plan_rule::slots_overlap, device, layout.peak_item};
+      return {proof::rule::slots_overlap, device, layout.peak_item};
     end = plus(layout.offset, times(layout.bytes, layout.count));
   }
   if (work.arena_bytes[device] < ends[0] || work.host_bytes_of(device) < ends[1])
-    return {plan_rule::slots_overlap, device};
+    return {proof::rule::slots_overlap, device};
   auto const steps = work.program_of(device);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
@@ -328,7 +328,7 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
         for (sized_slot const& one : further)
           all = all && fits(one.used, one.bytes);
     if (!all)
-      return {plan_rule::slots_overlap, device, static_cast<int>(i)};
+      return {proof::rule::slots_overlap, device, static_cast<int>(i)};
   }
   return {};
 }

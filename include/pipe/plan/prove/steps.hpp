@@ -69,11 +69,11 @@ struct steps_run {
 };
 
 [[nodiscard]] constexpr int other_indices(shape const& extents) noexcept {
-  return other_step_count * stages(extents) * most_copies(extents);
+  return other_step_count * extents.stages() * most_copies(extents);
 }
 
 [[nodiscard]] constexpr int unit_indices(pipeline_view const& over) noexcept {
-  return stages(over.extents) * units(over);
+  return over.extents.stages() * over.units();
 }
 
 //! The number of a step that is no pass. @pre the device has a copy of the stage
@@ -82,7 +82,7 @@ other_index(plan_view const& work, subject about, int stage, int device) noexcep
   int kind = 0;
   while (kind + 1 < other_step_count && other_steps[kind] != about)
     ++kind;
-  return (kind * stages(work.over.extents) + stage) * most_copies(work.over.extents) +
+  return (kind * work.over.extents.stages() + stage) * most_copies(work.over.extents) +
          copies_below(work.over, stage, device);
 }
 
@@ -104,10 +104,10 @@ constexpr proof enter_passes(plan_view const& work, int device, steps_run const&
     if (step.what != operation::run)
       continue;
     if (device_of(over, step.work) != device)
-      return {plan_rule::wrong_passes, device, static_cast<int>(i)};
+      return {proof::rule::wrong_passes, device, static_cast<int>(i)};
     bool entered = false;
     if (step.about == subject::pass) {
-      flow_set& kinds = ran.kinds[step.work.stage * units(over) + unit_of(over, step.work)];
+      flow_set& kinds = ran.kinds[step.work.stage * over.units() + over.unit_of(step.work)];
       entered = holds(kinds, index_of(step.work.kind));
       kinds |= only(index_of(step.work.kind));
     } else {
@@ -116,10 +116,10 @@ constexpr proof enter_passes(plan_view const& work, int device, steps_run const&
       other = 1;
     }
     if (entered)
-      return {plan_rule::wrong_passes, device, static_cast<int>(i)};
+      return {proof::rule::wrong_passes, device, static_cast<int>(i)};
     if (step.lane !=
         (step.about == subject::pass ? lane_of_engine(work, device, step.work) : nothing))
-      return {plan_rule::wrong_lane, device, static_cast<int>(i)};
+      return {proof::rule::wrong_lane, device, static_cast<int>(i)};
   }
   return {};
 }
@@ -129,13 +129,13 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
   proof verdict;
   if (work.tied_bytes + work.totals_bytes == 0)
     return verdict; // and check_form knows no such step
-  for (int stage = 0; stage < stages(work.over.extents); ++stage)
+  for (int stage = 0; stage < work.over.extents.stages(); ++stage)
     for_each_copy(work.over, stage, [&](int device, int) {
       for (subject const about : other_steps) {
         bool const runs = ran.others[other_index(work, about, stage, device)] != 0;
         if (!verdict || runs == wants_other(work, about, stage, device))
           continue;
-        verdict = {plan_rule::wrong_passes, device};
+        verdict = {proof::rule::wrong_passes, device};
         verdict.what.stage = static_cast<std::uint16_t>(stage);
         verdict.about = about;
       }
@@ -177,7 +177,7 @@ constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexce
   flow_set good = 0; // the last that was found to suffice
   for (int unit = 0; unit < unit_indices(over); ++unit) {
     flow_set const kinds = ran.kinds[unit];
-    bool const still = goes_forward_only(over, unit / units(over));
+    bool const still = goes_forward_only(over, unit / over.units());
     if (kinds == good && good != 0 && !still)
       continue;
     bool const only = work.evaluates || still;
@@ -186,7 +186,7 @@ constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexce
       continue;
     }
     pass const what = pass_at(over, find_wrong_row(work, kinds, only) * unit_indices(over) + unit);
-    return {plan_rule::wrong_passes, device_of(over, what), nothing, nothing, nothing, what, {}};
+    return {proof::rule::wrong_passes, device_of(over, what), nothing, nothing, nothing, what, {}};
   }
   return find_missing_other(work, ran);
 }

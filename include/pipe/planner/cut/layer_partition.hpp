@@ -217,14 +217,14 @@ public:
              std::span<double const> speeds,
              layer_ends const& ends)
       : speeds_(speeds.begin(), speeds.end()), before_{0}, devices_(over.extents.devices) {
-    auto const count = static_cast<std::size_t>(stages(over.extents));
+    auto const count = static_cast<std::size_t>(over.extents.stages());
     speeds_.resize(count, 1);
     ends_.resize(count);
     ends_.front() += ends.first.sum();
     ends_.back() += ends.last.sum();
     for (layer_cost const& each : layers)
       before_.push_back(before_.back() + each.sum());
-    for (int stage = 0; stage < stages(over.extents); ++stage)
+    for (int stage = 0; stage < over.extents.stages(); ++stage)
       holders_.push_back(holders_of(over, stage));
   }
 
@@ -384,10 +384,10 @@ private:
                                                        pipeline_view const& over,
                                                        std::span<double const> speeds = {},
                                                        layer_ends const& ends = {}) {
-  detail::check_cut(layers, stages(over.extents), speeds, ends);
+  detail::check_cut(layers, over.extents.stages(), speeds, ends);
   detail::device_cut const work(layers, over, speeds, ends);
   if (work.one_each())
-    return balanced_layers(layers, stages(over.extents), speeds, ends);
+    return balanced_layers(layers, over.extents.stages(), speeds, ends);
   std::vector<int> cut = work.of_equal_layers();
   if (!work.equal_layers())
     work.relieve(cut);

@@ -166,7 +166,7 @@ public:
     std::vector<double> const speed = speeds(over, how.places);
     cost_table table(over.extents, {.communication = latency_});
     std::size_t layer = 0;
-    for (int stage = 0; stage < stages(over.extents); ++stage) {
+    for (int stage = 0; stage < over.extents.stages(); ++stage) {
       auto const s = static_cast<std::size_t>(stage);
       layer_cost all{0, 0, 0};
       for (int i = 0; i < how.cut[s]; ++i, ++layer)
@@ -199,7 +199,7 @@ public:
         detail::peak_of<double>(table, device, slot_class::activation, [&](pass const& what) {
           return activation[what.stage];
         });
-      for (int stage = 0; stage < stages(table.over.extents); ++stage)
+      for (int stage = 0; stage < table.over.extents.stages(); ++stage)
         for (int const holder : holders_of(table.over, stage))
           held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
       most = std::max(most, held - device_at(how.places, device).memory);
@@ -223,7 +223,7 @@ private:
   [[nodiscard]] std::vector<double> speeds(pipeline_view const& over,
                                            std::vector<int> const& places) const {
     std::vector<double> result;
-    for (int stage = 0; stage < stages(over.extents); ++stage) {
+    for (int stage = 0; stage < over.extents.stages(); ++stage) {
       result.push_back(std::numeric_limits<double>::max());
       for (int const device : holders_of(over, stage))
         result.back() = std::min(result.back(), device_at(places, device).speed);

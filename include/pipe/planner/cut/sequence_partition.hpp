@@ -252,7 +252,7 @@ fastest_partition(int tokens, int chunks, chunk_time auto const& time, int align
       throw std::invalid_argument("chunk_costs: a chunk has at least one token");
     for (pass_kind const kind : detail::split_kinds(training)) {
       double const duration = time(kind, length, prefix);
-      for (int stage = 0; stage < stages(extents); ++stage)
+      for (int stage = 0; stage < extents.stages(); ++stage)
         table.set(kind, stage, chunk, duration);
     }
     prefix += length;

@@ -55,7 +55,7 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
 //! @param of `of(stage, chunk)` of the old cut
 [[nodiscard]] double
 sum_of_parts(auto const& measured, shape const& extents, int stage, int chunk, auto const& of) {
-  int const new_stages = stages(extents);
+  int const new_stages = extents.stages();
   auto const first = [](int piece, int old_pieces, int pieces) {
     return static_cast<int>(std::int64_t{piece} * old_pieces / pieces);
   };
@@ -100,9 +100,9 @@ sum_of_parts(auto const& measured, shape const& extents, int stage, int chunk, a
       result.set_link(link.from,
                       link.to,
                       link.seconds(measured.message_bytes * measured.chunks / extents.chunks));
-  for (int stage = 0; stage < stages(extents); ++stage)
+  for (int stage = 0; stage < extents.stages(); ++stage)
     for (int chunk = 0; chunk < extents.chunks; ++chunk)
-      for (timed_kind const& one : measured.times.kinds())
+      for (cost_table::timed_kind const& one : measured.times.kinds())
         for (int microbatch = 0; microbatch < own_times; ++microbatch)
           result.set(row_writer::make(one.kind, stage, microbatch, chunk),
                      detail::sum_of_parts(measured, extents, stage, chunk, [&](int s, int c) {
@@ -115,10 +115,10 @@ sum_of_parts(auto const& measured, shape const& extents, int stage, int chunk, a
 //! @complexity as of `costs_for`
 [[nodiscard]] inline stage_memory memory_for(cut_costs const& measured, shape const& extents) {
   stage_memory result;
-  shape const whole{.devices = stages(extents)};
+  shape const whole{.devices = extents.stages()};
   auto const spread =
     [&](std::vector<double> const& from, std::vector<double>& to, shape const& over, int chunks) {
-      for (int stage = 0; !from.empty() && stage < stages(extents); ++stage)
+      for (int stage = 0; !from.empty() && stage < extents.stages(); ++stage)
         for (int chunk = 0; chunk < over.chunks; ++chunk)
           to.push_back(detail::sum_of_parts(measured, over, stage, chunk, [&](int s, int c) {
             return c < chunks ? from[static_cast<std::size_t>(s * chunks + c)] : 0;
@@ -244,7 +244,7 @@ number_in_costs(flat_json const& file, std::string const& name, number_range con
 //! The times of a kind, [stage][microbatch][chunk], where the file has them.
 //! @param in_unit so many of its units are one of ours
 [[nodiscard]] inline std::vector<std::vector<double>>
-times_in_costs(flat_json const& file, timed_kind const& kind, double in_unit) {
+times_in_costs(flat_json const& file, cost_table::timed_kind const& kind, double in_unit) {
   std::vector<std::vector<double>> rows;
   char const* const name = kind.word.c_str();
   if (file.names().contains(name))
@@ -305,25 +305,26 @@ inline constexpr char const* entries_of_costs[] = {
   message_of_costs, links_of_costs, bytes_of_costs, unit_of_costs, microbatches_of_costs};
 
 //! All of them.
-[[nodiscard]] inline std::string list_entries(std::span<timed_kind const> kinds) {
+[[nodiscard]] inline std::string list_entries(std::span<cost_table::timed_kind const> kinds) {
   std::string text;
   for (char const* const name : entries_of_costs)
     text += std::string(", ") + name;
   for (named_bytes const& each : memory_of_costs)
     text += std::string(", ") + each.name;
-  for (timed_kind const& kind : kinds)
+  for (cost_table::timed_kind const& kind : kinds)
     text += std::string(&kind == &kinds.back() ? " and " : ", ") + kind.word.c_str();
   return text;
 }
 
-inline void check_names_in_costs(flat_json const& file, std::span<timed_kind const> kinds) {
+inline void check_names_in_costs(flat_json const& file,
+                                 std::span<cost_table::timed_kind const> kinds) {
   for (auto const& [name, place] : file.names()) {
     bool known = name == format_of_costs;
     for (char const* const each : entries_of_costs)
       known = known || name == each;
     for (named_bytes const& each : memory_of_costs)
       known = known || name == each.name;
-    for (timed_kind const& kind : kinds)
+    for (cost_table::timed_kind const& kind : kinds)
       known = known || name == kind.word.c_str();
     if (!known)
       refuse_costs(file,
@@ -370,7 +371,8 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
 namespace detail {
 
 //! The times of a kind, [stage][microbatch][chunk]; empty where it takes none and need not.
-[[nodiscard]] inline std::string rows_of_costs(cut_costs const& costs, timed_kind const& kind) {
+[[nodiscard]] inline std::string rows_of_costs(cut_costs const& costs,
+                                               cost_table::timed_kind const& kind) {
   std::string rows;
   bool any = kind.needed;
   int const count = costs.times.microbatches() * costs.chunks;
@@ -406,7 +408,7 @@ namespace detail {
   detail::append_cost(out, costs.times.latency());
   if (!costs.links.empty())
     detail::append_links(out, costs.links, costs.message_bytes);
-  for (timed_kind const& kind : costs.times.kinds())
+  for (cost_table::timed_kind const& kind : costs.times.kinds())
     if (std::string const rows = detail::rows_of_costs(costs, kind); !rows.empty())
       out += std::string(",\n\"") + kind.word.c_str() + "\": [" + rows + "]";
   for (detail::named_bytes const& each : detail::memory_of_costs) {
@@ -416,7 +418,7 @@ namespace detail {
       if (i == 0)
         out += std::string(",\n\"") + each.name + "\": [";
       out += i % count > 0 ? ", " : i > 0 ? "],\n[" : "\n[";
-      detail::append_cost(out, all[static_cast<std::size_t>(i)], byte_range);
+      detail::append_cost(out, all[static_cast<std::size_t>(i)], detail::byte_range);
     }
     out += all.empty() ? "" : "]]";
   }
@@ -432,7 +434,7 @@ namespace detail {
                                              cost_table const& costs,
                                              std::span<detail::measured_link const> links = {},
                                              double message_bytes = 0) {
-  return write_costs({.stages = stages(extents),
+  return write_costs({.stages = extents.stages(),
                       .chunks = extents.chunks,
                       .times = costs,
                       .links = links.empty()
@@ -452,7 +454,7 @@ inline double set_times(flat_json const& file,
                         cost_table& times) {
   double work = 0;
   std::string const named(times.kinds().front().word.c_str());
-  for (timed_kind const& kind : times.kinds()) {
+  for (cost_table::timed_kind const& kind : times.kinds()) {
     std::vector<std::vector<double>> rows = times_in_costs(file, kind, in_unit);
     if (rows.empty() && kind.is == role::again)
       rows = first;
@@ -491,8 +493,8 @@ inline double set_times(flat_json const& file,
   double const in_unit = detail::unit_in_costs(file);
   int const microbatches = detail::microbatches_in_costs(file);
   double const message =
-    detail::number_in_costs(file, detail::message_of_costs, time_range) / in_unit;
-  timed_kind const& first = none.kinds().front();
+    detail::number_in_costs(file, detail::message_of_costs, detail::time_range) / in_unit;
+  cost_table::timed_kind const& first = none.kinds().front();
   std::vector<std::vector<double>> const rows = detail::times_in_costs(file, first, in_unit);
   std::size_t const most = 65535;
   std::size_t const own_times = static_cast<std::size_t>(microbatches);
@@ -513,7 +515,8 @@ inline double set_times(flat_json const& file,
       .by_microbatch(microbatches),
     detail::links_in_costs(file, in_unit)};
   if (!result.links.empty())
-    result.message_bytes = detail::number_in_costs(file, detail::bytes_of_costs, byte_range);
+    result.message_bytes =
+      detail::number_in_costs(file, detail::bytes_of_costs, detail::byte_range);
   result.in_seconds = file.names().contains(detail::unit_of_costs);
   for (detail::named_bytes const& each : detail::memory_of_costs)
     result.memory.*each.list =

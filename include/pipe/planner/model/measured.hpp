@@ -73,14 +73,14 @@ struct message_sample {
                                                           auto const& bytes_of) {
   std::vector<message_sample> samples;
   for (timetable_view const& table : measured) {
-    std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over)), -1);
+    std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
     for (int i = 0; i < table.size(); ++i)
       entries[static_cast<std::size_t>(detail::pass_index(table.over, table.passes[i]))] = i;
     for (int device = 0; device < table.over.extents.devices; ++device)
       for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
         double made = i == table.offsets[device] ? 0 : table.ends[i - 1]; // the device is free
         int latest = -1;
-        detail::dependency_list const needed = dependencies(table.over, table.passes[i]);
+        detail::dependency_list const needed = detail::dependencies(table.over, table.passes[i]);
         for (int k = 0; k < needed.count; ++k) {
           int const entry = entries[static_cast<std::size_t>(needed.index(k))];
           if (entry >= 0 && table.ends[entry] >= made) {
@@ -157,7 +157,7 @@ namespace detail {
 [[nodiscard]] inline std::vector<double> least_gaps(timetable_view step) {
   auto const devices = static_cast<std::size_t>(step.over.extents.devices);
   std::vector<double> gaps(devices * devices, HUGE_VAL);
-  std::vector<int> entries(static_cast<std::size_t>(pass_indices(step.over)), -1);
+  std::vector<int> entries(static_cast<std::size_t>(step.over.pass_indices()), -1);
   for (int i = 0; i < step.size(); ++i)
     entries[static_cast<std::size_t>(pass_index(step.over, step.passes[i]))] = i;
   for (int i = 0; i < step.size(); ++i) {
@@ -237,7 +237,7 @@ namespace detail {
     throw std::invalid_argument("costs_of: give at least one measured step");
   shape const& extents = measured.front().over.extents;
   auto const count =
-    static_cast<std::size_t>(stages(extents)) * static_cast<std::size_t>(extents.chunks);
+    static_cast<std::size_t>(extents.stages()) * static_cast<std::size_t>(extents.chunks);
   cost_table result(*measured.front().over.declared, extents, {0, 0, 0, message_seconds(measured)});
   std::vector<std::vector<double>> samples(result.kinds().size() * count);
   auto const add = [&](int row, pass const& what, double time) {
@@ -258,13 +258,13 @@ namespace detail {
         add(result.number_of(what.kind), what, time);
         continue;
       }
-      for (timed_kind const& half : result.kinds())
+      for (cost_table::timed_kind const& half : result.kinds())
         if (!half.in_groups && (half.is == role::input || half.is == role::weights))
           add(result.number_of(half.kind), what, time / 2);
     }
   }
   for (std::size_t row = 0; row < result.kinds().size(); ++row)
-    for (int stage = 0; stage < stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
         result.set(
           result.kinds()[row].kind,

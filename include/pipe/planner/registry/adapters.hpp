@@ -57,7 +57,7 @@ inline RoundPipe<> round_pipe_of(schedule_choice const& c) {
 //! microbatch.
 inline shape groups_as_stages(shape const& extents) {
   return {.devices = extents.devices,
-          .microbatches = stages(extents),
+          .microbatches = extents.stages(),
           .where = placement::custom,
           .custom_routes = extents.devices};
 }
@@ -86,8 +86,8 @@ struct layer_sums {
     };
     if (what.stage >= forward_stages) {
       int const layer = forward_stages + layers - 1 - what.stage;
-      bool const again = what.kind == kind_with(training, role::backward);
-      return time(what.kind, layer) + (again ? time(kind_with(training, role::forward), layer) : 0);
+      bool const again = what.kind == training.kind_with(role::backward);
+      return time(what.kind, layer) + (again ? time(training.kind_with(role::forward), layer) : 0);
     }
     double sum = 0;
     for (int layer = first_layer(what.stage); layer < first_layer(what.stage + 1); ++layer)
@@ -177,7 +177,7 @@ auto with_shared_weights(Named const& named, schedule_choice const& choice, Use 
   reshard rule{
     .scatter_once = choice.scatter_once, .prefetch = choice.prefetch, .resident = choice.resident};
   if (choice.adapted == adapter::gathered_once)
-    rule = gathered_once;
+    rule = reshard::gathered_once();
   return use(with_sharded_weights<Named>{named, rule});
 }
 
@@ -190,19 +190,19 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   case adapter::recompute:
     if (named.cuts_layers) // as in the paper
       return use(with_recompute<Named, recompute_around_attention>{named, {}});
-    return use(with_recompute<Named, recompute_where_it_frees>{named, {}});
+    return use(with_recompute<Named, recompute::where_it_frees>{named, {}});
   case adapter::recompute_first:
-    return use(with_recompute<Named, recompute_first_stages>{named, {}});
-  case adapter::offload_chunks: return use(with_offload<Named, offload_chunks>{named, {}});
+    return use(with_recompute<Named, recompute::first_stages>{named, {}});
+  case adapter::offload_chunks: return use(with_offload<Named, offload::chunks>{named, {}});
   case adapter::weights_on_host:
     return use(with_sharded_weights<Named, weights_on_host>{named, {}});
   case adapter::sharded_weights:
   case adapter::gathered_once: return with_shared_weights(named, choice, use);
   default: break;
   }
-  offload_in_slots rule;
+  offload::in_slots rule;
   if (choice.adapted == adapter::offload_half)
-    rule = offload_half;
+    rule = offload::in_slots::half();
   rule.stages = choice.offloaded_stages;
   return use(with_offload<Named>{named, rule});
 }

@@ -278,17 +278,18 @@ public:
     any_cost(Cost const& cost) // NOLINT(google-explicit-constructor): any cost model will do
       : duration_([cost](pass const& what) { return double{cost.duration(what)}; }),
         pair_([cost](pass const& first, pass const& second) {
-          return pipelining::pair_duration(cost, first, second);
+          return pipelining::detail::pair_duration(cost, first, second);
         }),
-        latency_(cost.latency()), groups_(groups_of(cost)),
-        links_(links_of(cost).begin(), links_of(cost).end()) {}
+        latency_(cost.latency()), groups_(pipelining::detail::groups_of(cost)),
+        links_(pipelining::detail::links_of(cost).begin(),
+               pipelining::detail::links_of(cost).end()) {}
 
   //! Time of a pass.
   [[nodiscard]] double duration(pass const& what) const { return duration_(what); }
   //! Time of a message.
   [[nodiscard]] double latency() const noexcept { return latency_; }
   //! Times of exchanges of all devices.
-  [[nodiscard]] group_times groups() const noexcept { return groups_; }
+  [[nodiscard]] pipelining::detail::group_times groups() const noexcept { return groups_; }
   //! Times of messages by connection.
   [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
   //! Time of two passes side by side.
@@ -300,7 +301,7 @@ private:
   std::function<double(pass const&)> duration_;
   std::function<double(pass const&, pass const&)> pair_;
   double latency_;
-  group_times groups_;
+  pipelining::detail::group_times groups_;
   std::vector<double> links_;
 };
 
@@ -422,14 +423,14 @@ namespace detail {
 
 //! The times that a schedule of training can ask of a cost model.
 inline std::vector<double> times_of(shape const& extents, any_cost const& cost) {
-  group_times const groups = cost.groups();
+  pipelining::detail::group_times const groups = cost.groups();
   std::vector<double> times{cost.latency(), groups.broadcast, groups.reduce};
   times.insert(times.end(), cost.links().begin(), cost.links().end());
   for (role const is : {role::forward, role::backward, role::input, role::weights, role::again})
-    for (int stage = 0; stage < stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
         times.push_back(cost.duration(
-          row_writer::make(kind_with(pipelining::detail::kinds_of_training, is), stage, 0, chunk)));
+          row_writer::make(pipelining::detail::kinds_of_training.kind_with(is), stage, 0, chunk)));
   return times;
 }
 

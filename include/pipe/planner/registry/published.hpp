@@ -121,7 +121,7 @@ template <class Make>
   using made = std::invoke_result_t<Make const&, schedule_choice const&>;
   traits.weights_travel = std::is_same_v<made, WeiPipe>;
   traits.stages_go_one_way = std::is_same_v<made, RoundPipe<>>;
-  traits.places_stages = pipelining::places_stages<made>;
+  traits.places_stages = pipelining::detail::places_stages<made>;
   traits.sweeps = requires(made one) {
     one.how;
   };
@@ -272,19 +272,21 @@ struct published_schedules {
           option::chunks | option::stages_per_device,
           detail::slim_pipe_of,
           {.type = "SlimPipe<{chunks}, {stages}>", .exchanges_attention = true}),
-    named("chunkflow",
-          "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
-          option::chunks | option::chunk_counts | option::keep,
-          [](schedule_choice const& c)
-            -> std::variant<ChunkFlow<equal_chunks<>>, ChunkFlow<detail::repeated_chunks>> {
-            int const chunks = c.chunks.value_or(4);
-            if (!c.chunk_counts.empty())
-              return ChunkFlow<detail::repeated_chunks>{
-                .counts = {c.chunk_counts},
-                .keep = c.keep.value_or(std::numeric_limits<std::uint16_t>::max())};
-            return ChunkFlow<equal_chunks<>>{.counts = {chunks}, .keep = c.keep.value_or(chunks)};
-          },
-          {.type_asked = "ChunkFlow<>"}),
+    named(
+      "chunkflow",
+      "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
+      option::chunks | option::chunk_counts | option::keep,
+      [](schedule_choice const& c) -> std::variant<ChunkFlow<pipelining::detail::equal_chunks<>>,
+                                                   ChunkFlow<detail::repeated_chunks>> {
+        int const chunks = c.chunks.value_or(4);
+        if (!c.chunk_counts.empty())
+          return ChunkFlow<detail::repeated_chunks>{
+            .counts = {c.chunk_counts},
+            .keep = c.keep.value_or(std::numeric_limits<std::uint16_t>::max())};
+        return ChunkFlow<pipelining::detail::equal_chunks<>>{.counts = {chunks},
+                                                             .keep = c.keep.value_or(chunks)};
+      },
+      {.type_asked = "ChunkFlow<>"}),
     named("zb-h1",
           "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
           option::none,

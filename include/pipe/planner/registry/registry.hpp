@@ -138,7 +138,7 @@ named_schedule with_traits(named_row<Make> const& row) {
     has(about.takes, option::memory_limit) && traits.type.find("{limit}") == std::string_view::npos;
   traits.any_pairs = has(about.takes, option::unfused) && !has(about.takes, option::pair_cost);
   with_made(row.make(one), [&]<class Schedule>(Schedule const& made) {
-    traits.searched = !closed_form_schedule<Schedule>;
+    traits.searched = !pipelining::detail::closed_form_schedule<Schedule>;
     look_at(make_orders(made, {one.devices, one.microbatches}, any_cost(uniform_cost{})), traits);
   });
   return about;
@@ -271,7 +271,7 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
                           {}};
     found.frozen.resize(static_cast<std::size_t>(choice.frozen));
     std::iota(found.frozen.begin(), found.frozen.end(), 0);
-    if constexpr (places_stages<Schedule>)
+    if constexpr (pipelining::detail::places_stages<Schedule>)
       found.holder = [schedule](shape const& extents, int stage, int route) {
         return schedule.device_of(extents, stage, route);
       };
@@ -314,14 +314,15 @@ device_orders orders_of(schedule_choice const& choice, any_cost const& cost, mad
 template <class Rows>
 shape arrange(schedule_choice const& choice) {
   detail::check_options(find_schedule<Rows>(choice.name), choice);
-  check_extents({.devices = choice.devices, .microbatches = choice.microbatches});
+  pipelining::detail::check_extents(
+    {.devices = choice.devices, .microbatches = choice.microbatches});
   auto const extents_of = [&choice](auto const& schedule) -> shape {
     return schedule.arrange(choice.devices, choice.microbatches);
   };
   shape const extents = choice.adapted == adapter::none
                           ? detail::with_schedule<Rows>(choice, extents_of)
                           : detail::with_adapted<Rows>(choice, extents_of);
-  check_extents(extents);
+  pipelining::detail::check_extents(extents);
   return extents;
 }
 
@@ -366,8 +367,9 @@ any_cost
 cost_in_adapter(schedule_choice const& choice, any_cost const& whole, any_cost const& usual) {
   if (choice.adapted != adapter::offload_chunks)
     return whole;
-  using share = hidden_share<any_cost>;
-  return partial_cost<any_cost, share>{whole, share{usual, arrange<Rows>(choice).chunks}};
+  using share = offload::hidden_share<any_cost>;
+  return pipelining::detail::partial_cost<any_cost, share>{
+    whole, share{usual, arrange<Rows>(choice).chunks}};
 }
 
 template <class Rows>

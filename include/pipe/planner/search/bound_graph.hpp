@@ -39,12 +39,12 @@ struct bound_case {
   int rank = 0;
   for (int kind = 0; kind < over.declared->kind_count; ++kind) {
     pass const what = row_writer::make(static_cast<pass_kind>(kind), stage, 0);
-    if (!holds(over.declared->makers[row], kind) || !contains(over, what))
+    if (!holds(over.declared->makers[row], kind) || !over.contains(what))
       continue;
-    kind_links const& links = links_of(over, what);
+    kind_links const& links = over.links_of(what);
     int const found = links.input == kind_links::none                  ? 1
                       : neighbours(over, stage, links.input_step) == 0 ? 0
-                      : links.input_step == beside                     ? 2
+                      : links.input_step == group_step                 ? 2
                                                                        : 3;
     best = found > rank ? what.kind : best;
     rank = std::max(rank, found);
@@ -56,12 +56,12 @@ struct bound_case {
 //! kinds that make the wanted rows there.
 [[nodiscard]] inline std::vector<pass_kind> kinds_of_stage(pipeline_view const& over, int stage) {
   auto const split = split_kinds(*over.declared);
-  if (!in_group(over, stage))
+  if (!over.in_group(stage))
     return {split.begin(), split.end()};
   std::vector<pass_kind> result;
   for (int row = 0; row < over.declared->rows; ++row)
     if (pass_kind const kind = kind_in_group(over, row, stage);
-        over.declared->wanted[row] && contains(over, row_writer::make(kind, stage, 0)) &&
+        over.declared->wanted[row] && over.contains(row_writer::make(kind, stage, 0)) &&
         std::find(result.begin(), result.end(), kind) == result.end())
       result.push_back(kind);
   return result;
@@ -82,13 +82,13 @@ public:
                    Cost const& cost,
                    int microbatch,
                    bound_case const& of)
-      : over_(over), microbatch_(microbatch), chunks_(chunks_of(over, microbatch)) {
+      : over_(over), microbatch_(microbatch), chunks_(over.chunks_of(microbatch)) {
     for (role const is : {role::forward, role::backward, role::input, role::weights})
-      kinds_[static_cast<std::size_t>(is)] = kind_with(*over.declared, is);
-    auto const units = static_cast<std::size_t>(stages(over.extents) * chunks_);
+      kinds_[static_cast<std::size_t>(is)] = over.declared->kind_with(is);
+    auto const units = static_cast<std::size_t>(over.extents.stages() * chunks_);
     made_by_.assign(static_cast<std::size_t>(over.declared->rows) * units, none);
     again_.resize(units);
-    for (int stage = 0; stage < stages(over.extents); ++stage)
+    for (int stage = 0; stage < over.extents.stages(); ++stage)
       for (pass_kind const kind : kinds_of_stage(over, stage))
         for (int chunk = 0; chunk < chunks_; ++chunk)
           add(row_writer::make(kind, stage, microbatch, chunk), cost);
@@ -96,7 +96,7 @@ public:
       for (bound_node const& node : nodes_)
         if (is(node.what, role::input))
           again_[unit(node.what.stage, node.what.chunk)] = cost.duration(row_writer::make(
-            kind_with(*over.declared, role::again), node.what.stage, microbatch, node.what.chunk));
+            over.declared->kind_with(role::again), node.what.stage, microbatch, node.what.chunk));
     if (of.pairs)
       fit_pairs(cost);
     sort_edges(edges_into(cost));
@@ -122,9 +122,7 @@ public:
     return device_of(over_, stage, microbatch_);
   }
   [[nodiscard]] flow const& declared() const noexcept { return *over_.declared; }
-  [[nodiscard]] bool in_group(int stage) const noexcept {
-    return pipelining::in_group(over_, stage);
-  }
+  [[nodiscard]] bool in_group(int stage) const noexcept { return over_.in_group(stage); }
 
   //! The longest paths to the starts of all from the start of one pass; negative: there is none.
   void starts_from(std::size_t from, std::vector<double>& start) const {
@@ -148,7 +146,7 @@ public:
   }
 
   [[nodiscard]] bool same_times(Cost const& cost, int microbatch, bound_case const& of) const {
-    if (chunks_of(over_, microbatch) != chunks_)
+    if (over_.chunks_of(microbatch) != chunks_)
       return false;
     auto const same = [&](pass what) {
       double const mine = cost.duration(what);
@@ -163,7 +161,7 @@ public:
       if (!same(what) ||
           (of.recomputes_all && is(what, role::forward) &&
            !same(row_writer::make(
-             kind_with(*over_.declared, role::again), what.stage, microbatch_, what.chunk))))
+             over_.declared->kind_with(role::again), what.stage, microbatch_, what.chunk))))
         return false;
     }
     return true;
@@ -187,20 +185,20 @@ private:
       return 1.0 / chunks_;
     bool const by_chunk = over_.first_units == nullptr &&
                           of.weights.size() == static_cast<std::size_t>(over_.extents.chunks);
-    int const at = by_chunk ? chunk : first_unit(over_, microbatch) + chunk;
+    int const at = by_chunk ? chunk : over_.first_unit(microbatch) + chunk;
     return of.weights[static_cast<std::size_t>(at)];
   }
   [[nodiscard]] std::size_t unit(int stage, int chunk) const noexcept {
     return static_cast<std::size_t>(stage * chunks_ + chunk);
   }
   [[nodiscard]] std::size_t place(int row, int stage, int chunk) const noexcept {
-    return unit(row * stages(over_.extents) + stage, chunk);
+    return unit(row * over_.extents.stages() + stage, chunk);
   }
   [[nodiscard]] int row_of(pass_kind kind, int stage) const noexcept {
-    return links_of(over_, row_writer::make(kind, stage, microbatch_)).made[0];
+    return over_.links_of(row_writer::make(kind, stage, microbatch_)).made[0];
   }
   void add(pass const& what, Cost const& cost) {
-    for (int const row : links_of(over_, what).made)
+    for (int const row : over_.links_of(what).made)
       if (row != kind_links::none)
         made_by_[place(row, what.stage, what.chunk)] = nodes_.size();
     nodes_.push_back({what, device(what.stage), cost.duration(what)});
@@ -215,7 +213,7 @@ private:
         if (is(one.what, role::forward) && is(other.what, role::input))
           for (role const back : {role::backward, role::input}) {
             pass backward = other.what;
-            backward.kind = kind_with(*over_.declared, back);
+            backward.kind = over_.declared->kind_with(back);
             double const sum = cost.duration(one.what) + cost.duration(backward);
             if (sum > 0)
               factor = std::min(factor, pair_duration(cost, one.what, backward) / sum);
@@ -229,7 +227,7 @@ private:
   //! The edges into each pass, from the passes that it waits for.
   [[nodiscard]] std::vector<std::vector<link>> edges_into(Cost const& cost) const {
     std::vector<std::vector<link>> into(nodes_.size());
-    int const per_row = stages(over_.extents) * units(over_);
+    int const per_row = over_.extents.stages() * over_.units();
     std::span<double const> const links = links_of(cost);
     group_times const groups = groups_of(cost);
     for (std::size_t node = 0; node < nodes_.size(); ++node) {
@@ -237,7 +235,7 @@ private:
       dependency_list const needed = dependencies(over_, what);
       for (int i = 0; i < needed.count; ++i) {
         int const index = needed.index(i);
-        int const chunk = index % units(over_) - first_unit(over_, microbatch_);
+        int const chunk = index % over_.units() - over_.first_unit(microbatch_);
         std::size_t const before = made_by_[place(index / per_row, needed.stage(i), chunk)];
         if (before == none) // made by what not every order has, such as a recomputation
           continue;

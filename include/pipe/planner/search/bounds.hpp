@@ -94,7 +94,7 @@ template <class Cost>
                                        pass what,
                                        bound_case const& of) {
   auto const time = [&](role is, engine on) {
-    what.kind = kind_with(graph.declared(), is, on);
+    what.kind = graph.declared().kind_with(is, on);
     return cost.duration(what);
   };
   // A checkpointed forward pass holds it while it runs; that is not counted.
@@ -222,7 +222,7 @@ gather_facts(pipeline_view const& over, Cost const& cost, bound_case const& of) 
   for (int begin = 0; begin < extents.microbatches;) {
     microbatch_graph<Cost> const graph(over, cost, begin, of);
     int end = begin + 1;
-    while (end < extents.microbatches && route_of(extents, end) == route_of(extents, begin) &&
+    while (end < extents.microbatches && extents.route_of(end) == extents.route_of(begin) &&
            graph.same_times(cost, end, of))
       ++end;
     graph.starts_on(-1, start);
@@ -386,9 +386,9 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
                                       cost_model auto const& cost,
                                       bound_options const& options = {}) {
   shape const& extents = over.extents;
-  check_extents(extents);
-  bool one_way = stages_go_one_way(*over.declared);
-  for (int stage = 0; stage < stages(extents); ++stage)
+  detail::check_extents(extents);
+  bool one_way = over.declared->stages_go_one_way();
+  for (int stage = 0; stage < extents.stages(); ++stage)
     one_way = one_way || detail::goes_forward_only(over, stage);
   if (one_way)
     throw std::invalid_argument(
@@ -399,7 +399,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
   bool const limited = options.memory_limit < std::numeric_limits<double>::infinity();
   bool const unequal = over.first_units != nullptr;
   std::size_t const given = options.chunk_shares.size();
-  if (given != 0 && given != static_cast<std::size_t>(units(over)) &&
+  if (given != 0 && given != static_cast<std::size_t>(over.units()) &&
       (unequal || given != static_cast<std::size_t>(extents.chunks)))
     throw std::invalid_argument(unequal ? "least_times: give what each unit takes"
                                         : "least_times: give one share per chunk");
@@ -408,10 +408,10 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
                                 "memory limit, give what each unit takes");
   bool const all = options.relief == memory_relief::recompute_all;
   bool const recomputes =
-    options.relief != memory_relief::copy && kind_with(*over.declared, role::again) != no_kind;
+    options.relief != memory_relief::copy && over.declared->kind_with(role::again) != flow::no_kind;
   bool const copies =
     (options.relief == memory_relief::any || options.relief == memory_relief::copy) &&
-    kind_with(*over.declared, role::copy, engine::copy_out) != no_kind;
+    over.declared->kind_with(role::copy, engine::copy_out) != flow::no_kind;
   if (all && !recomputes)
     throw std::invalid_argument("least_times: these passes are of a flow without recomputation");
   if (!(options.memory_limit > 0))

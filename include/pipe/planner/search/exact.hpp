@@ -102,7 +102,7 @@ time_of(cost_model auto const& cost, pass_kind kind, int stage, int microbatches
 
 inline void check_exact(shape const& extents, exact_options const& options) {
   check_extents(extents);
-  if (extents.devices > most_exact_devices || stages(extents) > most_exact_stages ||
+  if (extents.devices > most_exact_devices || extents.stages() > most_exact_stages ||
       extents.microbatches > most_exact_microbatches || extents.chunks != 1)
     throw std::invalid_argument("shortest_order: proofs are for at most 4 devices, 8 stages, 8 "
                                 "microbatches and whole sequences");
@@ -116,7 +116,7 @@ inline void check_exact(shape const& extents, exact_options const& options) {
                                 "input at most as many");
   for (int device = 0; device < extents.devices; ++device) {
     int held = 0;
-    for (int stage = 0; stage < stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       held += device_of(extents, stage) == device ? 1 : 0;
     int const least = options.recompute >= 0 || options.copy >= 0 ? options.activation_units
                                                                   : held * options.activation_units;
@@ -132,7 +132,7 @@ inline void check_exact(shape const& extents, exact_options const& options) {
                                    tick_scale& scale) {
   exact_world world;
   world.devices = extents.devices;
-  world.stages = stages(extents);
+  world.stages = extents.stages();
   world.microbatches = extents.microbatches;
   world.cap = std::min(options.memory_limit, 0x7fff);
   world.whole = options.activation_units;
@@ -155,7 +155,7 @@ inline void check_exact(shape const& extents, exact_options const& options) {
     for (pass_kind const kind : detail::split_kinds(training))
       times.push_back(time_of(cost, kind, stage, world.microbatches));
     if (world.recomputes)
-      times.push_back(time_of(cost, kind_with(training, role::forward), stage, world.microbatches) *
+      times.push_back(time_of(cost, training.kind_with(role::forward), stage, world.microbatches) *
                       options.recompute);
   }
   scale = scale_of(times);
@@ -163,12 +163,12 @@ inline void check_exact(shape const& extents, exact_options const& options) {
   for (int stage = 0; stage < world.stages; ++stage) {
     world.device[stage] = device_of(extents, stage);
     double const forward =
-      time_of(cost, kind_with(training, role::forward), stage, world.microbatches);
+      time_of(cost, training.kind_with(role::forward), stage, world.microbatches);
     world.forward[stage] = scale(forward);
     world.input[stage] =
-      scale(time_of(cost, kind_with(training, role::input), stage, world.microbatches));
+      scale(time_of(cost, training.kind_with(role::input), stage, world.microbatches));
     world.weight[stage] =
-      scale(time_of(cost, kind_with(training, role::weights), stage, world.microbatches));
+      scale(time_of(cost, training.kind_with(role::weights), stage, world.microbatches));
     world.again[stage] = world.recomputes ? scale(forward * options.recompute) : 0;
     world.up[stage] = stage > 0 ? scale(message(stage, stage - 1)) : 0;
     world.down[stage] = stage + 1 < world.stages ? scale(message(stage, stage + 1)) : 0;
@@ -284,7 +284,7 @@ struct exact_order {
                       : step.kind == detail::exact_kind::backward_input ? role::input
                                                                         : role::weights;
       result.passes.push_back(
-        row_writer::make(kind_with(training, is), step.stage, step.microbatch));
+        row_writer::make(training.kind_with(is), step.stage, step.microbatch));
     }
     result.offsets.push_back(static_cast<int>(result.passes.size()));
   }

@@ -92,10 +92,10 @@ using node_rows = std::vector<std::vector<graph_node>>;
       auto& row = rows[static_cast<std::size_t>(device)];
       what.overlapped = false;
       flow const& declared = orders.over.declared;
-      if (split && what.kind == kind_with(declared, role::backward)) {
-        what.kind = kind_with(declared, role::input);
+      if (split && what.kind == declared.kind_with(role::backward)) {
+        what.kind = declared.kind_with(role::input);
         row.push_back(what);
-        what.kind = kind_with(declared, role::weights);
+        what.kind = declared.kind_with(role::weights);
       }
       row.push_back(what);
     }
@@ -163,7 +163,7 @@ inline void count_spans(order_graph& graph) {
   graph.devices = over.extents.devices;
   graph.room.assign(rows.size(), memory_limit);
   graph.waits.assign(rows.size(), 0);
-  std::vector<graph_node> node_of(static_cast<std::size_t>(pass_indices(over)), no_node);
+  std::vector<graph_node> node_of(static_cast<std::size_t>(over.pass_indices()), no_node);
   pool_effect const effects = effect_on(*over.declared, slot_class::activation);
   for (std::vector<pass> const& row : rows)
     for (pass const& what : row) {
@@ -231,7 +231,7 @@ inline void count_bytes(order_graph& graph,
 [[nodiscard]] inline node_rows nodes_of(pipeline_view const& over,
                                         order_graph const& graph,
                                         std::vector<std::vector<pass>> const& rows) {
-  std::vector<graph_node> node_of(static_cast<std::size_t>(pass_indices(over)), no_node);
+  std::vector<graph_node> node_of(static_cast<std::size_t>(over.pass_indices()), no_node);
   for (graph_node node = 0; node < graph.size(); ++node)
     node_of[static_cast<std::size_t>(
       pass_index(over, graph.passes[static_cast<std::size_t>(node)]))] = node;

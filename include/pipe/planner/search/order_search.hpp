@@ -382,7 +382,7 @@ private:
 inline void check_room(pipeline_view const& over, order_search_options const& options) {
   if (options.room.empty())
     return;
-  auto const stage_count = static_cast<std::size_t>(stages(over.extents));
+  auto const stage_count = static_cast<std::size_t>(over.extents.stages());
   std::size_t const chunk_count = stage_count * static_cast<std::size_t>(over.extents.chunks);
   auto const fits = [](std::vector<double> const& all, std::size_t count) {
     return (all.empty() || all.size() == count) &&
@@ -476,7 +476,7 @@ template <cost_model Cost, class Watch>
                                   "pipelines; search each pipeline by itself");
     rows.push_back(detail::plain_rows(each, options.split_backward));
   }
-  int const limit = std::min(options.memory_limit, pass_indices(over));
+  int const limit = std::min(options.memory_limit, over.pass_indices());
   detail::check_room(over, options);
   detail::order_graph graph = detail::make_graph(over, cost, rows.front(), limit);
   if (!options.room.empty())

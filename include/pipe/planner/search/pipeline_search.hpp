@@ -134,16 +134,16 @@ private:
   //! The work of the busiest device, where every microbatch takes the same way.
   [[nodiscard]] static double least_work(pipeline_view const& over, auto const& costs) {
     shape const& extents = over.extents;
-    if (routes(extents) > 1 || over.first_units != nullptr)
+    if (extents.routes() > 1 || over.first_units != nullptr)
       return 0;
     std::vector<double> work(static_cast<std::size_t>(extents.devices));
-    for (int stage = 0; stage < stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch)
         for (int chunk = 0; chunk < extents.chunks; ++chunk)
           for (pass_kind const kind : split_kinds(*over.declared)) {
             pass const what = row_writer::make(kind, stage, microbatch, chunk);
             pass const other =
-              row_writer::make(kind_with(*over.declared, role::weights), stage, microbatch, chunk);
+              row_writer::make(over.declared->kind_with(role::weights), stage, microbatch, chunk);
             // Beside another pass it may take less.
             work[static_cast<std::size_t>(device_of(over, stage))] +=
               std::min({double{costs.duration(what)},
@@ -220,7 +220,7 @@ private:
         return better;
       };
       all = try_cuts(model_.layers(),
-                     stages(one.orders.over.extents),
+                     one.orders.over.extents.stages(),
                      options_.most_cuts,
                      look_at,
                      [&] { return model_.start(one.orders.over, other.how.places); }) &&
@@ -266,11 +266,11 @@ private:
     int const worst = worst_device(one);
     std::vector<int> const cut = one.how.cut;
     bool better = false;
-    for (int from = 0; from < stages(over.extents); ++from) {
+    for (int from = 0; from < over.extents.stages(); ++from) {
       std::vector<int> const holders = holders_of(over, from);
       bool const mine =
         one.excess > 0 || std::find(holders.begin(), holders.end(), worst) != holders.end();
-      for (int to = 0; mine && to < stages(over.extents) && trials_.going(); ++to) {
+      for (int to = 0; mine && to < over.extents.stages() && trials_.going(); ++to) {
         tried_pipeline other = one;
         other.how.cut = cut;
         if (to == from || cut[static_cast<std::size_t>(from)] < 1)

@@ -44,8 +44,8 @@ struct VAuto {
   static_assert(Chunks == dynamic || Chunks >= 1, "VAuto: a sequence has at least one chunk");
 
   //! activations of one stage that a device may hold
-  parameter<MemoryLimit, dynamic, double> memory_limit{};
-  parameter<Chunks> chunks{};
+  detail::parameter<MemoryLimit, dynamic, double> memory_limit{};
+  detail::parameter<Chunks> chunks{};
   effort how = How; //!< how long it looks for an order
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
@@ -85,7 +85,7 @@ private:
     plan.interval = least > plan.interval + 2 ? least : plan.interval + 2;
     for (; !fits; plan.interval += 2) {
       plan.lay_out(block);
-      fits = peak_of(block) <= limit;
+      fits = detail::peak_of(block) <= limit;
     }
   }
 };

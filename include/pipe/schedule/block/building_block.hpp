@@ -58,22 +58,17 @@ struct building_block {
   [[nodiscard]] constexpr int& forward(int stage) const noexcept { return slots[stage]; }
   //! The slot of a stage's backward pass, or of its half for the input.
   [[nodiscard]] constexpr int& backward(int stage) const noexcept {
-    return slots[stages(extents) + stage];
+    return slots[extents.stages() + stage];
   }
   //! The slot of a stage's gradient of weights.
   [[nodiscard]] constexpr int& weight(int stage) const noexcept {
-    return slots[2 * stages(extents) + stage];
+    return slots[2 * extents.stages() + stage];
   }
   //! @brief When the activation of unit 0 on a stage is free again.
   [[nodiscard]] constexpr int freed(int stage) const noexcept {
     return (fused ? backward(stage) : weight(stage)) + freeing;
   }
 };
-
-//! @brief Slots for which an activation of a stage lives, from its forward pass to what frees it.
-[[nodiscard]] constexpr int lifespan(building_block const& block, int stage) noexcept {
-  return block.freed(stage) - block.forward(stage);
-}
 
 namespace detail {
 
@@ -86,10 +81,10 @@ constexpr void for_each_stage(building_block const& block, int device, auto cons
   shape const& extents = block.extents;
   if (block.holders == nullptr) {
     for (int local = 0; local < extents.stages_per_device; ++local)
-      use(stage_of(extents, device, local));
+      use(extents.stage_of(device, local));
     return;
   }
-  for (int stage = 0; stage < stages(extents); ++stage)
+  for (int stage = 0; stage < extents.stages(); ++stage)
     if (block.holders[stage] == device)
       use(stage);
 }
@@ -113,7 +108,7 @@ constexpr void for_each_stage(building_block const& block, int device, auto cons
 //! interval.
 [[nodiscard]] constexpr bool
 is_free(building_block const& block, int device, int slot, int length) {
-  int const all = stages(block.extents);
+  int const all = block.extents.stages();
   bool good = true;
   for_each_stage(block, device, [&](int stage) {
     for (int line = stage; good && line < 3 * all; line += all) {
@@ -143,7 +138,7 @@ first_free(building_block const& block, int device, int from, int length) {
 [[nodiscard]] constexpr bool place_weights(building_block& block) {
   if (block.fused)
     return true;
-  for (int stage = stages(block.extents) - 1; stage >= 0; --stage) {
+  for (int stage = block.extents.stages() - 1; stage >= 0; --stage) {
     int const device = block.device(stage);
     block.weight(stage) = first_free(block, device, block.backward(stage) + 1, 1);
     if (block.weight(stage) == building_block::unset)
@@ -154,7 +149,7 @@ first_free(building_block const& block, int device, int from, int length) {
 
 //! Forgets the slots of all lines from `line` on.
 constexpr void clear(building_block& block, int line) noexcept {
-  for (int all = 3 * stages(block.extents); line < all; ++line)
+  for (int all = 3 * block.extents.stages(); line < all; ++line)
     block.slots[line] = building_block::unset;
 }
 
@@ -163,7 +158,7 @@ constexpr void clear(building_block& block, int line) noexcept {
 //! meets another one of its device.
 [[nodiscard]] constexpr bool lay_leg(building_block& block, int leg, int before, auto const& next) {
   shape const& extents = block.extents;
-  int const all = stages(extents);
+  int const all = extents.stages();
   int const first = leg * extents.devices;
   for (int position = 0; position < extents.devices; ++position) {
     int const stage = first < all ? first + position : 2 * all - 1 - first - position;
@@ -180,7 +175,7 @@ constexpr void clear(building_block& block, int line) noexcept {
 
 //! The slot of the last pass of a leg.
 [[nodiscard]] constexpr int end_of_leg(building_block const& block, int leg) noexcept {
-  int const all = stages(block.extents);
+  int const all = block.extents.stages();
   int const last = (leg + 1) * block.extents.devices - 1;
   return last < all ? block.forward(last) : block.backward(2 * all - 1 - last);
 }
@@ -188,7 +183,7 @@ constexpr void clear(building_block& block, int line) noexcept {
 //! Delays the backward passes until a whole sequence has gone forward, since its chunks come back
 //! last to first.
 constexpr void wait_for_sequence(building_block& block) noexcept {
-  int const all = stages(block.extents);
+  int const all = block.extents.stages();
   for (int line = all; line < 3 * all; ++line)
     block.slots[line] += block.interval * (block.extents.chunks - 1);
 }
@@ -197,34 +192,19 @@ constexpr void wait_for_sequence(building_block& block) noexcept {
 //! values of three gaps at intervals up to 40. The best gaps until then stand.
 inline constexpr int layout_effort = 1 << 16;
 
-} // namespace detail
-
-//! @brief The activations that the device with the most holds in the steady state of a block, in
+//! The activations that the device with the most holds in the steady state of a block, in
 //! units.
 //! @complexity O(S V^2)
 [[nodiscard]] constexpr int peak_of(building_block const& block) {
   int most = 0;
   for (int device = 0; device < block.extents.devices; ++device) {
-    int const held = detail::held_by(block, device);
+    int const held = held_by(block, device);
     most = held > most ? held : most;
   }
   return most;
 }
 
-//! @brief Activations that no device exceeds, whatever the order in the interval: the sum over its
-//! stages of ceil(lifespan / interval).
-//! @source Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 3.
-[[nodiscard]] constexpr int peak_bound(building_block const& block) {
-  int most = 0;
-  for (int device = 0; device < block.extents.devices; ++device) {
-    int bound = 0;
-    detail::for_each_stage(block, device, [&](int stage) {
-      bound += (lifespan(block, stage) + block.interval - 1) / block.interval;
-    });
-    most = bound > most ? bound : most;
-  }
-  return most;
-}
+} // namespace detail
 
 //! @brief A gap that takes the first value that fits, without a search over all.
 inline constexpr int first_fit = -1;
@@ -335,7 +315,7 @@ private:
   //! Keeps the gaps if nothing better was found.
   constexpr void weigh(building_block& block, search& looking) const {
     if (detail::place_weights(block)) {
-      std::int64_t weight = std::int64_t{peak_of(block)} * 4 * Legs * interval;
+      std::int64_t weight = std::int64_t{detail::peak_of(block)} * 4 * Legs * interval;
       for (int const apart : looking.now)
         weight += apart;
       if (looking.least < 0 || weight < looking.least) {
@@ -344,7 +324,7 @@ private:
           looking.best[leg] = looking.now[leg];
       }
     }
-    detail::clear(block, 2 * stages(block.extents));
+    detail::clear(block, 2 * block.extents.stages());
   }
 };
 

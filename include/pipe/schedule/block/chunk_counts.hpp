@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief How many chunks each microbatch has, for schedules of sequences of unequal length. Header
-//! for pipelining::chunk_counts, equal_chunks, listed_chunks, fixed_chunks and chunk_walk.
+//! for pipelining::listed_chunks and pipelining::fixed_chunks.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/schedule/block/walk.hpp>
@@ -18,13 +18,15 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Says how many chunks a microbatch has: `counts(microbatch)`, at least 1.
+namespace detail {
+
+//! Says how many chunks a microbatch has: `counts(microbatch)`, at least 1.
 template <class Counts>
 concept chunk_counts = std::copyable<Counts> && requires(Counts const counts, int microbatch) {
   { counts(microbatch) } -> std::convertible_to<int>;
 };
 
-//! @brief All microbatches have as many. @tparam Chunks how many, or `dynamic`.
+//! All microbatches have as many. @tparam Chunks how many, or `dynamic`.
 template <int Chunks = dynamic>
 struct equal_chunks {
   static_assert(Chunks == dynamic || Chunks >= 1, "a sequence has at least one chunk");
@@ -36,14 +38,12 @@ struct equal_chunks {
   [[nodiscard]] constexpr int operator()(int) const noexcept { return chunks; }
 };
 
-//! @brief Counts that only the extents say: a schedule of them has no `chunks_of`, so that all
+//! Counts that only the extents say: a schedule of them has no `chunks_of`, so that all
 //! that wants equal counts takes it.
 template <class Counts>
 concept equal_chunk_counts = chunk_counts<Counts> && requires {
   requires Counts::equal;
 };
-
-namespace detail {
 
 [[noreturn]] inline void refuse_count(std::size_t counts, int microbatch) {
   throw std::invalid_argument("chunk counts: there are " + std::to_string(counts) +

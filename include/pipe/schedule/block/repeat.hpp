@@ -23,7 +23,9 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Stages over the devices one after the other, again and again, or to and fro.
+namespace detail {
+
+//! Stages over the devices one after the other, again and again, or to and fro.
 template <placement Where>
 struct placed {
   [[nodiscard]] static constexpr shape
@@ -37,8 +39,10 @@ struct placed {
   }
 };
 
-using loops = placed<placement::looped>; //!< @brief Stage s on device s mod P.
-using waves = placed<placement::wave>;   //!< @brief Down the devices and up again.
+} // namespace detail
+
+using loops = detail::placed<placement::looped>; //!< @brief Stage s on device s mod P.
+using waves = detail::placed<placement::wave>;   //!< @brief Down the devices and up again.
 
 //! @brief How a block becomes an order.
 enum class effort : std::uint8_t {
@@ -68,7 +72,7 @@ has_unlike_microbatches(shape const& extents, bool fused, cost_model auto const&
   constexpr pass_kind kinds[] = {
     pass_kind::forward, pass_kind::backward, pass_kind::backward_input, pass_kind::backward_weight};
   for (int at = 0; at < 4; ++at)
-    for (int stage = 0; (at == 0 || fused == (at == 1)) && stage < stages(extents); ++stage)
+    for (int stage = 0; (at == 0 || fused == (at == 1)) && stage < extents.stages(); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk) {
         double const first = cost.duration(row_writer::make(kinds[at], stage, 0, chunk));
         for (int i = 1; i < extents.microbatches; ++i)
@@ -220,7 +224,7 @@ concept stage_placement = std::copy_constructible<Placement> &&
 //!
 //! The block of one unit is repeated every interval, squeezed, and its warm-up and cool-down are
 //! reordered for the costs, without holding more activations than the block does in its steady
-//! state: at most `peak_bound`, the sum of ceil(lifespan / interval) over a device's stages.
+//! state: at most the sum of ceil(lifespan / interval) over a device's stages.
 //!
 //! With chunks, the units (microbatch, chunk) take the place of microbatches, and the backward
 //! passes wait until a sequence has gone forward: each stage holds C - 1 units more. Any P >= 1,
@@ -245,7 +249,7 @@ template <detail::repeatable_block Block,
 struct Repeat {
   static_assert(Chunks == dynamic || Chunks >= 1, "Repeat: a sequence has at least one chunk");
 
-  parameter<Chunks> chunks{};
+  detail::parameter<Chunks> chunks{};
   Block block{};     //!< what is repeated
   Placement where{}; //!< which device holds which stage
   effort how = How;  //!< how long it looks for an order
@@ -254,8 +258,9 @@ struct Repeat {
     return where.arrange(devices, microbatches, chunks, block.stages_per_device);
   }
   //! The device of a stage, where the placement says it by a list or by a rule of its own.
-  [[nodiscard]] constexpr int
-  device_of(shape const& extents, int stage, int route) const requires places_stages<Placement> {
+  [[nodiscard]] constexpr int device_of(shape const& extents,
+                                        int stage,
+                                        int route) const requires detail::places_stages<Placement> {
     return where.device_of(extents, stage, route);
   }
   constexpr void
@@ -268,7 +273,7 @@ struct Repeat {
   constexpr void start(detail::timeline& line, building_block& slots) const {
     block.lay_out(slots);
     detail::wait_for_sequence(slots);
-    line.problem.limit = peak_of(slots);
+    line.problem.limit = detail::peak_of(slots);
     detail::repeat(slots, line);
     if constexpr (requires { block.write(line); })
       block.write(line); // an order of its own

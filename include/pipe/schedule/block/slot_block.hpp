@@ -21,11 +21,11 @@ class slot_block {
 public:
   //! @pre the placement is a wave, or bidirectional with an even number of devices.
   constexpr slot_block(shape const& extents, int device) noexcept
-      : extents_(extents), device_(device), ways_(routes(extents)) {}
+      : extents_(extents), device_(device), ways_(extents.routes()) {}
 
   //! Slots of a block on all devices.
   [[nodiscard]] constexpr int slots() const noexcept {
-    return 2 * stages(extents_) + 2 * (in_block() - 1);
+    return 2 * extents_.stages() + 2 * (in_block() - 1);
   }
   //! How many blocks the microbatches fill, the last perhaps in part.
   [[nodiscard]] constexpr int count() const noexcept {
@@ -41,7 +41,7 @@ public:
         int const stage = leg * devices + (mirrored ? devices - 1 - device_ : device_);
         for (pass_kind const kind : {pass_kind::forward, pass_kind::backward}) {
           int const first =
-            kind == pass_kind::forward ? stage : 2 * stages(extents_) - 1 - stage; // slot
+            kind == pass_kind::forward ? stage : 2 * extents_.stages() - 1 - stage; // slot
           int const since = slot - first;
           if (since < 0 || since % 2 != 0 || since / 2 >= in_block())
             continue;
@@ -72,7 +72,7 @@ private:
 //! @complexity O(V) per pass.
 constexpr void write_by_slots(shape const& extents, int device, row_writer& out) {
   slot_block const block(extents, device);
-  int const period = 2 * stages(extents);
+  int const period = 2 * extents.stages();
   for (int slot = 0; slot < period * (block.count() + 1); ++slot)
     for (int back = 0; back < 2; ++back) // a block goes on while the next one begins
       block.push(slot / period - back, slot % period + back * period, out);

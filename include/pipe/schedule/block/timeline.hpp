@@ -24,11 +24,11 @@ struct timeline_problem {
   std::int64_t latency = 0; //!< ticks of a message between two devices
 
   [[nodiscard]] constexpr int devices() const noexcept { return extents.devices; }
-  [[nodiscard]] constexpr int lines() const noexcept { return (fused ? 2 : 3) * stages(extents); }
-  [[nodiscard]] constexpr int passes() const noexcept { return lines() * units(extents); }
+  [[nodiscard]] constexpr int lines() const noexcept { return (fused ? 2 : 3) * extents.stages(); }
+  [[nodiscard]] constexpr int passes() const noexcept { return lines() * extents.units(); }
   //! Times of a line: of the chunks of a sequence, which repeat, or of all units.
   [[nodiscard]] constexpr int times() const noexcept {
-    return unlike ? units(extents) : extents.chunks;
+    return unlike ? extents.units() : extents.chunks;
   }
 };
 
@@ -45,14 +45,14 @@ struct timeline_problem {
 //! C - 1 - i mod C of its sequence: the chunks of a sequence come back last to first.
 struct timeline {
   timeline_problem problem;
-  int stages = pipelining::stages(problem.extents); //!< S
-  int units = pipelining::units(problem.extents);   //!< of the whole batch
-  int chunks = problem.extents.chunks;              //!< of one sequence
-  int times = problem.times();                      //!< of a line, which repeat
-  int lines = problem.lines();                      //!< 2 S or 3 S
-  int shift = 0;                                    //!< bits of a line in a code
-  owned<int> device{stages};                        //!< [S] that holds a stage
-  owned<int> first{problem.devices() + 1};          //!< [P + 1] where the row of a device begins
+  int stages = problem.extents.stages();        //!< S
+  int units = problem.extents.units();          //!< of the whole batch
+  int chunks = problem.extents.chunks;          //!< of one sequence
+  int times = problem.times();                  //!< of a line, which repeat
+  int lines = problem.lines();                  //!< 2 S or 3 S
+  int shift = 0;                                //!< bits of a line in a code
+  owned<int> device{stages};                    //!< [S] that holds a stage
+  owned<int> first{problem.devices() + 1};      //!< [P + 1] where the row of a device begins
   owned<std::int64_t> durations{lines * times}; //!< [lines][times] in ticks, by number on the line
   owned<int> codes{problem.passes()};           //!< [passes] number << shift | line, in order
   owned<std::int64_t> begins{problem.passes()}; //!< [passes], in the time of the sweep

@@ -166,7 +166,7 @@ struct v_weights {
 //! Where memory suffices for no bubble at all, the span is what schedules are known by; elsewhere
 //! span and makespan go together.
 [[nodiscard]] constexpr v_weights weights_for(timeline_problem const& problem) noexcept {
-  return problem.limit >= stages(problem.extents) ? v_weights{8, 1} : v_weights{1, 2};
+  return problem.limit >= problem.extents.stages() ? v_weights{8, 1} : v_weights{1, 2};
 }
 
 //! Keeps the `most` entries with the least `value(entry)`, in the order of their values and, among

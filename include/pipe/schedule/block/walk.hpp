@@ -198,7 +198,7 @@ struct walk {
     microbatch_groups const groups = groups_of(extents);
     int const smallest = groups.size * extents.chunks;
     int const largest = (groups.size + (groups.larger > 0 ? 1 : 0)) * extents.chunks;
-    int const all = extents.stages_per_device * units(extents);
+    int const all = extents.stages_per_device * extents.units();
     int const first = (extents.stages_per_device - 1) * largest + extents.chunks - 1;
     int const room = forwards > 0 ? forwards : std::numeric_limits<int>::max();
     int const apart =

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief A schedule whose activations wait on the host, and rules that say which. Header for
-//! pipelining::with_offload, offload_in_slots and offload_chunks.
+//! pipelining::with_offload and pipelining::offload.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -24,8 +24,17 @@
 
 namespace pipelining::inline v0_3 {
 
+//! @brief Rules of `with_offload`: which activations go to the host, and what a rule is asked of.
+struct offload {
+  struct idle_activation;
+  struct in_slots;
+  struct chunks;
+  template <cost_model Cost>
+  struct hidden_share;
+};
+
 //! @brief An activation of a device: who makes it, and when it is there without being used.
-struct idle_activation {
+struct offload::idle_activation {
   pass forward;        //!< the pass that makes it
   double took = 0;     //!< how long that one takes
   double made = 0;     //!< when it ends
@@ -38,27 +47,22 @@ struct idle_activation {
   double returns = 0;  //!< and to come back
 };
 
-//! @brief Decides which activations of a device go to the host, and when: `rule(device,
-//! activations)`, in the order in which they are made.
-template <class Rule>
-concept offload_rule = std::copyable<Rule> &&
-  requires(Rule const rule, std::vector<idle_activation>& activations) {
-  rule(0, activations);
-};
-
-//! @brief PipeOffload's rule: the copy lane of a device is cut into slots of the longest copy, even
-//! ones out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd one
-//! starts a slot later and their copies never meet.
+//! @brief PipeOffload's rule: the copy lane of a device is cut into slots of the longest copy,
+//! even ones out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd
+//! one starts a slot later and their copies never meet.
 //!
 //! An activation moves when it idles for more than six copies, a backward before its own not
 //! counted. It leaves in the first free slot after its forward, and comes back in the last free
-//! one that ends a backward before it is needed. Where slots run out, it stays: copies that are too
-//! slow move what fits.
+//! one that ends a backward before it is needed. Where slots run out, it stays: copies that are
+//! too slow move what fits.
 //! @source Wan et al., "PipeOffload", ICML 2025, section 4 and its repository; refusing one
 //! activation instead of the whole schedule is own.
-struct offload_in_slots {
+struct offload::in_slots {
   double share = 1; //!< of the activations that may move, those that idle longest first
   int stages = 0;   //!< only those of the first stages of a device; 0: of all its stages
+
+  //! PipeOffload's half: of the activations that may move, the half that idles longest.
+  [[nodiscard]] static constexpr in_slots half() noexcept { return {.share = 0.5}; }
 
   void operator()(int device, std::vector<idle_activation>& all) const {
     double slot = 0;
@@ -125,15 +129,13 @@ private:
   }
 };
 
-//! @brief PipeOffload's half: of the activations that may move, the half that idles longest.
-inline constexpr offload_in_slots offload_half{.share = 0.5};
-
-//! @brief SPPO's rule: the chunks of a sequence but the last leave as soon as they have been made,
-//! and come back as late as they can: a pass before it is needed, since a copy begins between two
-//! passes. Copies go one after the other each way; what would not be back in time stays.
+//! @brief SPPO's rule: the chunks of a sequence but the last leave as soon as they have been
+//! made, and come back as late as they can: a pass before it is needed, since a copy begins
+//! between two passes. Copies go one after the other each way; what would not be back in time
+//! stays.
 //! @source Chen et al., "SPPO", 2025 (arXiv:2503.10377), section 5.2: which chunks move, and how
 //! much of each (`hidden_share`). Where one copy waits for another, the order is own.
-struct offload_chunks {
+struct offload::chunks {
   int staying = 1; //!< chunks at the end of a sequence that do not move
 
   void operator()(int, std::vector<idle_activation>& all) const {
@@ -166,12 +168,12 @@ struct offload_chunks {
 //! @brief The share of a chunk's activation that moves under SPPO, so that its copy is no longer
 //! than the forward pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
 //!
-//! Slots of activations then hold what moves; what stays is up to the stage. Keys and values, which
-//! later chunks read, never move: they have slots of their own.
+//! Slots of activations then hold what moves; what stays is up to the stage. Keys and values,
+//! which later chunks read, never move: they have slots of their own.
 //! @source Chen et al., "SPPO", 2025 (arXiv:2503.10377), section 5: the offloading ratio, with
 //! which the copy of a chunk takes as long as the next chunk, and what stays whatever the ratio.
 template <cost_model Cost>
-struct hidden_share {
+struct offload::hidden_share {
   Cost of{};      //!< the times of whole activations
   int chunks = 1; //!< of a sequence
 
@@ -188,6 +190,14 @@ struct hidden_share {
   }
 };
 
+//! @brief Decides which activations of a device go to the host, and when: `rule(device,
+//! activations)`, in the order in which they are made.
+template <class Rule>
+concept offload_rule = std::copyable<Rule> &&
+  requires(Rule const rule, std::vector<offload::idle_activation>& activations) {
+  rule(0, activations);
+};
+
 namespace detail {
 
 //! A copy of a device, and the pass that it is about.
@@ -198,10 +208,10 @@ struct planned_copy {
 };
 
 //! The activations of a device that a forward pass keeps and a backward reads.
-[[nodiscard]] inline std::vector<idle_activation> idle_activations(timetable_view const& table,
-                                                                   int device) {
-  std::vector<idle_activation> result;
-  std::vector<int> number(static_cast<std::size_t>(pass_indices(table.over)), -1);
+[[nodiscard]] inline std::vector<offload::idle_activation>
+idle_activations(timetable_view const& table, int device) {
+  std::vector<offload::idle_activation> result;
+  std::vector<int> number(static_cast<std::size_t>(table.over.pass_indices()), -1);
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
     pass what = table.passes[i];
     bool const reads = what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
@@ -224,12 +234,12 @@ struct planned_copy {
 //! Writes the three rows of a device: its passes with requests among them, and the copies.
 inline void write_offloaded(timetable_view const& table,
                             int device,
-                            std::vector<idle_activation> const& all,
+                            std::vector<offload::idle_activation> const& all,
                             row_writer* rows) {
   std::vector<planned_copy> out;
   std::vector<planned_copy> in;
-  std::vector<char> moves(static_cast<std::size_t>(pass_indices(table.over)));
-  for (idle_activation const& one : all)
+  std::vector<char> moves(static_cast<std::size_t>(table.over.pass_indices()));
+  for (offload::idle_activation const& one : all)
     if (one.moves) {
       moves[static_cast<std::size_t>(pass_index(table.over, one.forward))] = 1;
       out.push_back({one.leaves, one.forward, out.size()});
@@ -280,9 +290,9 @@ inline void write_offloaded(timetable_view const& table,
 //! @complexity O(n log n) for n passes of a device, on top of the schedule.
 //! @source Wan et al., "PipeOffload: Improving Scalability of Pipeline Parallelism with Memory
 //! Optimization", ICML 2025.
-template <schedule Schedule, offload_rule Rule = offload_in_slots>
+template <schedule Schedule, offload_rule Rule = offload::in_slots>
 struct with_offload {
-  static constexpr flow declared = frugal_training;
+  static constexpr flow declared = detail::frugal_training;
   static_assert(!detail::flow_of<Schedule>().reads_in_groups,
                 "with_offload: a vocabulary in shards does not go with copies to the host");
 
@@ -297,8 +307,8 @@ struct with_offload {
       make_timetable(of, {extents.devices, extents.microbatches}, cost);
     timetable_view const table = plain;
     for (int device = 0; device < extents.devices; ++device) {
-      std::vector<idle_activation> all = detail::idle_activations(table, device);
-      for (idle_activation& one : all) {
+      std::vector<offload::idle_activation> all = detail::idle_activations(table, device);
+      for (offload::idle_activation& one : all) {
         pass copied = one.forward;
         copied.kind = pass_kind::copy_out;
         one.copy_out = cost.duration(copied);

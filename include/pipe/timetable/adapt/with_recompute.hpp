@@ -21,36 +21,6 @@ concept recompute_rule = std::copyable<Rule> &&
   { rule(extents, forward) } -> std::convertible_to<bool>;
 };
 
-//! @brief Every activation is recomputed.
-struct recompute_all {
-  [[nodiscard]] constexpr bool operator()(shape const&, pass const&) const noexcept { return true; }
-};
-
-//! @brief Every activation, but where that frees nothing: a forward pass right before its own
-//! backward, such as those of the last stage of 1F1B, keeps it.
-struct recompute_where_it_frees : recompute_all {
-  static constexpr bool only_where_it_frees = true; //!< asks for this of any rule that has it
-};
-
-//! @brief Every activation but those of the last stage, whose backward follows its forward at once.
-struct recompute_all_but_last {
-  [[nodiscard]] constexpr bool operator()(shape const& extents,
-                                          pass const& forward) const noexcept {
-    return forward.stage + 1 < stages(extents);
-  }
-};
-
-//! @brief The activations of the first stages of every device, which wait longest where a device
-//! has several: those of the stages below `count` P.
-struct recompute_first_stages {
-  int count = 1; //!< stages of a device
-
-  [[nodiscard]] constexpr bool operator()(shape const& extents,
-                                          pass const& forward) const noexcept {
-    return forward.stage < count * extents.devices;
-  }
-};
-
 //! @brief Says how much of an activation is dropped and brought back, in shares of the forward's
 //! time from 0 to 1: `share(pass)`, which looks only at stage, microbatch and chunk. Selective
 //! recomputation has one number (norms and activation functions, say); InfiniPipe recomputes k of
@@ -60,15 +30,51 @@ concept recompute_share = std::copyable<Share> && requires(Share const share, pa
   { share(what) } -> std::convertible_to<double>;
 };
 
-//! @brief The activations of which something is dropped. `partial_cost` has the times, and
-//! `peak_device_bytes` the memory.
-template <recompute_share Share>
-struct recompute_in_part {
-  Share share{}; //!< of the forward's time
+//! @brief Rules of `with_recompute`: which activations are recomputed.
+struct recompute {
+  //! @brief Every activation is recomputed.
+  struct all {
+    [[nodiscard]] constexpr bool operator()(shape const&, pass const&) const noexcept {
+      return true;
+    }
+  };
 
-  [[nodiscard]] constexpr bool operator()(shape const&, pass const& forward) const {
-    return share(forward) > 0;
-  }
+  //! @brief Every activation, but where that frees nothing: a forward pass right before its own
+  //! backward, such as those of the last stage of 1F1B, keeps it.
+  struct where_it_frees : all {
+    static constexpr bool only_where_it_frees = true; //!< asks for this of any rule that has it
+  };
+
+  //! @brief Every activation but those of the last stage, whose backward follows its forward at
+  //! once.
+  struct all_but_last {
+    [[nodiscard]] constexpr bool operator()(shape const& extents,
+                                            pass const& forward) const noexcept {
+      return forward.stage + 1 < extents.stages();
+    }
+  };
+
+  //! @brief The activations of the first stages of every device, which wait longest where a device
+  //! has several: those of the stages below `count` P.
+  struct first_stages {
+    int count = 1; //!< stages of a device
+
+    [[nodiscard]] constexpr bool operator()(shape const& extents,
+                                            pass const& forward) const noexcept {
+      return forward.stage < count * extents.devices;
+    }
+  };
+
+  //! @brief The activations of which something is dropped. `partial_cost` has the times, and
+  //! `peak_device_bytes` the memory.
+  template <recompute_share Share>
+  struct in_part {
+    Share share{}; //!< of the forward's time
+
+    [[nodiscard]] constexpr bool operator()(shape const&, pass const& forward) const {
+      return share(forward) > 0;
+    }
+  };
 };
 
 namespace detail {
@@ -142,7 +148,7 @@ concept orders_for_recomputation = requires(Schedule const& plan,
 
 //! A schedule in the order that it takes where activations are recomputed, without the
 //! recomputations.
-template <class Schedule, recompute_rule Rule = recompute_all>
+template <class Schedule, recompute_rule Rule = recompute::all>
 struct order_for_recomputation {
   Schedule of{}; //!< the schedule
   Rule rule{};   //!< which activations are recomputed
@@ -179,9 +185,9 @@ struct order_for_recomputation {
 //! @complexity O(1) per pass on top of the schedule.
 //! @source activation checkpointing: Chen et al., "Training Deep Nets with Sublinear Memory Cost",
 //! 2016; before the gradient arrives: Mario, PPoPP 2025; a part by stage and unit: InfiniPipe.
-template <schedule Schedule, recompute_rule Rule = recompute_all>
+template <schedule Schedule, recompute_rule Rule = recompute::all>
 struct with_recompute {
-  static constexpr flow declared = frugal_training;
+  static constexpr flow declared = detail::frugal_training;
   static_assert(!detail::flow_of<Schedule>().reads_in_groups,
                 "with_recompute: a vocabulary in shards does not go with recomputation");
 
@@ -193,13 +199,13 @@ struct with_recompute {
   }
   constexpr void order(shape const& extents,
                        int device,
-                       row_writer& row) const requires closed_form_schedule<Schedule> {
+                       row_writer& row) const requires detail::closed_form_schedule<Schedule> {
     of.order(extents, device, row);
     detail::add_recomputes(extents, rule, row);
   }
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
-    requires(!closed_form_schedule<Schedule>) {
+    requires(!detail::closed_form_schedule<Schedule>) {
     detail::order_for_recomputation<Schedule, Rule>{of, rule}.generate(extents, cost, rows);
     for (int device = 0; device < extents.devices; ++device)
       detail::add_recomputes(extents, rule, rows[device]);

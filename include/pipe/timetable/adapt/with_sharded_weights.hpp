@@ -215,6 +215,12 @@ struct reshard {
   //! So many stages further ahead on each device than on the device before, up to `resident` - 1.
   int prefetch_step = 0;
 
+  //! ZeRO-2, or FSDP without resharding: the weights of a stage are gathered once and stay, and so
+  //! do its whole gradients until its last pass.
+  [[nodiscard]] static constexpr reshard gathered_once() noexcept {
+    return {.after_forward = false, .after_backward = false, .scatter_once = true};
+  }
+
   //! Whether the weights stay from one pass of a stage to the next.
   [[nodiscard]] constexpr bool keeps_weights(pass const& before, pass const&) const noexcept {
     return before.kind == pass_kind::forward || before.kind == pass_kind::checkpointed_forward
@@ -232,11 +238,6 @@ struct reshard {
     return wanted < most ? wanted : most;
   }
 };
-
-//! @brief ZeRO-2, or FSDP without resharding: the weights of a stage are gathered once and stay,
-//! and so do its whole gradients until its last pass.
-inline constexpr reshard gathered_once{
-  .after_forward = false, .after_backward = false, .scatter_once = true};
 
 //! @brief The weights of the last stages of every device, with their gradients and their optimizer,
 //! belong to the host (Chronos-Offload): they are loaded once, next to the passes of the stages
@@ -264,7 +265,7 @@ struct weights_on_host {
   }
   //! Whether those of a stage are not on its device from the start.
   [[nodiscard]] constexpr bool leaves(shape const& extents, int stage) const noexcept {
-    return stage >= stages(extents) - count * extents.devices;
+    return stage >= extents.stages() - count * extents.devices;
   }
 };
 
@@ -331,7 +332,7 @@ struct with_sharded_weights {
       row_writer& row = rows[device];
       std::vector<pass> const inner(row.passes, row.passes + row.count);
       row.count = 0;
-      std::vector<char> kept(static_cast<std::size_t>(stages(extents)));
+      std::vector<char> kept(static_cast<std::size_t>(extents.stages()));
       for (pass what : inner)
         if (!leaves(what.stage) && kept[what.stage]++ == 0) {
           what.overlapped = false;
@@ -341,7 +342,7 @@ struct with_sharded_weights {
       int const ahead = prefetch_on(device);
       auto const visits_of = [&](int resident) {
         return detail::find_visits(inner,
-                                   stages(extents),
+                                   extents.stages(),
                                    needs_weights,
                                    resident,
                                    [this](pass const& before, pass const& next) {
@@ -349,7 +350,7 @@ struct with_sharded_weights {
                                    });
       };
       auto const gradients = detail::find_visits(
-        inner, stages(extents), needs_gradients, 1, [this](pass const& before, pass const& next) {
+        inner, extents.stages(), needs_gradients, 1, [this](pass const& before, pass const& next) {
           return next.kind == pass_kind::backward_weight || rule.keeps_gradients(before, next);
         });
       detail::visit_writer(inner, row, rows[network * extents.devices + device])

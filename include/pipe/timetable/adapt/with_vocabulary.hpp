@@ -283,14 +283,14 @@ timed_alone(Schedule const& inner, shape const& extents, cost_inside<Cost> cost)
     double work = 0;
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
       work += table.ends[i] - table.starts[i];
-    most = std::max(most, work / units(table.over));
+    most = std::max(most, work / table.over.units());
   }
   return most;
 }
 
 //! The starts or the ends of a timetable, by the number of the pass.
 [[nodiscard]] inline std::vector<double> by_pass(timetable_view const& table, double const* times) {
-  std::vector<double> result(static_cast<std::size_t>(pass_indices(table.over)));
+  std::vector<double> result(static_cast<std::size_t>(table.over.pass_indices()));
   for (int i = 0; i < table.size(); ++i)
     result[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = times[i];
   return result;
@@ -345,11 +345,11 @@ void write_vocabulary_rows(
   // The passes of a stage stand one unit after the other.
   auto const of_stage = [&](std::vector<double> const& times, pass_kind kind, int stage) {
     auto const first = times.begin() + pass_index(table.over, row_writer::make(kind, stage, 0));
-    return std::vector<double>(first, first + units(within));
+    return std::vector<double>(first, first + within.units());
   };
   std::vector<double> const read = of_stage(starts, pass_kind::forward, 0);
   std::vector<double> const returned = of_stage(ends, pass_kind::backward, 0);
-  logits_turns const turns(of_stage(ends, pass_kind::forward, stages(within) - 1),
+  logits_turns const turns(of_stage(ends, pass_kind::forward, within.stages() - 1),
                            barriers == 0 ? 0 : interval);
   for (int device = 0; device < shards; ++device) {
     std::vector<timed_pass> row;
@@ -360,7 +360,7 @@ void write_vocabulary_rows(
       what.stage = static_cast<std::uint16_t>(what.stage + shards);
       row.push_back({time, 3, what});
     }
-    int const output = shards + stages(within) + device;
+    int const output = shards + within.stages() + device;
     for (std::size_t unit = 0; unit < read.size(); ++unit) {
       auto const push = [&](double time, int rank, pass_kind kind, int stage) {
         auto const number = static_cast<int>(unit);
@@ -425,7 +425,7 @@ inline constexpr int interlaced = 0;
 //! schedules: own derivation.
 template <schedule Schedule, int Barriers = 2>
 requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
-  static constexpr flow declared = vocabulary_training<(Barriers == 1 ? 1 : 2)>;
+  static constexpr flow declared = detail::vocabulary_training<(Barriers == 1 ? 1 : 2)>;
   static_assert(detail::flow_of<Schedule>() == training,
                 "with_vocabulary: the schedule inside must be one of training; recomputation and "
                 "copies to the host do not go with shards");
@@ -452,13 +452,13 @@ requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
     int const chain = stage - extents.devices;
     if (chain < 0)
       return stage;
-    return chain < stages(within) ? pipelining::device_of(within, chain) : chain - stages(within);
+    return chain < within.stages() ? pipelining::device_of(within, chain) : chain - within.stages();
   }
   //! Shards of the embedding to the first stage, stage to stage, the last stage to shards of the
   //! output layer.
   [[nodiscard]] std::vector<stage_edge> edges_of(shape const& extents) const {
     int const first = extents.devices;
-    int const behind = first + stages(inside(extents));
+    int const behind = first + inside(extents).stages();
     std::vector<stage_edge> edges;
     for (int shard = 0; shard < extents.devices; ++shard)
       edges.push_back({shard, first, of_unit::same});
@@ -470,7 +470,7 @@ requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
   }
   //! The shards of each end.
   [[nodiscard]] std::vector<stage_group> groups_of(shape const& extents) const {
-    return {{0, extents.devices}, {extents.devices + stages(inside(extents)), extents.devices}};
+    return {{0, extents.devices}, {extents.devices + inside(extents).stages(), extents.devices}};
   }
   //! The orders of all devices.
   void generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {

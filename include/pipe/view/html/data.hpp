@@ -54,11 +54,11 @@ public:
   //! @pre `verify` accepts the timetable
   explicit table_links(timetable_view const& table)
       : table_(table), over_(table.over), flow_(*table.over.declared),
-        makers_(static_cast<std::size_t>(pass_indices(over_)), -1) {
+        makers_(static_cast<std::size_t>(over_.pass_indices()), -1) {
     for (int row = 0; row < table.rows(); ++row)
       for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
         rows_.push_back(row);
-        for (int const made : links_of(over_, table.passes[i]).made)
+        for (int const made : over_.links_of(table.passes[i]).made)
           if (made != kind_links::none)
             makers_[static_cast<std::size_t>(line_index(made, table.passes[i]))] = i;
       }
@@ -104,25 +104,25 @@ private:
     return flow_[table_.passes[entry].kind];
   }
   [[nodiscard]] int line_index(int row, pass const& what) const {
-    return (row * stages(over_.extents) + what.stage) * units(over_) + unit_of(over_, what);
+    return (row * over_.extents.stages() + what.stage) * over_.units() + over_.unit_of(what);
   }
   [[nodiscard]] double group_times::*between(int from, int to) const {
-    if (in_group(over_, from))
+    if (over_.in_group(from))
       return table_.groups.reduce >= 0 ? &group_times::reduce : nullptr;
-    return in_group(over_, to) && table_.groups.broadcast >= 0 ? &group_times::broadcast : nullptr;
+    return over_.in_group(to) && table_.groups.broadcast >= 0 ? &group_times::broadcast : nullptr;
   }
   [[nodiscard]] std::size_t instances_of_datum() const {
-    return static_cast<std::size_t>(stages(over_.extents)) *
-           static_cast<std::size_t>(graph_width(over_)) * static_cast<std::size_t>(units(over_));
+    return static_cast<std::size_t>(over_.extents.stages()) *
+           static_cast<std::size_t>(graph_width(over_)) * static_cast<std::size_t>(over_.units());
   }
   //! The number of an instance, of a stage and for its reader of a number.
   [[nodiscard]] std::size_t index(int of, int stage, int reader, pass const& what) const {
     datum const& one = flow_.data[of];
-    int const unit = one.instance == per::microbatch ? what.microbatch : unit_of(over_, what);
-    int const number = one.instance == per::reader ? reader : 0;
+    int const unit = one.instance == datum::per::microbatch ? what.microbatch : over_.unit_of(what);
+    int const number = one.instance == datum::per::reader ? reader : 0;
     auto const line = static_cast<std::size_t>(stage * graph_width(over_) + number);
     return static_cast<std::size_t>(of) * instances_of_datum() +
-           line * static_cast<std::size_t>(units(over_)) + static_cast<std::size_t>(unit);
+           line * static_cast<std::size_t>(over_.units()) + static_cast<std::size_t>(unit);
   }
 
   //! True for the chunk with which a kind ends in a microbatch, where chunks add to one datum.
@@ -135,8 +135,9 @@ private:
     return ends;
   }
   //! The first or the last chunk of a microbatch in an order.
-  [[nodiscard]] int edge_chunk(pass const& what, chunk_order order, bool last) const {
-    return (order == chunk_order::ascending) == last ? chunks_of(over_, what.microbatch) - 1 : 0;
+  [[nodiscard]] int edge_chunk(pass const& what, effect::chunk_order order, bool last) const {
+    return (order == effect::chunk_order::ascending) == last ? over_.chunks_of(what.microbatch) - 1
+                                                             : 0;
   }
 
   void enter(int entry, effect const& one, std::vector<instance>& all) const {
@@ -148,7 +149,7 @@ private:
     if (one.stage != of_stage::own) {
       int const step = one.stage == of_stage::before  ? -1
                        : one.stage == of_stage::after ? 1
-                                                      : beside;
+                                                      : group_step;
       for (int k = 0; k < neighbours(over_, what, step); ++k) {
         stage_neighbour const owner = neighbour(over_, what, step, k);
         pass maker = what;
@@ -159,14 +160,14 @@ private:
     }
     int const step = to_readers(over_.edges, flow_.reader_step[one.of]);
     int const readers = step == 0 ? 1 : neighbours(over_, what, step);
-    int const count = of.instance == per::reader ? readers : std::min(readers, 1);
+    int const count = of.instance == datum::per::reader ? readers : std::min(readers, 1);
     for (int k = 0; k < count; ++k) {
       instance& here = all[index(one.of, what.stage, k, what)];
       if (one.what == does::makes ||
           (one.what == does::adds_to && what.chunk == edge_chunk(what, one.order, false)))
         here.maker = entry;
       else if (one.what == does::frees &&
-               (of.instance != per::microbatch || ends_microbatch(entry)))
+               (of.instance != datum::per::microbatch || ends_microbatch(entry)))
         here.users.push_back(entry);
     }
   }
@@ -287,7 +288,7 @@ void append_kinds(text_sink auto& out, flow const& declared) {
     }
     colour const plain = plain_colour(declared[kind]);
     append(out, "{\"word\":");
-    append_html_text(out, word(declared, kind));
+    append_html_text(out, declared.word(kind));
     append(out, ",\"legend\":");
     append_html_text(out, legend_word(declared[kind]));
     append(out, ",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
@@ -299,11 +300,11 @@ void append_kinds(text_sink auto& out, flow const& declared) {
 //! The measured times by entry of the table, from 0 on.
 void append_measured(text_sink auto& out, html_timeline const& line) {
   timetable_view const& table = line.table;
-  auto const indices = static_cast<std::size_t>(pass_indices(table.over));
+  auto const indices = static_cast<std::size_t>(table.over.pass_indices());
   std::vector<measured_pass const*> found(indices);
   double first = line.measured.empty() ? 0 : line.measured.front().start;
   for (measured_pass const& ran : line.measured) {
-    if (!contains(table.over, ran.what))
+    if (!table.over.contains(ran.what))
       throw std::invalid_argument("write_html: a measured pass is not of the timetable: " +
                                   describe(ran.what, table.over));
     found[static_cast<std::size_t>(pass_index(table.over, ran.what))] = &ran;
@@ -345,7 +346,7 @@ void append_extents(text_sink auto& out, html_timeline const& line) {
   if (extents.where == placement::bidirectional) {
     append(out, ",\"directions\":[");
     for (int unit = 0; unit < extents.microbatches; ++unit)
-      append(out, unit == 0 ? "" : ",", enters_at_end(extents, unit) ? 1 : 0);
+      append(out, unit == 0 ? "" : ",", extents.enters_at_end(unit) ? 1 : 0);
     append(out, "]");
   }
   if (!line.about.chunk_shares.empty()) {

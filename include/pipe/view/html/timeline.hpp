@@ -147,10 +147,10 @@ struct scaled_cost {
   uniform_cost now;  //!< the same, as it is to be
 
   [[nodiscard]] double duration(pass const& what) const {
-    if (what.kind != kind_with(training, role::backward))
+    if (what.kind != training.kind_with(role::backward))
       return scaled(what, what.kind);
-    return scaled(what, kind_with(training, role::input)) +
-           scaled(what, kind_with(training, role::weights));
+    return scaled(what, training.kind_with(role::input)) +
+           scaled(what, training.kind_with(role::weights));
   }
   [[nodiscard]] double latency() const { return now.latency(); }
 
@@ -192,9 +192,9 @@ make_html_timeline(timetable_view table, timetable_caption const& about, ModelOf
   html_timeline result{table, about, table};
   detail::time_probe<std::invoke_result_t<ModelOf const&, uniform_cost const&>> const probe(
     model_of, about.cost.all_reduce > 0);
-  auto const stage_count = static_cast<std::size_t>(stages(table.over.extents));
+  auto const stage_count = static_cast<std::size_t>(table.over.extents.stages());
   auto const chunks = static_cast<std::size_t>(table.over.extents.chunks);
-  std::vector<int> known(most_kinds * stage_count * chunks, -1);
+  std::vector<int> known(flow::most_kinds * stage_count * chunks, -1);
   std::map<detail::pass_time, int> numbers;
   for (pass const& what : std::span(table.passes, static_cast<std::size_t>(table.size()))) {
     auto const kind = static_cast<std::size_t>(what.kind);

@@ -226,7 +226,7 @@ public:
   pytorch_messages(pipeline_view const& over, std::vector<pytorch_action> const& actions)
       : over_(over), actions_(actions),
         places_(
-          static_cast<std::size_t>(kinds * stages(over.extents) * over.extents.microbatches)) {}
+          static_cast<std::size_t>(kinds * over.extents.stages() * over.extents.microbatches)) {}
 
   void check() {
     for (pytorch_action const& action : actions_)
@@ -286,7 +286,7 @@ private:
     int const kind = action.verb == pytorch_verb::forward       ? 0
                      : action.verb < pytorch_verb::send_forward ? 1
                                                                 : static_cast<int>(action.verb) - 2;
-    int const line = kind * stages(over_.extents) + action.stage;
+    int const line = kind * over_.extents.stages() + action.stage;
     return places_[static_cast<std::size_t>(line * over_.extents.microbatches + action.microbatch)];
   }
   [[nodiscard]] std::size_t row_of(pytorch_action const& action) const {
@@ -309,7 +309,7 @@ private:
   void enter(pytorch_action const& action) {
     if (action.verb == pytorch_verb::skipped || action.verb == pytorch_verb::backward_weight)
       return;
-    if (action.stage >= stages(over_.extents) || action.microbatch >= over_.extents.microbatches)
+    if (action.stage >= over_.extents.stages() || action.microbatch >= over_.extents.microbatches)
       refuse(action, " belongs to no pass of this file");
     any_wait_ = any_wait_ || action.verb >= pytorch_verb::wait_send_forward;
     pytorch_action const*& here = find(action);
@@ -325,7 +325,7 @@ private:
     if (device_of(over_, action.stage) != device)
       refuse(action, " stands on a device that does not hold its stage");
     int const there = action.stage + step_of(action);
-    if (there < 0 || there >= stages(over_.extents))
+    if (there < 0 || there >= over_.extents.stages())
       refuse(action, " is not needed: there is no such neighbour");
     if (device_of(over_, there) == device)
       refuse(action, " is not needed: both stages are on this device");
@@ -351,7 +351,7 @@ private:
   //! Where the consumer of a pass is on another device, the file has both ends of the message.
   void check_crossing(pytorch_action const& action, int step, pytorch_verb send) {
     int const consumer = action.stage + step;
-    if (consumer < 0 || consumer >= stages(over_.extents) ||
+    if (consumer < 0 || consumer >= over_.extents.stages() ||
         device_of(over_, consumer) == action.line - 1)
       return;
     pytorch_action const sent = with(action, send);
@@ -459,7 +459,7 @@ devices_of_stages(std::vector<pytorch_action> const& actions, int stage_count) {
   for (placement const where : {placement::looped, placement::wave}) {
     extents.where = where;
     bool same = true;
-    for (int stage = 0; stage < stages(extents); ++stage)
+    for (int stage = 0; stage < extents.stages(); ++stage)
       same = same && device_of(extents, stage) == devices[static_cast<std::size_t>(stage)];
     if (same)
       return where;
@@ -532,8 +532,8 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
   int line_count = 0;
   std::vector<detail::pytorch_action> const actions = detail::parse_pytorch_lines(text, line_count);
   shape extents = detail::extents_of(actions, line_count);
-  std::vector<std::uint16_t> devices = detail::devices_of_stages(actions, stages(extents));
-  detail::find_missing_forward(actions, stages(extents), extents.microbatches);
+  std::vector<std::uint16_t> devices = detail::devices_of_stages(actions, extents.stages());
+  detail::find_missing_forward(actions, extents.stages(), extents.microbatches);
   extents.where = detail::infer_placement(extents, devices);
   pytorch_schedule result{{{.extents = extents}, {}, {0}}, {}, false, 0};
   int line = 1;
@@ -576,7 +576,7 @@ template <cost_model Cost = uniform_cost>
   if (verdict)
     return table;
   std::string reason = describe(verdict, table);
-  if (verdict.broken == rule::missing_pass)
+  if (verdict.broken == report::rule::missing_pass)
     throw std::invalid_argument("PyTorch CSV: " + reason);
   auto const entry = static_cast<std::size_t>(
     file.orders.offsets[static_cast<std::size_t>(verdict.device)] + verdict.entry);

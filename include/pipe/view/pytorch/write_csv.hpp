@@ -54,7 +54,7 @@ void append_cell(std::string& row, Part const&... parts) {
   case stage_call::perform:
     throw std::invalid_argument(
       std::string("write_pytorch_csv: PyTorch's format has no action for kind ") +
-      word(declared, what.kind) + "; it has forward and backward passes alone");
+      declared.word(what.kind) + "; it has forward and backward passes alone");
   default: return 0;
   }
 }
@@ -114,8 +114,8 @@ public:
   pytorch_message_writer(timetable_view order, pytorch_release release)
       : order_(order), release_(release),
         rows_(static_cast<std::size_t>(order.over.extents.devices)), ends_(rows_.size()),
-        done_(static_cast<std::size_t>(pass_indices(order.over)), 1),
-        left_(static_cast<std::size_t>(stages(order.over.extents)),
+        done_(static_cast<std::size_t>(order.over.pass_indices()), 1),
+        left_(static_cast<std::size_t>(order.over.extents.stages()),
               order.over.extents.microbatches),
         next_(order.offsets, order.offsets + order.over.extents.devices) {
     // Nobody waits for what is not in the file.
@@ -220,7 +220,7 @@ private:
       if (!forward && waits())
         append(ends_[own], ",", what.stage, "WAIT_SEND_B", what.microbatch);
     }
-    if ((kind == 'B' || kind == 'I') && waits() && what.stage + 1 < stages(order_.over.extents) &&
+    if ((kind == 'B' || kind == 'I') && waits() && what.stage + 1 < order_.over.extents.stages() &&
         device_of(order_, what.stage + 1) != device)
       append_cell(rows_[own], what.stage, "WAIT_SEND_F", what.microbatch);
     if ((kind == 'B' || kind == 'W') && --left_[what.stage] == 0) {
@@ -269,7 +269,7 @@ void write_pytorch_csv(text_sink auto& out,
     throw std::invalid_argument(
       "write_pytorch_csv: PyTorch's format has one device for every stage, so microbatches "
       "cannot enter at both ends");
-  if (routes(order.over.extents) > 1)
+  if (order.over.extents.routes() > 1)
     throw std::invalid_argument("write_pytorch_csv: PyTorch's format has one device for every "
                                 "stage, but here it depends on the microbatch");
   if (order.over.edges != nullptr)
