@@ -127,7 +127,10 @@ class Search(unittest.TestCase):
                 ((*SMALL, "--memory", 2, "--goal", "speed"), "makespan or span"),
                 ((*SMALL, "--memory", 2, "--like", "v-hal"), "did you mean v-half"),
                 ((*SMALL, "--memory", 2, "--eager"), "search does not have the option --eager"),
-                ((*SMALL, "--memory", 0.5, "--like", "v-half"), "no order keeps the memory limit")):
+                ((*SMALL, "--memory", 0.5, "--like", "v-half"), "no order keeps the memory limit"),
+                # A header has neither placements of their own nor unequal numbers of chunks.
+                ((*SMALL, "--memory", 2, "--like", "helix", "--format", "header"), "no schedule has these extents"),
+                ((*SMALL, "--memory", 2, "--chunk-counts", "2,1"), "does not have the option --chunk-counts")):
             result = run("search", *words)
             self.assertEqual((result.returncode, result.stdout), (2, ""), words)
             self.assertRegex(result.stderr, r"timetable: [^\n]+\n\Z")

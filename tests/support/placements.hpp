@@ -54,14 +54,14 @@ struct ends_together {
   }
 };
 
-//! @brief Fewer stages than devices: one on device 0, one on devices 1 and 2 in turn.
-//! @pre 3 devices
+//! @brief Fewer stages than devices: one on device 0, one on all others in turn.
+//! @pre 2 devices at least
 struct second_in_turn {
   [[nodiscard]] constexpr pipelining::shape arrange(int devices, int microbatches) const {
     return {.devices = devices,
             .microbatches = microbatches,
             .where = pipelining::placement::custom,
-            .custom_routes = 2,
+            .custom_routes = devices - 1,
             .extra_stages = 2 - devices};
   }
   [[nodiscard]] constexpr int device_of(pipelining::shape const&, int stage, int route) const {
@@ -71,7 +71,7 @@ struct second_in_turn {
   order(pipelining::shape const& extents, int device, pipelining::row_writer& row) const {
     int const count = extents.microbatches;
     if (device > 0) {
-      for (int m = device - 1; m < count; m += 2) {
+      for (int m = device - 1; m < count; m += extents.devices - 1) {
         row.forward(1, m);
         row.backward(1, m);
       }

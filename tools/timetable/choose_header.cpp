@@ -336,7 +336,7 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
   out +=
     pick.own_order ? "#include <stdexcept>\n\nnamespace chosen {\n\n" : "namespace chosen {\n\n";
   if (pick.own_order) {
-    append_order_type(out, *pick.own_order, "choose");
+    append_order_type(out, *pick.own_order);
   } else {
     pp::append(out, "using schedule = ", type, ";\n");
     pp::append(out, "inline constexpr int devices = ", asked.devices, ";\n");

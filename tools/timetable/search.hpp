@@ -29,9 +29,7 @@ struct searched {
 [[nodiscard]] std::string search_header(searched const& found);
 
 //! Appends the order as a schedule type for its devices and microbatches, in their namespace.
-//! @param made who made it, a word: "search"
-void append_order_type(std::string& out,
-                       pipelining::dynamic_timetable const& table,
-                       std::string const& made);
+//! @pre a placement with a name, and microbatches of as many chunks: others are not searched for
+void append_order_type(std::string& out, pipelining::dynamic_timetable const& table);
 
 } // namespace examples

@@ -15,19 +15,15 @@ char const* word_of(pp::placement where) {
   case pp::placement::looped: return "looped";
   case pp::placement::wave: return "wave";
   case pp::placement::bidirectional: return "bidirectional";
-  case pp::placement::custom: return "custom";
+  case pp::placement::custom: break; // search and choose have none
   }
   return "";
 }
 
 } // namespace
 
-void append_order_type(std::string& out,
-                       pp::dynamic_timetable const& table,
-                       std::string const& made) {
+void append_order_type(std::string& out, pp::dynamic_timetable const& table) {
   pp::shape const& extents = table.over.extents;
-  if (!table.over.holders.empty() || !table.over.first_units.empty())
-    throw usage_error(made + ": the format header is for placements with a name; use csv or json");
   pp::append(out, "inline constexpr int devices = ", extents.devices, ";\n");
   pp::append(out, "inline constexpr int microbatches = ", extents.microbatches, ";\n\n");
   out += "namespace detail {\n"
@@ -82,7 +78,7 @@ std::string search_header(searched const& found) {
   pp::append(out, found.call.empty() ? "" : ": " + found.call, ".\n");
   out +=
     "#pragma once\n\n#include <pipe/pipe.hpp>\n\n#include <stdexcept>\n\nnamespace found {\n\n";
-  append_order_type(out, found.made.table, "search");
+  append_order_type(out, found.made.table);
   pp::uniform_cost const& cost = found.made.cost;
   pp::append(out, "//! The times it was searched for, of one stage (and chunk) in the mean.\n");
   pp::append(out, "inline constexpr pipelining::uniform_cost cost{", cost.forward, ", ");

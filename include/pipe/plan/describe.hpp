@@ -71,9 +71,7 @@ namespace detail {
   std::vector<int> circle(devices);
   auto const queued = std::make_unique<bool[]>(devices);
   plan_drain run{work, at.data(), stack.data(), queued.get()};
-  begin(run);
-  while (advance(run, 0x7fffffff) > 0) {
-  }
+  drain(run);
   circle.resize(static_cast<std::size_t>(find_circle(run, circle.data())));
   std::string text;
   for (int const device : circle) {

@@ -56,8 +56,8 @@ namespace detail {
   auto const waiting = std::make_unique<bool[]>(rows);
   order_merge merge{
     table, order.data(), emitted.get(), next.data(), key.data(), heap.data(), waiting.get()};
-  begin(merge);
-  if (advance(merge, table.size() + 1) != table.size())
+  merge_rows(merge);
+  if (merge.count != table.size())
     throw std::invalid_argument("lower: the order of passes is circular; verify the timetable");
   return order;
 }
@@ -89,7 +89,7 @@ place_messages(timetable_view table, std::vector<int> const& order, bool slots, 
                            nothing);
   message_placement placement{
     table, order.data(), count, slots, events.data(), 0, 0, joins ? entries.data() : nullptr};
-  advance(placement, count);
+  place_all(placement);
   events.resize(static_cast<std::size_t>(placement.written));
   return events;
 }

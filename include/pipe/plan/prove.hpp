@@ -86,9 +86,7 @@ constexpr proof prove_drain(plan_view work) {
   owned<int> stack(devices, 0);
   owned<bool> queued(devices, false);
   plan_drain run{work, at, stack, queued};
-  begin(run);
-  while (advance(run, 0x7fffffff) > 0) {
-  }
+  drain(run);
   owned<int> circle(devices, nothing);
   if (find_circle(run, circle) == 0)
     return {};

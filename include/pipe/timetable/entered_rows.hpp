@@ -30,12 +30,8 @@ inline constexpr place_code entry_mask = (place_code{1} << place_bits) - 1;
 
 //! No line, or no such unit.
 inline constexpr int nothing_before = -1;
-
-//! True where each device has one row, all microbatches have as many chunks, and stages are a
-//! chain. Loops over passes are compiled for such pipelines apart: they look at less per pass.
-[[nodiscard]] constexpr bool is_plain(pipeline_view const& over) noexcept {
-  return over.declared->engines == 1 && over.first_units == nullptr && over.edges == nullptr;
-}
+//! Several lines, or one whose maker stands in another place than most.
+inline constexpr int several_before = -2;
 
 //! The place that every pass has, by line and unit.
 struct place_map {
@@ -44,15 +40,15 @@ struct place_map {
   place_code* const* places; //!< [lines] of [units]
 };
 
-//! Where stages are a chain and devices have one row each: a line whose maker a pass waits for in
-//! another row, in its own unit, or `nothing_before`. A pass that waits for one that stands after
-//! it in its own row waits for ever.
+//! A line whose maker on another device a pass waits for, in its own unit. `nothing_before` where
+//! all that it waits for stands before it in its own row; else `several_before`, and its
+//! dependencies say them.
 using input_line = std::int32_t;
 
 //! One row of a timetable without times.
 struct place_row {
   pass const* passes;
-  input_line* inputs; //!< where the pipeline is_plain, what each pass waits for on another device
+  input_line* inputs; //!< what each pass waits for outside of its row
   entry_number count;
 };
 
@@ -99,9 +95,10 @@ struct alignas(64) entry_links {
 
   int made = none; //!< from the line of row 0 of the stage; none where there is no such kind
   int also[2] = {none, none};
-  int input = none; //!< likewise, of another stage
+  int input = none; //!< likewise, of another stage; of a graph, from the line of stage 0
   int own[kind_links::most_own] = {none, none, none, none};
   std::int16_t chunk_step = 0; //!< 0 where sequences are whole
+  std::int8_t input_step = 0;  //!< to that stage
   std::int8_t wanted = 0;      //!< how many wanted rows it makes
   bool runs_here = false;      //!< on the engine of the row
 };
@@ -135,9 +132,12 @@ struct entry_rules {
         for (int k = 0; k < kind_links::most_own; ++k)
           if (links.own[k] != kind_links::none)
             result.own[k] = links.own[k] * stage_count;
-        bool const there = links.input_step < 0 ? where % 2 == 1 : where / 2 == 1;
-        if (links.input != kind_links::none && there && over.edges == nullptr)
-          result.input = links.input * stage_count + links.input_step;
+        bool const there = links.input_step == group_step ? over.edges != nullptr
+                           : links.input_step < 0         ? where % 2 == 1
+                                                          : where / 2 == 1;
+        result.input_step = links.input_step;
+        if (links.input != kind_links::none && there)
+          result.input = links.input * stage_count + (over.edges == nullptr ? links.input_step : 0);
       }
     }
   }
@@ -158,8 +158,9 @@ struct entry_place {
 place_beyond_chains(pipeline_view const& over, pass const& what, entry_place in_chain) noexcept {
   entry_place found = in_chain;
   if (found.known && over.edges != nullptr) {
-    found.known = over.contains(what);
-    found.where = found.known ? position_in_graph(over, what) : 0;
+    kind_of_pass const& kind = (*over.declared)[what.kind];
+    found.known = kind.exists() && kind.in_groups == over.in_group(what.stage);
+    found.where = position_in_graph(over, what);
     found.still = goes_forward_only(over, what.stage);
   }
   if (found.known && over.first_units != nullptr) {
@@ -186,8 +187,6 @@ enter_also(entry_links const& links, place_code* const* lines, int unit, place_c
 }
 
 //! One row of the map while its passes are entered, in their order.
-//! @tparam Plain whether the pipeline is_plain
-template <bool Plain>
 struct row_entrance {
   place_map const& map;
   entry_rules const& rules;
@@ -199,14 +198,20 @@ struct row_entrance {
   shape extents;
   int device, last_stage, one_way;
   bool one_route;
+  bool plain;      //!< stages are a chain, all microbatches have as many chunks
+  bool simple;     //!< no groups of stages, and all edges of the same chunk
   place_code here; //!< entries of this row have codes from here on, those after it greater ones
 
   constexpr row_entrance(place_map const& into, entry_rules const& by, place_row const& of, int at)
       : map(into), rules(by), row(of), number(at), places_of(into.places), inputs(of.inputs),
-        holders(into.holders), extents(into.over.extents),
-        device(Plain ? at : at % extents.devices), last_stage(extents.stages() - 1),
-        one_way(into.over.declared->rows * (last_stage + 1)), one_route(extents.routes() == 1),
-        here(Plain ? 1 : (static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
+        holders(into.holders), extents(into.over.extents), device(at % extents.devices),
+        last_stage(extents.stages() - 1), one_way(into.over.declared->rows * (last_stage + 1)),
+        one_route(extents.routes() == 1),
+        plain(map.over.edges == nullptr && map.over.first_units == nullptr),
+        simple(map.over.edges == nullptr ||
+               (!names_chunks(map.over) &&
+                *first_neighbour(map.over.edges, last_stage + 1, last_stage + 1, group_step) == 0)),
+        here((static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
 
   //! The place of a pass.
   [[nodiscard]] constexpr entry_place place_of(pass const& what) const noexcept {
@@ -215,13 +220,31 @@ struct row_entrance {
     bool const known = static_cast<int>(what.kind) < flow::most_kinds && stage <= last_stage &&
                        what.microbatch < extents.microbatches;
     entry_place const place{known, where, what.microbatch * extents.chunks, extents.chunks};
-    if constexpr (Plain)
-      return place;
-    else
-      return place_beyond_chains(map.over, what, place);
+    return plain ? place : place_beyond_chains(map.over, what, place);
   }
 
-  //! Finds what an entry waits for. @pre Plain
+  //! Whether what an entry waits for does not stand before it in the row.
+  //! @param behind entries of the row that it may wait for
+  [[nodiscard]] constexpr bool lacks(int line, int unit, place_code behind) const noexcept {
+    return places_of[line][unit] - here >= behind; // those before it have codes from here on
+  }
+  //! The line on another device that a pass reads of stages before or after it. @pre simple
+  //! @param first the line of row 0 of the flow on stage 0
+  [[nodiscard]] constexpr input_line input_of(
+    entry_links const& links, int first, int stage, int unit, place_code behind) const noexcept {
+    bool const graph = map.over.edges != nullptr;
+    int const count = graph ? neighbours(map.over, stage, links.input_step) : 1;
+    input_line found = nothing_before;
+    for (int k = 0; k < count; ++k) {
+      int const line = first + links.input +
+                       (graph ? neighbour(map.over, stage, links.input_step, k).stage : stage);
+      if (holders[line] == device ? lacks(line, unit, behind) : found != nothing_before)
+        return several_before;
+      found = holders[line] == device ? found : line;
+    }
+    return found;
+  }
+  //! Finds what an entry waits for.
   //! @param base the line of row 0 of the flow on its stage
   constexpr void find_waits(entry_number i,
                             entry_links const& links,
@@ -229,23 +252,18 @@ struct row_entrance {
                             entry_place const& place,
                             pass const& what) const noexcept {
     int const unit = place.first + what.chunk;
-    // What stands before this entry in the row has a code from here to here + behind - 1.
     place_code const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
-    input_line input = nothing_before;
-    if (links.input != entry_links::none) {
-      int const line = base + links.input;
-      if (holders[line] != device || places_of[line][unit] - here >= behind)
-        input = line;
-    }
+    input_line input = links.input == entry_links::none ? nothing_before
+                       : !simple                        ? several_before
+                                 : input_of(links, base - what.stage, what.stage, unit, behind);
     for (int k = 0; k < kind_links::most_own && links.own[k] != entry_links::none; ++k)
-      if (int const line = base + links.own[k]; places_of[line][unit] - here >= behind)
-        input = line;
+      if (lacks(base + links.own[k], unit, behind))
+        input = several_before;
     if (links.chunk_step != 0) {
-      int const beside = what.chunk + links.chunk_step;
-      int const line = base + links.made;
-      if (beside >= 0 && beside < place.count &&
-          places_of[line][place.first + beside] - here >= behind)
-        input = line;
+      int const other = what.chunk + links.chunk_step;
+      if (other >= 0 && other < place.count &&
+          lacks(base + links.made, place.first + other, behind))
+        input = several_before;
     }
     inputs[i] = input;
   }
@@ -260,7 +278,7 @@ struct row_entrance {
                       int& entered) const noexcept {
     int const line = base + links.made;
     place_code& at = places_of[line][place.first + what.chunk];
-    if (holders[line] != device || (!Plain && !links.runs_here) || at != 0 ||
+    if (holders[line] != device || !links.runs_here || at != 0 ||
         (what.overlapped && !completes_pair(row.passes, i)))
       return links.made;
     at = here + i;
@@ -273,8 +291,7 @@ struct row_entrance {
 
 //! Enters the passes of one row into the map and finds what they wait for. A pass that does not
 //! exist waits for nothing.
-template <bool Plain>
-constexpr row_findings enter_row(row_entrance<Plain> const into) {
+constexpr row_findings enter_row(row_entrance const into) {
   row_findings found{};
   place_row const& row = into.row;
   int entered = 0;
@@ -293,8 +310,7 @@ constexpr row_findings enter_row(row_entrance<Plain> const into) {
     int const base = into.one_route
                        ? what.stage
                        : what.stage + into.extents.route_of(what.microbatch) * into.one_way;
-    if constexpr (Plain)
-      into.find_waits(i, links, base, place, what);
+    into.find_waits(i, links, base, place, what);
     int const taken = into.enter(i, links, base, place, what, entered);
     if (taken != entry_links::none && found.first)
       found.first = misplaced(into.map, row, into.number, i, taken / (into.last_stage + 1));
@@ -336,7 +352,6 @@ public:
         lines_(over.lines()), inputs_(offsets[over.row_count()]),
         rows_(over.row_count()), map_{over, holders_, lines_} {
     entry_rules rules(over, 0);
-    bool const plain = is_plain(over);
     for (int line = 0; line < over.lines(); ++line) {
       holders_[line] = holder_of(over, line);
       lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * over.units();
@@ -347,8 +362,7 @@ public:
         passes + first, inputs_ + first, static_cast<entry_number>(offsets[row + 1] - first)};
       if (row > 0 && row % over.extents.devices == 0)
         rules = entry_rules(over, row / over.extents.devices);
-      found_.add(plain ? enter_row(row_entrance<true>(map_, rules, entries, row))
-                       : enter_row(row_entrance<false>(map_, rules, entries, row)));
+      found_.add(enter_row(row_entrance(map_, rules, entries, row)));
     }
   }
 

@@ -121,20 +121,16 @@ struct message_times {
   group_times groups{};
   double const* links = nullptr; //!< [P x P]; null: all take `latency`
 
-  //! The time of a message between two devices.
-  [[nodiscard]] constexpr double between(int devices, int from, int to) const noexcept {
-    return message_time(links, devices, latency, from, to);
+  //! The time of a message from the device that holds a line.
+  [[nodiscard]] constexpr double across(place_map const& map, int line, int device) const noexcept {
+    return message_time(links, map.over.extents.devices, latency, map.holders[line], device);
   }
-  //! The time from the end of what a pass waits for to the pass. @param row, stage of the pass
+  //! The time from the end of what a pass waits for to the pass. @param device, stage of the pass
   [[nodiscard]] constexpr double
-  to(place_map const& map, dependency const& from, int row, int stage) const noexcept {
-    int const devices = map.over.extents.devices;
-    return from.own ? 0
-                    : transfer_time(map.over,
-                                    groups,
-                                    between(devices, map.holders[from.line], row % devices),
-                                    from.stage,
-                                    stage);
+  to(place_map const& map, dependency const& from, int device, int stage) const noexcept {
+    return from.own
+             ? 0
+             : transfer_time(map.over, groups, across(map, from.line, device), from.stage, stage);
   }
 };
 
@@ -243,6 +239,7 @@ join(simulation& state, int row, entry_number entry, dependency_list const& need
 [[nodiscard]] constexpr double ready_at(simulation& state, int row, entry_number entry) noexcept {
   pass const& what = state.rows[row].passes[entry];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
+  int const device = row % state.map.over.extents.devices;
   dependency_list const needed = dependencies(state.map.over, what);
   double latest = 0;
   int k = 0;
@@ -257,7 +254,7 @@ join(simulation& state, int row, entry_number entry, dependency_list const& need
     double const ended = ended_on(state, row, behind, from.line, from.unit);
     if (ended == never)
       return never;
-    latest = std::max(latest, ended + state.messages.to(state.map, from, row, what.stage));
+    latest = std::max(latest, ended + state.messages.to(state.map, from, device, what.stage));
   }
   return latest;
 }
@@ -276,8 +273,7 @@ constexpr entry_number take_back_half(simulation& state, int number, entry_numbe
 
 //! Runs a row until a pass has to wait. Calls others for few passes, and the cost: compilers take
 //! microseconds for a call.
-//! @tparam Plain whether the pipeline is_plain, and all messages take the same time
-template <bool Plain, cost_model Cost>
+template <cost_model Cost>
 constexpr void run_row(simulation& state, Cost const& cost, int number) {
   place_row const row = state.rows[number];
   pass const* const passes = row.passes;
@@ -288,6 +284,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
   double free_from = state.free_from[number];
   double start = free_from;
   entry_number entry = first;
+  int const device = number % over.extents.devices;
   state.waits_for_row[number] = number;
   state.waits_for[number] = no_entry;
   for (; entry < row.count; ++entry) {
@@ -295,21 +292,23 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
     bool const pair = what.overlapped && entry > first && !passes[entry - 1].overlapped;
     if (!pair) // else from the start of the other half on
       start = free_from;
-    if constexpr (!Plain) {
-      double const ready = ready_at(state, number, entry);
-      if (ready == never)
-        break;
-      start = std::max(start, ready);
-    } else if (int const input = row.inputs[entry]; input != nothing_before) {
-      int const source = state.map.holders[input];
-      entry_number const wanted =
-        state.map.places[input][what.microbatch * over.extents.chunks + what.chunk] - 1;
+    if (input_line const input = row.inputs[entry]; input >= 0) {
+      place_code const at = state.map.places[input][over.unit_of(what)];
+      int const source =
+        static_cast<int>(at >> place_bits) * over.extents.devices + state.map.holders[input];
+      entry_number const wanted = (at & entry_mask) - 1; // `no_entry` where nobody makes it
       if (wanted >= state.next[source]) {
         state.waits_for_row[number] = source;
         state.waits_for[number] = wanted;
         break;
       }
-      start = std::max(start, state.end_of(source, wanted) + state.messages.latency);
+      start = std::max(
+        start, state.end_of(source, wanted) + state.messages.across(state.map, input, device));
+    } else if (input == several_before) {
+      double const ready = ready_at(state, number, entry);
+      if (ready == never)
+        break;
+      start = std::max(start, ready);
     }
     if (pair) {
       free_from = start + pair_duration(cost, *over.declared, passes[entry - 1], what);
@@ -330,7 +329,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
 //!
 //! Goes down the rows and up again, as the passes of a unit do. A row that waits is asked again
 //! only when the pass that it waits for has run.
-template <bool Plain, cost_model Cost>
+template <cost_model Cost>
 constexpr void advance(simulation& state, Cost const& cost) {
   int const rows = state.map.over.row_count();
   int idle = 0; // looks since one ran; down and up again sees all rows, wherever it begins
@@ -341,7 +340,7 @@ constexpr void advance(simulation& state, Cost const& cost) {
       if (round > 0 && state.next[state.waits_for_row[row]] <= state.waits_for[row])
         continue;
       entry_number const before = state.next[row];
-      run_row<Plain>(state, cost, row);
+      run_row(state, cost, row);
       if (state.next[row] != before)
         idle = 0;
     }
@@ -387,10 +386,7 @@ constexpr void run(entered_rows const& rows,
   for (int entry = 0; entry < offsets[rows.map().over.row_count()]; ++entry)
     starts[entry] = ends[entry] = never;
   simulation state(rows, offsets, starts, ends, messages);
-  if (is_plain(rows.map().over) && messages.links == nullptr)
-    advance<true>(state, cost);
-  else
-    advance<false>(state, cost);
+  advance(state, cost);
 }
 void run(dynamic_timetable& table, entered_rows const& rows, cost_model auto const& cost) {
   run(rows,

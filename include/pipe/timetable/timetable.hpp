@@ -39,6 +39,8 @@ message_time(double const* links, int devices, double latency, int from, int to)
 //! @param message from the device of the one to that of the other: 0 where they are the same
 [[nodiscard]] constexpr double transfer_time(
   pipeline_view const& over, group_times const& groups, double message, int from, int to) noexcept {
+  if (groups.reduce < 0 && groups.broadcast < 0)
+    return message;
   double const together = over.in_group(from) ? groups.reduce
                           : over.in_group(to) ? groups.broadcast
                                               : -1;

@@ -36,22 +36,21 @@ struct pass_times {
   }
 };
 
-//! The report on an entry that starts before a pass that it waits for has ended and arrived: of
-//! those passes the first that stands after it in its own row, else the first that is late or that
-//! nobody makes. Good where all are there.
-[[nodiscard]] constexpr report starts_too_early(place_map const& map,
-                                                place_row const& row,
-                                                pass_times const& passed,
-                                                message_times const& times,
-                                                int number,
-                                                entry_number entry) noexcept {
-  pipeline_view const& over = map.over;
+//! The `pass_index` of what an entry waits for and starts too early for, before it has ended and
+//! arrived: of those passes the first that stands after it in its own row, else the first that is
+//! late or that nobody makes. `nothing_before` where all are there.
+[[nodiscard]] constexpr int blamed_for(place_map const& map,
+                                       place_row const& row,
+                                       pass_times const& passed,
+                                       message_times const& times,
+                                       int number,
+                                       entry_number entry) noexcept {
   pass const what = row.passes[entry];
-  int const devices = over.extents.devices;
+  int const devices = map.over.extents.devices;
   double const start = passed.starts[passed.offsets[number] + static_cast<int>(entry)];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
-  dependency_list const needed = dependencies(over, what);
-  int blamed = -1;
+  dependency_list const needed = dependencies(map.over, what);
+  int blamed = nothing_before;
   bool in_row = false;
   for (int k = needed.count - 1; k >= 0; --k) {
     dependency const from = needed[k];
@@ -61,32 +60,24 @@ struct pass_times {
     bool const stands_behind = at != 0 && source == number && wanted >= behind;
     double const ended = at == 0 || stands_behind ? never : passed.end_of(source, wanted);
     if (stands_behind ||
-        (!in_row && !(ended >= 0 && start >= ended + times.to(map, from, number, what.stage))))
+        (!in_row &&
+         !(ended >= 0 && start >= ended + times.to(map, from, number % devices, what.stage))))
       blamed = k;
     in_row = in_row || stands_behind;
   }
-  if (blamed < 0)
-    return {};
-  return {rule::before_dependency,
-          number % devices,
-          static_cast<int>(entry),
-          what,
-          pass_at(over, needed.index(blamed))};
+  return blamed == nothing_before ? blamed : needed.index(blamed);
 }
 
 inline constexpr double longest_time = std::numeric_limits<double>::max();
 
 //! Checks times and dependencies of one row.
-//! @tparam Plain whether the pipeline is_plain, and all messages take the same time
-template <bool Plain>
 constexpr report check_times(place_map const& map,
                              place_row const& row,
                              pass_times const& passed,
                              message_times const& times,
                              int number) noexcept {
   int const devices = map.over.extents.devices;
-  int const device = Plain ? number : number % devices;
-  int const chunks = map.over.extents.chunks;
+  int const device = number % devices;
   int const* const holders = map.holders;
   pass const* const passes = row.passes;
   input_line const* const inputs = row.inputs;
@@ -104,20 +95,20 @@ constexpr report check_times(place_map const& map,
                         : start < free_from)
       return {rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
     free_from = end;
-    bool there = false;
-    if constexpr (Plain) {
-      int const input = inputs[i];
-      there = input == nothing_before; // the rest stands before it in its own row
-      if (place_code const at =
-            there ? 0 : map.places[input][what.microbatch * chunks + what.chunk];
-          at != 0 && holders[input] != number) {
-        double const ended = passed.end_of(holders[input], at - 1);
-        there = ended >= 0 && start >= ended + times.latency;
-      }
+    input_line const input = inputs[i];
+    bool there = input == nothing_before; // the rest stands before it in its own row
+    if (place_code const at = input < 0 ? 0 : map.places[input][map.over.unit_of(what)]; at != 0) {
+      int const source = holders[input] + static_cast<int>(at >> place_bits) * devices;
+      double const ended = passed.end_of(source, (at & entry_mask) - 1);
+      there = ended >= 0 && start >= ended + times.across(map, input, device);
     }
-    if (!there)
-      if (report const early = starts_too_early(map, row, passed, times, number, i); !early)
-        return early;
+    if (int const blamed = there ? nothing_before : blamed_for(map, row, passed, times, number, i);
+        blamed != nothing_before)
+      return {report::rule::before_dependency,
+              device,
+              static_cast<int>(i),
+              what,
+              pass_at(map.over, blamed)};
   }
   return {};
 }
@@ -244,13 +235,11 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
 [[nodiscard]] constexpr report
 verify_entered(timetable_view const& table, entered_rows const& entered, int memory_limit) {
   report result = check_order(entered.map(), entered.rows(), entered.found());
-  bool const plain = is_plain(entered.map().over) && table.links == nullptr;
   pass_times const passed{table.offsets, table.starts, table.ends};
   message_times const times{table.latency, table.groups, table.links};
   for (int number = 0; number < table.rows() && result; ++number) {
     place_row const& row = entered.rows()[number];
-    result = plain ? check_times<true>(entered.map(), row, passed, times, number)
-                   : check_times<false>(entered.map(), row, passed, times, number);
+    result = check_times(entered.map(), row, passed, times, number);
   }
   return result ? check_memory(table, memory_limit) : result;
 }

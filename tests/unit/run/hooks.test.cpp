@@ -142,8 +142,9 @@ TEST_CASE("ends on one device and a stage on two in turn train as one device doe
     CAPTURE(microbatches);
     auto const together = pp::make_timetable<support::ends_together>({3, microbatches});
     check_training<pp::communicators::per_pair>(together);
-    check_copies<pp::communicators::per_pair>(
-      pp::make_timetable<support::second_in_turn>({3, microbatches}));
+    for (int const devices : {2, 3, 4})
+      check_copies<pp::communicators::per_pair>(
+        pp::make_timetable<support::second_in_turn>({devices, microbatches}));
     pp::plan const work = pp::lower(together, training_sizes);
     for (pp::item const& step : work.items)
       CHECK((step.what == pp::operation::run || step.about != pp::detail::subject::tied_gradient));

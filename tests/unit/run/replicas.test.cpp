@@ -11,9 +11,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/sizes.hpp>
 #include <vector>
@@ -124,9 +125,23 @@ TEST_CASE("pipelines side by side are one plan, and one goes on without a device
 
 TEST_CASE("the plan of 64 devices, one of them gone, is proven and soon there") {
   auto const table = pp::make_timetable(replicas{8, 8, 2}, {64, 128}, pp::uniform_cost{});
-  auto const begun = std::chrono::steady_clock::now();
-  pp::plan const work = pp::lower(table, support::words);
-  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(2)); // 10 ms as a rule
+  pp::plan work;
+  double best = HUGE_VAL; // seconds of the processor, so that others cannot make it late
+  for (int round = 0; round < 5; ++round) {
+    std::clock_t const begun = std::clock();
+    work = pp::lower(table, support::words);
+    best = std::min(best, static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC);
+  }
+  MESSAGE("planned in " << 1e3 * best << " ms");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  double const most = 1;
+#elif defined(__has_feature)
+  bool const sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+  double const most = sanitized ? 1 : 0.05;
+#else
+  double const most = 0.05;
+#endif
+  CHECK(best < most);
   CHECK(pp::prove(work));
   CHECK(work.view().program_of(2).empty());
 }

@@ -173,12 +173,8 @@ struct data_uses {
   [[nodiscard]] constexpr int
   index(data_use const& use, pass const& work, int unit, int number) const noexcept {
     int const at = use.whole ? unit : work.microbatch;
-    if (over.edges == nullptr)
-      return use.first + work.stage * unit_count + at;
-    stage_neighbour const whose = owner(use, work, number);
-    return ((use.of * stage_count + whose.stage) * width + (use.per_reader ? whose.number : 0)) *
-             unit_count +
-           at + whose.chunk - work.chunk;
+    return over.edges == nullptr ? use.first + work.stage * unit_count + at
+                                 : index_in_graph(use, work, number) + at;
   }
   //! The place of an instance, the `number`-th of `count`, among the inputs or outputs of a pass.
   //! Each neighbour but the first of a use before it moves it back.
@@ -230,6 +226,14 @@ struct data_uses {
   }
 
 private:
+  // By itself, so that `index` stays small enough to be inlined.
+  [[nodiscard, gnu::noinline]] constexpr int
+  index_in_graph(data_use const& use, pass const& work, int number) const noexcept {
+    stage_neighbour const whose = owner(use, work, number);
+    return ((use.of * stage_count + whose.stage) * width + (use.per_reader ? whose.number : 0)) *
+             unit_count +
+           whose.chunk - work.chunk;
+  }
   [[nodiscard]] constexpr int product_in_graph(pass const& maker, int reader) const noexcept {
     product_reader const read = reader_in_graph(over, maker, reader);
     if (read.product == kind_links::none)

@@ -52,21 +52,18 @@ struct row_heap {
   }
 };
 
-//! @brief The state of the merge of rows into one order, on arrays of the caller. Like
-//! `simulation`, it can
-//!        stop after any pass and go on later.
+//! @brief The state of the merge of rows into one order, on arrays of the caller.
 struct order_merge {
   timetable_view table; //!< whose rows are merged
   int* order;           //!< [n], entries in global order
   //! [pass_indices]; null where every pass takes time. Then the pass that ends first waits for
   //! nothing that is not in the order yet.
   bool* emitted;
-  int* next;          //!< [rows]
-  double* key;        //!< [rows], the end of each row's next pass
-  int* heap;          //!< [rows]
-  bool* waiting;      //!< [rows], rows whose next pass waits for a pass not in the order yet
-  int heap_count = 0; //!< devices on the heap
-  int count = 0;      //!< passes in the order
+  int* next;     //!< [rows]
+  double* key;   //!< [rows], the end of each row's next pass
+  int* heap;     //!< [rows]
+  bool* waiting; //!< [rows], rows whose next pass waits for a pass not in the order yet
+  int count = 0; //!< passes in the order
 };
 
 //! True when an entry, or the other half of its composite pass, waits for a pass that is not in the
@@ -125,7 +122,7 @@ constexpr void emit(order_merge& merge,
 }
 
 //! @brief Prepares a merge: the rows whose first pass waits for nothing are offered.
-constexpr void begin(order_merge& merge) noexcept {
+[[nodiscard]] constexpr row_heap begin(order_merge& merge) noexcept {
   pipeline_view const over = merge.table.over;
   for (int i = 0; merge.emitted != nullptr && i < over.pass_indices(); ++i)
     merge.emitted[i] = false;
@@ -135,26 +132,23 @@ constexpr void begin(order_merge& merge) noexcept {
     merge.waiting[row] = false;
     offer(merge, over, heap, row);
   }
-  merge.heap_count = heap.count;
+  return heap;
 }
 
 //! @brief Appends passes to the order, the earliest end first among those whose dependencies are in
-//! it.
+//! it, until none may follow.
 //!
 //! The result is a linear extension of the order of every row and of all dependencies, also where
 //! passes take no time. Each device enqueues its part of it; then no wait of any kind can point
 //! forward, which is why the plan drains on bounded queues too.
 //!
-//! @param budget about how many passes to append at most.
-//! @return the number appended.
 //! @complexity O(log P) per pass.
 //! @source own derivation, see docs/explanation/plan.md.
-constexpr int advance(order_merge& merge, int budget) noexcept {
+constexpr void merge_rows(order_merge& merge) noexcept {
   timetable_view const& table = merge.table;
   pipeline_view const over = table.over;
-  row_heap heap{merge.heap, merge.key, merge.heap_count};
-  int appended = 0;
-  while (heap.count > 0 && appended < budget) {
+  row_heap heap = begin(merge);
+  while (heap.count > 0) {
     // Where nobody waits, the row stays where it is until its next key is known.
     int const row = merge.emitted == nullptr ? heap.rows[0] : heap.pop();
     // The halves of a composite pass stay together.
@@ -162,7 +156,6 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
       int const entry = merge.next[row];
       merge.order[merge.count] = entry;
       ++merge.count;
-      ++appended;
       ++merge.next[row];
       if (merge.emitted != nullptr)
         emit(merge, over, heap, row, table.passes[entry]);
@@ -176,8 +169,6 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
       heap.pop();
     }
   }
-  merge.heap_count = heap.count;
-  return appended;
 }
 
 } // namespace pipelining::inline v0_3::detail

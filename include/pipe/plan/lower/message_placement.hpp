@@ -66,7 +66,7 @@ constexpr void insert_message(event* first, event* last) noexcept {
 //! pairs of devices: then the two directions of a pair stand side by side at both ends and can be
 //! one group. Without, each message follows its pass at once. Where exchanges are joined, all
 //! messages of one come after the last of the passes that make them. Works on arrays of the
-//! caller, and can stop after any slot and go on later.
+//! caller.
 struct message_placement {
   timetable_view table; //!< what the order is of
   int const* order;     //!< [count], a global order
@@ -129,15 +129,13 @@ constexpr void place_exchanges(message_placement const& work, int entry, Put put
   }
 }
 
-//! @param budget about how many passes to place at most.
-//! @return the number of passes placed.
+//! Places all passes and their messages.
 //! @complexity O(1) per pass where passes of one slot come in the order of their devices, as the
 //! merge makes them.
-constexpr int advance(message_placement& work, int budget) noexcept {
+constexpr void place_all(message_placement& work) noexcept {
   timetable_view const& table = work.table;
   pipeline_view const over = table.over;
-  int const start = work.next;
-  while (work.next < work.count && work.next - start < budget) {
+  while (work.next < work.count) {
     int const end = end_of_slot(table, work.order, work.count, work.next, work.slots);
     event* const passes = work.events + work.written;
     int const size = end - work.next;
@@ -162,7 +160,6 @@ constexpr int advance(message_placement& work, int budget) noexcept {
     work.written += static_cast<int>(last - passes);
     work.next = end;
   }
-  return work.next - start;
 }
 
 } // namespace pipelining::inline v0_3::detail

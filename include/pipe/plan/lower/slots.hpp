@@ -239,7 +239,8 @@ private:
       read_once(product_of(state_.sent[first_sent_]), state_.sent[first_sent_]);
     if (state_.times.starts != nullptr)
       take_beside(state_.times.starts[first]);
-    end_beside(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
+    if (running_count_ > 0)
+      end_beside(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
     for (int i = first; i < end; ++i)
       take_slots(i);
     if (state_.times.ends != nullptr)
@@ -280,7 +281,7 @@ private:
   }
   //! Gives back after passes that have ended; the passes of one engine end in their order.
   constexpr void end_beside(double now) noexcept {
-    for (int on = 1; on < flow::engine_count && running_count_ > 0; ++on)
+    for (int on = 1; on < flow::engine_count; ++on)
       for (int& next = first_running_[on]; next < running_count_; ++next) {
         int const i = running_item(next);
         if (declared_[work_.items[i].work.kind].on != static_cast<engine>(on))

@@ -96,8 +96,7 @@ constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved
 //! No executor may impose a stricter order: the one line per device is also one line per
 //! communicator, per stream and per queue. A plan that drains here drains on every transport. The
 //! graph with all ends of a message or of an exchange contracted to one node has a cycle exactly
-//! when this stops early. Works on arrays of the caller, and can stop after any item and go on
-//! later.
+//! when this stops early. Works on arrays of the caller.
 struct plan_drain {
   plan_view work; //!< the plan that runs
   int* at;        //!< [P], the item that a device stands at, or after the last
@@ -106,23 +105,16 @@ struct plan_drain {
   int depth = 0;  //!< devices on the stack
 };
 
-//! @brief Puts every device at the start of its program.
-constexpr void begin(plan_drain& run) noexcept {
-  run.depth = 0;
+//! @brief Runs every device from the start of its program until nothing moves.
+//! @complexity O(1) per item, times the messages of a group.
+constexpr void drain(plan_drain& run) noexcept {
   for (int device = 0; device < run.work.over.extents.devices; ++device) {
     run.at[device] = 0;
     run.stack[run.depth] = device;
     ++run.depth;
     run.queued[device] = true;
   }
-}
-
-//! @brief Goes on until nothing moves, or until about `budget` groups are done.
-//! @return the number of groups and passes done; 0 when nothing moves any more.
-//! @complexity O(1) per item, times the messages of a group.
-constexpr int advance(plan_drain& run, int budget) noexcept {
-  int done = 0;
-  while (run.depth > 0 && done < budget) {
+  while (run.depth > 0) {
     --run.depth;
     int const device = run.stack[run.depth];
     run.queued[device] = false;
@@ -140,10 +132,8 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
                  run.queued[other] = true;
                }))
         break;
-      ++done;
     }
   }
-  return done;
 }
 
 //! @brief True when a device is after its last item.
