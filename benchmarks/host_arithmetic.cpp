@@ -16,9 +16,8 @@
 #include <random>
 #include <vector>
 
-#include "examples/gpt/adamw.hpp"
-#include "examples/gpt/matrix.hpp"
 #include "examples/gpt/parameter.hpp"
+#include "examples/gpt/layers.hpp"
 
 namespace {
 

@@ -23,15 +23,12 @@ namespace {
 
 using words_given = std::vector<std::string_view>;
 
-//! Takes --backend and its value out of a command line.
 std::string_view take_backend(words_given& words) {
   auto const option = std::find(words.begin(), words.end(), "--backend");
-  if (option == words.end()) {
+  if (option == words.end())
     return "threads";
-  }
-  if (option + 1 == words.end()) {
+  if (option + 1 == words.end())
     throw std::invalid_argument("--backend wants threads, mpi, cuda or nccl");
-  }
   auto const value = *(option + 1);
   words.erase(option, option + 2);
   return value;
@@ -43,28 +40,23 @@ std::string_view take_backend(words_given& words) {
 }
 
 int run_on(std::string_view where, words_given const& words) {
-  if (where == "threads" || where == "cuda") {
+  if (where == "threads" || where == "cuda")
     example::report_output_without_reader();
-  }
-  if (where == "threads") {
+  if (where == "threads")
     return gpt::run_on_threads(words);
-  }
   if (where == "mpi") {
-    if constexpr (GPT_HAS_MPI) {
+    if constexpr (GPT_HAS_MPI)
       return gpt::run_on_mpi(words);
-    }
     refuse(where, "it has it where CMake finds MPI and no sanitizer is chosen");
   }
   if (where == "cuda") {
-    if constexpr (GPT_HAS_CUDA) {
+    if constexpr (GPT_HAS_CUDA)
       return gpt::run_on_cuda(words);
-    }
     refuse(where, "build it with -DPIPELINING_GPT_ON_GPUS=ON where nvcc and cuBLAS are");
   }
   if (where == "nccl") {
-    if constexpr (GPT_HAS_NCCL) {
+    if constexpr (GPT_HAS_NCCL)
       return gpt::run_on_nccl(words);
-    }
     refuse(where, "build it with -DPIPELINING_GPT_ON_GPUS=ON where nvcc, cuBLAS and NCCL are");
   }
   throw std::invalid_argument("--backend wants threads, mpi, cuda or nccl, not " +

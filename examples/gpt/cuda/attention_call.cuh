@@ -14,6 +14,7 @@
 #include <string>
 #include <type_traits>
 
+#include "../layer.hpp"
 #include "../model.hpp"
 
 namespace gpt::on_gpu {
@@ -44,11 +45,10 @@ public:
       : attention_call(size, chunk, {0, chunk.end}) {}
   //! @param seen the tokens whose keys and values are given
   attention_call(model_size const& size, chunk_range chunk, chunk_range seen)
-      : size_(size), chunk_(chunk), seen_(seen) {}
+      : at_{size, chunk, seen} {}
 
-  //! Floats of scratch that backward needs.
   [[nodiscard]] std::int64_t scratch_floats() const {
-    return attention::backward_scratch(parameters_of());
+    return attention::backward_scratch(at_.parameters());
   }
 
   //! @param log_sum_exp [heads, tokens]
@@ -57,11 +57,14 @@ public:
                bfloat16 const* query,
                bfloat16 const* key_value,
                cudaStream_t stream) const {
-    with_head_dim(size_.head_dim(), [&](auto dim) {
+    with_head_dim(at_.size.head_dim(), [&](auto dim) {
       attention::forward_on_gpu<dim.value>(
-        parameters_of(),
-        attention::forward_tensors<bfloat16>{
-          queries(query), keys(key_value), values(key_value), queries(output), rows(log_sum_exp)},
+        at_.parameters(),
+        attention::forward_tensors<bfloat16>{at_.queries(query),
+                                             at_.keys(key_value),
+                                             at_.values(key_value),
+                                             at_.queries(output),
+                                             at_.rows(log_sum_exp)},
         attention::gpu_scratch{},
         attention::causal{},
         attention::plain{},
@@ -82,18 +85,18 @@ public:
                 bfloat16 const* output_gradient,
                 float* scratch,
                 cudaStream_t stream) const {
-    with_head_dim(size_.head_dim(), [&](auto dim) {
+    with_head_dim(at_.size.head_dim(), [&](auto dim) {
       attention::backward_on_gpu<dim.value>(
-        parameters_of(),
-        attention::backward_tensors<bfloat16>{queries(query),
-                                              keys(key_value),
-                                              values(key_value),
-                                              queries(output),
-                                              rows(log_sum_exp),
-                                              queries(output_gradient),
-                                              queries(query_gradient),
-                                              keys(key_value_gradient),
-                                              values(key_value_gradient)},
+        at_.parameters(),
+        attention::backward_tensors<bfloat16>{at_.queries(query),
+                                              at_.keys(key_value),
+                                              at_.values(key_value),
+                                              at_.queries(output),
+                                              at_.rows(log_sum_exp),
+                                              at_.queries(output_gradient),
+                                              at_.queries(query_gradient),
+                                              at_.keys(key_value_gradient),
+                                              at_.values(key_value_gradient)},
         attention::gpu_scratch{scratch, scratch_floats()},
         attention::causal{},
         attention::plain{},
@@ -102,39 +105,7 @@ public:
   }
 
 private:
-  [[nodiscard]] attention::parameters parameters_of() const {
-    attention::parameters p;
-    p.query_length = chunk_.count();
-    p.query_offset = chunk_.begin;
-    p.key_length = seen_.count();
-    p.key_offset = seen_.begin;
-    p.heads = size_.heads;
-    p.key_heads = size_.key_heads;
-    p.head_dim = size_.head_dim();
-    return p;
-  }
-  template <class T>
-  [[nodiscard]] attention::tensor_view<T> queries(T* data) const {
-    return attention::dense_tensor(data, 1, chunk_.count(), size_.heads, size_.head_dim());
-  }
-  template <class T>
-  [[nodiscard]] attention::tensor_view<T> keys(T* data) const {
-    auto view = attention::dense_tensor(data, 1, seen_.count(), size_.key_heads, size_.head_dim());
-    view.length_stride = 2 * size_.key_width();
-    return view;
-  }
-  template <class T>
-  [[nodiscard]] attention::tensor_view<T> values(T* data) const {
-    return keys(data + size_.key_width());
-  }
-  template <class T>
-  [[nodiscard]] attention::row_view<T> rows(T* data) const {
-    return attention::dense_rows(data, 1, size_.heads, chunk_.count());
-  }
-
-  model_size size_;
-  chunk_range chunk_;
-  chunk_range seen_;
+  attending at_;
 };
 
 } // namespace gpt::on_gpu

@@ -16,7 +16,7 @@
 
 #include "../model.hpp"
 #include "attention_call.cuh"
-#include "gpu_run.hpp"
+#include "gpu_stage.hpp"
 #include "matrix_products.cuh"
 
 namespace gpt::on_gpu {

@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
-#include "../exchange_report.hpp"
 #include "../options.hpp"
+#include "../papers/attention_exchange.hpp"
+#include "../papers/vocabulary.hpp"
 #include "../stage.hpp"
-#include "../vocabulary_report.hpp"
-#include "gpu_run.hpp"
+#include "gpu_stage.hpp"
 
 namespace gpt {
 
@@ -51,19 +51,10 @@ struct gpu_options {
                                                   int ranks = 0) {
   gpu_options chosen;
   std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    if (given[i] == "--bf16") {
-      chosen.numbers = operands::bf16;
-    } else if (given[i] == "--graph") {
-      chosen.graph = true;
-    } else if (given[i] == "--deadline" && i + 1 < given.size()) {
-      chosen.deadline =
-        std::chrono::seconds(detail::whole_number(given[i], given[i + 1], 1, 1000000));
-      ++i;
-    } else {
-      words.push_back(given[i]);
-    }
-  }
+  words.insert(words.end(), given.begin(), given.end());
+  chosen.numbers = detail::take_word(words, "--bf16") ? operands::bf16 : operands::float32;
+  chosen.graph = detail::take_word(words, "--graph");
+  chosen.deadline = std::chrono::seconds(detail::take_number(words, "--deadline", 60));
   chosen.common = read_options(words);
   if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
     auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
@@ -84,12 +75,12 @@ struct gpu_options {
 
 //! Those of with_vocabulary, where the vocabulary is in shards.
 [[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
-  return registry::has_shards(o.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
+  return registry::has_shards(o.own.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
 }
 
 //! The schedule whose devices take over attention of each other, where that is chosen.
 [[nodiscard]] inline std::optional<exchange_schedule> exchange_in(options const& o) {
-  return o.adapted == registry::adapter::attention_exchange
+  return o.own.adapted == registry::adapter::attention_exchange
            ? std::optional(exchange_system::schedule(o))
            : std::nullopt;
 }

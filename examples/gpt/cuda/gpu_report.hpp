@@ -5,6 +5,7 @@
 //! @brief A run on GPUs from the first line of its report to the last.
 
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 
@@ -14,25 +15,61 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../options.hpp"
+#include "../papers/vocabulary.hpp"
 #include "../prediction.hpp"
 #include "../report.hpp"
-#include "../system.hpp"
 #include "../single_device.hpp"
+#include "../system.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
-#include "../vocabulary.hpp"
-#include "../vocabulary_report.hpp"
-#include "gathered_report.hpp"
 #include "gpu_options.hpp"
+#include "gpu_stage.hpp"
 
 namespace gpt {
+
+//! Where the weights lie that are gathered, if any are.
+[[nodiscard]] inline weights_home home_of(options const& o) {
+  return o.own.adapted == registry::adapter::weights_on_host ? weights_home::host
+                                                             : weights_home::shards;
+}
+
+//! @param replicas of the pipeline
+//! @throws std::invalid_argument for what gathered weights do not go with
+inline void check_gathered(options const& o, pp::timetable_view table, int replicas) {
+  if (!registry::gathers_weights(o.own.adapted))
+    return;
+  bool const on_host = home_of(o) == weights_home::host;
+  if (o.clip != 0 && on_host) {
+    throw std::invalid_argument(
+      "with weights-on-host the host steps on what lies there, but --clip wants all gradients on "
+      "GPUs; leave it out");
+  }
+  if (o.clip != 0 && replicas > 1) {
+    throw std::invalid_argument("where replicas share the weights, no GPU has the gradients of a "
+                                "whole stage, which --clip wants; leave it out");
+  }
+  if (on_host && pp::routes(table.over.extents) > 1) {
+    throw std::invalid_argument(
+      "weights-on-host wants one copy of every stage, but this schedule has two; choose another");
+  }
+}
+
+//! Slots of whole weights and gradients, planned beside measured, where they are gathered.
+//! @param made the plan and its sizes. @param ran when each pass of the last step ran
+template <class Plan>
+void report_gathered(options const& o, Plan const& made, pp::timetable_view ran) {
+  static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
+                                         {"gradients", pp::slot_class::full_gradients}};
+  if (registry::gathers_weights(o.own.adapted))
+    report_pools(o, "Whole weights and gradients in slots", *made.first, ran, made.sizes, pools);
+}
 
 //! The step that a model begins with: ranks may go on from a checkpoint.
 template <class Model>
 [[nodiscard]] std::int64_t begin_of(Model const& model) {
-  if constexpr (requires { model.first; }) {
+  if constexpr (requires { model.first; })
     return model.first;
-  }
   return 0;
 }
 
@@ -51,7 +88,6 @@ training train_on_gpus(options const& o,
   return result;
 }
 
-//! What clipping does in a run.
 [[nodiscard]] inline clipping clipping_of(options const& o) {
   clipping how;
   how.optimizer.steps = o.steps;
@@ -86,9 +122,8 @@ int report_run(gpu_options const& chosen,
               chosen.numbers == operands::bf16 ? "bf16" : "float",
               result.losses.back(),
               unigram_entropy(text.bytes));
-  if (o.clip != 0) {
+  if (o.clip != 0)
     report_clipping(o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
-  }
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
     write_run(o, text, result, table, about, result.traces.back());
@@ -105,9 +140,8 @@ int report_run(gpu_options const& chosen,
   }
   bool const good = check();
   check_output();
-  if (!good) {
+  if (!good)
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
-  }
   return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
 }
 
@@ -124,7 +158,6 @@ int report_run(gpu_options const& chosen,
   return o.clip != 0 && can;
 }
 
-//! One step from the first weights.
 struct first_step {
   double loss = 0;
   std::vector<float> gradients;

@@ -25,7 +25,7 @@
 
 #include "../layers.hpp"
 #include "../model.hpp"
-#include "../vocabulary_cut.hpp"
+#include "../papers/vocabulary_piece.hpp"
 
 namespace gpt::on_gpu {
 
@@ -51,9 +51,8 @@ public:
 private:
   //! @param result that thread 0 has
   __device__ float tell(float result) {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
       memory_->result = result;
-    }
     __syncthreads();
     float const told = memory_->result;
     __syncthreads(); // before the next reduction writes
@@ -90,7 +89,6 @@ void for_each_token(std::int64_t tokens, cudaStream_t stream, Work work) {
   cuda::check(cudaGetLastError(), "a kernel that works token by token");
 }
 
-//! to = from, in another type.
 template <class To, class From>
 void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) {
   thrust::transform(on(stream), from, from + count, to, [] __device__(From x) {
@@ -98,7 +96,6 @@ void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) 
   });
 }
 
-//! to += from
 inline void add(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   thrust::transform(on(stream), to, to + count, from, to, thrust::plus<float>{});
 }
@@ -106,11 +103,9 @@ inline void copy_bytes(void* to, void const* from, std::size_t bytes, cudaStream
   cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
               "cudaMemcpyAsync");
 }
-//! to = from
 inline void copy(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(float), stream);
 }
-//! numbers = 0
 inline void clear(float* numbers, std::int64_t count, cudaStream_t stream) {
   cuda::check(cudaMemsetAsync(numbers, 0, static_cast<std::size_t>(count) * sizeof(float), stream),
               "cudaMemsetAsync");
@@ -134,14 +129,12 @@ void layer_norm_forward(Element* y,
   for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
     float const* const from = x + token * width;
     float sum = 0;
-    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
+    for (std::int64_t d = threadIdx.x; d < width; d += row_threads)
       sum += from[d];
-    }
     float const mean = over.sum(sum) / static_cast<float>(width);
     float squares = 0;
-    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
+    for (std::int64_t d = threadIdx.x; d < width; d += row_threads)
       squares += (from[d] - mean) * (from[d] - mean);
-    }
     float const variance = over.sum(squares) / static_cast<float>(width);
     float const inverse = 1.0f / sqrtf(variance + 1e-5f);
     for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
@@ -149,9 +142,8 @@ void layer_norm_forward(Element* y,
       kept.normal[token * width + d] = n;
       y[token * width + d] = static_cast<Element>(gain[d] * n);
     }
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
       kept.inverse[token] = inverse;
-    }
   });
 }
 
@@ -189,9 +181,8 @@ inline void layer_norm_backward(float* dx,
     sum = over.sum(sum) / static_cast<float>(width);
     along = over.sum(along) / static_cast<float>(width);
     float const inverse = kept.inverse[token];
-    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
+    for (std::int64_t d = threadIdx.x; d < width; d += row_threads)
       dx[token * width + d] += inverse * (gain[d] * g[d] - sum - n[d] * along);
-    }
   });
   thrust::tabulate(
     on(stream), gain_gradient, gain_gradient + width, [=] __device__(std::int64_t d) {
@@ -263,11 +254,9 @@ inline void rows_backward(float* row_gradients,
                    [=] __device__(std::int64_t i) {
                      auto const byte = static_cast<std::uint8_t>(bytes.first + i / width);
                      float sum = row_gradients[i];
-                     for (std::int64_t token = tokens - 1; token >= 0; --token) {
-                       if (text[token] == byte) {
+                     for (std::int64_t token = tokens - 1; token >= 0; --token)
+                       if (text[token] == byte)
                          sum += dx[token * width + i % width];
-                       }
-                     }
                      return sum;
                    });
 }
@@ -294,14 +283,12 @@ struct row_of_logits {
 __device__ inline row_of_logits
 look_at_logits(float const* logits, std::int64_t count, row_reduction& over) {
   float most = logits[0];
-  for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
+  for (std::int64_t v = threadIdx.x; v < count; v += row_threads)
     most = most < logits[v] ? logits[v] : most;
-  }
   most = over.most(most);
   float sum = 0;
-  for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
+  for (std::int64_t v = threadIdx.x; v < count; v += row_threads)
     sum += expf(logits[v] - most);
-  }
   return {most, over.sum(sum)};
 }
 } // namespace detail
@@ -315,9 +302,8 @@ inline void cross_entropy_forward(float* losses,
   for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
     float const* const row = logits + token * vocabulary;
     auto const seen = detail::look_at_logits(row, vocabulary, over);
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
       losses[token] = logf(seen.sum) - (row[next_bytes[token]] - seen.most);
-    }
   });
 }
 

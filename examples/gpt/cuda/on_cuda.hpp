@@ -30,20 +30,18 @@
 #include <vector>
 
 #include "../report.hpp"
+#include "../single_device.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
 #include "checkpointed_model.hpp"
-#include "gathered_report.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_report.hpp"
-#include "relative_error.hpp"
 
 namespace gpt {
 
 inline constexpr int skipped = 77; //!< exit status
 
-//! One step of a schedule.
 template <class Clock>
 first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
   auto const& c = o.common;
@@ -91,12 +89,10 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
   // By chunks, whether stages have two copies, and whether the last microbatch comes first.
   std::map<std::tuple<int, bool, bool>, first_step> first;
   std::vector<std::string> names(std::begin(compared_schedules), std::end(compared_schedules));
-  if (adds_from_last(timetable_of(c, name_of(c)))) {
+  if (adds_from_last(timetable_of(c, name_of(c))))
     names.emplace_back("breadth-first"); // of whole layers
-  }
-  if (std::find(names.begin(), names.end(), name_of(c)) == names.end()) {
+  if (std::find(names.begin(), names.end(), name_of(c)) == names.end())
     names.push_back(name_of(c));
-  }
   for (auto const& name : names) {
     auto const table = timetable_of(c, name);
     bool const halves = table.over.extents.where == pp::placement::bidirectional;
@@ -165,9 +161,8 @@ template <class Clock>
 bool compare_sizes(gpu_options const& o,
                    std::vector<sized_table> const& sizes,
                    batch const& pieces) {
-  if (sizes.size() == 1) {
+  if (sizes.size() == 1)
     return true;
-  }
   auto const& c = o.common;
   auto const& first = sizes.front();
   auto model =
@@ -221,12 +216,10 @@ int train_on_virtual_devices(gpu_options const& o,
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
     model, checkpoints_in(o, "devices", alone, text), c.every, c.steps};
-  if (!c.checkpoint.empty()) {
+  if (!c.checkpoint.empty())
     training.restore_newest();
-  }
-  if (!training.has_steps(true)) {
+  if (!training.has_steps(true))
     return 0;
-  }
   return report_run(
     o,
     c,
@@ -238,9 +231,8 @@ int train_on_virtual_devices(gpu_options const& o,
     [&] {
       auto found = model.clipping_done();
       found.weights = hash_of(std::vector<float>());
-      for (auto const& each : model.stages().front()) {
+      for (auto const& each : model.stages().front())
         found.weights = hash_of(each->values(), found.weights);
-      }
       return found;
     },
     [&] {
@@ -268,17 +260,14 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
     std::printf("skipped, %s\n", why.c_str());
     return skipped;
   }
-  if (has_shards_of_stages(c)) {
+  if (has_shards_of_stages(c))
     throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");
-  }
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
   auto const table = chosen_timetable(c);
   c.lengths = lengths_of(c.size, table);
-  for (auto const* name : compared_schedules) {
-    if (!is_system(c)) {
+  for (auto const* name : compared_schedules)
+    if (!is_system(c))
       (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
-    }
-  }
   check_gathered(c, table, 1);
   auto const sizes = tables_of_sizes(c, table);
   return clips_in_plan(c, table)

@@ -30,19 +30,18 @@
 #include <string>
 #include <vector>
 
+#include "../papers/tensor_parallel.hpp"
+#include "../papers/tensor_stage.hpp"
 #include "../report.hpp"
-#include "../tensor_device.hpp"
-#include "../tensor_report.hpp"
+#include "../single_device.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
 #include "checkpointed_model.hpp"
-#include "gathered_report.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_report.hpp"
 #include "on_cuda.hpp"
 #include "rank_sums.hpp"
-#include "relative_error.hpp"
 #include "tools/support/termination.hpp"
 
 namespace gpt {
@@ -110,16 +109,14 @@ struct rank_in_training : checkpointed_model<Model> {
   }
 
   double step(batch const& pieces) {
-    if (example::asked_to_end(line)) {
+    if (example::asked_to_end(line))
       this->model.runner().fail("was told to end (SIGTERM)");
-    }
     return step_of_replica(this->model, pieces, replica, microbatches, replicas);
   }
   void update(adamw const& optimizer, std::int64_t step) {
     checkpointed_model<Model>::update(optimizer, step);
-    if (stop_wanted) { // after this step here, perhaps after another one elsewhere
+    if (stop_wanted) // after this step here, perhaps after another one elsewhere
       this->model.runner().fail("was interrupted");
-    }
   }
 };
 
@@ -157,9 +154,8 @@ struct place_in_run {
     auto const key_of = [&](int of) { return start + '/' + key + '/' + std::to_string(of); };
     line.set(key_of(rank()), std::to_string(mine));
     std::vector<double> all;
-    for (int other = 0; reports && other < pp::ranks_of(layout); ++other) {
+    for (int other = 0; reports && other < pp::ranks_of(layout); ++other)
       all.push_back(std::stod(line.get(key_of(other), over.deadline)));
-    }
     return all;
   }
   //! A hash of the weights of all stages, one rank after the other; of the first shard of each.
@@ -198,9 +194,8 @@ inline void add_to(std::vector<float>& sum, std::vector<float> const& numbers) {
 [[nodiscard]] inline std::vector<std::int64_t> repeated(std::vector<std::int64_t> const& lengths,
                                                         int replicas) {
   std::vector<std::int64_t> all;
-  for (int replica = 0; replica < replicas; ++replica) {
+  for (int replica = 0; replica < replicas; ++replica)
     all.insert(all.end(), lengths.begin(), lengths.end());
-  }
   return all;
 }
 
@@ -229,16 +224,14 @@ gradients_of_device(pp::timetable_view table, int device, Read read) {
   int const first = std::min(pipeline.index, mirrored);
   auto const rank_at = [&](int device) { return pipeline.ranks[static_cast<std::size_t>(device)]; };
   std::string const name = pipeline.name + "/copies " + std::to_string(first);
-  if (table.over.extents.where != pp::placement::bidirectional || mirrored == pipeline.index) {
+  if (table.over.extents.where != pp::placement::bidirectional || mirrored == pipeline.index)
     return {pipeline.index, 0, name, {rank_at(pipeline.index)}};
-  }
   return {first,
           pipeline.index == first ? 0 : 1,
           name,
           {rank_at(first), rank_at(table.over.extents.devices - 1 - first)}};
 }
 
-//! A rank by itself.
 [[nodiscard]] inline pp::rank_group alone(int rank) {
   return {rank, 0, "alone " + std::to_string(rank), {rank}};
 }
@@ -248,9 +241,8 @@ gradients_of_device(pp::timetable_view table, int device, Read read) {
   pp::rank_group all{place.replica, 0, "whole pipeline " + std::to_string(place.replica), {}};
   for (int device = 0; device < layout.devices; ++device) {
     for (int shard = 0; shard < layout.shards; ++shard) {
-      if (device == place.device && shard == place.shard) {
+      if (device == place.device && shard == place.shard)
         all.index = static_cast<int>(all.ranks.size());
-      }
       all.ranks.push_back(
         pp::rank_of(layout, {.device = device, .replica = place.replica, .shard = shard}));
     }
@@ -294,9 +286,8 @@ bool compare_with_one_gpu(gpu_options const& o,
   auto const counts = here.gather("different of size " + std::to_string(number),
                                   static_cast<double>(differences(found.gradients, mine)),
                                   reports);
-  if (!reports) {
+  if (!reports)
     return true;
-  }
   double const different = std::accumulate(counts.begin(), counts.end(), 0.0);
   options whole = c; // one device has the microbatches of all replicas
   whole.lengths = repeated(of.lengths, here.layout.replicas);
@@ -338,14 +329,12 @@ bool compare_with_host(gpu_options const& o,
              return of_stage;
            }));
   }
-  for (float& x : mine) { // each is of the mean over its microbatches alone
+  for (float& x : mine) // each is of the mean over its microbatches alone
     x /= static_cast<float>(here.layout.replicas);
-  }
   bool const reports = here.reports(table);
   auto const errors = here.gather("error", relative_error(found.gradients, mine), reports);
-  if (!reports) {
+  if (!reports)
     return true;
-  }
   double const worst = *std::max_element(errors.begin(), errors.end());
   std::printf("\nOne step of %s over NCCL: %zu ranks, %d shards of every stage, held against all "
               "shards on the host:\nthe loss is %.6f and %.6f; error of the worst rank: %.3f %%\n",
@@ -384,9 +373,8 @@ bool check_first_steps(gpu_options const& o,
   auto one = again.template model<called_stage>(o, sizes.front());
   std::vector<first_step> found;
   for (auto const& now : sizes) {
-    if (sizes.size() > 1) {
+    if (sizes.size() > 1)
       one.use(now.table, now.lengths);
-    }
     double const loss =
       step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
     found.push_back({loss, one.gradients()});
@@ -394,13 +382,11 @@ bool check_first_steps(gpu_options const& o,
   }
   one.runner().close();
   sums.close();
-  if (here.layout.shards > 1) {
+  if (here.layout.shards > 1)
     return compare_with_host(o, sizes.front().table, pieces, again, found.front());
-  }
   bool good = true;
-  for (std::size_t size = 0; size < sizes.size(); ++size) {
+  for (std::size_t size = 0; size < sizes.size(); ++size)
     good = compare_with_one_gpu(o, sizes[size], size, pieces, again, found[size]) && good;
-  }
   return good;
 }
 
@@ -415,9 +401,8 @@ int train_at_place(gpu_options const& o,
   pp::timetable_view const table = sizes.front().table;
   auto const how = clipping_of(c);
   here.how.clip = c.clip != 0 ? &how : nullptr;
-  if constexpr (Called::totals_bytes > 0) {
+  if constexpr (Called::totals_bytes > 0)
     here.how.over_replicas = sums.replicas.function(); // else behind the plan
-  }
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
@@ -451,9 +436,8 @@ int train_at_place(gpu_options const& o,
   if (!here.reports(table)) { // one rank tells of the run
     all.tells = false;
     (void)train_on_gpus(all, text, sizes, training);
-    if (c.clip != 0) {
+    if (c.clip != 0)
       (void)clipped();
-    }
     return check() ? 0 : 1;
   }
   return report_run(

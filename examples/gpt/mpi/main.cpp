@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 #include "../backend.hpp"
 #include "tools/support/split_words.hpp"
 #include "tools/support/termination.hpp"

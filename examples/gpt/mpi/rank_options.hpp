@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../about_run.hpp"
 #include "../options.hpp"
+#include "../saved_state.hpp"
 #include "../text.hpp"
 
 namespace gpt {
@@ -54,54 +54,20 @@ struct rank_options {
 //! @throws std::invalid_argument with one line for the user
 [[nodiscard]] inline rank_options read_rank_options(std::vector<std::string_view> const& given,
                                                     int ranks) {
+  using namespace gpt::detail;
   rank_options chosen;
-  std::int64_t devices = 0;
-  std::int64_t deadline = chosen.deadline.count();
-  struct number_option {
-    std::string_view name;
-    std::int64_t* value;
-  };
-  number_option const numbers[] = {{"--devices", &devices},
-                                   {"--restarts", &chosen.restarts},
-                                   {"--fail-at", &chosen.fail_at},
-                                   {"--deadline", &deadline}};
-  struct text_option {
-    std::string_view name;
-    std::string* value;
-  };
-  text_option const texts[] = {{"--reports", &chosen.reports}};
-  std::vector<std::string_view> rest;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    std::string_view const word = given[i];
-    if (word == "--check") {
-      chosen.check = true;
-      continue;
-    }
-    if (word == "--output") {
-      throw std::invalid_argument("--output is not for gpt_mpi: no files are written");
-    }
-    bool mine = false;
-    for (auto const& each : numbers) {
-      if (each.name == word && i + 1 < given.size()) {
-        *each.value = gpt::detail::whole_number(word, given[++i], 1, 1000000);
-        mine = true;
-      }
-    }
-    for (auto const& each : texts) {
-      if (each.name == word && i + 1 < given.size()) {
-        *each.value = given[++i];
-        mine = true;
-      }
-    }
-    if (!mine) {
-      rest.push_back(word);
-    }
-  }
-  chosen.deadline = std::chrono::seconds(deadline);
-  chosen.training = read_options(rest);
-  if (chosen.restarts > 0 && chosen.training.checkpoint.empty()) {
+  auto words = given;
+  chosen.check = take_word(words, "--check");
+  if (std::find(words.begin(), words.end(), "--output") != words.end())
+    throw std::invalid_argument("--output is not for gpt_mpi: no files are written");
+  auto const devices = take_number(words, "--devices", 0);
+  chosen.restarts = take_number(words, "--restarts", 0);
+  chosen.fail_at = take_number(words, "--fail-at", 0);
+  chosen.deadline = std::chrono::seconds(take_number(words, "--deadline", 60));
+  chosen.reports = take_value(words, "--reports").value_or("");
+  chosen.training = read_options(words);
+  if (chosen.restarts > 0 && chosen.training.checkpoint.empty())
     throw std::invalid_argument("--restarts wants a --checkpoint to go on from");
-  }
   auto const shards = has_shards_of_stages(chosen.training) ? shards_of_stages(chosen.training) : 1;
   chosen.training.devices = devices != 0 ? devices : std::max<std::int64_t>(ranks / shards, 1);
   chosen.layout =

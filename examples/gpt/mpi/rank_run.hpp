@@ -2,12 +2,14 @@
 #pragma once
 
 //! @file
-//! @brief An attempt at the run, as one rank sees it.
+//! @brief An attempt at the run, as one rank sees it, and which ranks it works with.
 
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/mpi/mpi.hpp>
 #include <pipe/mpi/store.hpp>
+
+#include <mpi.h>
 
 #include <cstdint>
 #include <optional>
@@ -16,16 +18,34 @@
 
 #include "../options.hpp"
 #include "../text.hpp"
-#include "patient_wait.hpp"
-#include "rank_groups.hpp"
 #include "rank_options.hpp"
-#include "replica_sum.hpp"
+#include "sums.hpp"
 
 namespace gpt {
 
 namespace pp = pipelining;
 
-//! How far an attempt has come.
+//! The communicators of a rank. All ranks make theirs together, new ones for every attempt at the
+//! run: those of an earlier one may have messages that nobody fetches.
+struct rank_groups {
+  MPI_Comm pipeline = MPI_COMM_NULL; //!< a rank is a device of the plan
+  MPI_Comm replicas = MPI_COMM_NULL; //!< of the same stages in other pipelines; null: none
+  MPI_Comm shards = MPI_COMM_SELF;   //!< all shards of these stages
+
+  rank_groups(pp::rank_layout const& layout, int rank) {
+    auto const split = [rank, &layout](pp::rank_axis axis, MPI_Comm& communicator) {
+      auto const group = pp::group_of(layout, axis, rank);
+      MPI_Comm_split(MPI_COMM_WORLD, group.number, group.index, &communicator);
+      MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+    };
+    split(pp::rank_axis::pipeline, pipeline);
+    if (layout.replicas > 1)
+      split(pp::rank_axis::data, replicas);
+    if (layout.shards > 1)
+      split(pp::rank_axis::tensor, shards);
+  }
+};
+
 struct progress {
   std::int64_t attempt = 0;
   std::int64_t step = 0;
@@ -49,9 +69,8 @@ struct rank_run {
     rank_options const& with, int number, text_to_learn learnt, pp::store& all, progress& how_far)
       : chosen(with), o(with.training), rank(number), place(pp::place_of(with.layout, number)),
         text(std::move(learnt)), everyone(all), now(how_far), groups(with.layout, number) {
-    if (with.layout.devices != pp::ranks_of(with.layout)) {
+    if (with.layout.devices != pp::ranks_of(with.layout))
       own_.emplace(groups.pipeline, with.deadline);
-    }
   }
 
   //! The store of this pipeline, which knows its ranks by the numbers of their devices.
