@@ -26,6 +26,9 @@ PAGE = ROOT / "docs/performance.md"
 README = ROOT / "README.md"
 MARKS = ("<!-- performance -->\n", "<!-- end of performance -->\n")
 SIZES = [(8, 32), (32, 256)]
+LIKE_OTHERS = ("eager-1f1b", "kfkb, groups of 2", "breadth-first, V = 2", "zb-h2", "zb-auto, limit 2P, unit costs",
+               "zb-auto, limit P, 10/12/8, latency 1", "D 64, T 1024", "D 128, T 1024", "D 64, T 4096")  # in the file only
+SIZES_OF_GPT = ("layers", "width", "heads", "sequence", "microbatches")
 ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HWLOC_COMPONENTS": "-gl",
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
@@ -87,11 +90,20 @@ def arithmetic(programs, python):
             "torch": lines_of(python, ROOT / "benchmarks/torch_peers.py", "arithmetic") if has_torch(python) else []}
 
 
+def training(programs, python):
+    ours, peers = lines_of(f"{programs}/gpt_training"), []
+    models = {tuple(row[key] for key in SIZES_OF_GPT): row["devices"] for row in ours}  # the most devices come last
+    for size, devices in models.items() if has_torch(python) else ():
+        for count in range(1, devices + 1):
+            peers += lines_of(python, ROOT / "benchmarks/torch_peers.py", "training", count, *size)
+    return {"machine": machine(), "ours": ours, "torch": peers}
+
+
 def compile_time(_programs, _python):
     return lines_of(str(ROOT / "benchmarks/compile_time"), "--compilers", "g++,clang++", "--json")
 
 
-PARTS = {part.__name__: part for part in (making, scale, overhead, reality, arithmetic, compile_time)}
+PARTS = {part.__name__: part for part in (making, scale, overhead, reality, arithmetic, training, compile_time)}
 
 
 def named(rows, key="schedule"):
@@ -141,7 +153,7 @@ causal, and half of the square is counted. "Backward" of a product is the gradie
 """
     rows = []
     for row in found["ours"]:
-        if "shape" in row:
+        if "shape" in row and row["shape"] not in LIKE_OTHERS:
             cells = [f"{row['what']} {row['shape']}"]
             for key in ("forward", "backward"):
                 peer = peers.get((row["what"], row["shape"]))
@@ -152,6 +164,28 @@ causal, and half of the square is counted. "Backward" of a product is the gradie
 AdamW moves {adamw['rate']:.1f} GB/s, {100 * adamw['rate'] / adamw['memory']:.0f} % of a loop that only adds one to the same four arrays.
 
 """
+
+
+def training_rows(found):
+    """(model, schedule, our tokens a second, PyTorch's or nothing), the schedule empty without a pipeline."""
+    key = lambda row: (*(row[each] for each in SIZES_OF_GPT), row["schedule"])
+    peers = {key(row): row["tokens"] for row in found["torch"]}
+    return [(f"{row['layers']} x {row['width']}, T {row['sequence']}, M {row['microbatches']}", row["schedule"], row["tokens"],
+             peers.get(key(row))) for row in found["ours"]]
+
+
+def render_training(found):
+    if not found:
+        return ""
+    about = found["machine"]
+    rows = [[model, schedule or "one thread", f"{ours:,.0f}", f"{peer:,.0f}" if peer else "", f"{ours / peer:.2f}" if peer else ""]
+            for model, schedule, ours, peer in training_rows(found)]
+    return f"""## Training a GPT
+
+Tokens a second of the GPT's best step (`gpt_training`, {about['date']}, {about['processor']}): layers x width, on one thread or in a pipeline of two
+threads. PyTorch is eager, one thread a process, over gloo.
+
+""" + table(["model", "schedule", "here", "PyTorch", "ratio"], rows) + "\n"
 
 
 def render_solver():
@@ -172,7 +206,7 @@ in the median; {found['both'] if not found['unequal'] else found['both'] - found
 
 def render_page(found):
     about = found["machine"]
-    smallest, *_, largest = found["making"]
+    *_, largest = found["making"]
 
     def extent(key):
         figures = sorted(row[key] for row in found["making"][largest]["ours"])
@@ -191,13 +225,12 @@ lowering with its proof of freedom from deadlock, "proof" its part of that. Time
 column order, times and verification, of one run.
 
 """
-    small, huge = named(found["making"][smallest]["ours"]), named(found["scale"])
-    text += table(["schedule", "order", "plan", "proof", "bytes", smallest.replace(" ", ", "), largest.replace(" ", ", "),
-                   "8192, 1024"],
+    huge = named(found["scale"])
+    text += table(["schedule", "order", "plan", "proof", "bytes", largest.replace(" ", ", "), "8192, 1024"],
                   [[row["schedule"], *(whole(row, key) for key in ("order", "lower", "prove", "plan_bytes")),
-                    seconds_text(small[row["schedule"]]["seconds"]), seconds_text(row["seconds"]),
+                    seconds_text(row["seconds"]),
                     f"{huge[row['schedule']]['seconds']:.1f} s" if row["schedule"] in huge else ""]
-                   for row in found["making"][largest]["ours"]]) + "\n"
+                   for row in found["making"][largest]["ours"] if row["schedule"] not in LIKE_OTHERS]) + "\n"
     per_pass = sorted(row["seconds"] / row["passes"] * 1e9 for row in found["scale"])
     held = sorted(row["table_bytes"] for row in found["scale"] if "table_bytes" in row)
     most = max(row["passes"] for row in found["scale"])
@@ -219,8 +252,8 @@ its time to ours.
                       [[name, *row] for name, row in cells.items()]) + "\n"
     text += """## What a pass costs next to its work
 
-1F1B with stages that do nothing and 128 microbatches: microseconds per pass of a device, the least and the median of 2001 steps
-(`runner_overhead`, 2026-11-27, Intel Xeon), and the ratio of the least to the thread runner's. PyTorch has processes over gloo
+1F1B with stages that do nothing and 128 microbatches: microseconds per pass of a device, the least of 2001 steps
+(`runner_overhead`), and the ratio of the least to the thread runner's. PyTorch has processes over gloo
 and 21 steps. oneTBB and Taskflow run a graph without messages.
 
 """
@@ -229,9 +262,9 @@ and 21 steps. oneTBB and Taskflow run a graph without messages.
     runners = {}
     for row in found["overhead"]:
         runners.setdefault(row["runner"], {})[row["devices"]] = [
-            f"{row['least']:.2f}", f"{row['median']:.2f}", f"{row['least'] / threads[row['devices']]:.2f}"]
-    text += table(["runner", *(head for each in devices for head in (f"{each} devices", "median", "ratio"))],
-                  [[runner, *(cell for each in devices for cell in row.get(each, ["", "", ""]))]
+            f"{row['least']:.2f}", f"{row['least'] / threads[row['devices']]:.2f}"]
+    text += table(["runner", *(head for each in devices for head in (f"{each} devices", "ratio"))],
+                  [[runner, *(cell for each in devices for cell in row.get(each, ["", ""]))]
                    for runner, row in runners.items()]) + "\n"
     text += """## Plan and reality
 
@@ -244,7 +277,7 @@ Stages that wait for the time of a pass (20 ms of a device's share of the model)
                   [[row["schedule"], seconds_text(row["planned"]), seconds_text(row["measured"]), f"{row['ratio']:.3f}",
                     f"{peers[row['schedule']]['ratio']:.3f}" if row["schedule"] in peers else ""]
                    for row in found["reality"]["ours"]]) + "\n"
-    text += render_arithmetic(found["arithmetic"])
+    text += render_arithmetic(found["arithmetic"]) + render_training(found.get("training"))
     text += render_solver() + """## Timetables of the compiler
 
 Processor time of a file that makes and verifies one timetable as a constant (`benchmarks/compile_time`).
@@ -313,6 +346,9 @@ def ratios(found):
             result[f"{name}, share of peak"] = (row[way] / core["core"]["peak"], True)
             if (row["what"], row["shape"]) in peers:
                 result[f"{name}, ours to PyTorch"] = (row[way] / peers[row["what"], row["shape"]][way], True)
+    for model, schedule, ours, peer in training_rows(found["training"]) if "training" in found else ():
+        if peer:
+            result[f"GPT {model} {schedule or 'on one thread'}, ours to PyTorch"] = (ours / peer, True)
     if "adamw" in core:
         result["AdamW, share of bandwidth"] = (core["adamw"]["rate"] / core["adamw"]["memory"], True)
     return result

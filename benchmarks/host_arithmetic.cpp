@@ -16,8 +16,8 @@
 #include <random>
 #include <vector>
 
-#include "examples/gpt/parameter.hpp"
 #include "examples/gpt/layers.hpp"
+#include "examples/gpt/parameter.hpp"
 
 namespace {
 

@@ -8,6 +8,8 @@ usage: torch_peers.py making DEVICES MICROBATCHES
        torch_peers.py arithmetic    products and attention on one thread, in GFLOP/s of processor time
        torch_peers.py reality
        torch_peers.py overhead DEVICES MICROBATCHES
+       torch_peers.py training DEVICES LAYERS WIDTH HEADS SEQUENCE MICROBATCHES
+                                    steps of the GPT of examples/gpt, tokens a second of the best; 1 device or 2
 """
 import json
 import logging
@@ -25,7 +27,8 @@ MADE = [("ScheduleInterleaved1F1B", "interleaved, V = 2", lambda devices: [0, de
         ("ScheduleZBVZeroBubble", "zb-v, unit costs", lambda devices: [0, 2 * devices - 1]),
         ("ScheduleDualPipeV", "dualpipe-v", lambda devices: [0, 2 * devices - 1])]
 DEVICES, MICROBATCHES, PASS_SECONDS, STEPS = 4, 16, 0.02, 5
-OVERHEAD_STEPS = 21
+OVERHEAD_STEPS, TRAINING_STEPS = 21, 7
+SIZES = ("layers", "width", "heads", "sequence", "microbatches")
 
 
 def loss_of(output, _target):
@@ -186,6 +189,107 @@ def arithmetic():
                               "forward": 2 * work / forward, "backward": 5 * work / backward}), flush=True)
 
 
+class Block(torch.nn.Module):
+    """A layer of examples/gpt: normalised attention and a GELU network, both added to what comes in, no biases."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        linear = lambda inner, outer: torch.nn.Linear(inner, outer, bias=False)
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width, bias=False) for _ in range(2))
+        self.query, self.key_value, self.mix = linear(width, width), linear(width, 2 * width), linear(width, width)
+        self.network = torch.nn.Sequential(linear(width, 4 * width), torch.nn.GELU("tanh"), linear(4 * width, width))
+
+    def forward(self, x):
+        batch, tokens, width = x.shape
+        split = lambda y: y.view(batch, tokens, self.heads, -1).transpose(1, 2)
+        normed = self.norms[0](x)
+        key, value = self.key_value(normed).chunk(2, -1)
+        mixed = torch.nn.functional.scaled_dot_product_attention(split(self.query(normed)), split(key), split(value),
+                                                                 is_causal=True)
+        x = x + self.mix(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.network(self.norms[1](x))
+
+
+class Embedding(torch.nn.Module):
+    def __init__(self, width, tokens):
+        super().__init__()
+        self.byte, self.place = torch.nn.Embedding(256, width), torch.nn.Embedding(tokens, width)
+
+    def forward(self, x):
+        return self.byte(x) + self.place.weight
+
+
+def gpt_part(size, first, last, layers):
+    """Some layers of the model, with the embedding or the output layer where it begins or ends."""
+    width, heads, tokens = size["width"], size["heads"], size["sequence"]
+    parts = [Embedding(width, tokens)] if first else []
+    parts += [Block(width, heads) for _ in range(layers)]
+    parts += [torch.nn.LayerNorm(width, bias=False), torch.nn.Linear(width, 256, bias=False)] if last else []
+    return torch.nn.Sequential(*parts)
+
+
+def next_byte_loss(output, target):
+    return torch.nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def gpt_batch(size):
+    torch.manual_seed(1)
+    text = torch.randint(32, 122, (size["microbatches"], size["sequence"] + 1))
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def report_training(schedule, devices, size, times):
+    tokens = size["microbatches"] * size["sequence"]
+    print(json.dumps({"torch": torch.__version__, "schedule": schedule, "devices": devices, **size,
+                      "tokens": tokens / min(times)}), flush=True)
+
+
+def training(size):
+    """A step on one thread, microbatch by microbatch as in a pipeline."""
+    torch.set_num_threads(1)
+    model = gpt_part(size, True, True, size["layers"])
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs, targets = gpt_batch(size)
+    times = []
+    for _ in range(TRAINING_STEPS):
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        for x, y in zip(inputs.split(1), targets.split(1)):
+            (next_byte_loss(model(x), y) / size["microbatches"]).backward()
+        optimizer.step()
+        times.append(time.perf_counter() - start)
+    report_training("", 1, size, times)
+
+
+def training_of(rank, folder, size):
+    logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    inputs, targets = gpt_batch(size)
+    for word, name, held in [("Schedule1F1B", "1f1b", 1), ("ScheduleInterleaved1F1B", "interleaved, V = 2", 2),
+                             ("ScheduleInterleavedZeroBubble", "zb-interleaved, V = 2", 2)]:
+        count = 2 * held
+        numbers = [rank + 2 * i for i in range(held)]
+        parts = [gpt_part(size, n == 0, n == count - 1, size["layers"] // count) for n in numbers]
+        stages = [PipelineStage(part, n, count, torch.device("cpu")) for part, n in zip(parts, numbers)]
+        optimizer = torch.optim.AdamW(parameter for part in parts for parameter in part.parameters())
+        schedule = getattr(schedules, word)(stages if held > 1 else stages[0], n_microbatches=size["microbatches"],
+                                            loss_fn=next_byte_loss)
+        times = []
+        for _ in range(TRAINING_STEPS):
+            torch.distributed.barrier()
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            schedule.step(*([inputs] if rank == 0 else []), **({"target": targets} if rank == 1 else {}))
+            optimizer.step()
+            torch.distributed.barrier()
+            times.append(time.perf_counter() - start)
+        if rank == 0:
+            report_training(name, 2, size, times)
+    torch.distributed.destroy_process_group()
+
+
 def main(words):
     if len(words) == 3 and words[0] == "making":
         making(int(words[1]), int(words[2]))
@@ -197,6 +301,13 @@ def main(words):
     elif len(words) == 3 and words[0] == "overhead":
         with tempfile.TemporaryDirectory() as folder:
             torch.multiprocessing.spawn(overhead_of, (folder, int(words[1]), int(words[2])), nprocs=int(words[1]))
+    elif len(words) == 7 and words[0] == "training":
+        size = dict(zip(SIZES, map(int, words[2:])))
+        if words[1] == "1":
+            training(size)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                torch.multiprocessing.spawn(training_of, (folder, size), nprocs=2)
     else:
         sys.exit(__doc__)
 

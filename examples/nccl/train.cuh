@@ -79,6 +79,13 @@ void restore(trained& result,
   mine.set_state(state);
 }
 
+//! The GPU of this rank. Some launchers show each process its own only, which then has number 0.
+inline int gpu_of(pp::launch_environment const& here) {
+  int visible = 0;
+  pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
+  return here.local_rank % visible;
+}
+
 //! Trains on this rank together with the others.
 //! @tparam Number of weights, activations and messages.
 template <class Number, class Clock>
@@ -99,11 +106,7 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
 
   // Names in the store have the number of the start, so that no two starts mistake each other.
   std::string const name = "start " + std::to_string(here.restarts);
-
-  // Some launchers show each process its own GPU only, which then has the number 0.
-  int visible = 0;
-  pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
-  int const gpu = here.local_rank % visible;
+  int const gpu = gpu_of(here);
   pp::cuda::current_device const current(gpu);
   own_layer<Number> const mine(here.rank);
   std::vector<layer<Number>> stages(static_cast<std::size_t>(here.size));

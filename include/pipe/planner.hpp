@@ -17,6 +17,7 @@
 #include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/read_shape.hpp>
+#include <pipe/planner/model/stage_content.hpp>
 #include <pipe/planner/search/exact.hpp>
 #include <pipe/planner/search/frontier.hpp>
 #include <pipe/planner/search/pipeline_search.hpp>

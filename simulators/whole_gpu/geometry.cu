@@ -15,8 +15,8 @@ namespace {
 
 template <int Dim>
 void add_portable(std::vector<portable_block>& to) {
-  using forward = at::forward_shape<Dim>;
-  using backward = at::backward_shape<Dim>;
+  using forward = at::detail::forward_shape<Dim>;
+  using backward = at::detail::backward_shape<Dim>;
   auto const name = std::to_string(at::detail::query_dim(Dim));
   to.push_back({"forward_" + name, forward::shared_bytes, forward::threads, forward::blocks});
   to.push_back({"backward_" + name, backward::shared_bytes, backward::threads, 1});

@@ -113,14 +113,14 @@ constexpr int resident_of() {
 
 template <int Dim, class Mask>
 void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
-  using shape = at::hopper_forward_shape<Dim>;
+  using shape = at::detail::hopper_forward_shape<Dim>;
   auto const p = parameters_of(c, at::detail::value_dim(Dim));
-  auto const splits = at::detail::choose_key_splits<shape>(p, on.multiprocessors);
+  auto const splits = at::detail::choose_key_splits<shape>(p, on.multiprocessors, c.said);
   auto const count = static_cast<int>(at::detail::pieces_of<shape>(p) * splits);
   auto const taken = std::make_shared<std::uint32_t>(0);
   at::detail::piece_order const order{
     taken.get(), at::detail::heads_together(p, on.multiprocessors, on.cache_bytes)};
-  at::forward_call<__nv_bfloat16, Mask, at::plain> const call{p, {}, m, {}, 1};
+  at::detail::forward_call<__nv_bfloat16, Mask, at::plain> const call{p, {}, m, {}, 1};
   int const tiles = static_cast<int>((c.queries + shape::queries - 1) / shape::queries);
   int const key_tiles = static_cast<int>((c.keys + shape::keys - 1) / shape::keys);
   std::vector<seen_tile> seen(static_cast<std::size_t>(key_tiles));
@@ -146,7 +146,8 @@ void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.visited_objects = static_cast<int>(c.batch * c.key_heads) * key_tiles;
   out.own_objects = rows;
   out.result_objects = rows * splits;
-  out.blocks = std::min(count, static_cast<int>(on.multiprocessors)); // as launch_pieces
+  out.blocks = static_cast<int>(
+    at::detail::blocks_of_pieces(count, order.taken != nullptr, on.multiprocessors));
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();
@@ -194,16 +195,17 @@ void visit_steps(Call const& c,
 
 template <int Dim, at::query_order Order, class Mask>
 void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
-  using shape = at::hopper_backward_shape<Dim>;
+  using shape = at::detail::hopper_backward_shape<Dim>;
   auto const p = parameters_of(c, at::detail::value_dim(Dim));
   at::query_sums sums;
   sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
   sums.parts = at::detail::parts_of_groups(p, shape::keys, on.multiprocessors);
   sums.section = at::detail::key_heads_together(p, Order, on.multiprocessors, on.cache_bytes);
-  at::backward_call<__nv_bfloat16, Mask, at::plain> const call{p, {}, {}, m, {}, 1};
+  at::detail::backward_call<__nv_bfloat16, Mask, at::plain> const call{p, {}, {}, m, {}, 1};
   int const tiles = static_cast<int>((c.keys + shape::keys - 1) / shape::keys);
   auto const streams = static_cast<int>(c.batch * c.key_heads);
-  int const count = tiles * streams * sums.parts; // as launch_backward
+  auto const count =
+    static_cast<int>(sums.blocks(p, shape::keys, at::kernel_family::hopper)); // a piece each
   for (int n = 0; n < count; ++n) {
     auto const piece = at::detail::work_of_piece<shape::keys>(p, sums, n);
     auto const begin = static_cast<std::int64_t>(out.visits.size());

@@ -3,10 +3,10 @@
 //! @brief Simulates whole attention kernels: whole_gpu CONSTANTS < CALLS.
 //!
 //! A call is a line: name, forward or kept or free, head dim, sequences, heads, key heads, queries,
-//! keys, full or causal or window or documents, extent, multiprocessors held, GPU (h100, h200), and
-//! whether FlashAttention-3's order is wanted in place of the library's (0, 1). Each gives a line
-//! of JSON. `portable` gives the blocks of the portable kernels. Exit status: 0; 2 on a line or
-//! constant that is not understood, with a sentence.
+//! keys, full or causal or window or documents, extent, multiprocessors held, how many the call
+//! says are held, GPU (h100, h200), and whether FlashAttention-3's order is wanted in place of the
+//! library's (0, 1). Each gives a line of JSON. `portable` gives the blocks of the portable
+//! kernels. Exit status: 0; 2 on a line or constant that is not understood, with a sentence.
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -53,7 +53,7 @@ question read_question(std::string const& line) {
   std::string which;
   std::string mask;
   words >> c.name >> which >> c.dim >> c.batch >> c.heads >> c.key_heads >> c.queries >> c.keys >>
-    mask >> c.extent >> c.held >> q.gpu >> q.is_peer;
+    mask >> c.extent >> c.held >> c.said >> q.gpu >> q.is_peer;
   if (!words) {
     throw std::runtime_error("the line has too few words: " + line);
   }

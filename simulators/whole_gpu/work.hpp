@@ -31,6 +31,7 @@ struct call {
   mask_kind mask = mask_kind::causal;
   std::int64_t extent = 0; //!< of a window or of a document, in tokens
   int held = 0;            //!< multiprocessors that another kernel holds all the time
+  int said = 0;            //!< how many the call says are held
 
   //! @brief Elements of a value.
   [[nodiscard]] int value_dim() const { return dim == 192 ? 128 : dim; }

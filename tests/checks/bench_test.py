@@ -54,6 +54,8 @@ for factor, status in ((1.09, 0), (1.11, 1), (0.5, 0)):
     torch = lambda found, f=factor: [multiply(row, "seconds", 1 / f)  # noqa: E731
                                      for row in found["making"]["32 256"]["torch"][:1]]
     expect(f"PyTorch / {factor}", check(torch), status, "making ", "PyTorch's time to ours" if status else "")
+    gpt = lambda found, f=factor: [multiply(row, "tokens", f) for row in found["training"]["torch"][:1]]  # noqa: E731
+    expect(f"PyTorch's GPT x {factor}", check(gpt), status, "GPT 16 x 64", "GPT 16 x 64" if status else "")
     fat = lambda found, f=factor: multiply(found["making"]["32 256"]["ours"][1], "plan_bytes", f)  # noqa: E731
     expect(f"bytes x {factor}", check(fat), status, "bytes of a pass, 1f1b", "bytes of a pass, 1f1b" if status else "")
 
@@ -62,7 +64,7 @@ expect("a part that was not asked for", check(lambda found: multiply(runner(foun
 
 def without_peers(found):
     found["overhead"] = [row for row in found["overhead"] if row["runner"] == "threads"]
-    for part in (found["making"]["8 32"], found["making"]["32 256"], found["arithmetic"]):
+    for part in (found["making"]["8 32"], found["making"]["32 256"], found["arithmetic"], found["training"]):
         part["torch"] = []
 
 

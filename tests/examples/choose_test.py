@@ -905,6 +905,61 @@ class Choice(unittest.TestCase):
                              (("--frozen", 12, "--layout", "Et*12|t*12L", "--tied"), "no schedule can run that; the first says: plan: the first stage is frozen")):
             self.check_refusal((*SMALL, *more), wanted)
 
+    def test_modules_and_an_encoder_are_parts_of_stages(self):
+        hidden, layers, sequence, vocabulary = 512, 6, 1024, 20000
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.json"
+            shape = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": 8, "intermediate_size": 4 * hidden,
+                     "vocab_size": vocabulary, "num_nextn_predict_layers": 1,
+                     "encoder": {"layers": 3, "hidden": 256, "heads": 4, "tokens": 128}}
+            model.write_text(json.dumps(shape), encoding="utf-8")
+            words = ("--model", model, "--gpu", "a100", "--sequence", sequence, "--microbatches", 4, "--devices")
+            found = json.loads(output(*words, 2, "--pictures", 3, "--layout", "Ee*3t*4|ttmL", "--schedules", "1f1b", "--format", "json"))
+            row = {each["schedule"]: each for each in found["candidates"]}["1f1b"]
+            self.assertEqual((row["layers"], row["layout"]), ([7, 3], "Ee*3t*4|ttmL"))
+            # By hand, 1F1B of two stages. Scores: causal with half of the products, of pictures with all.
+            rate, of_vocabulary = 0.62 * 312e12, 0.40 * 312e12
+            layer, scores = 24 * hidden ** 2 * sequence / rate, 2 * hidden * sequence ** 2 / rate
+            seen, seen_scores = 24 * 256 ** 2 * 3 * 128 / rate, 4 * 256 * 3 * 128 ** 2 / rate
+            joining, outputs = 4 * hidden ** 2 * sequence / rate, 2 * 2 * hidden * vocabulary * sequence / of_vocabulary
+            forward = (4 * (layer + scores) + 3 * (seen + seen_scores), 3 * (layer + scores) + joining + outputs)
+            backward = (4 * (2 * layer + 2.5 * scores) + 3 * (2 * seen + 2.5 * seen_scores),
+                        3 * (2 * layer + 2.5 * scores) + 2 * joining + 2 * outputs)
+            message = 2 * hidden * sequence / 300e9
+            self.assertAlmostEqual(row["seconds"], forward[0] + 4 * (forward[1] + backward[1]) + backward[0] + 2 * message, places=9)
+            # The module has a layer, a projection of two hidden states to one, and a copy of the embedding.
+            parameters = (12 * (4 * hidden ** 2 + 3 * 256 ** 2) + vocabulary * hidden,
+                          12 * 3 * hidden ** 2 + 2 * hidden ** 2 + 2 * vocabulary * hidden)
+            kept = (2 * (4 * sequence * (32 * hidden + 4 * 8) + 3 * 3 * 128 * (32 * 256 + 4 * 4)),
+                    3 * sequence * (32 * hidden + 4 * 8) + 8 * hidden * sequence + 2 * 6 * sequence * vocabulary)
+            self.assertAlmostEqual(row["memory_gb"], max(18 * a + b for a, b in zip(parameters, kept)) / 1e9, places=9)
+            # Cuts that are made are printed, and read back with the same times.
+            for more, counts in (((), (0, 1)), (("--pictures", 3), (3, 1)), (("--modules", 0), (0, 0)), (("--modules", 2, "--clip"), (0, 2))):
+                call = (*words, 4, *more, "--schedules", "1f1b,zb-v", "--format", "json")
+                found = json.loads(output(*call))
+                self.check_pick(found)
+                self.assertNotIn("cannot", found["candidates"][found["pick"]])  # lowered and proven
+                for row in found["candidates"]:
+                    if "layout" not in row or "vocabulary" in row["schedule"]:
+                        continue
+                    again = json.loads(output(*call, "--layout", row["layout"]))["candidates"]
+                    same = {each["schedule"]: each for each in again}[row["schedule"]]
+                    self.assertEqual({**row, "bound": 0}, {**same, "bound": 0})
+                    self.assertEqual(sum(row["layers"]), layers + sum(counts))
+                    if "--clip" in more:
+                        self.assertRegex(row["layout"], "mmL$")  # totals need all gradients of the embedding
+            text = output(*words, 4, "--schedules", "1f1b", "--layout", "Et*3|t*3|m|L")
+            self.assertIn("stages 0, 2 have the embedding: add up their gradients of it after each step, the plan does not\n", text)
+            clipped = run(*words, 4, "--schedules", "1f1b", "--layout", "Et*3|t*3|m|L", "--clip")
+            self.assertIn("inner stages share the embedding", clipped.stderr)
+            for more, wanted in ((("--modules", 65), "--modules wants a whole number between 1 and 64"),
+                                 (("--layout", "Et*6|L"), "--layout has 0 modules for further tokens m, the model 1"),
+                                 (("--layout", "Et*5m|tL"), "--layout has a layer t after a module m"),
+                                 (("--layout", "Eet*6|mL"), "--layout has 1 layers of an encoder e, the model 0"),
+                                 (("--pictures", 1, "--lengths", "9"), "--lengths")):
+                self.check_refusal((*words, 2, *more), wanted)
+            self.check_refusal((*SMALL, "--pictures", 1), "--pictures is for models with an encoder")
+
     def test_no_cut_of_any_listed_schedule_is_faster(self):
         """Random small models: every cut into as many stages as devices, or twice as many, given as a layout."""
         draw = random.Random(3)

@@ -101,7 +101,7 @@ class Layouts(unittest.TestCase):
         self.assertIn("`1f1b` is not in the table: it has 2 stages, the layout has 4.", table)
 
     def test_bad_layouts_get_one_sentence(self):
-        for words, wanted in ((("1f1b", *SIZE, "--layout", "E|x|t|L"), "--layout: layout, character 3: E, t, m, L, a bar"),
+        for words, wanted in ((("1f1b", *SIZE, "--layout", "E|x|t|L"), "--layout: layout, character 3: E, e, t, m, L, a bar"),
                               (("1f1b", *SIZE, "--layout", "E|(t|*2L"), "--layout: layout, character 3: this parenthesis is not closed"),
                               (("1f1b", *SIZE, "--layout", "E|t|L"), "this pipeline has 4 stages, the layout has 3"),
                               (("1f1b", *SIZE, "--layout", "E|t|t|L", "--parts", "1,2"), "--parts wants 3 numbers, E,m,L, not '1,2'"),
@@ -109,7 +109,7 @@ class Layouts(unittest.TestCase):
                               (("1f1b", *SIZE, "--layout", "E|t|t|L", "--tokens", 9, "--attention-ratio", 1), "a file of costs or a layout"),
                               (("gaps", *SIZE, "--layout", "E|t|t|L"), "--layout"),
                               (("choose", *MODEL, "--layout", "Et*24|t*0L"), "layout, character 8: a number from 1 must follow"),
-                              (("choose", *MODEL, "--layout", "Et*24|mL"), "layout, character 7: no model here has modules"),
+                              (("choose", *MODEL, "--layout", "Et*24|mL"), "--layout has 1 modules for further tokens m, the model 0"),
                               (("choose", *MODEL, "--layout", "Et*24L|L"), "the output layer L, the only one"),
                               (("choose", *MODEL, "--layout="), "the first stage must have the embedding E"),
                               (("choose", *MODEL, "--layout", "Et*23|L"), "--layout has 23 layers t, the model 24"),

@@ -24,43 +24,43 @@ using window_of_document = at::both<at::sliding_window, at::document>;
 
 #if defined(HOPPER)
 #define KERNELS(name, mask)                                                                        \
-  extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<DIM>::threads, 1)          \
+  extern "C" __global__ void __launch_bounds__(at::detail::hopper_forward_shape<DIM>::threads, 1)  \
     JOIN(forward, DIM, TYPE, name)(                                                                \
-      const __grid_constant__ at::hopper_forward_maps maps,                                        \
-      const __grid_constant__ at::forward_call<ELEMENT, mask, at::plain> call) {                   \
-    at::detail::forward_hopper_block<DIM>(call, maps, at::no_key_splits{}, memory);                \
+      const __grid_constant__ at::detail::hopper_forward_maps maps,                                \
+      const __grid_constant__ at::detail::forward_call<ELEMENT, mask, at::plain> call) {           \
+    at::detail::forward_hopper_block<DIM>(call, maps, at::detail::no_key_splits{}, memory);        \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::threads, 1)         \
+  extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<DIM>::threads, 1) \
     JOIN(backward, DIM, TYPE, name)(                                                               \
-      const __grid_constant__ at::hopper_backward_maps maps,                                       \
-      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
+      const __grid_constant__ at::detail::hopper_backward_maps maps,                               \
+      const __grid_constant__ at::detail::backward_call<ELEMENT, mask, at::plain> call,            \
       const __grid_constant__ at::query_sums sums) {                                               \
     at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);       \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::threads, 1)         \
+  extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<DIM>::threads, 1) \
     JOIN(backward_free, DIM, TYPE, name)(                                                          \
-      const __grid_constant__ at::hopper_backward_maps maps,                                       \
-      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
+      const __grid_constant__ at::detail::hopper_backward_maps maps,                               \
+      const __grid_constant__ at::detail::backward_call<ELEMENT, mask, at::plain> call,            \
       const __grid_constant__ at::query_sums sums) {                                               \
     at::detail::backward_hopper_block<DIM, at::query_order::free>(call, maps, sums, memory);       \
   }
 #else
 #define KERNELS(name, mask)                                                                        \
-  extern "C" __global__ void __launch_bounds__(at::forward_shape<DIM>::threads,                    \
-                                               at::forward_shape<DIM>::blocks)                     \
+  extern "C" __global__ void __launch_bounds__(at::detail::forward_shape<DIM>::threads,            \
+                                               at::detail::forward_shape<DIM>::blocks)             \
     JOIN(forward, DIM, TYPE, name)(                                                                \
-      const __grid_constant__ at::forward_call<ELEMENT, mask, at::plain> call) {                   \
-    at::detail::run_forward_block<DIM>(call, at::no_key_splits{}, memory);                         \
+      const __grid_constant__ at::detail::forward_call<ELEMENT, mask, at::plain> call) {           \
+    at::detail::run_forward_block<DIM>(call, at::detail::no_key_splits{}, memory);                 \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::backward_shape<DIM>::threads)                   \
+  extern "C" __global__ void __launch_bounds__(at::detail::backward_shape<DIM>::threads)           \
     JOIN(backward, DIM, TYPE, name)(                                                               \
-      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
+      const __grid_constant__ at::detail::backward_call<ELEMENT, mask, at::plain> call,            \
       const __grid_constant__ at::query_sums sums) {                                               \
     at::detail::run_backward_block<DIM, at::query_order::kept>(call, sums, memory);                \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::backward_shape<DIM>::threads)                   \
+  extern "C" __global__ void __launch_bounds__(at::detail::backward_shape<DIM>::threads)           \
     JOIN(backward_free, DIM, TYPE, name)(                                                          \
-      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
+      const __grid_constant__ at::detail::backward_call<ELEMENT, mask, at::plain> call,            \
       const __grid_constant__ at::query_sums sums) {                                               \
     at::detail::run_backward_block<DIM, at::query_order::free>(call, sums, memory);                \
   }

@@ -85,8 +85,9 @@ def ask(program, lines, constants=CONSTANTS):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def line(way, of, held=0, gpu="h100", peer=False, name="-"):
-    return f"{name} {way} {of} {held} {gpu} {int(peer)}"
+def line(way, of, held=0, gpu="h100", peer=False, name="-", said=None):
+    """A call; what holds multiprocessors is said to it."""
+    return f"{name} {way} {of} {held} {held if said is None else said} {gpu} {int(peer)}"
 
 
 def calls_of(names=None):
@@ -137,7 +138,7 @@ def measured():
                 name, dim, batch, heads, queries, keys = cells[:6]
                 cut = re.match(r"(window|documents) of (\d+)k", name)
                 of = shape(dim, batch, *heads.split("/"), queries, keys, *((cut[1], int(cut[2]) * K) if cut else ()))
-                yield gpu, line(way[2] or "forward", of, way[1] or 0, gpu), float(cells[8])
+                yield gpu, line(way[2] or "forward", of, way[1] or 0, gpu, said=0), float(cells[8])
 
 
 def errors(program):

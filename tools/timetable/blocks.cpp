@@ -25,6 +25,7 @@ namespace examples {
 namespace {
 
 struct blocks_command {
+  verbs verb = verbs::blocks;
   int devices = 8;
   std::string format = "text";
   pp::block_options how{.longest_interval = 2};
@@ -68,9 +69,7 @@ constexpr option_reader<blocks_command> block_options[] = {
    "FORMAT",
    verbs::blocks,
    "text (default), json, svg, or cpp: the blocks as C++ types",
-   [](blocks_command& c, std::string_view option, std::string_view word) {
-     c.format = one_of(option, word, block_formats(verbs::blocks));
-   },
+   set_one_of<block_formats, &blocks_command::format>,
    block_formats},
   json_option<blocks_command>(verbs::blocks),
 };
@@ -183,85 +182,108 @@ std::string json_of(blocks_command const& asked, std::vector<pp::block_choice> c
   return out + "\n]\n";
 }
 
+//! Where the chart of blocks has its corners, and which marks stand for legs and chunks.
+struct block_chart {
+  static constexpr char const* colours[] = {
+    "#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"};
+  static constexpr char const* dashes[] = {"", "7 4", "2 3", "9 3 2 3"};
+  static constexpr double left = 62, right = 640, top = 44, bottom = 400, highest = 0.4;
+
+  int devices;
+
+  [[nodiscard]] double x_of(double memory) const {
+    return left + (right - left) * memory / devices;
+  }
+  [[nodiscard]] static double y_of(double bubble) {
+    return bottom - (bottom - top) * bubble / highest;
+  }
+  [[nodiscard]] std::string point(double memory, double bubble) const {
+    return decimals(x_of(memory), 1) + "," + decimals(y_of(bubble), 1) + " ";
+  }
+};
+
+//! The title, both axes, and the third of 1F1B's memory.
+std::string axes_of(block_chart const& on) {
+  auto const devices = std::to_string(on.devices);
+  std::string svg = text_at(on.left,
+                            24,
+                            "start",
+                            "#222",
+                            "building blocks on " + devices +
+                              " devices: the least bubble for the memory, by legs and chunks");
+  for (int tenth = 0; tenth <= 4; ++tenth) {
+    double const y = on.y_of(0.1 * tenth);
+    svg += line_from(on.left, y, on.right, y, "stroke=\"#ddd\"");
+    svg += text_at(on.left - 8, y + 4, "end", "#555", per_cent(0.1 * tenth));
+  }
+  double const step = std::max(1.0, round_step(on.devices, 8));
+  for (double memory = 0; memory <= on.devices + 1e-9; memory += step) {
+    double const x = on.x_of(memory);
+    svg += line_from(x, on.bottom, x, on.bottom + 5, "stroke=\"#888\"");
+    svg += text_at(x, on.bottom + 20, "middle", "#555", decimals(memory, 0));
+  }
+  svg += text_at((on.left + on.right) / 2,
+                 on.bottom + 42,
+                 "middle",
+                 "#555",
+                 "microbatches of all stages that a device holds (1F1B: " + devices + ")");
+  double const third = on.x_of(on.devices / 3.0);
+  svg += line_from(third, on.top, third, on.bottom, "stroke=\"#c44\" stroke-dasharray=\"6 4\"");
+  return svg + text_at(third + 4, on.top + 12, "start", "#c44", "P/3");
+}
+
+//! The least bubbles of blocks of so many legs and chunks, as steps: with less memory than that of
+//! a block, the one before is the best. Empty where there is none.
+std::string
+steps_of(block_chart const& on, std::vector<pp::block_choice> const& all, int legs, int chunks) {
+  std::vector<pp::choice_point> line;
+  for (pp::block_choice const& each : all)
+    if (each.legs == legs && each.chunks == chunks && each.bubble < on.highest)
+      line.push_back({each.memory, each.bubble});
+  std::string points;
+  double least = on.highest;
+  for (std::size_t const which : pp::frontier(line)) {
+    if (!points.empty())
+      points += on.point(line[which].memory, least);
+    least = line[which].time;
+    points += on.point(line[which].memory, least);
+  }
+  return points.empty() ? points
+                        : points + decimals(on.right, 1) + "," + decimals(on.y_of(least), 1);
+}
+
+//! A line of the legend: a stroke, and a number of things in its colour.
+std::string
+legend_of(double y, char const* colour, std::string const& dash, int count, char const* thing) {
+  double const x = block_chart::right;
+  std::string const words = std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
+  std::string const stroke = "stroke=\"" + std::string(colour) + "\" stroke-width=\"2\"" + dash;
+  return text_at(x + 60, y, "start", colour, words) +
+         line_from(x + 20, y - 4, x + 52, y - 4, stroke.c_str());
+}
+
 //! Bubble over memory: a colour for each number of legs, a dash for each number of chunks.
 std::string chart_of(blocks_command const& asked, std::vector<pp::block_choice> const& all) {
-  constexpr char const* colours[] = {
-    "#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"};
-  constexpr char const* dashes[] = {"", "7 4", "2 3", "9 3 2 3"};
-  double const left = 62, right = 640, top = 44, bottom = 400, highest = 0.4;
-  auto const x_of = [&](double memory) { return left + (right - left) * memory / asked.devices; };
-  auto const y_of = [&](double bubble) { return bottom - (bottom - top) * bubble / highest; };
-  std::string svg = begin_chart(780, 460);
-  svg += text_at(left,
-                 24,
-                 "start",
-                 "#222",
-                 "building blocks on " + std::to_string(asked.devices) +
-                   " devices: the least bubble for the memory, by legs and chunks");
-  for (int tenth = 0; tenth <= 4; ++tenth) {
-    svg += line_from(left, y_of(0.1 * tenth), right, y_of(0.1 * tenth), "stroke=\"#ddd\"");
-    svg += text_at(left - 8, y_of(0.1 * tenth) + 4, "end", "#555", per_cent(0.1 * tenth));
-  }
-  double const step = std::max(1.0, round_step(asked.devices, 8));
-  for (double memory = 0; memory <= asked.devices + 1e-9; memory += step) {
-    svg += line_from(x_of(memory), bottom, x_of(memory), bottom + 5, "stroke=\"#888\"");
-    svg += text_at(x_of(memory), bottom + 20, "middle", "#555", decimals(memory, 0));
-  }
-  svg += text_at(
-    (left + right) / 2,
-    bottom + 42,
-    "middle",
-    "#555",
-    "microbatches of all stages that a device holds (1F1B: " + std::to_string(asked.devices) + ")");
-  double const third = x_of(asked.devices / 3.0);
-  svg += line_from(third, top, third, bottom, "stroke=\"#c44\" stroke-dasharray=\"6 4\"");
-  svg += text_at(third + 4, top + 12, "start", "#c44", "P/3");
-  double legend = top + 12;
-  for (int legs = 1; legs <= asked.how.most_legs; ++legs) {
-    char const* const colour = colours[legs - 1];
-    svg += text_at(
-      right + 60, legend, "start", colour, std::to_string(legs) + (legs == 1 ? " leg" : " legs"));
-    svg += line_from(right + 20,
-                     legend - 4,
-                     right + 52,
-                     legend - 4,
-                     ("stroke=\"" + std::string(colour) + "\" stroke-width=\"2\"").c_str());
-    legend += 20;
-    for (std::size_t i = 0; i < asked.how.chunks.size(); ++i) {
-      std::vector<pp::choice_point> line;
-      for (pp::block_choice const& each : all)
-        if (each.legs == legs && each.chunks == asked.how.chunks[i] && each.bubble < highest)
-          line.push_back({each.memory, each.bubble});
-      std::string points;
-      double least = highest;
-      for (std::size_t const which : pp::frontier(line)) {
-        if (!points.empty()) // a step: with less than its memory the one before is the best
-          points += decimals(x_of(line[which].memory), 1) + "," + decimals(y_of(least), 1) + " ";
-        least = line[which].time;
-        points += decimals(x_of(line[which].memory), 1) + "," + decimals(y_of(least), 1) + " ";
-      }
-      if (!points.empty())
-        svg += "<polyline fill=\"none\" stroke=\"" + std::string(colour) +
-               "\" stroke-width=\"1.6\" stroke-dasharray=\"" + dashes[i % 4] + "\" points=\"" +
-               points + decimals(right, 1) + "," + decimals(y_of(least), 1) + "\"/>\n";
-    }
+  block_chart const on{asked.devices};
+  auto const& chunks = asked.how.chunks;
+  std::string svg = begin_chart(780, 460) + axes_of(on);
+  double legend = on.top + 12;
+  for (int legs = 1; legs <= asked.how.most_legs; ++legs, legend += 20) {
+    char const* const colour = on.colours[legs - 1];
+    std::string const stroke = "stroke=\"" + std::string(colour) + "\"";
+    svg += legend_of(legend, colour, "", legs, "leg");
+    for (std::size_t i = 0; i < chunks.size(); ++i)
+      if (auto const points = steps_of(on, all, legs, chunks[i]); !points.empty())
+        svg += "<polyline fill=\"none\" " + stroke + " stroke-width=\"1.6\" stroke-dasharray=\"" +
+               on.dashes[i % 4] + "\" points=\"" + points + "\"/>\n";
   }
   legend += 10;
-  for (std::size_t i = 0; i < asked.how.chunks.size(); ++i, legend += 20) {
-    int const chunks = asked.how.chunks[i];
-    svg += line_from(
-      right + 20,
-      legend - 4,
-      right + 52,
-      legend - 4,
-      (std::string("stroke=\"#222\" stroke-width=\"2\" stroke-dasharray=\"") + dashes[i % 4] + "\"")
-        .c_str());
-    svg += text_at(right + 60,
-                   legend,
-                   "start",
-                   "#222",
-                   std::to_string(chunks) + (chunks == 1 ? " chunk" : " chunks"));
-  }
+  for (std::size_t i = 0; i < chunks.size(); ++i, legend += 20)
+    svg += legend_of(legend,
+                     "#222",
+                     std::string(" stroke-dasharray=\"") + on.dashes[i % 4] + "\"",
+                     chunks[i],
+                     "chunk");
   return svg + "</svg>\n";
 }
 

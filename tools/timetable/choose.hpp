@@ -53,6 +53,13 @@ struct choose_command {
     return lengths.empty() ? static_cast<double>(setup.sequence) * setup.sequences * microbatches
                            : std::accumulate(lengths.begin(), lengths.end(), 0.0);
   }
+  //! Layers, those of an encoder and modules for further tokens among them.
+  [[nodiscard]] int parts() const { return model.encoder.layers + model.layers + model.modules; }
+  //! What stages with so many of these hold, [S].
+  [[nodiscard]] std::vector<pipelining::stage_content> contents(std::span<int const> parts) const {
+    return pipelining::stage_contents(
+      parts, model.dense_layers, frozen, model.encoder.layers, model.modules);
+  }
   //! The memory of a GPU of a device.
   [[nodiscard]] double room_gb(int device) const {
     return capped ? memory_gb : gpu(device).memory_gb;
@@ -67,16 +74,19 @@ struct choose_command {
   double jitter = 0;        //!< standard deviation of a pass over its time
   std::string cost_file;
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
-  std::vector<int> layout;                       //!< of --layout: layers of each stage, or empty
+  std::vector<int> layout;                       //!< of --layout: parts of each stage, or empty
+  std::string layout_word;                       //!< as it was given
   std::vector<std::string> schedules;            //!< names of --schedules, or empty: all
-  int frozen = 0;         //!< the first layers that have nothing to train, nor has the embedding
-  bool clip = false;      //!< gradients are clipped by the norm of all, so stages have totals
-  bool tied = false;      //!< first and last stage share a weight, whatever the model says
-  bool all = false;       //!< every row of the table
-  bool search = false;    //!< whether cut, places and order are searched, too
-  double seconds = 5;     //!< of the search
-  int rounds = 0;         //!< in place of seconds; 0: not given
-  std::uint64_t seed = 1; //!< of the search
+  int frozen = 0;    //!< the first layers that have nothing to train, nor has the embedding
+  bool clip = false; //!< gradients are clipped by the norm of all, so stages have totals
+  bool tied = false; //!< first and last stage share a weight, whatever the model says
+  std::optional<int> modules; //!< for further tokens, where they are not the model's
+  int pictures = 0;           //!< of a sequence; 0: the model's encoder is left out
+  bool all = false;           //!< every row of the table
+  bool search = false;        //!< whether cut, places and order are searched, too
+  double seconds = 5;         //!< of the search
+  int rounds = 0;             //!< in place of seconds; 0: not given
+  std::uint64_t seed = 1;     //!< of the search
   std::string format = "text";
 };
 
@@ -100,7 +110,7 @@ struct candidate {
     label;          //!< the name and the options, as the timetable tool takes them, and the adapter
   std::string type; //!< the C++ type; empty where it is known at run time alone
   pipelining::shape extents;
-  std::vector<int> layers;        //!< [S], of the stages between shards where there are some
+  std::vector<int> layers; //!< [S], with modules, of the stages between shards if there are some
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
   double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
@@ -195,7 +205,7 @@ void measure(choose_command const& asked,
 
 //! Times of the parts of a model for a whole microbatch. The look-up in the embedding takes none.
 struct part_times {
-  std::vector<pipelining::layer_cost> layers;
+  std::vector<pipelining::layer_cost> layers; //!< and modules
   pipelining::layer_cost output;
 };
 
@@ -261,7 +271,16 @@ template <class WithCut, class Costs, class Count>
 
 //! What the stages of a candidate hold, as `write_layout` writes it. Empty where layers do not stay
 //! whole on a device.
-[[nodiscard]] std::string layout_of(candidate const& one);
+[[nodiscard]] std::string layout_of(choose_command const& asked, candidate const& one);
+
+//! Stages between the first and the last with modules for further tokens, which have copies of the
+//! embedding whose gradients no plan adds up.
+[[nodiscard]] std::vector<int> inner_modules(choose_command const& asked, candidate const& one);
+
+//! True where modules stay with the output layer, since totals need all gradients.
+[[nodiscard]] inline bool modules_stay(choose_command const& asked) {
+  return asked.clip && asked.model.modules > 0;
+}
 
 //! The times of a candidate's passes.
 [[nodiscard]] pipelining::cost_table costs_of(choose_command const& asked, candidate const& one);

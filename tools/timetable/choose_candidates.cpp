@@ -196,9 +196,9 @@ part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool e
                           time(pp::pass_kind::backward_input),
                           time(pp::pass_kind::backward_weight)};
   };
-  std::vector<int> const alone(static_cast<std::size_t>(asked.model.layers), 1);
+  std::vector<int> const alone(static_cast<std::size_t>(asked.parts()), 1);
   std::vector<pp::layer_cost> layers;
-  for (pp::stage_content each : pp::stage_contents(alone, asked.model.dense_layers, asked.frozen)) {
+  for (pp::stage_content each : asked.contents(alone)) {
     each.embedding = each.output = false;
     layers.push_back(cost(each));
   }
@@ -218,25 +218,32 @@ cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shard
                                   std::to_string(given));
     return {asked.layout};
   }
-  if (asked.measured && stages > asked.model.layers)
+  if (asked.measured && stages > asked.parts())
     throw std::invalid_argument("it has more stages than the model has layers, and measured times "
                                 "do not say what a stage without a layer takes");
   if (asked.measured)
-    return {pp::even_partition(asked.model.layers, stages)};
+    return {pp::even_partition(asked.parts(), stages)};
   std::vector<double> speeds;
   for (int stage = 0; stage < stages; ++stage) {
     speeds.push_back(HUGE_VAL);
     for (int const device : pp::holders_of({extents}, stage))
       speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
   }
-  part_times const parts = times_of_parts(asked, asked.gpu(0));
+  part_times parts = times_of_parts(asked, asked.gpu(0));
   pp::layer_ends ends;
   if (!shards)
     ends.last = parts.output;
+  int const staying = modules_stay(asked) ? asked.model.modules : 0;
+  for (int i = 0; i < staying; ++i) {
+    ends.last += parts.layers.back();
+    parts.layers.pop_back();
+  }
   std::vector<std::vector<int>> cuts{pp::balanced_devices(parts.layers, {extents}, speeds, ends),
                                      pp::balanced_layers(parts.layers, stages, speeds, ends)};
   if (cuts.front() == cuts.back())
     cuts.pop_back();
+  for (std::vector<int>& each : cuts)
+    each.back() += staying;
   return cuts;
 }
 
@@ -435,17 +442,30 @@ std::vector<pp::stage_content> content_of(choose_command const& asked, candidate
   bool const named = !one.choice.name.empty(); // searched ones have no name
   if (named && find_schedule(one.choice.name).traits.cuts_layers)
     return pp::parted_contents(pp::stages(one.extents) / 2);
-  int const dense = asked.model.dense_layers;
-  return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices, dense)
-                                        : pp::stage_contents(one.layers, dense, asked.frozen);
+  return has_shards(one.choice.adapted)
+           ? pp::shard_contents(one.layers, one.extents.devices, asked.model.dense_layers)
+           : asked.contents(one.layers);
 }
 
-std::string layout_of(candidate const& one) {
+std::vector<int> inner_modules(choose_command const& asked, candidate const& one) {
+  std::vector<int> result;
+  if (asked.model.modules == 0 || !one.groups.empty())
+    return result;
+  std::vector<pp::stage_content> const content = content_of(asked, one);
+  for (std::size_t stage = 1; stage + 1 < content.size(); ++stage)
+    if (content[stage].modules > 0)
+      result.push_back(static_cast<int>(stage));
+  return result;
+}
+
+std::string layout_of(choose_command const& asked, candidate const& one) {
   if (is_apart(one.choice) || !one.groups.empty())
     return {};
   std::vector<std::string> stages;
-  for (int const layers : one.layers)
-    stages.emplace_back(static_cast<std::size_t>(layers), 't');
+  for (pp::stage_content const& each : asked.contents(one.layers))
+    stages.push_back(std::string(static_cast<std::size_t>(each.encoders), 'e') +
+                     std::string(static_cast<std::size_t>(each.layers), 't') +
+                     std::string(static_cast<std::size_t>(each.modules), 'm'));
   if (!has_shards(one.choice.adapted)) { // else every device has a part of both ends
     stages.front() = 'E' + stages.front();
     stages.back() += 'L';
@@ -658,7 +678,7 @@ void vary_options(named_schedule const& schedule,
     int const given = static_cast<int>(asked.layout.size()) / asked.devices;
     for (int const count : given > 0 ? std::vector<int>{given} : std::vector<int>{1, 2, 4})
       if ((count > 1 || schedule.traits.two_copies) &&
-          std::int64_t{count} * asked.devices <= asked.model.layers + 2) // with both ends
+          std::int64_t{count} * asked.devices <= asked.parts() + 2) // with both ends
         values.push_back(count);
     vary(calls, values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
   }
@@ -680,8 +700,9 @@ void vary_options(named_schedule const& schedule,
 //! Calls in all adapters that the command can have.
 void vary_adapters(choose_command const& asked, std::vector<schedule_choice>& calls) {
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
-  // Costs from a file do not know shards.
-  if (!asked.measured && asked.layout.empty() && asked.devices > 1)
+  // Costs from a file do not know shards; modules need the whole embedding, an encoder comes after.
+  if (!asked.measured && asked.layout.empty() && asked.devices > 1 &&
+      asked.parts() == asked.model.layers)
     adapters.insert(adapters.end(),
                     {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
   if (asked.setup.data > 1)
@@ -703,7 +724,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   bool const apart = !asked.measured && asked.layout.empty() && asked.gpus.size() == 1 &&
                      asked.lengths.empty() && asked.format != "header" &&
                      asked.model.dense_layers == 0 && asked.frozen == 0 &&
-                     asked.model.layers >= asked.devices;
+                     asked.parts() == asked.model.layers && asked.model.layers >= asked.devices;
   std::vector<schedule_choice> const others =
     apart ? calls_apart(schedule, asked) : std::vector<schedule_choice>{};
   if (schedule.traits.cuts_layers || schedule.traits.weights_travel ||

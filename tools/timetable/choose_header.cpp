@@ -338,8 +338,10 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
     pp::append(out, "inline constexpr int microbatches = ", pick.choice.microbatches, ";\n");
   }
   append_list(out, "int", "layers_per_stage", pick.layers);
-  if (std::string const layout = layout_of(pick); !layout.empty()) {
-    pp::append(out, "// Of each stage: E the embedding, t a layer, L the output layer.\n");
+  if (std::string const layout = layout_of(asked, pick); !layout.empty()) {
+    pp::append(out,
+               "// Of each stage: E the embedding, t a layer, m a module,\n"
+               "// e a layer of an encoder, L the output layer.\n");
     pp::append(out, "inline constexpr char layout[] = \"", layout, "\";\n");
   }
   if (pick.packed) {

@@ -268,7 +268,8 @@ public:
     pp::stage_content const model{.layers = asked.model.layers,
                                   .embedding = true,
                                   .output = true,
-                                  .dense = asked.model.dense_layers};
+                                  .dense = asked.model.dense_layers,
+                                  .modules = asked.model.modules};
     for (int const length : asked.lengths)
       for (pp::pass_kind const kind :
            {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})

@@ -23,8 +23,11 @@ namespace {
 
 //! Buffers of some size, and what the model and the user need besides. Shards of a tied vocabulary
 //! lie on one device, so that no gradient of theirs travels.
-pp::uniform_sizes sizes_for(choose_command const& asked, schedule_choice const& choice) {
-  bool const tied = (asked.model.tied || asked.tied) && !has_shards(choice.adapted);
+pp::uniform_sizes sizes_for(choose_command const& asked, candidate const& one) {
+  bool tied = (asked.model.tied || asked.tied) && !has_shards(one.choice.adapted);
+  if (asked.model.modules > 0) // theirs is that of the first stage, unless frozen
+    tied = inner_modules(asked, one).empty() &&
+           (tied || (asked.frozen == 0 && content_of(asked, one).back().modules > 0));
   return {
     .message = 8, .activation = 8, .tied_bytes = tied ? 8 : 0, .totals_bytes = asked.clip ? 8 : 0};
 }
@@ -43,16 +46,22 @@ std::string reason_of(pp::timetable_view table, pp::uniform_sizes const& sizes) 
 
 //! The same of a candidate. What is drawn of layers that do not stay is not what runs.
 std::string reason_of(choose_command const& asked, candidate const& one, pp::timetable_view table) {
-  pp::uniform_sizes const sizes = sizes_for(asked, one.choice);
+  if (asked.clip && !inner_modules(asked, one).empty())
+    return "inner stages share the embedding, and no plan adds up their gradients before the "
+           "totals; leave --clip out, or give a --layout with m in the first or last stage";
+  pp::uniform_sizes const sizes = sizes_for(asked, one);
   if (!is_apart(one.choice))
     return reason_of(table, sizes);
   return reason_of(make_named_timetable(one.choice, pp::uniform_cost{}), sizes);
 }
 
-//! A choice of the same flow and placement has the same.
-std::string kind_of(schedule_choice const& choice) {
+//! A choice of the same flow and placement has the same, with modules where they are.
+std::string kind_of(choose_command const& asked, candidate const& one) {
+  schedule_choice const& choice = one.choice;
   return in_adapter(choice.name, choice.adapted) + " " +
-         std::to_string(choice.stages_per_device.value_or(0)) + " " + std::to_string(choice.frozen);
+         std::to_string(choice.stages_per_device.value_or(0)) + " " +
+         std::to_string(choice.frozen) + " " + std::to_string(sizes_for(asked, one).tied_bytes) +
+         " " + std::to_string(inner_modules(asked, one).size());
 }
 
 //! A hash of the passes of every row.
@@ -99,7 +108,8 @@ private:
   [[nodiscard]] bool moves(int from, int to, std::int64_t& looks) {
     int& giver = one_.layers[static_cast<std::size_t>(from)];
     int& taker = one_.layers[static_cast<std::size_t>(to)];
-    if (giver == 0)
+    bool const last = from + 1 == static_cast<int>(one_.layers.size());
+    if (giver == (last && modules_stay(asked_) ? asked_.model.modules : 0))
       return false;
     --giver;
     ++taker;
@@ -149,9 +159,10 @@ int extras_of(schedule_choice const& choice) {
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found) {
   candidate one = made.what;
   one.order = hash_of(made.table);
-  bool const needs_more = asked.model.tied || asked.tied || asked.clip || asked.frozen > 0;
+  bool const needs_more =
+    asked.model.tied || asked.tied || asked.clip || asked.frozen > 0 || asked.model.modules > 0;
   if (one.groups.empty() && needs_more) {
-    std::string const kind = kind_of(one.choice);
+    std::string const kind = kind_of(asked, one);
     auto known = found.known.find(kind);
     if (known == found.known.end())
       known = found.known.emplace(kind, reason_of(asked, one, made.table)).first;

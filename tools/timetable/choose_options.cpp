@@ -152,6 +152,18 @@ constexpr option_reader<choose_command> options[] = {
    modelled,
    "of a GPU: 80GB, 80GiB; default: the GPU's",
    set<read_gigabytes, &choose_command::memory_gb>},
+  {"--modules",
+   "N",
+   verbs::choose,
+   "modules for further tokens (multi-token prediction), 0 to 64; default: the model's",
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.modules = word == "0" ? 0 : count_of<64>(option, word);
+   }},
+  {"--pictures",
+   "N",
+   verbs::choose,
+   "pictures of a sequence, which the model's encoder reads; default: none, and no encoder",
+   set<count_of<(1 << 16)>, &choose_command::pictures>},
   {"--efficiency",
    "L,A,V",
    modelled,
@@ -188,12 +200,11 @@ constexpr option_reader<choose_command> options[] = {
    "the cut, as Megatron-LM writes it: Et*3|(tt|)*29,L; only schedules with as many stages",
    [](choose_command& c, std::string_view option, std::string_view word) {
      std::vector<std::string> const stages = read_stages(option, word);
-     if (std::size_t const at = word.find('m'); at != word.npos)
-       throw usage_error(std::string(option) + ": layout, character " + std::to_string(at + 1) +
-                         ": no model here has modules for further tokens, m");
+     c.layout_word = std::string(word);
      std::ptrdiff_t outputs = 0;
      for (std::string const& each : stages) {
-       c.layout.push_back(static_cast<int>(std::count(each.begin(), each.end(), 't')));
+       c.layout.push_back(
+         static_cast<int>(std::ranges::count_if(each, [](char part) { return part >= 'a'; })));
        outputs += std::count(each.begin(), each.end(), 'L');
      }
      if (!stages.front().starts_with('E') || !stages.back().ends_with('L') || outputs != 1)
@@ -227,7 +238,8 @@ constexpr option_reader<choose_command> options[] = {
   {"--frozen",
    "N",
    verbs::choose,
-   "the first N layers and the embedding have nothing to train: stages of these only go forward",
+   "the first N layers (an encoder's are before the others) and the embedding have nothing to "
+   "train: stages of these only go forward",
    set<count_of<(1 << 20)>, &choose_command::frozen>},
   {"--jitter",
    "X",
@@ -277,19 +289,46 @@ void check_layout(choose_command const& asked, std::string const& who) {
                                                      : nullptr;
   if (other != nullptr)
     throw usage_error(who + "--layout is the cut; leave it or " + other + " out");
-  if (int const layers = std::accumulate(asked.layout.begin(), asked.layout.end(), 0);
-      layers != asked.model.layers)
-    throw usage_error(who + "--layout has " + std::to_string(layers) + " layers t, the model " +
-                      std::to_string(asked.model.layers));
+  std::string given;
+  for (std::string const& each : read_stages("--layout", asked.layout_word))
+    given += each;
+  struct {
+    char letter;
+    char const* word;
+    int count;
+  } const parts[] = {{'e', "layers of an encoder e", asked.model.encoder.layers},
+                     {'t', "layers t", asked.model.layers},
+                     {'m', "modules for further tokens m", asked.model.modules}};
+  for (auto const& part : parts)
+    if (auto const count = std::ranges::count(given, part.letter); count != part.count)
+      throw usage_error(who + "--layout has " + std::to_string(count) + " " + part.word +
+                        ", the model " + std::to_string(part.count));
+  if (given.find_last_of('t') > given.find('m'))
+    throw usage_error(who + "--layout has a layer t after a module m; modules come last");
+}
+
+//! Modules and encoder as the command wants them.
+void choose_parts(choose_command& asked, std::string const& who) {
+  if (asked.modules)
+    asked.model.modules = *asked.modules;
+  if (asked.pictures > 0 && asked.model.encoder.layers == 0)
+    throw usage_error(who + "--pictures is for models with an encoder; give a --model file with "
+                            "layers, hidden, heads and tokens in its encoder, or leave it out");
+  if (asked.pictures == 0)
+    asked.model.encoder = {};
+  else
+    asked.setup.pictures = asked.pictures;
+  if (asked.pictures > 0 && !asked.lengths.empty())
+    throw usage_error(who + "--lengths knows no pictures; leave it or --pictures out");
 }
 
 //! What frozen layers do not go with.
 void check_frozen(choose_command const& asked, std::string const& who) {
   if (asked.frozen == 0)
     return;
-  if (asked.frozen > asked.model.layers)
+  if (int const most = asked.model.encoder.layers + asked.model.layers; asked.frozen > most)
     throw usage_error(who + "--frozen has " + std::to_string(asked.frozen) + " layers, the model " +
-                      std::to_string(asked.model.layers));
+                      std::to_string(most));
   char const* const other = asked.search               ? "--search"
                             : asked.measured           ? "--cost"
                             : !asked.lengths.empty()   ? "--lengths"
@@ -338,13 +377,14 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
   if (result.search && result.measured)
     throw usage_error(who + "--search cuts layers anew, and --cost has times of stages alone; "
                             "leave one of them out");
+  choose_parts(result, who);
   check_layout(result, who);
   check_frozen(result, who);
   pp::check_setup(result.model, result.setup);
-  if (result.measured && result.devices > result.model.layers)
+  if (result.measured && result.devices > result.parts())
     throw usage_error(who + std::to_string(result.devices) +
                       " devices are more than the model has layers, " +
-                      std::to_string(result.model.layers) +
+                      std::to_string(result.parts()) +
                       "; leave --cost out, since measured times do not say what a stage without a "
                       "layer takes");
   if (result.gpus.size() != 1 && result.gpus.size() != static_cast<std::size_t>(result.devices))

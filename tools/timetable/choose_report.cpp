@@ -88,6 +88,10 @@ void append_heading(std::string& out, choose_command const& asked) {
   pp::append(out, asked.model_name, ": ", model.layers, " layers, hidden ", model.hidden);
   if (model.experts > 0)
     pp::append(out, ", ", model.experts_per_token, " of ", model.experts, " experts");
+  if (model.modules > 0)
+    pp::append(out, ", ", model.modules, " modules for further tokens");
+  if (model.encoder.layers > 0)
+    pp::append(out, ", ", model.encoder.layers, " layers of an encoder");
   pp::append(
     out, ", ", rounded(static_cast<double>(pp::parameters(model)) / 1e9, 2), "e9 parameters\n");
   pp::append(out, asked.devices, " devices of ", asked.setup.tensor, " x ", asked.gpu_name);
@@ -258,7 +262,7 @@ void append_groups(std::string& out, candidate const& pick) {
   out += "; --format json has the sequences of each";
 }
 
-void append_layers(std::string& out, candidate const& pick) {
+void append_layers(std::string& out, choose_command const& asked, candidate const& pick) {
   if (!pick.groups.empty())
     return append_groups(out, pick);
   if (std::count(pick.layers.begin(), pick.layers.end(), 0) ==
@@ -269,7 +273,7 @@ void append_layers(std::string& out, candidate const& pick) {
   pp::append(out, "layers of the stages:");
   for (int const layers : pick.layers)
     pp::append(out, " ", layers);
-  if (std::string const layout = layout_of(pick); !layout.empty())
+  if (std::string const layout = layout_of(asked, pick); !layout.empty())
     pp::append(out, ", as a layout ", layout);
 }
 
@@ -320,7 +324,7 @@ void append_cut(std::string& out, choose_command const& asked, candidate const& 
       pp::append(out, " ", device);
     out += "\n";
   }
-  append_layers(out, pick);
+  append_layers(out, asked, pick);
   if (pick.chunk_lengths.size() > 1 && !asked.lengths.empty())
     pp::append(out, "; at most ", pick.chunk_lengths.front(), " tokens of a chunk");
   else if (pick.chunk_lengths.size() > 1) {
@@ -329,6 +333,14 @@ void append_cut(std::string& out, choose_command const& asked, candidate const& 
       pp::append(out, " ", tokens);
   }
   out += "\n";
+  if (inner_modules(asked, pick).empty())
+    return;
+  std::vector<pp::stage_content> const content = content_of(asked, pick);
+  out += "stages 0";
+  for (std::size_t stage = 1; stage < content.size(); ++stage)
+    if (content[stage].modules > 0 || (asked.model.tied && content[stage].output))
+      pp::append(out, ", ", stage);
+  out += " have the embedding: add up their gradients of it after each step, the plan does not\n";
 }
 
 //! What is known of the memory that it takes.
@@ -452,7 +464,7 @@ std::string json_of(choose_command const& asked,
                  ", \"memory_most_gb\": ",
                  one.gigabytes * band->most);
     append_json_list(out, ", \"layers\": ", one.layers);
-    if (std::string const layout = layout_of(one); !layout.empty())
+    if (std::string const layout = layout_of(asked, one); !layout.empty())
       pp::append(out, ", \"layout\": \"", layout, "\"");
     append_json_list(out, ", \"chunk_lengths\": ", one.chunk_lengths);
     if (!one.groups.empty())

@@ -43,7 +43,7 @@ class searched_model {
 public:
   searched_model(choose_command const& asked, Work const& work) : asked_(asked), work_(work) {}
 
-  [[nodiscard]] int layers() const { return asked_.model.layers; }
+  [[nodiscard]] int layers() const { return asked_.parts(); }
   [[nodiscard]] bool equal_devices() const {
     return std::all_of(asked_.gpus.begin(), asked_.gpus.end(), [this](pipelining::gpu const& each) {
       return each == asked_.gpus.front();

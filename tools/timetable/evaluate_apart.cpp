@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -123,8 +124,8 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
   return {std::move(one), std::move(table), sent};
 }
 
-//! Weights and gradients of a stage cross the link to the host, where all else is.
-evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) {
+//! Stages whose weights come from the host, as long as half of the memory holds one.
+pp::round_stages cut_for_host(choose_command const& asked) {
   part_times parts = times_of_parts(asked, asked.gpu(0));
   std::vector<pp::layer_cost>& layers = parts.layers;
   layers.back() += parts.output; // its stages go back over the same layers, and one has both
@@ -139,20 +140,55 @@ evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) 
   }
   // A layer that is too large is a stage alone, and then the memory says so.
   double const largest = *std::max_element(sizes.begin(), sizes.end());
-  pp::round_stages const cut = pp::best_round_stages(
+  return pp::best_round_stages(
     layers,
     asked.devices,
     {.bytes = sizes, .most_bytes = std::max(asked.memory_gb * 1e9 / 2, largest)});
-  choice.forward_stages = static_cast<int>(cut.forward.size());
-  choice.backward_stages = static_cast<int>(cut.backward.size());
-  candidate one = begin(asked, choice);
-  one.extents = arrange(choice);
+}
+
+//! What stages of a cut hold: those that go forward, then those that go back.
+contents contents_of(pp::round_stages const& cut) {
   contents content;
   for (std::size_t i = 0; i < cut.forward.size(); ++i)
     content.push_back({.layers = cut.forward[i], .embedding = i == 0});
   for (std::size_t i = 0; i < cut.backward.size(); ++i)
     content.push_back(
       {.layers = cut.backward[i], .embedding = i + 1 == cut.backward.size(), .output = i == 0});
+  return content;
+}
+
+//! Gigabytes of the fullest device.
+//! @param first the first stage that goes back, which has the logits
+double gigabytes_of(pp::dynamic_timetable const& table,
+                    std::vector<pp::stage_bytes> const& bytes,
+                    int first) {
+  int const devices = table.over.extents.devices;
+  double most = 0;
+  for (int device = 0; device < devices; ++device) {
+    auto const peak = [&](pp::slot_class of, std::int64_t pp::stage_bytes::*part) {
+      return pp::peak_slot_bytes(table, device, of, [&](pp::pass const& what) {
+        return static_cast<double>(bytes[what.stage].*part);
+      });
+    };
+    double const logits = device == first % devices
+                            ? static_cast<double>(bytes[static_cast<std::size_t>(first)].logits)
+                            : 0;
+    most = std::max(most,
+                    peak(pp::slot_class::weights, &pp::stage_bytes::weights) +
+                      peak(pp::slot_class::full_gradients, &pp::stage_bytes::gradients) +
+                      peak(pp::slot_class::activation, &pp::stage_bytes::activation) + logits);
+  }
+  return most / 1e9;
+}
+
+//! Weights and gradients of a stage cross the link to the host, where all else is.
+evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) {
+  pp::round_stages const cut = cut_for_host(asked);
+  choice.forward_stages = static_cast<int>(cut.forward.size());
+  choice.backward_stages = static_cast<int>(cut.backward.size());
+  candidate one = begin(asked, choice);
+  one.extents = arrange(choice);
+  contents const content = contents_of(cut);
   for (pp::stage_content const& each : content)
     one.layers.push_back(each.layers);
   std::vector<pp::stage_bytes> const bytes = bytes_of(asked, content, one.chunk_lengths);
@@ -176,22 +212,7 @@ evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) 
   one.host_gigabytes = on_host / asked.devices / 1e9;
   pp::dynamic_timetable table = make_named_timetable(choice, cost);
   take_times(asked, table, cost, cost.without_exchanges(), one);
-  for (int device = 0; device < asked.devices; ++device) {
-    auto const peak = [&](pp::slot_class of, std::int64_t pp::stage_bytes::*part) {
-      return pp::peak_slot_bytes(table, device, of, [&](pp::pass const& what) {
-        return static_cast<double>(bytes[what.stage].*part);
-      });
-    };
-    one.gigabytes = std::max(
-      one.gigabytes,
-      (peak(pp::slot_class::weights, &pp::stage_bytes::weights) +
-       peak(pp::slot_class::full_gradients, &pp::stage_bytes::gradients) +
-       peak(pp::slot_class::activation, &pp::stage_bytes::activation) +
-       (device == *choice.forward_stages % asked.devices
-          ? static_cast<double>(bytes[static_cast<std::size_t>(*choice.forward_stages)].logits)
-          : 0)) /
-        1e9);
-  }
+  one.gigabytes = gigabytes_of(table, bytes, *choice.forward_stages);
   return {std::move(one), std::move(table), {}};
 }
 
@@ -211,82 +232,117 @@ pp::stage_content content_of_part(choose_command const& asked, pp::exchange_stag
   return result;
 }
 
-evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& choice) {
-  candidate one = begin(asked, choice);
+//! Bytes of a chunk on a layer: queries, or as much; keys and values; a number for each head.
+struct exchanged_bytes {
+  double hidden;
+  double query;
+  double keys;
+  double statistics;
+};
+
+exchanged_bytes exchanged_of(choose_command const& asked, std::int64_t tokens) {
+  int const sequences = asked.setup.sequences;
+  auto const share = [&](std::int64_t bytes) {
+    return static_cast<double>(bytes) / asked.setup.tensor;
+  };
+  double const hidden = share(pp::message_bytes(asked.model, tokens, sequences));
+  double const query = share(pp::attended_message_bytes(asked.model, tokens, sequences)) - hidden;
+  double const keys = share(pp::key_value_bytes(asked.model, tokens, sequences));
+  double const activation = share(pp::attention_activation_bytes(asked.model, tokens, sequences));
+  return {hidden, query, keys, activation - 2 * query - keys};
+}
+
+//! The schedule, with a layer as a stage and chunks of equal length.
+//! @throws std::invalid_argument where the model has other numbers of these
+slim_pipe_exchange exchange_for(choose_command const& asked, schedule_choice const& choice) {
   slim_pipe_exchange const made{{.chunks = choice.chunks.value_or(asked.devices),
                                  .stages_per_device = choice.stages_per_device.value_or(2)},
                                 {}};
-  one.extents = arrange(choice);
-  pp::shape const inside = made.inside(one.extents);
+  pp::shape const inside = made.inside(arrange(choice));
   if (pp::stages(inside) != asked.model.layers)
     throw std::invalid_argument("a stage of it is a layer, and there are " +
                                 std::to_string(pp::stages(inside)) + " of them for " +
                                 std::to_string(asked.model.layers) + " layers");
   if (asked.setup.sequence % inside.chunks != 0)
     throw std::invalid_argument("its chunks are of equal length");
-  auto const tokens = asked.setup.sequence / inside.chunks;
+  return made;
+}
+
+//! Enters the times of a stage.
+void set_times(choose_command const& asked,
+               pp::exchange_stage const& part,
+               int stage,
+               std::int64_t tokens,
+               pp::cost_table& cost) {
+  pp::stage_content const content = content_of_part(asked, part);
+  // In key chunks; a chunk attends to half of its own.
+  double const keys =
+    part.part == pp::layer_part::attention ? part.chunk + 0.5 - part.taken : part.taken;
+  double const times = content.attentions > 0 ? 2 * keys : 1;
+  pp::gpu const& on = asked.gpu(0);
+  for (pp::pass_kind const kind :
+       {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight}) {
+    double const once =
+      pp::pass_seconds(asked.model, asked.setup, on, asked.reached, content, kind, {tokens, 0});
+    cost.set(kind, stage, 0, once * times);
+    cost.set_exchanges(
+      kind, stage, 0, pp::exchange_seconds(asked.model, asked.setup, on, content, kind, tokens));
+  }
+}
+
+//! Bytes of a stage while a unit is on it, and those that its device has all the time.
+struct held_bytes {
+  double kept;
+  double resident;
+};
+
+held_bytes held_by(choose_command const& asked,
+                   pp::exchange_stage const& part,
+                   std::int64_t tokens,
+                   int chunks,
+                   exchanged_bytes const& of) {
   pp::training_setup chunk = asked.setup;
   chunk.sequence = tokens;
-  std::vector<int> const lengths{static_cast<int>(tokens)};
-  // Of a chunk on a layer: queries, or as much; keys and values; a number for each head.
-  auto const share = [&](std::int64_t bytes) {
-    return static_cast<double>(bytes) / asked.setup.tensor;
-  };
-  int const sequences = asked.setup.sequences;
-  double const of_hidden = share(pp::message_bytes(asked.model, tokens, sequences));
-  double const of_query =
-    share(pp::attended_message_bytes(asked.model, tokens, sequences)) - of_hidden;
-  double const of_keys = share(pp::key_value_bytes(asked.model, tokens, sequences));
-  double const of_statistics =
-    share(pp::attention_activation_bytes(asked.model, tokens, sequences)) - 2 * of_query - of_keys;
+  pp::stage_bytes const bytes = pp::predict_bytes(
+    asked.model, chunk, content_of_part(asked, part), std::vector{static_cast<int>(tokens)});
+  auto const activation = static_cast<double>(bytes.activation);
+  if (part.part == pp::layer_part::taken_attention)
+    return {part.taken == 0 ? 0 : activation + (part.taken - 1) * of.keys, 0};
+  if (part.chunk != 0)
+    return {activation, 0};
+  bool const attends = part.part == pp::layer_part::attention;
+  // Gradients of keys travel between chunks.
+  return {activation, static_cast<double>(bytes.resident()) + (attends ? 2 * of.keys * chunks : 0)};
+}
+
+evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& choice) {
+  candidate one = begin(asked, choice);
+  slim_pipe_exchange const made = exchange_for(asked, choice);
+  one.extents = arrange(choice);
+  int const chunks = made.inside(one.extents).chunks;
+  auto const tokens = asked.setup.sequence / chunks;
+  exchanged_bytes const of = exchanged_of(asked, tokens);
   pp::cost_table cost(one.extents, {});
   std::vector<double> kept; // of a part
   std::vector<double> resident(static_cast<std::size_t>(asked.devices));
   for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
     pp::exchange_stage const part = made.stage_at(one.extents, stage);
-    pp::stage_content const content = content_of_part(asked, part);
-    // In key chunks; a chunk attends to half of its own.
-    double const keys =
-      part.part == pp::layer_part::attention ? part.chunk + 0.5 - part.taken : part.taken;
-    for (pp::pass_kind const kind :
-         {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight}) {
-      cost.set(
-        kind,
-        stage,
-        0,
-        pp::pass_seconds(
-          asked.model, asked.setup, asked.gpu(0), asked.reached, content, kind, {tokens, 0}) *
-          (content.attentions > 0 ? 2 * keys : 1));
-      cost.set_exchanges(
-        kind,
-        stage,
-        0,
-        pp::exchange_seconds(asked.model, asked.setup, asked.gpu(0), content, kind, tokens));
-    }
-    pp::stage_bytes const bytes = pp::predict_bytes(asked.model, chunk, content, lengths);
-    bool const elsewhere = part.part == pp::layer_part::taken_attention;
-    kept.push_back(elsewhere && part.taken == 0 ? 0
-                                                : static_cast<double>(bytes.activation) +
-                                                    (elsewhere ? (part.taken - 1) * of_keys : 0));
-    if (part.chunk == 0 && !elsewhere) {
-      double& held = resident[static_cast<std::size_t>(part.layer % asked.devices)];
-      held += static_cast<double>(bytes.resident());
-      if (part.part == pp::layer_part::attention)
-        held += 2 * of_keys * inside.chunks; // of gradients that travel between chunks
-    }
+    set_times(asked, part, stage, tokens, cost);
+    held_bytes const held = held_by(asked, part, tokens, chunks, of);
+    kept.push_back(held.kept);
+    resident[static_cast<std::size_t>(part.layer % asked.devices)] += held.resident;
   }
-  set_links(asked, 2 * of_query + of_statistics, cost);
+  set_links(asked, 2 * of.query + of.statistics, cost);
   pp::dynamic_timetable table = make_named_timetable(choice, cost);
   take_times(asked, table, cost, cost.without_exchanges(), one);
-  for (int device = 0; device < asked.devices; ++device)
+  for (int device = 0; device < asked.devices; ++device) {
+    double const peak =
+      pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&kept](pp::pass const& what) {
+        return kept[what.stage];
+      });
     one.gigabytes =
-      std::max(one.gigabytes,
-               (resident[static_cast<std::size_t>(device)] +
-                pp::peak_slot_bytes(table,
-                                    device,
-                                    pp::slot_class::activation,
-                                    [&kept](pp::pass const& what) { return kept[what.stage]; })) /
-                 1e9);
+      std::max(one.gigabytes, (resident[static_cast<std::size_t>(device)] + peak) / 1e9);
+  }
   auto const sent = [=, extents = one.extents](pp::pass const& maker,
                                                pp::product_reader const& reader) {
     pp::exchange_stage const from = made.stage_at(extents, maker.stage);
@@ -294,10 +350,10 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
     bool const forward = maker.kind == pp::pass_kind::forward;
     pp::exchange_stage const& taken = forward ? to : from;
     if (taken.part == pp::layer_part::taken_attention) // queries, or old keys; back, gradients
-      return from.chunk == to.chunk ? of_query : of_keys;
+      return from.chunk == to.chunk ? of.query : of.keys;
     if (from.part == pp::layer_part::taken_attention || to.part == pp::layer_part::taken_attention)
-      return (forward ? of_query : 2 * of_query) + of_statistics;
-    return of_hidden;
+      return (forward ? of.query : 2 * of.query) + of.statistics;
+    return of.hidden;
   };
   return {std::move(one), std::move(table), sent};
 }

@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -283,6 +284,27 @@ std::string seq1f1b_memory() {
   return out + table_of(rows);
 }
 
+//! Seconds of an iteration of that model on four stages of eight A100s each.
+double seconds_of(auto const& schedule,
+                  pp::transformer const& model,
+                  int microbatches,
+                  std::vector<int> const& lengths) {
+  pp::pipeline_size const size{4, microbatches};
+  pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
+  int const count = pp::stages(extents);
+  std::vector<int> const layers(static_cast<std::size_t>(count), model.layers / count);
+  pp::training_setup const setup{.sequence = std::accumulate(lengths.begin(), lengths.end(), 0),
+                                 .tensor = 8};
+  pp::cost_table const cost = pp::predict_costs(model,
+                                                setup,
+                                                pp::find_gpu("a100"),
+                                                {0.6, 0.6, 0.6},
+                                                extents,
+                                                pp::stage_contents(layers),
+                                                lengths);
+  return pp::makespan(pp::make_timetable(schedule, size, cost));
+}
+
 std::string seq1f1b_speed() {
   char const* const names[] = {"1F1B", "interleaved", "Seq1F1B", "interleaved Seq1F1B"};
   struct {
@@ -307,20 +329,8 @@ std::string seq1f1b_speed() {
   pp::transformer const model = pp::find_transformer("gpt-7b");
   for (auto const& each : published) {
     int const tokens = each.kilotokens * 1024;
-    pp::training_setup const setup{.sequence = tokens, .tensor = 8};
-    pp::pipeline_size const size{4, each.microbatches};
     auto const time = [&](auto const& schedule, std::vector<int> const& lengths) {
-      pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
-      std::vector<int> const layers(static_cast<std::size_t>(pp::stages(extents)),
-                                    model.layers / pp::stages(extents));
-      pp::cost_table const cost = pp::predict_costs(model,
-                                                    setup,
-                                                    pp::find_gpu("a100"),
-                                                    {0.6, 0.6, 0.6},
-                                                    extents,
-                                                    pp::stage_contents(layers),
-                                                    lengths);
-      return pp::makespan(pp::make_timetable(schedule, size, cost));
+      return seconds_of(schedule, model, each.microbatches, lengths);
     };
     std::vector<int> const chunks = four_chunks(model, tokens);
     double const times[] = {time(pp::OneFOneB{}, {tokens}),
@@ -451,6 +461,7 @@ constexpr table_name tables[] = {{"zero-bubble", zero_bubble},
                                  {"closed-forms", closed_forms}};
 
 struct reproduce_command {
+  verbs verb = verbs::reproduce;
   std::string format = "text";
 };
 
@@ -463,9 +474,7 @@ constexpr option_reader<reproduce_command> paper_options[] = {
    "FORMAT",
    verbs::reproduce,
    "text (default): Markdown; or json",
-   [](reproduce_command& c, std::string_view option, std::string_view word) {
-     c.format = one_of(option, word, paper_formats(verbs::reproduce));
-   },
+   set_one_of<paper_formats, &reproduce_command::format>,
    paper_formats},
   json_option<reproduce_command>(verbs::reproduce),
 };

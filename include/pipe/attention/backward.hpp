@@ -22,40 +22,52 @@ namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
-//! Scratch of backward. Rows of a block are stored last query first.
+//! Scratch of backward. Rows of a block are stored last query first; blocks lie next to each other,
+//! one of them at the pointers.
 template <class Real>
 struct backward_scratch {
   Real* query;           // [tile_rows, head_dim], times scale
-  Real* output_gradient; // [tile_rows, value_dim]
   Real* query_gradient;  // [tile_rows, head_dim], not yet times scale
+  Real* output_gradient; // [tile_rows, value_dim]
+  Real* lse;             // [tile_rows]
+  Real* mean;            // [tile_rows], dO . O
   Real* key;             // [tile_keys, head_dim]
   Real* key_across;      // [head_dim, tile_keys]
   Real* value_across;    // [value_dim, tile_keys]
   Real* product;         // [tile_rows, tile_keys], then gradients of the products
   Real* weight;          // [tile_rows, tile_keys], logits first
-  Real* lse;             // [tile_rows]
-  Real* mean;            // [tile_rows], dO . O
   Real* along;           // [tile_rows, tile_keys], dO . V
   Real* slope;           // [tile_keys], derivatives of the score in one row
   vector_version version = vector_version::of_process();
 
   backward_scratch(workspace<Real>& space, parameters const& p) {
-    auto const rows = tile_rows * p.head_dim;
-    auto const keys = tile_keys * p.head_dim;
+    constexpr auto all_rows = some_blocks * tile_rows;
     auto const tile = tile_rows * tile_keys;
-    auto const values = (tile_rows + tile_keys) * p.dim_of_values();
-    query = space.reserve(2 * rows + 2 * keys + values + 3 * tile + 2 * tile_rows + tile_keys);
-    query_gradient = query + rows;
-    key = query_gradient + rows;
-    key_across = key + keys;
-    output_gradient = key_across + keys;
-    value_across = output_gradient + tile_rows * p.dim_of_values();
+    auto const of_rows = all_rows * (2 * p.head_dim + p.dim_of_values() + 2);
+    auto const of_keys = tile_keys * (2 * p.head_dim + p.dim_of_values() + 1);
+    query = space.reserve(of_rows + of_keys + 3 * tile);
+    query_gradient = query + all_rows * p.head_dim;
+    output_gradient = query_gradient + all_rows * p.head_dim;
+    lse = output_gradient + all_rows * p.dim_of_values();
+    mean = lse + all_rows;
+    key = mean + all_rows;
+    key_across = key + tile_keys * p.head_dim;
+    value_across = key_across + tile_keys * p.head_dim;
     product = value_across + tile_keys * p.dim_of_values();
     weight = product + tile;
-    lse = weight + tile;
-    mean = lse + tile_rows;
-    along = mean + tile_rows;
+    along = weight + tile;
     slope = along + tile;
+  }
+
+  //! The same with another block at the pointers.
+  [[nodiscard]] backward_scratch of_block(parameters const& p, std::int64_t k) const {
+    auto other = *this;
+    other.query += k * tile_rows * p.head_dim;
+    other.query_gradient += k * tile_rows * p.head_dim;
+    other.output_gradient += k * tile_rows * p.dim_of_values();
+    other.lse += k * tile_rows;
+    other.mean += k * tile_rows;
+    return other;
   }
 };
 
@@ -100,7 +112,7 @@ void gradients_of_row(parameters const& p,
   Real const* logit = product;
   if (!products_are_logits<Score>(covered, keys)) {
     auto at = first_pair(p, rows, rows.end - 1 - local, keys);
-    logits_of_row(m, f, covered, at, keys, product, weight);
+    logits_of_row(s.version, m, f, covered, at, keys, product, weight);
     logit = weight;
     if constexpr (!std::is_same_v<Score, plain>) { // products are still those of forward here
       auto const first = at.key;
@@ -123,7 +135,7 @@ void gradients_of_row(parameters const& p,
   });
 }
 
-//! All that one tile of keys gives to the rows of a block and gets from them.
+//! All that one tile of keys, which are packed, gives to the rows of a block and gets from them.
 template <class Real, class Tensors, mask Mask, score Score>
 void backward_tile(parameters const& p,
                    Tensors const& t,
@@ -135,9 +147,6 @@ void backward_tile(parameters const& p,
                    backward_scratch<Real> const& s) {
   auto const dim = p.head_dim;
   auto const dim_of_values = p.dim_of_values();
-  pack_keys(t.key, rows, keys, s.key);
-  pack_keys_across(t.key, rows, keys, s.key_across);
-  pack_keys_across(t.value, rows, keys, s.value_across);
   auto const count = rows.count();
   std::fill_n(s.product, count * tile_keys, Real{0});
   std::fill_n(s.along, count * tile_keys, Real{0});
@@ -189,6 +198,38 @@ void store_rows(parameters const& p,
   }
 }
 
+//! All keys for some blocks of rows, the last block first.
+template <class Real, class Tensors, mask Mask, score Score>
+void backward_rows(parameters const& p,
+                   Tensors const& t,
+                   Mask const& m,
+                   Score const& f,
+                   row_block const& rows,
+                   backward_scratch<Real> const& s) {
+  for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+    load_rows(p, t, rows.block_from_end(k), s.of_block(p, k));
+  }
+  for (std::int64_t j = 0; j < p.key_length; j += tile_keys) {
+    auto const keys = key_block_at(p, j);
+    bool packed = false;
+    for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+      auto const covered = cover_of(p, m, rows.block_from_end(k), keys);
+      if (covered != tile_cover::skip) {
+        if (!packed) {
+          pack_keys(t.key, rows, keys, s.key);
+          pack_keys_across(t.key, rows, keys, s.key_across);
+          pack_keys_across(t.value, rows, keys, s.value_across);
+          packed = true;
+        }
+        backward_tile(p, t, m, f, rows.block_from_end(k), keys, covered, s.of_block(p, k));
+      }
+    }
+  }
+  for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+    store_rows(p, t, rows.block_from_end(k), s.of_block(p, k));
+  }
+}
+
 } // namespace detail
 
 //! @brief Gradients of one chunk of queries: writes dQ, adds to the running dK and dV, on the host.
@@ -218,20 +259,12 @@ void backward(parameters const& p,
                 "are rounded once per query");
   check(p, t);
   detail::backward_scratch<accumulate_t<Element>> const scratch(space, p);
+  constexpr auto some_rows = detail::some_blocks * detail::tile_rows;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t kv = 0; kv < p.key_heads; ++kv) {
-      for (std::int64_t end = p.query_length * p.group(); end > 0; end -= detail::tile_rows) {
-        auto const begin = end - detail::tile_rows;
-        detail::row_block const rows{b, kv, begin > 0 ? begin : 0, end};
-        detail::load_rows(p, t, rows, scratch);
-        for (std::int64_t j = 0; j < p.key_length; j += detail::tile_keys) {
-          auto const keys = detail::key_block_at(p, j);
-          auto const covered = detail::cover_of(p, m, rows, keys);
-          if (covered != tile_cover::skip) {
-            detail::backward_tile(p, t, m, f, rows, keys, covered, scratch);
-          }
-        }
-        detail::store_rows(p, t, rows, scratch);
+      for (std::int64_t end = p.query_length * p.group(); end > 0; end -= some_rows) {
+        auto const begin = std::max<std::int64_t>(end - some_rows, 0);
+        detail::backward_rows(p, t, m, f, detail::row_block{b, kv, begin, end}, scratch);
       }
     }
   }

@@ -45,8 +45,7 @@ void launch_backward(launch_memory& memory,
                      Start const& start) {
   auto const& p = call.p;
   auto const steps = static_cast<unsigned>(p.batch * p.heads * sums.steps);
-  auto const tiles =
-    static_cast<unsigned>((p.key_length + keys - 1) / keys * p.key_heads * p.batch);
+  auto const blocks = static_cast<unsigned>(sums.blocks(p, keys, Family));
   if (steps == 0) {
     return;
   }
@@ -58,8 +57,8 @@ void launch_backward(launch_memory& memory,
          0,
          stream,
          sums);
-  if (tiles != 0) {
-    start(tiles * query_sums::halves(Family, query_dim(Dim)) * static_cast<unsigned>(sums.parts));
+  if (blocks != 0) {
+    start(blocks);
   }
   launch(memory,
          finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,

@@ -44,21 +44,6 @@ hopper_code backward_code(launch_memory& memory) {
     memory);
 }
 
-//! Says whether the program has code for sm_90a of the backward kernel and runs it on the
-//! current GPU. To be asked where is_hopper; see hopper/code_in_program.cuh.
-//! @throws cuda::error where the runtime cannot say
-template <int Dim,
-          class Element,
-          mask Mask = causal,
-          score Score = plain,
-          class Built = built_here,
-          query_order Order = query_order::kept>
-[[nodiscard]] bool has_backward_on_hopper() {
-  launch_memory once;
-  return detail::backward_code<Dim, Element, Mask, Score, Built, Order>(once) ==
-         detail::hopper_code::there;
-}
-
 //! Backward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
 template <int Dim, class Built, query_order Order, class Element, mask Mask, score Score>
 void start_on_hopper(parameters const& p,

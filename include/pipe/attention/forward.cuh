@@ -19,13 +19,16 @@
 
 namespace pipelining::inline v0_3::attention {
 
-//! @brief The architectures that a kernel is compiled for, as a part of its name: two libraries
-//! that are built for different GPUs keep their own kernels.
+namespace detail {
+
 template <int... Architectures>
 struct built_for {};
 
-//! @brief The architectures of this compilation.
-using built_here = built_for<__CUDA_ARCH_LIST__>;
+} // namespace detail
+
+//! @brief The architectures of this compilation, as a part of the names of kernels: two libraries
+//! that are built for different GPUs keep their own kernels.
+using built_here = detail::built_for<__CUDA_ARCH_LIST__>;
 
 namespace detail {
 
@@ -38,31 +41,10 @@ PIPELINING_KERNEL void __launch_bounds__(forward_shape<Dim, Score>::threads,
   run_forward_block<Dim>(call, splits, attention_memory);
 }
 
-//! Launches a kernel that may use as much shared memory as it needs.
-template <class Call, class... More>
-void launch(launch_memory& memory,
-            void (*kernel)(Call, More...),
-            Call call,
-            dim3 blocks,
-            int threads,
-            int shared_bytes,
-            cudaStream_t stream,
-            More... more) {
-  auto const* const function = reinterpret_cast<void const*>(kernel);
-  memory.allow_shared_memory(function, shared_bytes);
-  void* arguments[] = {&call, &more...};
-  cuda::check(cudaLaunchKernel(function,
-                               blocks,
-                               dim3(static_cast<unsigned>(threads)),
-                               arguments,
-                               static_cast<std::size_t>(shared_bytes),
-                               stream),
-              "cudaLaunchKernel");
-}
-
 //! As key_splits_on_device.
 template <int Dim, class Element, mask Mask, score Score, class Built>
-std::int32_t key_splits_on_device(parameters const& p, launch_memory& memory) {
+std::int32_t
+key_splits_on_device(parameters const& p, launch_memory& memory, std::int32_t held = 0) {
   using shape = forward_shape<Dim, Score>;
   auto const* const kernel =
     reinterpret_cast<void const*>(forward_mma_kernel<Built, Dim, Element, Mask, Score, key_splits>);
@@ -74,8 +56,7 @@ std::int32_t key_splits_on_device(parameters const& p, launch_memory& memory) {
                 "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
     return count;
   });
-  return choose_key_splits<shape>(p,
-                                  std::int64_t{memory.gpu().multiprocessors} * std::max(1, blocks));
+  return choose_key_splits<shape>(p, memory.gpu().multiprocessors, held, std::max(1, blocks));
 }
 
 //! Forward with the portable kernels, of a call that is checked.
@@ -109,7 +90,7 @@ void start_on_device(parameters const& p,
     start(no_key_splits{});
   } else {
     start(splits);
-    launch_merge<Dim, Built>(p, t, splits, stream);
+    launch_merge<Dim, Built>(memory, p, t, splits, stream);
   }
 }
 

@@ -20,27 +20,39 @@ namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
-//! Scratch of forward. Shapes in tiles; the online softmax keeps most and sum per row.
+//! Scratch of forward. Shapes in tiles; the online softmax keeps most and sum per row. Blocks of
+//! rows lie next to each other, one of them at the pointers.
 template <class Real>
 struct forward_scratch {
   Real* query;      // [tile_rows, head_dim], times scale
-  Real* key_across; // [head_dim, tile_keys]
-  Real* value;      // [tile_keys, value_dim]
   Real* output;     // [tile_rows, value_dim], not yet divided by sum
-  Real* logit;      // [tile_rows, tile_keys]
   Real* most;       // [tile_rows]
   Real* sum;        // [tile_rows]
+  Real* key_across; // [head_dim, tile_keys]
+  Real* value;      // [tile_keys, value_dim]
+  Real* logit;      // [tile_rows, tile_keys]
   vector_version version = vector_version::of_process();
 
   forward_scratch(workspace<Real>& space, parameters const& p) {
+    constexpr auto all_rows = some_blocks * tile_rows;
     auto const dims = p.head_dim + p.dim_of_values();
-    query = space.reserve((tile_rows + tile_keys) * dims + tile_rows * (tile_keys + 2));
-    key_across = query + tile_rows * p.head_dim;
+    query = space.reserve((all_rows + tile_keys) * dims + tile_rows * tile_keys + 2 * all_rows);
+    output = query + all_rows * p.head_dim;
+    most = output + all_rows * p.dim_of_values();
+    sum = most + all_rows;
+    key_across = sum + all_rows;
     value = key_across + tile_keys * p.head_dim;
-    output = value + tile_keys * p.dim_of_values();
-    logit = output + tile_rows * p.dim_of_values();
-    most = logit + tile_rows * tile_keys;
-    sum = most + tile_rows;
+    logit = value + tile_keys * p.dim_of_values();
+  }
+
+  //! The same with another block at the pointers.
+  [[nodiscard]] forward_scratch of_block(parameters const& p, std::int64_t k) const {
+    auto other = *this;
+    other.query += k * tile_rows * p.head_dim;
+    other.output += k * tile_rows * p.dim_of_values();
+    other.most += k * tile_rows;
+    other.sum += k * tile_rows;
+    return other;
   }
 };
 
@@ -92,10 +104,9 @@ soften_row(Real* logit, Real& most, Real& sum, Real* output, std::int64_t dim) {
   sum += sum_of_keys(logit);
 }
 
-//! Adds one tile of keys to the rows of a block.
-template <class Element, class Statistic, class Real, mask Mask, score Score>
+//! Adds one tile of keys, which are packed, to the rows of a block.
+template <class Real, mask Mask, score Score>
 void forward_tile(parameters const& p,
-                  forward_tensors<Element, Statistic> const& t,
                   Mask const& m,
                   Score const& f,
                   row_block const& rows,
@@ -103,8 +114,6 @@ void forward_tile(parameters const& p,
                   tile_cover covered,
                   forward_scratch<Real> const& s) {
   auto const dim = p.dim_of_values();
-  pack_keys_across(t.key, rows, keys, s.key_across);
-  pack_keys(t.value, rows, keys, s.value);
   std::fill_n(s.logit, rows.count() * tile_keys, Real{0});
   add_product(s.version,
               s.logit,
@@ -121,7 +130,7 @@ void forward_tile(parameters const& p,
     for (std::int64_t local = 0; local < rows.count(); ++local) {
       Real* const logit = s.logit + local * tile_keys;
       auto const at = first_pair(p, rows, rows.begin + local, keys);
-      logits_of_row(m, f, covered, at, keys, logit, logit);
+      logits_of_row(s.version, m, f, covered, at, keys, logit, logit);
     }
   }
   s.version.run([=, count = rows.count()](auto) {
@@ -155,6 +164,40 @@ void finish_rows(parameters const& p,
   }
 }
 
+//! All keys for some blocks of rows.
+template <class Element, class Statistic, class Real, mask Mask, score Score>
+void forward_rows(parameters const& p,
+                  forward_tensors<Element, Statistic> const& t,
+                  Mask const& m,
+                  Score const& f,
+                  row_block const& rows,
+                  forward_scratch<Real> const& s) {
+  auto const scale = static_cast<Real>(p.effective_scale());
+  for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+    auto const of_block = s.of_block(p, k);
+    pack_rows(p, t.query, rows.block(k), scale, false, of_block.query);
+    start_rows(p, t, rows.block(k), of_block);
+  }
+  for (std::int64_t j = 0; j < p.key_length; j += tile_keys) {
+    auto const keys = key_block_at(p, j);
+    bool packed = false;
+    for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+      auto const covered = cover_of(p, m, rows.block(k), keys);
+      if (covered != tile_cover::skip) {
+        if (!packed) {
+          pack_keys_across(t.key, rows, keys, s.key_across);
+          pack_keys(t.value, rows, keys, s.value);
+          packed = true;
+        }
+        forward_tile(p, m, f, rows.block(k), keys, covered, s.of_block(p, k));
+      }
+    }
+  }
+  for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+    finish_rows(p, t, rows.block(k), s.of_block(p, k));
+  }
+}
+
 } // namespace detail
 
 //! @brief Attention of one chunk of queries over the keys cached so far, on the host.
@@ -182,23 +225,13 @@ void forward(parameters const& p,
   using real = accumulate_t<Element>;
   check(p, t);
   detail::forward_scratch<real> const scratch(space, p);
-  auto const scale = static_cast<real>(p.effective_scale());
   auto const rows_of_head = p.query_length * p.group();
+  constexpr auto some_rows = detail::some_blocks * detail::tile_rows;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t kv = 0; kv < p.key_heads; ++kv) {
-      for (std::int64_t begin = 0; begin < rows_of_head; begin += detail::tile_rows) {
-        auto const end = begin + detail::tile_rows;
-        detail::row_block const rows{b, kv, begin, end < rows_of_head ? end : rows_of_head};
-        detail::pack_rows(p, t.query, rows, scale, false, scratch.query);
-        detail::start_rows(p, t, rows, scratch);
-        for (std::int64_t j = 0; j < p.key_length; j += detail::tile_keys) {
-          auto const keys = detail::key_block_at(p, j);
-          auto const covered = detail::cover_of(p, m, rows, keys);
-          if (covered != tile_cover::skip) {
-            detail::forward_tile(p, t, m, f, rows, keys, covered, scratch);
-          }
-        }
-        detail::finish_rows(p, t, rows, scratch);
+      for (std::int64_t begin = 0; begin < rows_of_head; begin += some_rows) {
+        auto const end = std::min(begin + some_rows, rows_of_head);
+        detail::forward_rows(p, t, m, f, detail::row_block{b, kv, begin, end}, scratch);
       }
     }
   }

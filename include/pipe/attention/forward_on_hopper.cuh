@@ -13,7 +13,6 @@
 #include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/work_order.hpp>
 #include <pipe/config.hpp>
-#include <pipe/cuda/error.cuh>
 
 #include <cuda_runtime_api.h>
 
@@ -50,20 +49,12 @@ hopper_code forward_code(launch_memory& memory) {
     memory);
 }
 
-//! Says whether the program has code for sm_90a of the forward kernels and runs it on the
-//! current GPU. To be asked where is_hopper; see hopper/code_in_program.cuh.
-//! @throws cuda::error where the runtime cannot say
-template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
-[[nodiscard]] bool has_forward_on_hopper() {
-  launch_memory once;
-  return detail::forward_code<Dim, Element, Mask, Score, Built>(once) == detail::hopper_code::there;
-}
-
 //! Into how many parts a call on the current GPU is best cut, see choose_key_splits.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, score Score = plain>
-[[nodiscard]] std::int32_t key_splits_on_hopper(launch_memory& memory, parameters const& p) {
-  return choose_key_splits<hopper_forward_shape<Dim, Score>>(p, memory.gpu().multiprocessors);
+[[nodiscard]] std::int32_t
+key_splits_on_hopper(launch_memory& memory, parameters const& p, std::int32_t held) {
+  return choose_key_splits<hopper_forward_shape<Dim, Score>>(p, memory.gpu().multiprocessors, held);
 }
 
 //! Encodes the tensors of a call for the copy engine.
@@ -74,24 +65,6 @@ hopper_forward_maps maps_of(launch_memory& memory, forward_tensors<Element, floa
           map_of(memory, "key", t.key, Shape::keys, some),
           map_of(memory, "value", t.value, Shape::keys, some),
           map_of(memory, "output", t.output, Shape::rows, some)};
-}
-
-template <int Dim, class Built, class Element, mask Mask, score Score, class Splits>
-void launch_hopper(launch_memory& memory,
-                   hopper_forward_maps maps,
-                   forward_call<Element, Mask, Score> call,
-                   Splits splits,
-                   piece_order order,
-                   std::int64_t work,
-                   cudaStream_t stream) {
-  void* arguments[] = {&maps, &call, &splits, &order};
-  launch_pieces<hopper_forward_shape<Dim, Score>>(
-    memory,
-    reinterpret_cast<void const*>(forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>),
-    work * splits.count,
-    order.taken != nullptr,
-    arguments,
-    stream);
 }
 
 //! Forward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
@@ -113,13 +86,26 @@ void start_on_hopper(parameters const& p,
   auto const maps = maps_of<shape>(memory, t);
   forward_call<Element, Mask, Score> const call{
     p, t, m, f, static_cast<float>(p.effective_scale())};
-  piece_order const order{taken,
-                          heads_together(p, memory.gpu().multiprocessors, memory.gpu().l2_bytes)};
+  auto const multiprocessors = memory.gpu().multiprocessors;
+  piece_order const order{taken, heads_together(p, multiprocessors, memory.gpu().l2_bytes)};
+  auto const start = [&]<class Splits>(Splits const& of) {
+    auto const blocks = blocks_of_pieces(work * of.count, taken != nullptr, multiprocessors);
+    launch(memory,
+           forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>,
+           maps,
+           {static_cast<unsigned>(blocks)},
+           shape::threads,
+           shape::shared_bytes,
+           stream,
+           call,
+           of,
+           order);
+  };
   if (splits.count == 1) {
-    launch_hopper<Dim, Built>(memory, maps, call, no_key_splits{}, order, work, stream);
+    start(no_key_splits{});
   } else {
-    launch_hopper<Dim, Built>(memory, maps, call, splits, order, work, stream);
-    launch_merge<Dim, Built>(p, t, splits, stream);
+    start(splits);
+    launch_merge<Dim, Built>(memory, p, t, splits, stream);
   }
 }
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <type_traits>
 
-namespace pipelining::inline v0_3::attention {
+namespace pipelining::inline v0_3::attention::detail {
 
-//! @brief The one argument of the forward kernels.
+//! The one argument of the forward kernels.
 template <class Element, mask Mask, score Score>
 struct forward_call {
   parameters p;                      //!< extents, positions and the scale
@@ -25,7 +25,7 @@ struct forward_call {
   float scale = 1;                   //!< p.effective_scale(); above 0
 };
 
-//! @brief The one argument of the backward kernels.
+//! The one argument of the backward kernels.
 template <class Element, mask Mask, score Score>
 struct backward_call {
   parameters p;                              //!< extents, positions and the scale
@@ -35,8 +35,6 @@ struct backward_call {
   Score f;                                   //!< what becomes of a scaled product
   float scale = 1;                           //!< p.effective_scale(); above 0
 };
-
-namespace detail {
 
 inline constexpr float log2_of_e = 1.4426950408889634f;
 inline constexpr float ln_of_2 = 0.6931471805599453f;
@@ -92,11 +90,11 @@ inline void check_kernel_sizes(parameters const& p, int dims) {
 template <int Dim, class Element>
 void check_for_kernels(parameters const& p, forward_tensors<Element, float> const& t) {
   check(p, t);
-  detail::check_kernel_sizes(p, Dim);
-  detail::check_pieces("query", t.query);
-  detail::check_pieces("key", t.key);
-  detail::check_pieces("value", t.value);
-  detail::check_pieces("output", t.output);
+  check_kernel_sizes(p, Dim);
+  check_pieces("query", t.query);
+  check_pieces("key", t.key);
+  check_pieces("value", t.value);
+  check_pieces("output", t.output);
 }
 
 //! Checks a backward call for kernels of head dims Dim.
@@ -106,18 +104,16 @@ void check_for_kernels(parameters const& p,
                        backward_tensors<Element, float, float> const& t,
                        row_view<float> const& mean) {
   check(p, t);
-  detail::check_kernel_sizes(p, Dim);
-  detail::check_rows("scratch for dO . O", mean, p);
-  detail::check_pieces("query", t.query);
-  detail::check_pieces("key", t.key);
-  detail::check_pieces("value", t.value);
-  detail::check_pieces("output", t.output);
-  detail::check_pieces("output gradient", t.output_gradient);
-  detail::check_pieces("query gradient", t.query_gradient);
-  detail::check_pieces("key gradient", t.key_gradient);
-  detail::check_pieces("value gradient", t.value_gradient);
+  check_kernel_sizes(p, Dim);
+  check_rows("scratch for dO . O", mean, p);
+  check_pieces("query", t.query);
+  check_pieces("key", t.key);
+  check_pieces("value", t.value);
+  check_pieces("output", t.output);
+  check_pieces("output gradient", t.output_gradient);
+  check_pieces("query gradient", t.query_gradient);
+  check_pieces("key gradient", t.key_gradient);
+  check_pieces("value gradient", t.value_gradient);
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3::attention
+} // namespace pipelining::inline v0_3::attention::detail

@@ -30,12 +30,12 @@ struct key_splits {
   }
 };
 
-//! @brief All keys at once.
+namespace detail {
+
+//! All keys at once.
 struct no_key_splits {
   static constexpr std::int32_t count = 1; //!< parts that the keys are cut into
 };
-
-namespace detail {
 
 //! @param work pieces of work without parts
 inline void check_key_splits(key_splits const& splits, std::int64_t work) {
@@ -87,11 +87,17 @@ template <class Shape>
   return (p.query_length + Shape::queries - 1) / Shape::queries * p.heads * p.batch;
 }
 
-//! As many parts as choose_key_splits says, for a call. @param blocks that the GPU runs at a time
+//! As many parts as choose_key_splits says, for a call.
+//! @param held   multiprocessors that other kernels hold
+//! @param blocks that a multiprocessor runs at a time
 template <class Shape>
-[[nodiscard]] constexpr std::int32_t choose_key_splits(parameters const& p, std::int64_t blocks) {
+[[nodiscard]] constexpr std::int32_t choose_key_splits(parameters const& p,
+                                                       std::int64_t multiprocessors,
+                                                       std::int64_t held,
+                                                       std::int64_t blocks = 1) {
+  auto const free = multiprocessors > held ? multiprocessors - held : 1;
   return choose_key_splits(
-    pieces_of<Shape>(p), (p.key_length + Shape::keys - 1) / Shape::keys, blocks);
+    pieces_of<Shape>(p), (p.key_length + Shape::keys - 1) / Shape::keys, free * blocks);
 }
 
 } // namespace detail

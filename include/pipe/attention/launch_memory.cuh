@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Facts about a GPU that calls of attention keep, so that the next ones need not ask it.
+//! @brief Facts about a GPU that calls of attention keep, so that the next ones need not ask it,
+//! and launches by them.
 
 #include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/config.hpp>
@@ -139,5 +140,31 @@ private:
   std::vector<void const*> allowed_{}; // kernels that have their shared memory
   std::unordered_map<detail::encoded_as, CUtensorMap, detail::encoded_as::hash> maps_{};
 };
+
+namespace detail {
+
+//! Launches a kernel that may use as much shared memory as it needs.
+template <class Call, class... More>
+void launch(launch_memory& memory,
+            void (*kernel)(Call, More...),
+            Call call,
+            dim3 blocks,
+            int threads,
+            int shared_bytes,
+            cudaStream_t stream,
+            More... more) {
+  auto const* const function = reinterpret_cast<void const*>(kernel);
+  memory.allow_shared_memory(function, shared_bytes);
+  void* arguments[] = {&call, &more...};
+  cuda::check(cudaLaunchKernel(function,
+                               blocks,
+                               dim3(static_cast<unsigned>(threads)),
+                               arguments,
+                               static_cast<std::size_t>(shared_bytes),
+                               stream),
+              "cudaLaunchKernel");
+}
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3::attention

@@ -19,7 +19,9 @@
 
 namespace pipelining::inline v0_3::attention {
 
-//! @brief The one argument of the merge kernel.
+namespace detail {
+
+//! The one argument of the merge kernel.
 template <class Element>
 struct merge_call {
   tensor_view<Element> output;             //!< one state, and the merge of both
@@ -27,8 +29,6 @@ struct merge_call {
   tensor_view<Element const> other_output; //!< the other state
   row_view<float const> other_lse;         //!< log-sum-exp of the other state
 };
-
-namespace detail {
 
 inline constexpr int merge_state_threads = 128;
 
@@ -119,7 +119,7 @@ void merge_on_device(tensor_view<Element> output,
     launch_memory once;
     detail::launch(once,
                    detail::merge_kernel<Built, dim, Element>,
-                   merge_call<Element>{output, lse, other_output, other_lse},
+                   detail::merge_call<Element>{output, lse, other_output, other_lse},
                    {static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block)},
                    detail::merge_state_threads,
                    0,

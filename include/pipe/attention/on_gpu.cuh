@@ -39,6 +39,9 @@ struct gpu_scratch {
   //! Memory of the host in which calls remember what they know of the GPU: half of what a call
   //! costs the host. Null: each call asks anew.
   launch_memory* memory = nullptr;
+  //! Multiprocessors that other kernels hold meanwhile, as NCCL's do: forward cuts keys so that the
+  //! others are full.
+  std::int32_t held = 0;
 };
 
 namespace detail {
@@ -119,14 +122,16 @@ template <int Dim,
 
 //! @brief Floats of scratch with which forward_on_gpu is fastest on the current GPU: 0 where the
 //! queries alone fill it. With less the result is the same but for rounding.
+//! @param held as gpu_scratch::held
 //! @throws as chosen_forward
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
-[[nodiscard]] std::int64_t forward_scratch(parameters const& p) {
+[[nodiscard]] std::int64_t forward_scratch(parameters const& p, std::int32_t held = 0) {
   launch_memory once;
   auto const choice = detail::choose(once, detail::forward_code<Dim, Element, Mask, Score, Built>);
-  auto const count = choice.family == kernel_family::portable
-                       ? detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, once)
-                       : detail::key_splits_on_hopper<Dim, Score>(once, p);
+  auto const count =
+    choice.family == kernel_family::portable
+      ? detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, once, held)
+      : detail::key_splits_on_hopper<Dim, Score>(once, p, held);
   return count == 1 ? 0 : key_splits::scratch(p, count);
 }
 
@@ -174,14 +179,15 @@ kernel_choice forward_on_gpu(parameters const& p,
     choice = {kernel_family::portable, choice_reason::strides};
   }
   if (choice.family == kernel_family::hopper) {
-    auto const splits =
-      detail::splits_in(scratch, p, detail::key_splits_on_hopper<Dim, Score>(memory, p));
+    auto const splits = detail::splits_in(
+      scratch, p, detail::key_splits_on_hopper<Dim, Score>(memory, p, scratch.held));
     detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, scratch.taken, memory);
     return choice;
   }
-  auto const best = scratch.count < key_splits::scratch(p, 2)
-                      ? 1
-                      : detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, memory);
+  auto const best =
+    scratch.count < key_splits::scratch(p, 2)
+      ? 1
+      : detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, memory, scratch.held);
   detail::start_on_device<Dim, Built>(
     p, t, m, f, stream, detail::splits_in(scratch, p, best), memory);
   return choice;

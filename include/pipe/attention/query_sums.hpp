@@ -54,10 +54,15 @@ struct query_sums {
     auto const step = detail::queries_of_step(family, p.head_dim);
     return (p.query_length + step - 1) / step;
   }
-  //! Tiles of keys, of all key heads and sequences; as many as of the smallest tiles.
-  [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr std::int64_t
-  key_tiles(parameters const& p) {
-    return p.batch * p.key_heads * ((p.key_length + 63) / 64);
+  //! Tiles of keys, of all key heads and sequences. @param keys of a tile; else of the smallest
+  [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr std::int64_t key_tiles(parameters const& p,
+                                                                               int keys = 64) {
+    return p.batch * p.key_heads * ((p.key_length + keys - 1) / keys);
+  }
+  //! Blocks of a backward kernel. @param keys of a tile
+  [[nodiscard]] constexpr std::int64_t
+  blocks(parameters const& p, int keys, kernel_family family) const {
+    return key_tiles(p, keys) * halves(family, p.head_dim) * parts;
   }
   //! Numbers of 4 bytes that it takes.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, kernel_family family) {

@@ -33,7 +33,7 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
 //! @param keys of a tile
 [[nodiscard]] constexpr std::int32_t
 parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
-  auto const blocks = (p.key_length + keys - 1) / keys * p.key_heads * p.batch;
+  auto const blocks = query_sums::key_tiles(p, keys);
   if (blocks == 0) {
     return 1;
   }

@@ -5,8 +5,8 @@
 // case 1: expected-error {{attention::forward_on_device: elements must be __nv_bfloat16 or __half, because the matrix units multiply no others here; use attention::forward for float}}
 // case 1: expected-error {{attention::backward_on_device: elements must be __nv_bfloat16 or __half, because the matrix units multiply no others here; use attention::backward for float}}
 // case 1: expected-error {{attention::merge_on_device: elements must be __nv_bfloat16 or __half; use attention::merge for float}}
-// case 1: expected-error {{attention::forward_shape: the head dim must be 64, 80, 96, 112, 128, 256 or head_dims.192, 128., because tiles of other widths are not laid out}}
-// case 1: expected-error {{attention::hopper_forward_shape: the head dim must be 64, 80, 96, 112, 128, 256 or head_dims.192, 128., because tiles of other widths are not laid out}}
+// case 1: expected-error {{attention::forward_on_device: the head dim must be 64, 80, 96, 112, 128, 256 or head_dims.192, 128., because tiles of other widths are not laid out}}
+// case 1: expected-error {{attention::forward_on_hopper: the head dim must be 64, 80, 96, 112, 128, 256 or head_dims.192, 128., because tiles of other widths are not laid out}}
 // case 2: expected-error {{no instance of function template .*forward_on_gpu. matches}}
 // case 2: expected-error {{argument types are: .*no_mask}}
 // clang-format on

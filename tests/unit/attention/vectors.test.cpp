@@ -124,13 +124,17 @@ void check_all_sizes(vector_version version) {
   CAPTURE(std::string(version.name()));
   std::mt19937 random(11);
   kinds_seen seen;
-  auto const add = [&](std::int64_t rows, std::int64_t inner, std::int64_t columns, int variant) {
+  auto const add = [&](std::int64_t rows,
+                       std::int64_t inner,
+                       std::int64_t columns,
+                       int variant,
+                       std::int64_t gap = 0) {
     CAPTURE(rows);
     CAPTURE(inner);
     CAPTURE(columns);
     CAPTURE(variant);
     product_case<Number> each(
-      rows, inner, columns, variant % 3, (variant & 1) != 0, (variant & 2) != 0, random);
+      rows, inner, columns, gap + variant % 3, (variant & 1) != 0, (variant & 2) != 0, random);
     each.add(version, 0, rows, 0, columns, 0, inner);
     int const before = seen.others;
     seen.count(each);
@@ -142,11 +146,10 @@ void check_all_sizes(vector_version version) {
   for (std::int64_t const inner : {0, 1, 2, 63, 64, 65, 127, 128, 129, 255, 257, 513}) // terms
     for (int variant = 0; variant < 4; ++variant)
       add(7, inner, 35, variant);
-  // Rows so far from each other, and so many, that they are copied first.
-  if constexpr (std::is_same_v<Number, float>) {
-    add(256, 131, 259, 3);
-    add(263, 3, 259, 1);
-  }
+  add(263, 131, 35, 2); // more rows than a block has
+  // Terms so far from each other, and so many columns, that the factors are copied first.
+  add(147, 5, 259, 3, 512);
+  add(13, 259, 259, 1, 512);
   seen.check();
 }
 
@@ -173,7 +176,7 @@ TEST_CASE(
         each.to.data(),
         each.to_stride,
         pipelining::attention::detail::factor_view<float>{
-          each.from.data(), each.from_row, each.from_term},
+          each.from.data(), each.from_row, each.from_term, 0},
         each.other.data(),
         each.other_stride,
         each.rows,

@@ -25,6 +25,15 @@ at::kernel_choice forward(at::parameters const& p,
     p, t, {scratch, floats}, {}, {}, stream);
 }
 
+at::kernel_choice forward_next_to(at::parameters const& p,
+                                  at::forward_tensors<__nv_bfloat16> const& t,
+                                  float* scratch,
+                                  std::int64_t floats,
+                                  std::int32_t held) {
+  return at::forward_on_gpu<64, __nv_bfloat16, at::causal, at::plain, built>(
+    p, t, {.data = scratch, .count = floats, .held = held}, {}, {}, nullptr);
+}
+
 at::kernel_choice backward(at::parameters const& p,
                            at::backward_tensors<__nv_bfloat16> const& t,
                            float* scratch,
@@ -58,6 +67,7 @@ program const PROGRAM{
   at::chosen_backward<64, __nv_bfloat16, at::causal, at::plain, built>,
   at::forward_scratch<64, __nv_bfloat16, at::causal, at::plain, built>,
   forward,
+  forward_next_to,
   backward,
   remembering,
   forward_on_hopper,

@@ -23,12 +23,18 @@ struct program {
   at::kernel_choice (*chosen_forward)();     // of head dim 64
   at::kernel_choice (*chosen_forward_256)(); // of head dim 256
   at::kernel_choice (*chosen_backward)();
-  std::int64_t (*forward_scratch)(at::parameters const&);
+  std::int64_t (*forward_scratch)(at::parameters const&, std::int32_t held);
   at::kernel_choice (*forward)(at::parameters const&,
                                at::forward_tensors<__nv_bfloat16> const&,
                                float* scratch,
                                std::int64_t floats,
                                cudaStream_t);
+  //! The same, next to kernels that hold multiprocessors.
+  at::kernel_choice (*forward_next_to)(at::parameters const&,
+                                       at::forward_tensors<__nv_bfloat16> const&,
+                                       float* scratch,
+                                       std::int64_t floats,
+                                       std::int32_t held);
   at::kernel_choice (*backward)(at::parameters const&,
                                 at::backward_tensors<__nv_bfloat16> const&,
                                 float* scratch,

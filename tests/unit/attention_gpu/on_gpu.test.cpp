@@ -252,7 +252,7 @@ TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds"
   plug_in(9, 0);
   attention_call c(p);
   attention_answers const expected(c);
-  auto const floats = calls->forward_scratch(p);
+  auto const floats = calls->forward_scratch(p, 0);
   REQUIRE(floats == at::key_splits::scratch(p, parts));
   device_array<float> scratch(floats);
   std::uint64_t kernels = 0;
@@ -265,8 +265,13 @@ TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds"
     c.output.fetch();
     CHECK(apart(c.output.numbers(), expected.output) < 0.03);
   }
+  // Next to a kernel that leaves one multiprocessor, parts fill nothing.
+  CHECK(calls->forward_scratch(p, 131) == 0);
+  calls->forward_next_to(p, c.forward(), scratch.data(), floats, 131);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(standin::counters().kernels - kernels == 1);
   p.batch = 200; // enough queries to fill the GPU
-  CHECK(calls->forward_scratch(p) == 0);
+  CHECK(calls->forward_scratch(p, 0) == 0);
 }
 
 TEST_CASE("on gpu: scratch that is short or not aligned is refused in one sentence") {

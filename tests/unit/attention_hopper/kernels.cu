@@ -17,11 +17,12 @@ extern __shared__ __align__(1024) unsigned char memory[];
 } // namespace
 
 #define FORWARD(name, dim, element, mask, score)                                                   \
-  extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<dim, score>::threads, 1)   \
-    forward_##name(const __grid_constant__ at::hopper_forward_maps maps,                           \
-                   const __grid_constant__ at::forward_call<element, mask, score> call,            \
+  extern "C" __global__ void __launch_bounds__(                                                    \
+    at::detail::hopper_forward_shape<dim, score>::threads, 1)                                      \
+    forward_##name(const __grid_constant__ at::detail::hopper_forward_maps maps,                   \
+                   const __grid_constant__ at::detail::forward_call<element, mask, score> call,    \
                    const __grid_constant__ at::detail::piece_order order) {                        \
-    at::detail::forward_hopper_block<dim>(call, maps, at::no_key_splits{}, order, memory);         \
+    at::detail::forward_hopper_block<dim>(call, maps, at::detail::no_key_splits{}, order, memory); \
   }
 
 constexpr int latent = at::head_dims(192, 128);
@@ -42,38 +43,39 @@ FORWARD(112, 112, __half, at::causal, at::plain)
 FORWARD(192_128, latent, __nv_bfloat16, at::causal, at::plain)
 FORWARD(192_128_cap, latent, __half, window_of_document, at::soft_cap)
 
-extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<128>::threads, 1)
+extern "C" __global__ void __launch_bounds__(at::detail::hopper_forward_shape<128>::threads, 1)
   forward_128_split(
-    const __grid_constant__ at::hopper_forward_maps maps,
-    const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call,
+    const __grid_constant__ at::detail::hopper_forward_maps maps,
+    const __grid_constant__ at::detail::forward_call<__nv_bfloat16, at::causal, at::plain> call,
     const __grid_constant__ at::detail::piece_order order,
     const __grid_constant__ at::key_splits splits) {
   at::detail::forward_hopper_block<128>(call, maps, splits, order, memory);
 }
 
-extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)
-  merge_128(const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call,
-            const __grid_constant__ at::key_splits splits) {
+extern "C" __global__ void __launch_bounds__(at::detail::merge_threads) merge_128(
+  const __grid_constant__ at::detail::forward_call<__nv_bfloat16, at::causal, at::plain> call,
+  const __grid_constant__ at::key_splits splits) {
   at::detail::merge_splits_block<128>(call.p, call.t, splits);
 }
 
 #define SUMS(name, dim, element, mask, score)                                                      \
-  extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)                     \
-    start_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,        \
-                      const __grid_constant__ at::query_sums sums) {                               \
+  extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads) start_sums_##name(  \
+    const __grid_constant__ at::detail::backward_call<element, mask, score> call,                  \
+    const __grid_constant__ at::query_sums sums) {                                                 \
     at::detail::start_sums_block<at::kernel_family::hopper, dim>(call, sums);                      \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(                                                    \
     at::detail::finishing_threads<at::kernel_family::hopper, dim>)                                 \
-    finish_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,       \
-                       const __grid_constant__ at::query_sums sums) {                              \
+    finish_sums_##name(                                                                            \
+      const __grid_constant__ at::detail::backward_call<element, mask, score> call,                \
+      const __grid_constant__ at::query_sums sums) {                                               \
     at::detail::finish_sums_block<at::kernel_family::hopper, dim, element>(call, sums);            \
   }
 
 #define BACKWARD(name, dim, order, element, mask, score)                                           \
-  extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<dim>::threads, 1)         \
-    backward_##name(const __grid_constant__ at::hopper_backward_maps maps,                         \
-                    const __grid_constant__ at::backward_call<element, mask, score> call,          \
+  extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<dim>::threads, 1) \
+    backward_##name(const __grid_constant__ at::detail::hopper_backward_maps maps,                 \
+                    const __grid_constant__ at::detail::backward_call<element, mask, score> call,  \
                     const __grid_constant__ at::query_sums sums) {                                 \
     at::detail::backward_hopper_block<dim, at::query_order::order>(call, maps, sums, memory);      \
   }

@@ -88,6 +88,27 @@ TEST_CASE("hopper launch: keys are cut where a chunk alone does not fill the GPU
 
 namespace {
 
+struct tile {
+  static constexpr int queries = 128, keys = 128;
+};
+
+} // namespace
+
+TEST_CASE("hopper launch: keys are cut for the multiprocessors that other kernels leave") {
+  at::parameters const chunk{
+    .query_length = 2048, .key_length = 32768, .heads = 32, .key_heads = 8, .head_dim = 128};
+  auto const parts = [&](std::int64_t held) {
+    return at::detail::choose_key_splits<tile>(chunk, 132, held);
+  };
+  CHECK(parts(0) == 1);   // 512 pieces: 97 % of four rounds
+  CHECK(parts(4) == 1);   // four full rounds
+  CHECK(parts(8) == 4);   // 83 % of five rounds, 97 % of 17
+  CHECK(parts(16) == 2);  // 88 %, 98 % of nine
+  CHECK(parts(132) == 1); // as if one were left
+}
+
+namespace {
+
 at::parameters
 square(std::int64_t batch, std::int64_t heads, std::int64_t key_heads, std::int64_t tokens) {
   return {.batch = batch,

@@ -15,23 +15,23 @@ namespace at = pipelining::attention;
 extern __shared__ __align__(1024) unsigned char memory[];
 
 #if defined(MUTANT_FORWARD)
-extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<DIM>::threads, 1)
-  JOIN(forward,
-       DIM)(const __grid_constant__ at::hopper_forward_maps maps,
-            const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call,
-            const __grid_constant__ at::detail::piece_order order) {
-  at::detail::forward_hopper_block<DIM>(call, maps, at::no_key_splits{}, order, memory);
+extern "C" __global__ void __launch_bounds__(at::detail::hopper_forward_shape<DIM>::threads, 1)
+  JOIN(forward, DIM)(
+    const __grid_constant__ at::detail::hopper_forward_maps maps,
+    const __grid_constant__ at::detail::forward_call<__nv_bfloat16, at::causal, at::plain> call,
+    const __grid_constant__ at::detail::piece_order order) {
+  at::detail::forward_hopper_block<DIM>(call, maps, at::detail::no_key_splits{}, order, memory);
 }
 #else
-using call_type = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
+using call_type = at::detail::backward_call<__nv_bfloat16, at::causal, at::plain>;
 
 extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)
   JOIN(start_sums, DIM)(const __grid_constant__ call_type call,
                         const __grid_constant__ at::query_sums sums) {
   at::detail::start_sums_block<at::kernel_family::hopper, DIM>(call, sums);
 }
-extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::threads, 1)
-  JOIN(backward, DIM)(const __grid_constant__ at::hopper_backward_maps maps,
+extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<DIM>::threads, 1)
+  JOIN(backward, DIM)(const __grid_constant__ at::detail::hopper_backward_maps maps,
                       const __grid_constant__ call_type call,
                       const __grid_constant__ at::query_sums sums) {
   at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);

@@ -17,10 +17,10 @@ extern __shared__ __align__(1024) unsigned char memory[];
 } // namespace
 
 #define FORWARD(name, dim, element, mask, score)                                                   \
-  extern "C" __global__ void __launch_bounds__(at::forward_shape<dim, score>::threads,             \
-                                               at::forward_shape<dim, score>::blocks)              \
-    forward_##name(const __grid_constant__ at::forward_call<element, mask, score> call) {          \
-    at::detail::run_forward_block<dim>(call, at::no_key_splits{}, memory);                         \
+  extern "C" __global__ void __launch_bounds__(at::detail::forward_shape<dim, score>::threads,     \
+                                               at::detail::forward_shape<dim, score>::blocks)      \
+    forward_##name(const __grid_constant__ at::detail::forward_call<element, mask, score> call) {  \
+    at::detail::run_forward_block<dim>(call, at::detail::no_key_splits{}, memory);                 \
   }
 
 constexpr int latent = at::head_dims(192, 128);
@@ -42,14 +42,15 @@ FORWARD(192_128_own, latent, __half, kernel_tests::speckled, kernel_tests::bent)
 
 // The same with the keys in parts, and their merge.
 #define FORWARD_SPLIT(name, dim, element, mask, score)                                             \
-  extern "C" __global__ void __launch_bounds__(at::forward_shape<dim, score>::threads,             \
-                                               at::forward_shape<dim, score>::blocks)              \
-    forward_##name##_split(const __grid_constant__ at::forward_call<element, mask, score> call,    \
-                           const __grid_constant__ at::key_splits splits) {                        \
+  extern "C" __global__ void __launch_bounds__(at::detail::forward_shape<dim, score>::threads,     \
+                                               at::detail::forward_shape<dim, score>::blocks)      \
+    forward_##name##_split(                                                                        \
+      const __grid_constant__ at::detail::forward_call<element, mask, score> call,                 \
+      const __grid_constant__ at::key_splits splits) {                                             \
     at::detail::run_forward_block<dim>(call, splits, memory);                                      \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)                          \
-    merge_##name(const __grid_constant__ at::forward_call<element, mask, score> call,              \
+    merge_##name(const __grid_constant__ at::detail::forward_call<element, mask, score> call,      \
                  const __grid_constant__ at::key_splits splits) {                                  \
     at::detail::merge_splits_block<dim>(call.p, call.t, splits);                                   \
   }
@@ -60,22 +61,23 @@ FORWARD_SPLIT(128, 128, __nv_bfloat16, at::causal, at::plain)
 FORWARD_SPLIT(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
 
 #define BACKWARD_IN(order, name, dim, element, mask, score)                                        \
-  extern "C" __global__ void __launch_bounds__(at::backward_shape<dim, score>::threads)            \
-    backward_##name(const __grid_constant__ at::backward_call<element, mask, score> call,          \
+  extern "C" __global__ void __launch_bounds__(at::detail::backward_shape<dim, score>::threads)    \
+    backward_##name(const __grid_constant__ at::detail::backward_call<element, mask, score> call,  \
                     const __grid_constant__ at::query_sums sums) {                                 \
     at::detail::run_backward_block<dim, at::query_order::order>(call, sums, memory);               \
   }
 #define BACKWARD(name, dim, element, mask, score)                                                  \
   BACKWARD_IN(kept, name, dim, element, mask, score)                                               \
-  extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)                     \
-    start_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,        \
-                      const __grid_constant__ at::query_sums sums) {                               \
+  extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads) start_sums_##name(  \
+    const __grid_constant__ at::detail::backward_call<element, mask, score> call,                  \
+    const __grid_constant__ at::query_sums sums) {                                                 \
     at::detail::start_sums_block<at::kernel_family::portable, dim>(call, sums);                    \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(                                                    \
     at::detail::finishing_threads<at::kernel_family::portable, dim>)                               \
-    finish_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,       \
-                       const __grid_constant__ at::query_sums sums) {                              \
+    finish_sums_##name(                                                                            \
+      const __grid_constant__ at::detail::backward_call<element, mask, score> call,                \
+      const __grid_constant__ at::query_sums sums) {                                               \
     at::detail::finish_sums_block<at::kernel_family::portable, dim, element>(call, sums);          \
   }
 

@@ -27,8 +27,8 @@ void launch_backward(at::parameters const& p,
 }
 
 template <int Dim, class Score>
-constexpr bool fits_every_gpu = at::forward_shape<Dim, Score>::shared_bytes <= 99 * 1024 &&
-                                at::backward_shape<Dim, Score>::shared_bytes <= 99 * 1024;
+constexpr bool fits_every_gpu = at::detail::forward_shape<Dim, Score>::shared_bytes <= 99 * 1024 &&
+                                at::detail::backward_shape<Dim, Score>::shared_bytes <= 99 * 1024;
 static_assert(fits_every_gpu<64, at::plain> && fits_every_gpu<64, at::alibi>);
 static_assert(fits_every_gpu<128, at::plain> && fits_every_gpu<128, at::alibi>);
 static_assert(fits_every_gpu<256, at::plain> && fits_every_gpu<256, at::alibi>);

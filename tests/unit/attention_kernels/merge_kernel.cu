@@ -4,10 +4,12 @@
 
 namespace at = pipelining::attention;
 
-extern "C" __global__ void merge_64(const __grid_constant__ at::merge_call<__nv_bfloat16> call) {
+extern "C" __global__ void
+merge_64(const __grid_constant__ at::detail::merge_call<__nv_bfloat16> call) {
   at::detail::merge_block<64>(call);
 }
-extern "C" __global__ void merge_256(const __grid_constant__ at::merge_call<__nv_bfloat16> call) {
+extern "C" __global__ void
+merge_256(const __grid_constant__ at::detail::merge_call<__nv_bfloat16> call) {
   at::detail::merge_block<256>(call);
 }
 

@@ -10,14 +10,14 @@ namespace {
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-using forward_call = at::forward_call<__nv_bfloat16, at::causal, at::plain>;
-using backward_call = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
+using forward_call = at::detail::forward_call<__nv_bfloat16, at::causal, at::plain>;
+using backward_call = at::detail::backward_call<__nv_bfloat16, at::causal, at::plain>;
 
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(128, 2)
   forward_64(const __grid_constant__ forward_call call) {
-  at::detail::run_forward_block<64>(call, at::no_key_splits{}, memory);
+  at::detail::run_forward_block<64>(call, at::detail::no_key_splits{}, memory);
 }
 extern "C" __global__ void __launch_bounds__(128)
   start_sums_64(const __grid_constant__ backward_call call,

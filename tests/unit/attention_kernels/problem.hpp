@@ -255,7 +255,7 @@ struct forward_problem {
   }
 
   template <class Mask, class Score>
-  at::forward_call<Element, Mask, Score> call(Mask const& m, Score const& f) const {
+  at::detail::forward_call<Element, Mask, Score> call(Mask const& m, Score const& f) const {
     return {p,
             {query.view, key.view, value.view, output.view, lse.view},
             m,
@@ -285,7 +285,8 @@ struct backward_problem : forward_problem<Element> {
   }
 
   template <class Mask, class Score>
-  at::backward_call<Element, Mask, Score> backward_call(Mask const& m, Score const& f) const {
+  at::detail::backward_call<Element, Mask, Score> backward_call(Mask const& m,
+                                                                Score const& f) const {
     return {this->p,
             {this->query.view,
              this->key.view,

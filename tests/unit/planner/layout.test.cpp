@@ -59,6 +59,15 @@ TEST_CASE("layouts are read as Megatron-Core reads them") {
     CHECK(pp::read_layout(text) == by_replacement(text));
 }
 
+TEST_CASE("layers of an encoder stand between the embedding and the layers") {
+  CHECK(pp::read_layout("Ee*3|e,t|(tt|)*2m|L") ==
+        std::vector<std::string>{"Eeee", "et", "tt", "tt", "m", "L"});
+  std::vector<std::string> const stages{"Eeeee", "eet", "ttt", "tmm", "L"};
+  CHECK(pp::read_layout(pp::write_layout(stages)) == stages);
+  CHECK(refusal("Ete|L") ==
+        "layout, character 3: 'e' stands too late; E is the first part, an encoder's e come next");
+}
+
 TEST_CASE("a layout that was written is read back") {
   std::mt19937 random(11);
   std::size_t shortened = 0;
@@ -94,8 +103,9 @@ TEST_CASE("a layout that was written is read back") {
 }
 
 TEST_CASE("what is no layout is refused with the place of the character") {
-  CHECK(refusal("Et|x|L") == "layout, character 4: E, t, m, L, a bar, parentheses and *N after one "
-                             "of them are known, not 'x'");
+  CHECK(refusal("Et|x|L") ==
+        "layout, character 4: E, e, t, m, L, a bar, parentheses and *N after one "
+        "of them are known, not 'x'");
   CHECK(refusal("Et|(tt|") ==
         "layout, character 4: this parenthesis is not closed before the next one, or at all");
   CHECK(refusal("Et|(t(t|)*2)*2").starts_with("layout, character 4: this parenthesis"));
@@ -112,11 +122,12 @@ TEST_CASE("what is no layout is refused with the place of the character") {
   CHECK(refusal("t*65536") == "");
   CHECK(refusal("t*65536,t") == "layout, character 9: a layout has at most 65536 letters and bars");
   CHECK(refusal("t,t*65536").starts_with("layout, character 4: a number from 1"));
-  CHECK(refusal("t|\xe2") == "layout, character 3: E, t, m, L, a bar, parentheses and *N after one "
-                             "of them are known, not '?'");
-  CHECK(refusal("*3").starts_with("layout, character 1: E, t"));
-  CHECK(refusal("Et)L").starts_with("layout, character 3: E, t"));
-  CHECK(refusal("E t|L").starts_with("layout, character 2: E, t"));
+  CHECK(refusal("t|\xe2") ==
+        "layout, character 3: E, e, t, m, L, a bar, parentheses and *N after one "
+        "of them are known, not '?'");
+  CHECK(refusal("*3").starts_with("layout, character 1: E, e, t"));
+  CHECK(refusal("Et)L").starts_with("layout, character 3: E, e, t"));
+  CHECK(refusal("E t|L").starts_with("layout, character 2: E, e, t"));
   CHECK(refusal("t|EtL") ==
         "layout, character 3: 'E' stands too late; E is the first part, L the last");
   CHECK(refusal("E|E").starts_with("layout, character 3: 'E' stands too late"));

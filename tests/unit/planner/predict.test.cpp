@@ -341,3 +341,90 @@ TEST_CASE("setups that do not fit the model are refused") {
                     "training_setup: a microbatch that keeps more than 1e18 bytes is not counted; "
                     "give shorter sequences or fewer of them");
 }
+
+TEST_CASE("modules for further tokens and layers of an encoder are parts of stages") {
+  pp::transformer model = pp::find_transformer("gpt-7b");
+  model.modules = 2;
+  model.encoder = {.layers = 3, .hidden = 1024, .heads = 16, .ffn = 4096, .tokens = 576};
+  pp::training_setup const setup{.sequence = 4096, .sequences = 2, .tensor = 8, .pictures = 5};
+  std::vector<int> const whole{4096};
+  std::vector<int> const parts{2, 2, 31, 1, 1}; // 3 of the encoder, 32 layers, 2 modules
+  auto const content = pp::stage_contents(parts, 0, 2, 3, 2);
+  CHECK(content[0] ==
+        pp::stage_content{
+          .layers = 0, .embedding = true, .frozen = 2, .encoders = 2, .pictures = true});
+  CHECK(content[1] == pp::stage_content{.layers = 1, .encoders = 1});
+  CHECK(content[2] == pp::stage_content{.layers = 31});
+  CHECK(content[3] == pp::stage_content{.layers = 0, .modules = 1, .states = 2});
+  CHECK(content[4] == pp::stage_content{.layers = 0, .output = true, .modules = 1});
+  // By hand: h = 4096, a layer has 12 h^2 parameters, a module 2 h^2 more and the embedding.
+  std::int64_t const h = 4096;
+  std::int64_t const layer = 12 * h * h;
+  std::int64_t const embedding = 51200 * h;
+  std::int64_t const picture_layer = 12LL * 1024 * 1024;
+  std::vector<std::int64_t> const parameters{2 * picture_layer + embedding,
+                                             picture_layer + layer,
+                                             31 * layer,
+                                             layer + 2 * h * h + embedding,
+                                             layer + 2 * h * h + 2 * embedding};
+  std::int64_t const kept = 2LL * 4096 * (32 * h + 4 * 32); // of a layer, one microbatch
+  std::int64_t const of_pictures = 2LL * 5 * 576 * (32 * 1024 + 4 * 16);
+  std::vector<std::int64_t> const activations{0, // frozen
+                                              of_pictures + kept,
+                                              31 * kept,
+                                              kept + 2LL * 4096 * 8 * h,
+                                              kept + 2LL * 4096 * 8 * h};
+  std::int64_t const state = 2LL * 4096 * 2 * h;
+  std::int64_t const encoded = 2LL * 5 * 576 * 2 * 1024;
+  std::vector<std::int64_t> const messages{state + encoded, state, state, 2 * state, state};
+  for (std::size_t stage = 0; stage < content.size(); ++stage) {
+    CAPTURE(stage);
+    pp::stage_bytes const bytes = pp::predict_bytes(model, setup, content[stage], whole);
+    CHECK(bytes.weights == 2 * parameters[stage] / 8);
+    CHECK(bytes.gradients == (stage == 0 ? 0 : 4 * parameters[stage] / 8));
+    CHECK(bytes.activation == activations[stage] / 8);
+    CHECK(bytes.message == messages[stage] / 8);
+    CHECK(bytes.logits == (stage == 4 ? 3 * 6LL * 2 * 4096 * 51200 / 8 : 0));
+    CHECK(pp::copy_seconds(model, setup, pp::find_gpu("h100"), content[stage], 4096) ==
+          doctest::Approx(static_cast<double>(activations[stage]) / 8 /
+                          (pp::find_gpu("h100").host_gb_per_s * 1e9)));
+  }
+  CHECK(pp::parameters(model) ==
+        32 * layer + 2 * (layer + 2 * h * h) + 2 * embedding + 3 * picture_layer);
+  model.tied = true; // the output layer is the embedding that its modules read
+  CHECK(pp::predict_bytes(model, setup, content[4], whole).weights ==
+        2 * (layer + 2 * h * h + embedding) / 8);
+  // Times of the arithmetic at a rate of 1e12 in all, without exchanges.
+  pp::gpu on = pp::find_gpu("h100");
+  on.peak_tflops = 1;
+  pp::training_setup alone = setup;
+  alone.tensor = 1;
+  auto const seconds = [&](pp::stage_content const& of, pp::pass_kind kind, int tokens = 4096) {
+    return pp::pass_seconds(model, alone, on, {1, 1, 1}, of, kind, {tokens, 0}) * 1e12;
+  };
+  double const tokens = 2.0 * 4096;
+  double const scores = 2.0 * 2 * h * tokens * 4096 / 2; // causal
+  double const forward = 2 * tokens * static_cast<double>(layer) + scores;
+  double const joining = 2 * tokens * 2.0 * h * h;
+  double const output = 2 * tokens * static_cast<double>(embedding);
+  double const pictures = 2.0 * 5 * 576;
+  double const encoder =
+    2 * pictures * static_cast<double>(picture_layer) + 2.0 * 2 * 1024 * pictures * 576;
+  CHECK(seconds(content[0], pp::pass_kind::forward) == doctest::Approx(2 * encoder));
+  CHECK(seconds(content[0], pp::pass_kind::backward_input) == 0);
+  CHECK(seconds(content[1], pp::pass_kind::forward) == doctest::Approx(encoder + forward));
+  CHECK(seconds(content[1], pp::pass_kind::backward_weight) ==
+        doctest::Approx(2 * pictures * static_cast<double>(picture_layer) + forward - scores));
+  CHECK(seconds(content[3], pp::pass_kind::forward) == doctest::Approx(forward + joining));
+  CHECK(seconds(content[3], pp::pass_kind::backward_input) ==
+        doctest::Approx(forward + joining + 1.5 * scores));
+  CHECK(seconds(content[4], pp::pass_kind::forward) ==
+        doctest::Approx(forward + joining + 3 * output));
+  // Pictures are spread evenly over a sequence.
+  CHECK(seconds({.layers = 0, .encoders = 2}, pp::pass_kind::forward, 1024) ==
+        doctest::Approx(encoder / 2));
+  CHECK(pp::exchange_seconds(model, setup, on, content[0], pp::pass_kind::forward, 4096) ==
+        doctest::Approx(2 * 4.0 * 7 / 8 * static_cast<double>(encoded) / (on.link_gb_per_s * 1e9)));
+  CHECK(pp::exchange_seconds(model, setup, on, content[3], pp::pass_kind::forward, 4096) ==
+        doctest::Approx(4.0 * 7 / 8 * static_cast<double>(state) / (on.link_gb_per_s * 1e9)));
+}

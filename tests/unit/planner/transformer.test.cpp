@@ -252,6 +252,15 @@ TEST_CASE("files of model hubs give the shapes that have a name") {
     "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 36,
     "num_key_value_heads": 8, "num_local_experts": 128, "vocab_size": 201088})") ==
         pp::find_transformer("gpt-oss-120b"));
+  // "MTP: 11.5B unique parameters, excluding the shared embedding and head", says its file of
+  // weights.
+  pp::transformer next = pp::read_transformer(R"({"layers": 2, "hidden": 8, "heads": 2,
+    "vocabulary": 9, "num_nextn_predict_layers": 3})");
+  CHECK(next.modules == 3);
+  next = pp::find_transformer("deepseek-v3");
+  next.modules = 1;
+  CHECK(double(pp::parameters(next) - pp::parameters(pp::find_transformer("deepseek-v3"))) ==
+        doctest::Approx(11.5e9).epsilon(0.01));
   // Of a model that reads pictures, the part that reads texts; Gemma has a gate without SiLU.
   pp::transformer const gemma = pp::read_transformer(R"({"model_type": "gemma3",
     "vision_config": {"hidden_size": 1152}, "text_config": {"model_type": "gemma3_text",
@@ -260,4 +269,33 @@ TEST_CASE("files of model hubs give the shapes that have a name") {
     "num_hidden_layers": 48, "tie_word_embeddings": true, "vocab_size": 262208}})");
   CHECK(gemma.gated);
   CHECK(pp::parameters(gemma) / 1'000'000'000 == 11); // "12B" with what reads pictures
+  CHECK(gemma.encoder.layers == 0);                   // of which not all is said
+  pp::transformer const seeing = pp::read_transformer(R"({"vision_config": {"hidden_size": 1152,
+    "image_size": 896, "intermediate_size": 4304, "num_attention_heads": 16,
+    "num_hidden_layers": 27, "patch_size": 14}, "text_config": {"hidden_size": 2560,
+    "intermediate_size": 10240, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "head_dim": 256, "num_hidden_layers": 34, "vocab_size": 262208}})");
+  CHECK(seeing.encoder ==
+        pp::transformer::picture_encoder{
+          .layers = 27, .hidden = 1152, .heads = 16, .ffn = 4304, .tokens = 64 * 64});
+  // "SigLIP, 400M parameters", of which a pooling head and the embedding of patches are not
+  // counted.
+  pp::transformer blind = seeing;
+  blind.encoder = {};
+  CHECK(double(pp::parameters(seeing) - pp::parameters(blind)) ==
+        doctest::Approx(0.41e9).epsilon(0.03));
+  auto const refusal = [](std::string const& encoder) -> std::string {
+    try {
+      (void)pp::read_transformer(R"({"layers": 2, "hidden": 8, "heads": 2, "vocabulary": 9,
+        "encoder": )" + encoder + "}");
+    } catch (std::invalid_argument const& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 2, "tokens": 4})") == "");
+  CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 2})") ==
+        "model file, encoder: 'tokens' is missing");
+  CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 3, "tokens": 4})")
+          .starts_with("transformer: hidden must be a multiple of heads, but 8 is none of 3"));
 }

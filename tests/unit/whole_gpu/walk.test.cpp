@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The simulation's walk of the library's launches visits as many tiles as the kernels multiply in
-// the PTX interpreter.
+// the PTX interpreter, in grids of as many blocks.
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
+#include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "simulators/whole_gpu/work.hpp"
 #include "tests/unit/attention_hopper/hopper_problem.hpp"
@@ -33,9 +39,9 @@ sizes sizes_of(whole_gpu::call const& c) {
           .value_dim = c.value_dim()};
 }
 
-whole_gpu::work walk(whole_gpu::call c, whole_gpu::way which) {
+whole_gpu::work walk(whole_gpu::call c, whole_gpu::way which, std::int64_t multiprocessors = 132) {
   c.which = which;
-  return whole_gpu::work_of(c, {132, 50 << 20});
+  return whole_gpu::work_of(c, {multiprocessors, 50 << 20});
 }
 
 //! Operations of a tile's products, as the interpreter counts them.
@@ -46,9 +52,16 @@ std::uint64_t multiplied(std::int64_t queries, std::int64_t keys, std::int64_t d
 void check_forward(whole_gpu::call const& c, char const* name, shape const& tile) {
   CAPTURE(name);
   forward_problem<__nv_bfloat16> const problem(the_machine().where, sizes_of(c), 1);
-  auto const got = the_machine().launch(name, tile, problem.call(at::causal{}, at::plain{}), 2, {});
+  auto const work = walk(c, whole_gpu::way::forward, 3);
+  auto const queries = 64 * tile.consumers;
+  auto const pieces = (c.queries + queries - 1) / queries * c.heads * c.batch;
+  CHECK(static_cast<std::int64_t>(work.pieces.size()) == pieces);
+  CHECK(work.blocks == std::min<std::int64_t>(pieces, 3));
+  auto const blocks = static_cast<unsigned>(work.blocks);
+  auto const got =
+    the_machine().launch(name, tile, problem.call(at::causal{}, at::plain{}), blocks, {});
   REQUIRE_MESSAGE(got.clean(), got.text());
-  auto const work = walk(c, whole_gpu::way::forward);
+  CHECK(!the_machine().is_count_left);
   CHECK(got.counts.matrix_flops ==
         work.visits.size() * multiplied(64 * tile.consumers, tile.keys, c.dim + c.value_dim()));
   CHECK(static_cast<unsigned>(work.shared_bytes) == tile.shared(problem.p));
@@ -58,6 +71,7 @@ void check_backward(whole_gpu::call const& c, char const* name) {
   CAPTURE(name);
   backward_problem<__nv_bfloat16> problem(the_machine().where, sizes_of(c), 2);
   reference_of(problem, at::causal{}, at::plain{}); // what forward would have left
+  the_machine().parts = static_cast<std::int32_t>(c.heads / c.key_heads); // a block for each head
   auto const got =
     the_machine().launch_backward(name, problem.backward_call(at::causal{}, at::plain{}));
   REQUIRE_MESSAGE(got.clean(), got.text());
@@ -66,6 +80,9 @@ void check_backward(whole_gpu::call const& c, char const* name) {
   for (auto const which : {whole_gpu::way::kept, whole_gpu::way::free}) {
     auto const work = walk(c, which);
     CHECK(got.counts.matrix_flops == work.visits.size() * tile);
+    CHECK(work.group_parts == the_machine().parts);
+    auto const keys = backward_shape::keys(c.dim);
+    CHECK(work.blocks == (c.keys + keys - 1) / keys * c.heads * c.batch);
     CHECK(static_cast<unsigned>(work.shared_bytes) == backward_shape::shared(problem.p));
   }
 }
@@ -94,5 +111,34 @@ TEST_CASE("whole GPU: the walk visits the tiles that kernels multiply") {
     c.dim = 192;
     check_forward(c, "forward_192_128", {128, 2});
     check_backward(c, "192_128");
+  }
+}
+
+TEST_CASE(
+  "whole GPU: blocks that ask in any order do each piece once, first piece first, and leave "
+  "the count at 0") {
+  whole_gpu::call c;
+  c.heads = c.key_heads = 3;
+  c.queries = c.keys = 1000;
+  auto const work = walk(c, whole_gpu::way::forward, 5);
+  std::vector<int> expected(work.pieces.size());
+  std::iota(expected.begin(), expected.end(), 0);
+  std::mt19937 random(1);
+  for (int launch = 0; launch < 2; ++launch) {
+    std::vector<std::pair<int, int>> asking; // a block, its last piece
+    for (int block = 0; block < work.blocks; ++block) {
+      asking.emplace_back(block, -1);
+    }
+    std::vector<int> done;
+    while (!asking.empty()) {
+      auto const at = asking.begin() + static_cast<std::ptrdiff_t>(random() % asking.size());
+      at->second = work.next(at->first, at->second);
+      if (at->second < static_cast<int>(work.pieces.size())) {
+        done.push_back(at->second);
+      } else {
+        asking.erase(at);
+      }
+    }
+    CHECK(done == expected);
   }
 }

@@ -16,14 +16,14 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_3::attention {
+namespace pipelining::inline v0_3::attention::detail {
 
-//! @brief Tile sizes of the backward kernel for Hopper: 128 keys, above head dim 128 64, stay with
+//! Tile sizes of the backward kernel for Hopper: 128 keys, above head dim 128 64, stay with
 //! their values, queries and dO come in steps, through a ring of stages.
 template <int Dim>
 struct hopper_backward_shape {
-  static_assert(detail::are_kernel_dims(Dim),
-                "attention::hopper_backward_shape: the head dim must be 64, 80, 96, 112, 128, 256 "
+  static_assert(are_kernel_dims(Dim),
+                "attention::backward_on_hopper: the head dim must be 64, 80, 96, 112, 128, 256 "
                 "or head_dims(192, 128), because tiles of other widths are not laid out");
   static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
   static constexpr int value_dim = detail::value_dim(Dim); //!< of values and dO
@@ -36,15 +36,15 @@ struct hopper_backward_shape {
   static constexpr int own_tiles = is_wide ? 1 : consumers; //!< of keys, and of values
   static constexpr int keys = own_tiles * rows;             //!< of a block
   static constexpr int step =
-    detail::queries_of_step(kernel_family::hopper, query_dim); //!< queries of a stage
+    queries_of_step(kernel_family::hopper, query_dim); //!< queries of a stage
   //! Queries whose weights a consumer makes at once.
   static constexpr int part = is_wide ? 32 : 64;
-  static constexpr int parts = Dim == 64 ? 2 : 1;   //!< of a step that a consumer makes
-  static constexpr int stages = Dim == 256 ? 2 : 3; //!< steps on the way
-  static constexpr int query_row = detail::row_elements(query_dim) * 2; //!< bytes of a query or key
-  static constexpr int value_row = detail::row_elements(value_dim) * 2; //!< bytes of a value or dO
-  static constexpr int key_tile_bytes = rows * query_row;               //!< one tile of keys
-  static constexpr int value_tile_bytes = rows * value_row;             //!< one tile of values
+  static constexpr int parts = Dim == 64 ? 2 : 1;               //!< of a step that a consumer makes
+  static constexpr int stages = Dim == 256 ? 2 : 3;             //!< steps on the way
+  static constexpr int query_row = row_elements(query_dim) * 2; //!< bytes of a query or key
+  static constexpr int value_row = row_elements(value_dim) * 2; //!< bytes of a value or dO
+  static constexpr int key_tile_bytes = rows * query_row;       //!< one tile of keys
+  static constexpr int value_tile_bytes = rows * value_row;     //!< one tile of values
   static constexpr int own_bytes = own_tiles * (key_tile_bytes + value_tile_bytes); //!< all of both
   static constexpr int query_tile_bytes = step * query_row;                         //!< of a stage
   static constexpr int stage_bytes = query_tile_bytes + step * value_row;           //!< with dO
@@ -63,7 +63,7 @@ struct hopper_backward_shape {
   static constexpr int consumer_registers = Dim == 64 ? 232 : 240; //!< of a thread that multiplies
 };
 
-//! @brief The tensors of a backward call as the copy engine sees them. Boxes: keys and values of
+//! The tensors of a backward call as the copy engine sees them. Boxes: keys and values of
 //! one consumer, queries and dO of one step.
 struct hopper_backward_maps {
   CUtensorMap key;             //!< read
@@ -71,8 +71,6 @@ struct hopper_backward_maps {
   CUtensorMap query;           //!< read
   CUtensorMap output_gradient; //!< read
 };
-
-namespace detail {
 
 //! Shared memory of a block: keys, then values [tile][panel][row]; stages of queries, then dO
 //! [panel][row]; gradients of the logits [turn][place][key]; numbers, barriers, slots. `which` is 0
@@ -241,6 +239,4 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
   }
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3::attention
+} // namespace pipelining::inline v0_3::attention::detail

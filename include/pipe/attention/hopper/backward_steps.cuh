@@ -46,10 +46,7 @@ struct key_steps {
   __forceinline__ __device__ auto numbers(int stage, int part, int which) const {
     auto const from =
       walk.memory.numbers(stage) + (which * shape::step + part * shape::part + walk.column()) * 4;
-    return [from](int n) {
-      float2 const two = read_two(from + n * 32);
-      return numbers_of_part{{two.x, two.y, two.x, two.y}};
-    };
+    return [from](int n) { return read_two(from + n * 32); };
   }
 
   //! Products of the keys with a part of a step to weights times derivatives of the score, in
@@ -72,9 +69,9 @@ struct key_steps {
       weights[2 * n + 1] = pack<Element>(weight[2], weight[3]);
     };
     if (told % 2 == 0) {
-      make_hopper_weights<true, true>(s, at, rows, columns, c.scale, c.m, c.f, base, keep);
+      make_hopper_weights<true>(s, at, rows, columns, c.scale, c.m, c.f, base, keep);
     } else {
-      make_hopper_weights<false, true>(s, at, rows, columns, c.scale, c.m, c.f, base, keep);
+      make_hopper_weights<false>(s, at, rows, columns, c.scale, c.m, c.f, base, keep);
     }
   }
 

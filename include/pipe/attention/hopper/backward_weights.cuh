@@ -20,19 +20,13 @@ __device__ inline float2 read_two(std::uint32_t from) {
   return two;
 }
 
-//! A number of the query of each accumulator of part n: 4 n ... 4 n + 3.
-struct numbers_of_part {
-  float of[4];
-};
-
-//! Products to weights times derivatives of the score, in place.
-//! @tparam Whole  every pair exists and is kept
-//! @tparam Across rows are keys and columns queries
+//! Products to weights times derivatives of the score, in place. Rows are keys, columns queries.
+//! @tparam Whole every pair exists and is kept
 //! @param at   of the lane's first row and column
 //! @param rows that exist, counted from there; columns likewise
-//! @param lse  of part n: log-sum-exps as powers of two
+//! @param lse  of columns 8 n and 8 n + 1: log-sum-exps as powers of two
 //! @param keep of (part n, its weights): takes the weights alone
-template <bool Whole, bool Across, int Count, mask Mask, score Score, class Lse, class Keep>
+template <bool Whole, int Count, mask Mask, score Score, class Lse, class Keep>
 __device__ __forceinline__ void make_hopper_weights(float (&s)[Count],
                                                     pair_position at,
                                                     int rows,
@@ -46,15 +40,14 @@ __device__ __forceinline__ void make_hopper_weights(float (&s)[Count],
   float const factor = is_plain ? scale * log2_of_e : log2_of_e;
 #pragma unroll
   for (int n = 0; n < Count / 4; ++n) {
-    numbers_of_part const base = lse(n);
+    float2 const base = lse(n);
     float weight[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       float& x = s[4 * n + e];
       int const row = e / 2 * 8;
       int const column = n * 8 + e % 2;
-      pair_position const here{
-        at.batch, at.head, at.query + (Across ? column : row), at.key + (Across ? row : column)};
+      pair_position const here{at.batch, at.head, at.query + column, at.key + row};
       weight[e] = 0;
       if (Whole || (row < rows && column < columns && m.keep(here))) {
         float const product = x * scale;
@@ -62,7 +55,7 @@ __device__ __forceinline__ void make_hopper_weights(float (&s)[Count],
         if constexpr (!is_plain) {
           logit = static_cast<float>(f.value(product, here));
         }
-        weight[e] = power_of_two(logit * factor - base.of[e]);
+        weight[e] = power_of_two(logit * factor - (e % 2 == 0 ? base.x : base.y));
         x = weight[e];
         if constexpr (!is_plain) {
           x *= static_cast<float>(f.derivative(product, logit, here));
@@ -86,12 +79,11 @@ __device__ __forceinline__ void make_hopper_gradients(std::uint32_t (&to)[Count 
                                                       Mean const& mean) {
 #pragma unroll
   for (int n = 0; n < Count / 4; ++n) {
-    numbers_of_part const base = mean(n);
+    float2 const base = mean(n);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const i = 4 * n + 2 * half;
-      to[2 * n + half] = pack<Element>(s[i] * (d[i] - base.of[2 * half]),
-                                       s[i + 1] * (d[i + 1] - base.of[2 * half + 1]));
+      to[2 * n + half] = pack<Element>(s[i] * (d[i] - base.x), s[i + 1] * (d[i + 1] - base.y));
     }
   }
 }

@@ -18,15 +18,15 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_3::attention {
+namespace pipelining::inline v0_3::attention::detail {
 
-//! @brief Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into its
+//! Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into its
 //! registers without spills. Scores beside plain need some registers themselves. Below 128 the
 //! exponentials take as long as the products, and a third consumer keeps both busy.
 template <int Dim, score Score = plain>
 struct hopper_forward_shape {
-  static_assert(detail::are_kernel_dims(Dim),
-                "attention::hopper_forward_shape: the head dim must be 64, 80, 96, 112, 128, 256 "
+  static_assert(are_kernel_dims(Dim),
+                "attention::forward_on_hopper: the head dim must be 64, 80, 96, 112, 128, 256 "
                 "or head_dims(192, 128), because tiles of other widths are not laid out");
   static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
   static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
@@ -42,16 +42,16 @@ struct hopper_forward_shape {
                               : Dim != 256                    ? 128
                                                               : 80;
   //! Tiles of keys, and of values, on the way.
-  static constexpr int stages = detail::row_elements(query_dim) * keys <= 128 * 64 ? 4
-                                : consumers == 3                                   ? 3
-                                                                                   : 2;
-  static constexpr int row_bytes = detail::row_elements(query_dim) * 2; //!< of a query or key
-  static constexpr int consumer_bytes = rows * row_bytes;               //!< queries of one
-  static constexpr int query_bytes = consumers * consumer_bytes;        //!< of a block
-  static constexpr int key_bytes = keys * row_bytes;                    //!< of a tile of keys
-  static constexpr int value_bytes = keys * detail::row_elements(value_dim) * 2; //!< of values
+  static constexpr int stages = row_elements(query_dim) * keys <= 128 * 64 ? 4
+                                : consumers == 3                           ? 3
+                                                                           : 2;
+  static constexpr int row_bytes = row_elements(query_dim) * 2;          //!< of a query or key
+  static constexpr int consumer_bytes = rows * row_bytes;                //!< queries of one
+  static constexpr int query_bytes = consumers * consumer_bytes;         //!< of a block
+  static constexpr int key_bytes = keys * row_bytes;                     //!< of a tile of keys
+  static constexpr int value_bytes = keys * row_elements(value_dim) * 2; //!< of values
   //! of the outputs of a block
-  static constexpr int output_bytes = queries * detail::row_elements(value_dim) * 2;
+  static constexpr int output_bytes = queries * row_elements(value_dim) * 2;
   //! of the barriers, the numbers of tiles and those of two pieces of work
   static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages + 2 * 4 * 5;
   //! True where outputs have a place of their own, so that the next queries come before they have
@@ -69,7 +69,7 @@ struct hopper_forward_shape {
   static constexpr int consumer_registers = consumers == 3 ? 160 : 232;
 };
 
-//! @brief The tensors of a forward call as the copy engine sees them. Boxes: queries and outputs of
+//! The tensors of a forward call as the copy engine sees them. Boxes: queries and outputs of
 //! one consumer, keys and values of one tile.
 struct hopper_forward_maps {
   CUtensorMap query;  //!< read
@@ -77,8 +77,6 @@ struct hopper_forward_maps {
   CUtensorMap value;  //!< read
   CUtensorMap output; //!< written
 };
-
-namespace detail {
 
 //! Numbers of a piece of work, as consumers get them; no_more_work stands in place of `first`.
 enum class work_number { first, rows, head, batch, split };
@@ -171,6 +169,13 @@ struct piece_order {
   std::int32_t heads = 0;
 };
 
+//! Blocks of a launch: one for each piece; where they stay until no piece is left, at most as many
+//! as the GPU runs at a time.
+[[nodiscard]] constexpr std::int64_t
+blocks_of_pieces(std::int64_t pieces, bool stay, std::int64_t multiprocessors) {
+  return stay && pieces > multiprocessors ? multiprocessors : pieces;
+}
+
 //! The piece of work that a block of `blocks` does after piece `last`, -1 before the first; at
 //! least `count` where there is none. Whoever is free takes the next one: a block that starts late,
 //! next to a kernel that holds multiprocessors, finds nothing left.
@@ -251,6 +256,4 @@ each_key_tile(Call const& c, hopper_work const& work, int splits, Visit const& v
   }
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3::attention
+} // namespace pipelining::inline v0_3::attention::detail

@@ -2,17 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief Launches of the kernels for Hopper: their common part.
+//! @brief Demands of launches of the kernels for Hopper, and their tensor maps.
 
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/parameters.hpp>
-#include <pipe/cuda/error.cuh>
 
-#include <cuda_runtime_api.h>
+#include <cuda.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -58,28 +56,6 @@ CUtensorMap map_of(launch_memory& memory,
   }
   return memory.encode<Element>(name,
                                 describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
-}
-
-//! Launches a kernel whose blocks take pieces of work.
-//! @tparam Shape of the kernel: threads and shared_bytes
-//! @param stay whether blocks take pieces until none is left, so that there are at most as many as
-//!             the GPU runs at a time; else each takes one
-template <class Shape>
-void launch_pieces(launch_memory& memory,
-                   void const* kernel,
-                   std::int64_t work,
-                   bool stay,
-                   void** arguments,
-                   cudaStream_t stream) {
-  auto const blocks = stay ? std::min<std::int64_t>(work, memory.gpu().multiprocessors) : work;
-  memory.allow_shared_memory(kernel, Shape::shared_bytes);
-  cuda::check(cudaLaunchKernel(kernel,
-                               dim3(static_cast<unsigned>(blocks)),
-                               dim3(Shape::threads),
-                               arguments,
-                               Shape::shared_bytes,
-                               stream),
-              "cudaLaunchKernel");
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

@@ -15,6 +15,7 @@
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -44,8 +45,9 @@ private:
 
 namespace detail {
 
-inline constexpr std::int64_t tile_rows = 64; //!< (query, head) rows of a tile
-inline constexpr std::int64_t tile_keys = 64; //!< keys of a tile
+inline constexpr std::int64_t tile_rows = 64;  //!< (query, head) rows of a tile
+inline constexpr std::int64_t tile_keys = 64;  //!< keys of a tile
+inline constexpr std::int64_t some_blocks = 4; //!< of rows, for which keys are packed once
 
 template <class Real>
 inline constexpr Real no_logit = -std::numeric_limits<Real>::infinity();
@@ -84,6 +86,18 @@ struct row_block {
   std::int64_t end;
 
   [[nodiscard]] std::int64_t count() const { return end - begin; }
+  //! How many tiles the rows fill.
+  [[nodiscard]] std::int64_t blocks() const { return (count() + tile_rows - 1) / tile_rows; }
+  //! Rows of one tile, the first tile first.
+  [[nodiscard]] row_block block(std::int64_t k) const {
+    auto const from = begin + k * tile_rows;
+    return {batch, key_head, from, std::min(from + tile_rows, end)};
+  }
+  //! Rows of one tile, the last tile first.
+  [[nodiscard]] row_block block_from_end(std::int64_t k) const {
+    auto const to = end - k * tile_rows;
+    return {batch, key_head, std::max(to - tile_rows, begin), to};
+  }
 };
 
 //! Keys [begin, end) of a tile, by index into the key tensor.
@@ -139,18 +153,29 @@ template <class Real>
   return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
 }
 
-//! Largest of a full row of a tile and of one more number; eight chains, since each step must wait.
+//! Largest of a full row of a tile and of one more number, by halves: each step must wait.
 template <class Real>
-[[nodiscard, gnu::always_inline]] inline Real largest_of_keys(Real const* row, Real more) {
-  eight_keys<Real> most = eight_keys<Real>{} + more;
-  for (std::int64_t j = 0; j < tile_keys; j += 8) {
-    auto const next = *reinterpret_cast<eight_keys<Real> const*>(row + j);
-    most = next > most ? next : most;
+[[gnu::always_inline, nodiscard]] inline Real largest_of_keys(Real const* row, Real more) {
+  constexpr int eights = tile_keys / 8;
+  eight_keys<Real> most[eights];
+  for (int i = 0; i < eights; ++i) {
+    most[i] = *reinterpret_cast<eight_keys<Real> const*>(row + i * 8);
   }
-  for (int lane = 0; lane < 8; ++lane) {
-    more = most[lane] > more ? most[lane] : more;
+  for (int half = eights / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      most[i] = most[i + half] > most[i] ? most[i + half] : most[i];
+    }
   }
-  return more;
+  Real lane[8];
+  for (int i = 0; i < 8; ++i) {
+    lane[i] = most[0][i];
+  }
+  for (int half = 4; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+    }
+  }
+  return lane[0] > more ? lane[0] : more;
 }
 
 //! Copies rows of a query-shaped tensor, times factor, to [rows, dim].
@@ -241,19 +266,35 @@ first_pair(parameters const& p, row_block const& rows, std::int64_t r, key_block
 
 //! Turns the products of one row into logits; unseen keys and padding get no_logit.
 template <mask Mask, score Score, class Real>
-void logits_of_row(Mask const& m,
+void logits_of_row(vector_version version,
+                   Mask const& m,
                    Score const& f,
                    tile_cover covered,
                    pair_position at,
                    key_block const& keys,
                    Real const* product,
                    Real* logit) {
+  auto const count = keys.count();
   auto const first = at.key;
-  for (std::int64_t j = 0; j < keys.count(); ++j) {
-    at.key = first + static_cast<std::int32_t>(j);
-    logit[j] = covered == tile_cover::full || m.keep(at) ? f.value(product[j], at) : no_logit<Real>;
+  if constexpr (std::is_same_v<Score, plain>) {
+    version.run([=, &m](auto) {
+      Real row[tile_keys]; // the compiler need not ask whether product and logit are the same
+      std::copy_n(product, tile_keys, row);
+      pair_position pair = at;
+      for (std::int64_t j = 0; j < count; ++j) {
+        pair.key = first + static_cast<std::int32_t>(j);
+        row[j] = covered == tile_cover::full || m.keep(pair) ? row[j] : no_logit<Real>;
+      }
+      std::copy_n(row, tile_keys, logit);
+    });
+  } else {
+    for (std::int64_t j = 0; j < count; ++j) {
+      at.key = first + static_cast<std::int32_t>(j);
+      logit[j] =
+        covered == tile_cover::full || m.keep(at) ? f.value(product[j], at) : no_logit<Real>;
+    }
   }
-  for (std::int64_t j = keys.count(); j < tile_keys; ++j) {
+  for (std::int64_t j = count; j < tile_keys; ++j) {
     logit[j] = no_logit<Real>;
   }
 }

@@ -12,6 +12,7 @@
 
 #include <pipe/config.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -140,11 +141,22 @@ struct factor_view {
   Number const* data;
   std::int64_t row;
   std::int64_t term;
+  std::int64_t tile; //!< from the first row of a tile to that of the next
+};
+
+//! Rows of the other matrix, and how many of later ones to fetch in the time of a tile.
+template <class Number>
+struct panel_view {
+  Number const* data;
+  std::int64_t stride;
+  Number const* ahead;
+  std::int64_t ahead_stride;
+  std::int64_t ahead_of_tile;
 };
 
 //! to [Rows, Vectors registers] += from [Rows, inner] other [inner, Vectors registers]: all sums
-//! stay in registers.
-template <int Bytes, int Rows, int Vectors, class Number>
+//! stay in registers. Adjacent: from.row is 1, which saves registers for addresses.
+template <int Bytes, int Rows, int Vectors, bool Adjacent, class Number>
 [[gnu::always_inline]] inline void add_tile(Number* to,
                                             std::int64_t to_stride,
                                             factor_view<Number> from,
@@ -153,6 +165,7 @@ template <int Bytes, int Rows, int Vectors, class Number>
                                             std::int64_t inner) {
   using vector = typename vector_register<Number, Bytes>::type;
   constexpr auto lanes = vector_register<Number, Bytes>::lanes;
+  auto const from_row = Adjacent ? 1 : from.row;
   vector sum[static_cast<unsigned>(Rows)][static_cast<unsigned>(Vectors)];
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Vectors; ++v) {
@@ -165,7 +178,7 @@ template <int Bytes, int Rows, int Vectors, class Number>
       row[v] = *reinterpret_cast<vector const*>(other + i * other_stride + v * lanes);
     }
     for (int r = 0; r < Rows; ++r) {
-      Number const factor = from.data[r * from.row + i * from.term];
+      Number const factor = from.data[r * from_row + i * from.term];
       for (int v = 0; v < Vectors; ++v) {
         sum[r][v] += factor * row[v];
       }
@@ -179,7 +192,7 @@ template <int Bytes, int Rows, int Vectors, class Number>
 }
 
 //! The same for `count` columns that fill no tile: by way of a copy of the rows.
-template <int Bytes, int Rows, int Vectors, class Number>
+template <int Bytes, int Rows, int Vectors, bool Adjacent, class Number>
 [[gnu::always_inline]] inline void add_tile(Number* to,
                                             std::int64_t to_stride,
                                             factor_view<Number> from,
@@ -189,7 +202,7 @@ template <int Bytes, int Rows, int Vectors, class Number>
                                             std::int64_t count) {
   constexpr auto width = Vectors * vector_register<Number, Bytes>::lanes;
   if (count == width) {
-    add_tile<Bytes, Rows, Vectors>(to, to_stride, from, other, other_stride, inner);
+    add_tile<Bytes, Rows, Vectors, Adjacent>(to, to_stride, from, other, other_stride, inner);
     return;
   }
   Number copy[Rows * width] = {};
@@ -198,7 +211,7 @@ template <int Bytes, int Rows, int Vectors, class Number>
       copy[r * width + n] = to[r * to_stride + n];
     }
   }
-  add_tile<Bytes, Rows, Vectors>(copy, width, from, other, other_stride, inner);
+  add_tile<Bytes, Rows, Vectors, Adjacent>(copy, width, from, other, other_stride, inner);
   for (int r = 0; r < Rows; ++r) {
     for (std::int64_t n = 0; n < count; ++n) {
       to[r * to_stride + n] = copy[r * width + n];
@@ -206,52 +219,98 @@ template <int Bytes, int Rows, int Vectors, class Number>
   }
 }
 
-//! A column of tiles, register_rows high and at the end less. No lambda, as compilers that do not
-//! optimise would leave it out of the version.
-template <int Bytes, int Vectors, class Number>
+//! Asks for the lines of some rows of Width numbers. Near is the first cache, else the second.
+template <std::int64_t Width, bool Near, class Number>
+[[gnu::always_inline]] inline void
+fetch(Number const* from, std::int64_t stride, std::int64_t rows) {
+  constexpr auto line = static_cast<std::int64_t>(64 / sizeof(Number));
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t n = 0; n < Width; n += line) {
+      __builtin_prefetch(from + r * stride + n, 0, Near ? 3 : 2);
+    }
+  }
+}
+
+//! A column of tiles, register_rows high and at the end less. While one is made, the sums of the
+//! next and rows ahead come nearer. No lambda, as compilers that do not optimise would leave it out
+//! of the version.
+template <int Bytes, int Vectors, bool Adjacent, class Number>
 [[gnu::always_inline]] inline void add_tiles(Number* to,
                                              std::int64_t to_stride,
                                              factor_view<Number> from,
-                                             std::int64_t from_tile,
-                                             Number const* other,
-                                             std::int64_t other_stride,
+                                             panel_view<Number> other,
                                              std::int64_t rows,
                                              std::int64_t inner,
                                              std::int64_t count) {
+  constexpr auto width = Vectors * vector_register<Number, Bytes>::lanes;
   for (; rows >= register_rows; rows -= register_rows) {
-    add_tile<Bytes, register_rows, Vectors>(to, to_stride, from, other, other_stride, inner, count);
+    if (rows >= 2 * register_rows && count == width) {
+      fetch<width, true>(to + register_rows * to_stride, to_stride, register_rows);
+    }
+    fetch<width, false>(other.ahead, other.ahead_stride, other.ahead_of_tile);
+    other.ahead += other.ahead_of_tile * other.ahead_stride;
+    add_tile<Bytes, register_rows, Vectors, Adjacent>(
+      to, to_stride, from, other.data, other.stride, inner, count);
     to += register_rows * to_stride;
-    from.data += from_tile;
+    from.data += from.tile;
   }
   if ((rows & 4) != 0) {
-    add_tile<Bytes, 4, Vectors>(to, to_stride, from, other, other_stride, inner, count);
+    add_tile<Bytes, 4, Vectors, Adjacent>(
+      to, to_stride, from, other.data, other.stride, inner, count);
     to += 4 * to_stride;
     from.data += 4 * from.row;
   }
   if ((rows & 2) != 0) {
-    add_tile<Bytes, 2, Vectors>(to, to_stride, from, other, other_stride, inner, count);
+    add_tile<Bytes, 2, Vectors, Adjacent>(
+      to, to_stride, from, other.data, other.stride, inner, count);
     to += 2 * to_stride;
     from.data += 2 * from.row;
   }
   if ((rows & 1) != 0) {
-    add_tile<Bytes, 1, Vectors>(to, to_stride, from, other, other_stride, inner, count);
+    add_tile<Bytes, 1, Vectors, Adjacent>(
+      to, to_stride, from, other.data, other.stride, inner, count);
   }
 }
 
-//! Copies factors [rows, terms] to [tiles, terms, register_rows].
+//! The same for factors of either kind.
+template <int Bytes, int Vectors, class Number>
+[[gnu::always_inline]] inline void add_tiles(Number* to,
+                                             std::int64_t to_stride,
+                                             factor_view<Number> const& from,
+                                             panel_view<Number> const& other,
+                                             std::int64_t rows,
+                                             std::int64_t inner,
+                                             std::int64_t count) {
+  if (from.row == 1) {
+    add_tiles<Bytes, Vectors, true>(to, to_stride, from, other, rows, inner, count);
+  } else {
+    add_tiles<Bytes, Vectors, false>(to, to_stride, from, other, rows, inner, count);
+  }
+}
+
+inline constexpr int packed_rows = 8; //!< numbers of a tile and a term when packed, some unused
+
+//! Copies factors [rows, terms], with the rows next to each other, to [tiles, terms, packed_rows].
 template <class Number>
 [[gnu::always_inline]] inline void
 pack_factors(factor_view<Number> from, std::int64_t rows, std::int64_t terms, Number* to) {
-  for (std::int64_t i = 0; i < terms; ++i) {
-    Number const* const source = from.data + i * from.term;
-    std::int64_t r = 0;
-    for (; r + register_rows <= rows; r += register_rows) {
-      for (int x = 0; x < register_rows; ++x) {
-        to[r * terms + i * register_rows + x] = source[(r + x) * from.row];
+  using eight = typename vector_register<Number, packed_rows * sizeof(Number)>::type;
+  for (std::int64_t r = 0; r < rows; r += 2 * register_rows) { // two tiles: a line of the cache
+    Number* first = to + r / register_rows * terms * packed_rows;
+    Number* const end = first + terms * packed_rows;
+    Number const* source = from.data + r;
+    if (rows - r >= register_rows + packed_rows) {
+      for (; first != end; first += packed_rows, source += from.term) {
+        *reinterpret_cast<eight*>(first) = *reinterpret_cast<eight const*>(source);
+        *reinterpret_cast<eight*>(first + terms * packed_rows) =
+          *reinterpret_cast<eight const*>(source + register_rows);
       }
-    }
-    for (int x = 0; r + x < rows; ++x) {
-      to[r * terms + i * register_rows + x] = source[(r + x) * from.row];
+    } else {
+      for (; first != end; first += packed_rows, source += from.term) {
+        for (std::int64_t x = 0; x < 2 * register_rows && r + x < rows; ++x) {
+          first[x < register_rows ? x : x - register_rows + terms * packed_rows] = source[x];
+        }
+      }
     }
   }
 }
@@ -273,6 +332,63 @@ template <std::int64_t Width, class Number>
   }
 }
 
+//! How the product is cut for one width of registers.
+template <int Bytes, class Number>
+struct product_cut {
+  static constexpr std::int64_t lanes = vector_register<Number, Bytes>::lanes;
+  static constexpr int vectors = Bytes == 64 ? 4 : 2; // six rows of them leave some registers
+  static constexpr std::int64_t width = vectors * lanes;
+  static constexpr std::int64_t size = sizeof(Number);
+  //! Terms whose columns stay in the first cache.
+  static constexpr std::int64_t depth = std::min<std::int64_t>(32768 / (width * size), 256);
+  //! Rows and terms whose factors stay in the second cache, where they lie and when packed.
+  static constexpr std::int64_t rows = 43 * register_rows;
+  static constexpr std::int64_t terms = 2048 / size;
+  static constexpr std::int64_t rows_when_packed = 22 * register_rows;
+  static constexpr std::int64_t terms_when_packed = 1024 / size;
+};
+
+//! A block of the product whose factors stay in the second cache: all columns.
+template <int Bytes, class Number>
+[[gnu::always_inline]] inline void add_block(Number* to,
+                                             std::int64_t to_stride,
+                                             factor_view<Number> const& from,
+                                             Number const* other,
+                                             std::int64_t other_stride,
+                                             std::int64_t rows,
+                                             std::int64_t inner,
+                                             std::int64_t columns) {
+  using cut = product_cut<Bytes, Number>;
+  alignas(64) Number panel[cut::depth * cut::width];
+  bool const far = other_stride > 128 || other_stride < -128;
+  for (std::int64_t n = 0; n < columns; n += cut::width) {
+    auto const count = std::min(columns - n, cut::width);
+    for (std::int64_t i = 0; i < inner; i += cut::depth) {
+      auto const terms = std::min(inner - i, cut::depth);
+      panel_view<Number> used{other + i * other_stride + n, other_stride, other, other_stride, 0};
+      bool const goes_on = i + cut::depth < inner;
+      if (i + 2 * cut::depth <= inner || (!goes_on && n + 2 * cut::width <= columns)) {
+        auto const next = goes_on ? i + cut::depth : 0;
+        used.ahead += next * other_stride + (goes_on ? n : n + cut::width);
+        used.ahead_of_tile = std::min(inner - next, cut::depth) * register_rows / rows;
+      }
+      if (count % cut::lanes != 0 || count == 3 * cut::lanes || (rows > 2 * register_rows && far)) {
+        pack_columns<cut::width>(used.data, used.stride, terms, count, panel);
+        used.data = panel;
+        used.stride = cut::width;
+      }
+      factor_view<Number> const factors{from.data + i * from.term, from.row, from.term, from.tile};
+      if (count <= cut::lanes) {
+        add_tiles<Bytes, 1>(to + n, to_stride, factors, used, rows, terms, count);
+      } else if (cut::vectors == 2 || count <= 2 * cut::lanes) {
+        add_tiles<Bytes, 2>(to + n, to_stride, factors, used, rows, terms, count);
+      } else {
+        add_tiles<Bytes, cut::vectors>(to + n, to_stride, factors, used, rows, terms, count);
+      }
+    }
+  }
+}
+
 //! The product for one width of registers.
 template <int Bytes, class Number>
 [[gnu::always_inline]] inline void add_product_in(Number* to,
@@ -283,48 +399,32 @@ template <int Bytes, class Number>
                                                   std::int64_t rows,
                                                   std::int64_t inner,
                                                   std::int64_t columns) {
-  constexpr int vectors = Bytes == 64 ? 4 : 2; // six rows of them leave some registers
-  constexpr auto lanes = vector_register<Number, Bytes>::lanes;
-  constexpr auto width = vectors * lanes;
-  constexpr std::int64_t height = 43 * register_rows; // rows whose factors stay in the second cache
-  constexpr std::int64_t depth =
-    4096 / width < 256 ? 4096 / width : 256; // terms whose columns stay in the first
-  constexpr std::int64_t packed_depth = 128;
-  alignas(64) Number panel[depth * width];
-  alignas(64) Number packed[packed_depth * height];
-  // Rows far from each other share places of the caches.
+  using cut = product_cut<Bytes, Number>;
+  alignas(64)
+    Number packed[cut::rows_when_packed / register_rows * packed_rows * cut::terms_when_packed];
+  // Terms far from each other share places of the caches.
   bool const packs =
-    from.row == 1 && (from.term >= 256 || from.term <= -256) && columns >= 4 * width;
-  auto const most = packs && depth > packed_depth ? packed_depth : depth;
-  for (std::int64_t i = 0; i < inner; i += most) {
-    auto const terms = inner - i < most ? inner - i : most;
-    for (std::int64_t r = 0; r < rows; r += height) {
-      auto const some = rows - r < height ? rows - r : height;
-      factor_view<Number> factors{from.data + r * from.row + i * from.term, from.row, from.term};
-      auto tile = register_rows * from.row;
+    from.row == 1 && (from.term >= 512 || from.term <= -512) && columns >= 4 * cut::width;
+  auto const most_rows = packs ? cut::rows_when_packed : cut::rows;
+  auto const most_terms = packs ? cut::terms_when_packed : cut::terms;
+  for (std::int64_t i = 0; i < inner; i += most_terms) {
+    auto const terms = std::min(inner - i, most_terms);
+    for (std::int64_t r = 0; r < rows; r += most_rows) {
+      auto const some = std::min(rows - r, most_rows);
+      factor_view<Number> factors{
+        from.data + r * from.row + i * from.term, from.row, from.term, register_rows * from.row};
       if (packs) {
         pack_factors(factors, some, terms, packed);
-        factors = {packed, 1, register_rows};
-        tile = register_rows * terms;
+        factors = {packed, 1, packed_rows, terms * packed_rows};
       }
-      for (std::int64_t n = 0; n < columns; n += width) {
-        auto const count = columns - n < width ? columns - n : width;
-        Number const* columns_used = other + i * other_stride + n;
-        auto stride = other_stride;
-        if (count < width || (some > 2 * register_rows && (stride >= 128 || stride <= -128))) {
-          pack_columns<width>(columns_used, stride, terms, count, panel);
-          columns_used = panel;
-          stride = width;
-        }
-        Number* const sums = to + r * to_stride + n;
-        if (vectors == 4 && count <= lanes) {
-          add_tiles<Bytes, 1>(
-            sums, to_stride, factors, tile, columns_used, stride, some, terms, count);
-        } else {
-          add_tiles<Bytes, vectors>(
-            sums, to_stride, factors, tile, columns_used, stride, some, terms, count);
-        }
-      }
+      add_block<Bytes>(to + r * to_stride,
+                       to_stride,
+                       factors,
+                       other + i * other_stride,
+                       other_stride,
+                       some,
+                       terms,
+                       columns);
     }
   }
 }
@@ -353,7 +453,7 @@ void add_product(vector_version version,
   version.run([=](auto bytes) {
     detail::add_product_in<bytes()>(to,
                                     to_stride,
-                                    detail::factor_view<Number>{from, from_row, from_term},
+                                    detail::factor_view<Number>{from, from_row, from_term, 0},
                                     other,
                                     other_stride,
                                     rows,

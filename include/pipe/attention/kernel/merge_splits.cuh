@@ -6,9 +6,9 @@
 
 #include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/config.hpp>
-#include <pipe/cuda/error.cuh>
 
 #include <cuda_runtime_api.h>
 
@@ -81,21 +81,22 @@ PIPELINING_KERNEL void __launch_bounds__(merge_threads)
 }
 
 template <int Dim, class Built, class Element>
-void launch_merge(parameters p,
-                  forward_tensors<Element, float> t,
-                  key_splits splits,
+void launch_merge(launch_memory& memory,
+                  parameters const& p,
+                  forward_tensors<Element, float> const& t,
+                  key_splits const& splits,
                   cudaStream_t stream) {
   constexpr std::int64_t rows_of_block = merge_threads / 32;
   auto const blocks = (p.batch * p.heads * p.query_length + rows_of_block - 1) / rows_of_block;
-  void* arguments[] = {&p, &t, &splits};
-  cuda::check(
-    cudaLaunchKernel(reinterpret_cast<void const*>(merge_splits_kernel<Built, Dim, Element>),
-                     dim3(static_cast<unsigned>(blocks)),
-                     dim3(merge_threads),
-                     arguments,
-                     0,
-                     stream),
-    "cudaLaunchKernel");
+  launch(memory,
+         merge_splits_kernel<Built, Dim, Element>,
+         p,
+         {static_cast<unsigned>(blocks)},
+         merge_threads,
+         0,
+         stream,
+         t,
+         splits);
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

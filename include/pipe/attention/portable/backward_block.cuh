@@ -14,13 +14,13 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_3::attention {
+namespace pipelining::inline v0_3::attention::detail {
 
-//! @brief Tile sizes of the backward kernel. Scores beside plain need some registers themselves.
+//! Tile sizes of the backward kernel. Scores beside plain need some registers themselves.
 template <int Dim, score Score = plain>
 struct backward_shape {
-  static_assert(detail::are_kernel_dims(Dim),
-                "attention::backward_shape: the head dim must be 64, 80, 96, 112, 128, 256 or "
+  static_assert(are_kernel_dims(Dim),
+                "attention::backward_on_device: the head dim must be 64, 80, 96, 112, 128, 256 or "
                 "head_dims(192, 128), because tiles of other widths are not laid out");
   static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
   static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
@@ -30,7 +30,7 @@ struct backward_shape {
   static constexpr int row_tiles = Dim == 64 ? 2 : 1;      //!< tiles of 16 keys in a warp
   static constexpr int keys = warps * row_tiles * 16;      //!< of a block
   static constexpr int step =
-    detail::queries_of_step(kernel_family::portable, query_dim); //!< queries at once
+    queries_of_step(kernel_family::portable, query_dim); //!< queries at once
   //! Queries whose weights are made at once.
   static constexpr int part = std::is_same_v<Score, plain> && !wide ? 32 : 16;
   static constexpr int parts = step / part; //!< of a step
@@ -41,10 +41,10 @@ struct backward_shape {
   static constexpr int key_width = query_dim / halves;   //!< columns of dQ and dK in one block
   static constexpr int value_width = value_dim / halves; //!< columns of dV in one block
   static constexpr bool holds_values = Dim != 64;        //!< in registers, not in shared memory
-  static constexpr int key_bytes = keys * detail::row_bytes<query_dim>;    //!< of keys
-  static constexpr int value_bytes = keys * detail::row_bytes<value_dim>;  //!< of values
-  static constexpr int query_bytes = step * detail::row_bytes<query_dim>;  //!< of queries
-  static constexpr int output_bytes = step * detail::row_bytes<value_dim>; //!< of dO
+  static constexpr int key_bytes = keys * row_bytes<query_dim>;      //!< of keys
+  static constexpr int value_bytes = keys * row_bytes<value_dim>;    //!< of values
+  static constexpr int query_bytes = step * row_bytes<query_dim>;    //!< of queries
+  static constexpr int output_bytes = step * row_bytes<value_dim>;   //!< of dO
   static constexpr int number_bytes = step * 8;                      //!< two floats of each query
   static constexpr int gradient_columns = 64;                        //!< of a key, some unused
   static constexpr int gradient_bytes = keys * gradient_columns * 2; //!< gradients of the logits
@@ -57,8 +57,6 @@ struct backward_shape {
                                       2 * query_bytes + gradient_bytes + 2 * number_bytes +
                                       slot_bytes;
 };
-
-namespace detail {
 
 //! Shared memory of a block: keys; values, unless they are held in registers; dO; gradients of the
 //! logits [keys, gradient_columns]; queries of two stages; their numbers; slots.
@@ -231,6 +229,4 @@ struct backward_block {
   }
 };
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3::attention
+} // namespace pipelining::inline v0_3::attention::detail

@@ -5,6 +5,7 @@
 //! @brief Tile sizes, shared memory and work of the forward kernel for sm_80 and up.
 
 #include <pipe/attention/head_dims.hpp>
+#include <pipe/attention/kernel/kept_pairs.cuh>
 #include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
@@ -13,14 +14,14 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_3::attention {
+namespace pipelining::inline v0_3::attention::detail {
 
-//! @brief Tile sizes of the forward kernel: the largest that ptxas fits into 255 registers without
+//! Tile sizes of the forward kernel: the largest that ptxas fits into 255 registers without
 //! spills. Scores beside plain need some registers themselves.
 template <int Dim, score Score = plain>
 struct forward_shape {
-  static_assert(detail::are_kernel_dims(Dim),
-                "attention::forward_shape: the head dim must be 64, 80, 96, 112, 128, 256 or "
+  static_assert(are_kernel_dims(Dim),
+                "attention::forward_on_device: the head dim must be 64, 80, 96, 112, 128, 256 or "
                 "head_dims(192, 128), because tiles of other widths are not laid out");
   static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
   static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
@@ -32,18 +33,16 @@ struct forward_shape {
   static constexpr int queries = warps * row_tiles * 16; //!< of a block
   //! Keys of one step.
   static constexpr int keys = Dim == 256 ? 32 : value_dim > 96 && roomy ? 48 : 64;
-  static constexpr int query_bytes = queries * detail::row_bytes<query_dim>; //!< of queries
-  static constexpr int key_bytes = keys * detail::row_bytes<query_dim>;      //!< of keys
-  static constexpr int value_bytes = keys * detail::row_bytes<value_dim>;    //!< of values
-  static constexpr int slot_bytes = 32;                                      //!< the block's work
+  static constexpr int query_bytes = queries * row_bytes<query_dim>; //!< of queries
+  static constexpr int key_bytes = keys * row_bytes<query_dim>;      //!< of keys
+  static constexpr int value_bytes = keys * row_bytes<value_dim>;    //!< of values
+  static constexpr int slot_bytes = 32;                              //!< the block's work
   //! Blocks on an SM: so many registers may a thread take. Not told, ptxas saves registers where
   //! products need them.
   static constexpr int blocks = 2;
   //! Bytes of shared memory that a block takes: values are there twice.
   static constexpr int shared_bytes = query_bytes + key_bytes + 2 * value_bytes + slot_bytes;
 };
-
-namespace detail {
 
 //! A block: its work, and how it finds and brings tiles of keys. Sums need the registers, so the
 //! work is read from shared memory each time.
@@ -135,6 +134,17 @@ struct forward_block {
             static_cast<int>(c.p.key_offset) + tile * shape::keys + here.column};
   }
 
+  //! Asks for each pair of the lane with a tile of keys whether it is kept.
+  __forceinline__ __device__ void ask_pairs(std::uint32_t (&kept)[2 * shape::row_tiles],
+                                            int tile) const {
+    auto const here = place();
+    ask_mask<shape::keys / 4>(kept,
+                              first_pair(tile),
+                              rows() - here.row,
+                              static_cast<int>(c.p.key_length) - tile * shape::keys - here.column,
+                              c.m);
+  }
+
   //! Starts to copy the queries.
   __forceinline__ __device__ void copy_queries() const {
     copy_tile<shape::queries, shape::query_dim, shape::threads>(queries(),
@@ -162,6 +172,4 @@ struct forward_block {
   }
 };
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3::attention
+} // namespace pipelining::inline v0_3::attention::detail

@@ -35,22 +35,26 @@ public:
       read_one();
     std::vector<std::string> stages(1);
     bool output = false;
+    bool begun = false; // the layers after those of the encoder
     for (auto const& [letter, place] : all_) {
       if (letter == '|') {
         stages.emplace_back();
         continue;
       }
       output = output || letter == 'L';
-      if ((letter == 'E' && &letter != &all_.front().first) || (output && letter != 'L'))
+      begun = begun || (letter != 'E' && letter != 'e');
+      if ((letter == 'E' && &letter != &all_.front().first) || (output && letter != 'L') ||
+          (begun && letter == 'e'))
         refuse(place,
-               std::string("'") + letter + "' stands too late; E is the first part, L the last");
+               std::string("'") + letter + "' stands too late; E is the first part, " +
+                 (letter == 'e' ? "an encoder's e come next" : "L the last"));
       stages.back() += letter;
     }
     return stages;
   }
 
 private:
-  static constexpr std::string_view letters = "EtmL";
+  static constexpr std::string_view letters = "EetmL";
   static constexpr std::size_t most = 1 << 16;
 
   [[noreturn]] static void refuse(std::size_t place, std::string const& why) {
@@ -80,7 +84,7 @@ private:
       all_.push_back({what, place});
     } else {
       refuse(place,
-             "E, t, m, L, a bar, parentheses and *N after one of them are known, not '" +
+             "E, e, t, m, L, a bar, parentheses and *N after one of them are known, not '" +
                printable({&what, 1}) + "'");
     }
     if (next_is('*'))
@@ -125,7 +129,8 @@ private:
 //!
 //! E is the embedding, t a layer, m a module for further tokens (MTP), L an output layer with its
 //! loss; a bar ends a stage, which may be empty. E stands once and first, L after all others. `x*N`
-//! and `(...)*N` stand for repetitions, commas for nothing.
+//! and `(...)*N` stand for repetitions, commas for nothing. Megatron-LM has no letter for a layer
+//! of an encoder: here it is e, after E and before all others.
 //! @return [S] the letters of each stage, without repetitions
 //! @throws std::invalid_argument with one sentence that names the character
 [[nodiscard]] inline std::vector<std::string> read_layout(std::string_view text) {

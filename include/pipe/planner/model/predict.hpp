@@ -11,6 +11,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/flow/training_kinds.hpp>
 #include <pipe/planner/model/gpu.hpp>
+#include <pipe/planner/model/stage_content.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -26,120 +27,48 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The training of a model, next to its pipeline.
-struct training_setup {
-  std::int64_t sequence = 1; //!< tokens of a sequence
-  int sequences = 1;         //!< sequences of a microbatch
-  int tensor = 1;            //!< GPUs that share every layer, with sequence parallelism
-  int data = 1;              //!< replicas of the pipeline, which share the optimizer's state
-  int expert = 1;            //!< GPUs over which the experts of a layer are spread
-};
-
-//! @brief The parts of the model on one stage.
-struct stage_content {
-  int layers = 1;         //!< layers of the model
-  bool embedding = false; //!< the embedding of tokens
-  bool output = false;    //!< the output layer and the loss
-  int shards = 1;         //!< of the vocabulary, of which this stage has one
-  // Parts of layers beside the whole ones, of which each has one of every part.
-  int projections = 0; //!< what gives query, keys and values
-  int attentions = 0;  //!< attention, which has no weights
-  int remainders = 0;  //!< what follows attention
-  int dense = 0;       //!< of the layers: without experts, though the model has some
-  int frozen = 0;      //!< of the layers: with nothing to train, nor any layer before them
-
-  friend constexpr bool operator==(stage_content const&, stage_content const&) = default;
-};
-
-//! @brief Bytes of one stage on one GPU.
-struct stage_bytes {
-  std::int64_t activation = 0; //!< of one microbatch, all its chunks
-  std::int64_t weights = 0;    //!< bf16
-  std::int64_t gradients = 0;  //!< single precision
-  std::int64_t optimizer = 0;  //!< master weights and two moments, shared by the replicas
-  std::int64_t logits = 0;     //!< and their gradient, of the chunk with the most tokens
-  std::int64_t carried = 0;    //!< gradients of keys and values that travel between chunks
-  std::int64_t message = 0;    //!< of one microbatch: an activation or a gradient
-
-  //! @brief The bytes that every schedule needs: all but activations and messages.
-  [[nodiscard]] constexpr std::int64_t resident() const noexcept {
-    return weights + gradients + optimizer + logits + carried;
-  }
-};
-
-//! @brief Checks a setup. @throws std::invalid_argument with one sentence.
-constexpr void check_setup(transformer const& model, training_setup const& setup) {
-  detail::check_transformer(model);
-  if (setup.sequence < 1 || setup.sequences < 1 || setup.tensor < 1 || setup.data < 1 ||
-      setup.expert < 1)
-    throw std::invalid_argument("training_setup: every number must be at least 1");
-  if (model.heads % setup.tensor != 0)
-    throw std::invalid_argument("training_setup: the heads of the model must be a multiple of the "
-                                "tensor parallel GPUs, but " +
-                                std::to_string(model.heads) + " is none of " +
-                                std::to_string(setup.tensor));
-  if (setup.expert > 1 && model.experts == 0)
-    throw std::invalid_argument("training_setup: the model has no experts to spread over GPUs");
-  if (setup.expert > 1 && model.experts % setup.expert != 0)
-    throw std::invalid_argument("training_setup: the experts of a layer must be a multiple of the "
-                                "GPUs that they are spread over, but " +
-                                std::to_string(model.experts) + " is none of " +
-                                std::to_string(setup.expert));
-  double const of_token = detail::of_layers(model,
-                                            model.layers,
-                                            model.dense_layers,
-                                            [](transformer const& of) {
-                                              return static_cast<double>(activation_bytes(of, 1) +
-                                                                         key_value_bytes(of, 1));
-                                            }) +
-                          static_cast<double>(detail::logits_bytes(model, 1));
-  if (static_cast<double>(setup.sequence) * setup.sequences * of_token > 1e18)
-    throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
-                                "not counted; give shorter sequences or fewer of them");
-}
-
-//! @brief The stages of a pipeline with these layers: the first holds the embedding, the last the
-//! output layer.
-//! @param layers [S] @param dense the first layers that have no experts, where others have
-//! @param frozen the first layers that have nothing to train
-[[nodiscard]] inline std::vector<stage_content>
-stage_contents(std::span<int const> layers, int dense = 0, int frozen = 0) {
-  std::vector<stage_content> result;
-  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
-    int const here = layers[stage];
-    result.push_back({.layers = here,
-                      .embedding = stage == 0,
-                      .output = stage + 1 == layers.size(),
-                      .dense = std::clamp(dense, 0, here),
-                      .frozen = std::clamp(frozen, 0, here)});
-    dense -= here;
-    frozen -= here;
-  }
-  return result;
-}
-
-//! @brief The stages of HelixPipe, in turn: the parts around attention with the ends of two layers,
-//! and attention.
-//! @param layers of the model
-[[nodiscard]] inline std::vector<stage_content> parted_contents(int layers) {
-  std::vector<stage_content> result{{0, true, false, 1, 1}};
-  for (int layer = 1; layer <= layers; ++layer) {
-    bool const last = layer == layers;
-    result.push_back({.layers = 0, .attentions = 1});
-    result.push_back({0, false, last, 1, last ? 0 : 1, 0, 1});
-  }
-  return result;
-}
-
 namespace detail {
 
 //! The layers that a pass of a stage goes through: backward passes leave out frozen ones.
 [[nodiscard]] constexpr stage_content passed_layers(stage_content stage, pass_kind kind) noexcept {
   if (training_kind(kind).is == role::input || training_kind(kind).is == role::weights) {
-    stage.layers -= stage.frozen; // the first ones, as are those without experts
-    stage.dense = stage.dense > stage.frozen ? stage.dense - stage.frozen : 0;
+    int const before = std::min(stage.encoders, stage.frozen);
+    int const frozen = stage.frozen - before;
+    stage.encoders -= before;
+    stage.layers -= frozen; // the first ones, as are those without experts
+    stage.dense = stage.dense > frozen ? stage.dense - frozen : 0;
   }
   return stage;
+}
+
+//! The part of the tokens of all pictures that comes with some tokens of a sequence.
+[[nodiscard]] constexpr double picture_share(training_setup const& setup,
+                                             std::int64_t tokens) noexcept {
+  return static_cast<double>(tokens) / static_cast<double>(setup.sequence);
+}
+
+//! Seconds of the arithmetic of one layer of the encoder for the pictures of a chunk.
+[[nodiscard]] constexpr double encoder_seconds(transformer const& model,
+                                               training_setup const& setup,
+                                               double rate,
+                                               efficiency const& reached,
+                                               pass_kind kind,
+                                               std::int64_t tokens) noexcept {
+  transformer const layer = encoder_shape(model);
+  token_range const picture{model.encoder.tokens, 0};
+  int const count = setup.sequences * setup.pictures;
+  // Without a mask, twice the causal one.
+  return picture_share(setup, tokens) *
+         (linear_flops(layer, picture, count) / (rate * reached.linear) +
+          2 * attention_flops(layer, kind, picture, count) / (rate * reached.attention));
+}
+
+//! Bytes of what the encoder gives for the pictures of a chunk.
+[[nodiscard]] constexpr double
+encoded_bytes(transformer const& model, training_setup const& setup, std::int64_t tokens) noexcept {
+  return picture_share(setup, tokens) *
+         static_cast<double>(message_bytes(
+           encoder_shape(model), model.encoder.tokens, setup.sequences * setup.pictures));
 }
 
 } // namespace detail
@@ -159,9 +88,13 @@ namespace detail {
   if (detail::training_kind(kind).is == role::weights)
     return 0;
   double const gathered = static_cast<double>(message_bytes(model, tokens, setup.sequences));
+  stage_content const passed = detail::passed_layers(stage, kind);
   double const layers =
-    detail::passed_layers(stage, kind).layers + 0.25 * stage.projections + 0.75 * stage.remainders;
-  return layers * 2 * 2.0 * (setup.tensor - 1) / setup.tensor * gathered / (on.link_gb_per_s * 1e9);
+    passed.layers + passed.modules + 0.25 * stage.projections + 0.75 * stage.remainders;
+  double const pictures =
+    passed.encoders > 0 ? passed.encoders * detail::encoded_bytes(model, setup, tokens) : 0;
+  return 2 * 2.0 * (setup.tensor - 1) / setup.tensor * (layers * gathered + pictures) /
+         (on.link_gb_per_s * 1e9);
 }
 
 //! @brief Seconds of one pass of a stage: arithmetic at the given efficiency, exchanges of tensor
@@ -185,16 +118,22 @@ namespace detail {
     detail::of_layers(model, stage.layers, stage.dense, [&](transformer const& of) {
       return linear_flops(of, tokens, setup.sequences);
     });
-  double seconds =
-    (products + stage.projections * projection + stage.remainders * (linear - projection)) /
-      (rate * reached.linear) +
-    (stage.layers + stage.attentions) * attention_flops(model, kind, tokens, setup.sequences) /
-      (rate * reached.attention);
-  if (stage.output)
+  double const joining = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
+                         static_cast<double>(detail::joining_parameters(model));
+  double seconds = (products + stage.modules * (linear + joining) + stage.projections * projection +
+                    stage.remainders * (linear - projection)) /
+                     (rate * reached.linear) +
+                   (stage.layers + stage.modules + stage.attentions) *
+                     attention_flops(model, kind, tokens, setup.sequences) /
+                     (rate * reached.attention);
+  if (stage.encoders > 0)
     seconds +=
-      vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary * stage.shards);
+      stage.encoders * detail::encoder_seconds(model, setup, rate, reached, kind, tokens.length);
+  if (stage.output)
+    seconds += (1 + model.modules) * vocabulary_flops(model, tokens, setup.sequences) /
+               (rate * reached.vocabulary * stage.shards);
   if (detail::training_kind(kind).is != role::weights)
-    seconds += (stage.layers - stage.dense + stage.remainders) *
+    seconds += (stage.layers - stage.dense + stage.modules + stage.remainders) *
                detail::expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
                setup.tensor / (on.link_gb_per_s * 1e9);
   return seconds + exchange_seconds(model, setup, on, content, kind, tokens.length);
@@ -223,27 +162,54 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
          (rate * 1e9);
 }
 
+namespace detail {
+
+//! Bytes that the forward passes of some tokens keep on a stage, of all GPUs that share it. A
+//! module keeps the inputs of two norms and their product besides those of its layer.
+[[nodiscard]] constexpr std::int64_t kept_bytes(transformer const& model,
+                                                training_setup const& setup,
+                                                stage_content const& stage,
+                                                std::int64_t tokens) noexcept {
+  stage_content const kept = passed_layers(stage, kind_with(training, role::weights));
+  std::int64_t bytes = of_layers(model, kept.layers, kept.dense, [&](transformer const& of) {
+    return activation_bytes(of, tokens, setup.sequences);
+  });
+  bytes += kept.modules * (activation_bytes(model, tokens, setup.sequences) +
+                           4 * input_bytes(model, tokens, setup.sequences));
+  if (kept.encoders > 0)
+    bytes += static_cast<std::int64_t>(
+      picture_share(setup, tokens) * kept.encoders *
+      static_cast<double>(activation_bytes(
+        encoder_shape(model), model.encoder.tokens, setup.sequences * setup.pictures)));
+  return bytes;
+}
+
+} // namespace detail
+
 //! @brief Seconds of a copy of the data that a pass keeps, to the host or back.
 [[nodiscard]] constexpr double copy_seconds(transformer const& model,
                                             training_setup const& setup,
                                             gpu const& on,
                                             stage_content const& stage,
                                             std::int64_t tokens) noexcept {
-  return stage.layers * static_cast<double>(activation_bytes(model, tokens, setup.sequences)) /
-         setup.tensor / (on.host_gb_per_s * 1e9);
+  return static_cast<double>(detail::kept_bytes(model, setup, stage, tokens)) / setup.tensor /
+         (on.host_gb_per_s * 1e9);
 }
 
 //! @brief Bytes of the message of a stage to the next one, on one GPU: an activation; after a
-//! projection query, keys and values too, after attention its output.
+//! projection query, keys and values too, after attention its output, after a module one hidden
+//! state more, between layers of an encoder those of pictures next to the embedded text.
 [[nodiscard]] constexpr std::int64_t sent_bytes(transformer const& model,
                                                 training_setup const& setup,
                                                 stage_content const& stage,
                                                 std::int64_t tokens) noexcept {
-  auto const bytes = stage.projections > 0
-                       ? detail::projected_message_bytes(model, tokens, setup.sequences)
-                     : stage.attentions > 0 ? attended_message_bytes(model, tokens, setup.sequences)
-                                            : message_bytes(model, tokens, setup.sequences);
-  return bytes / setup.tensor;
+  auto const bytes =
+    stage.projections > 0  ? detail::projected_message_bytes(model, tokens, setup.sequences)
+    : stage.attentions > 0 ? attended_message_bytes(model, tokens, setup.sequences)
+                           : stage.states * message_bytes(model, tokens, setup.sequences);
+  auto const pictures =
+    stage.pictures ? static_cast<std::int64_t>(detail::encoded_bytes(model, setup, tokens)) : 0;
+  return (bytes + pictures) / setup.tensor;
 }
 
 namespace detail {
@@ -342,17 +308,24 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
                             : detail::layer_parameters(of);
     });
   };
+  // Modules of a stage have the embedding of the first one, or a copy of it.
+  bool const copy_of_embedding =
+    stage.modules > 0 && !stage.embedding && !(model.tied && stage.output);
+  std::int64_t const encoder_layer = detail::layer_parameters(detail::encoder_shape(model));
   std::int64_t const held =
-    of_stage(stage.layers + stage.remainders, stage.dense) +
+    of_stage(stage.layers + stage.modules + stage.remainders, stage.dense) +
+    stage.modules * detail::joining_parameters(model) + stage.encoders * encoder_layer +
     (stage.projections - stage.remainders) * detail::projection_parameters(model) +
-    ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0)) *
+    ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0) + (copy_of_embedding ? 1 : 0)) *
       ((detail::vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
   std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
   // Frozen layers, and the embedding before them, have weights only.
-  int const frozen_dense = stage.dense < stage.frozen ? stage.dense : stage.frozen;
+  int const frozen_encoders = std::min(stage.encoders, stage.frozen);
+  int const frozen_layers = stage.frozen - frozen_encoders;
   std::int64_t const still = stage.frozen == 0
                                ? 0
-                               : of_stage(stage.frozen, frozen_dense) +
+                               : of_stage(frozen_layers, std::min(stage.dense, frozen_layers)) +
+                                   frozen_encoders * encoder_layer +
                                    (stage.embedding ? detail::vocabulary_parameters(model) : 0);
   std::int64_t const trained = (held - still + setup.tensor - 1) / setup.tensor;
   stage_bytes result;
@@ -363,11 +336,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
   std::int64_t const before = 2 * input_bytes(model, setup.sequence, setup.sequences);
   std::int64_t const copy = attended_message_bytes(model, setup.sequence, setup.sequences) -
                             message_bytes(model, setup.sequence, setup.sequences);
-  stage_content const kept = detail::passed_layers(stage, kind_with(training, role::weights));
-  std::int64_t const layers =
-    detail::of_layers(model, kept.layers, kept.dense, [&](transformer const& of) {
-      return activation_bytes(of, setup.sequence, setup.sequences);
-    });
+  std::int64_t const layers = detail::kept_bytes(model, setup, stage, setup.sequence);
   result.activation = (layers + stage.attentions * attention + stage.projections * before +
                        stage.remainders * (whole - attention - before + copy)) /
                       setup.tensor;
@@ -375,10 +344,10 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
   result.gradients = 4 * trained;
   result.optimizer = (12 * trained + setup.data - 1) / setup.data;
   if (stage.output)
-    result.logits =
-      detail::logits_bytes(model, longest, setup.sequences) / setup.tensor / stage.shards;
+    result.logits = (1 + model.modules) * detail::logits_bytes(model, longest, setup.sequences) /
+                    setup.tensor / stage.shards;
   if (chunk_lengths.size() > 1)
-    result.carried = 2 * (stage.layers + stage.attentions) *
+    result.carried = 2 * (stage.layers + stage.modules + stage.attentions) *
                      key_value_bytes(model, setup.sequence, setup.sequences) / setup.tensor;
   result.message = sent_bytes(model, setup, stage, setup.sequence);
   return result;
@@ -455,13 +424,16 @@ struct grouped_gpus {
   //! nothing hides its exchanges.
   [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
     training_setup const group{.sequence = tokens, .tensor = size};
-    stage_content const whole{
-      .layers = model.layers, .embedding = true, .output = true, .dense = model.dense_layers};
+    stage_content const whole{.layers = model.layers,
+                              .embedding = true,
+                              .output = true,
+                              .dense = model.dense_layers,
+                              .modules = model.modules};
     double seconds = 0;
     for (pass_kind const kind : detail::split_kinds(training))
       seconds += pass_seconds(model, group, on, reached, whole, kind, {tokens, 0}) -
                  exchange_seconds(model, group, on, whole, kind, tokens);
-    return seconds + 2 * model.layers * exchange_time(tokens, size);
+    return seconds + 2 * (model.layers + model.modules) * exchange_time(tokens, size);
   }
   //! @brief Bytes that each of them holds of a sequence until its backward pass: activations,
   //! logits and their gradient. Infinite where the heads are no multiple of the group.
@@ -471,7 +443,8 @@ struct grouped_gpus {
     auto const of_layer = [&](transformer const& of) { return activation_bytes(of, tokens); };
     return static_cast<double>(
              detail::of_layers(model, model.layers, model.dense_layers, of_layer) +
-             detail::logits_bytes(model, tokens)) /
+             model.modules * (of_layer(model) + 4 * input_bytes(model, tokens)) +
+             (1 + model.modules) * detail::logits_bytes(model, tokens)) /
            size;
   }
   //! @brief Bytes that are there whatever the sequences are: a share of all weights, gradients and
@@ -503,20 +476,6 @@ private:
     return std::max(in_machine / on.link_gb_per_s, to_others / on.network_gb_per_s) / 1e9;
   }
 };
-
-//! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages inside,
-//! a shard of the output layer per device.
-//! @param layers [stages inside] layers of each @param dense as for `stage_contents`
-[[nodiscard]] inline std::vector<stage_content>
-shard_contents(std::span<int const> layers, int devices, int dense = 0) {
-  std::vector<stage_content> result(static_cast<std::size_t>(devices),
-                                    stage_content{0, true, false, devices});
-  for (stage_content const& each : stage_contents(layers, dense))
-    result.push_back({.layers = each.layers, .dense = each.dense});
-  result.insert(
-    result.end(), static_cast<std::size_t>(devices), stage_content{0, false, true, devices});
-  return result;
-}
 
 //! @brief Costs like those of `predict_costs`, with the passes of shards: a product with the rows
 //! of a shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A

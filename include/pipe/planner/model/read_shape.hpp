@@ -7,7 +7,7 @@
 //!
 //! A model's file is the `config.json` that model hubs publish, or an object with the names of the
 //! members of `transformer`. Only numbers, booleans and words at the top are looked at. A model
-//! that reads pictures, too, has them in its `text_config`.
+//! that reads pictures, too, has them in its `text_config`, its encoder in `vision_config`.
 
 #include <pipe/flow/limits.hpp>
 #include <pipe/planner/model/flat_json.hpp>
@@ -46,10 +46,37 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
     return static_cast<int>(value);
   }
   if (otherwise < 0)
-    throw std::invalid_argument(std::string(what) + ": '" + *names.begin() +
-                                "' is missing (or, in a hub's config.json, '" + names.end()[-1] +
-                                "')");
+    throw std::invalid_argument(
+      std::string(what) + ": '" + *names.begin() + "' is missing" +
+      (names.size() > 1 ? std::string(" (or, in a hub's config.json, '") + names.end()[-1] + "')"
+                        : ""));
   return otherwise;
+}
+
+//! The encoder of a model that reads pictures, as an object `encoder` or a hub's `vision_config`
+//! has it. One of a hub that does not say all of it is none.
+[[nodiscard]] inline transformer::picture_encoder read_encoder(flat_json const& model) {
+  std::string_view const own = model.object("encoder");
+  std::string_view const text = own.empty() ? model.object("vision_config") : own;
+  if (text.empty())
+    return {};
+  flat_json const file(text);
+  int const wanted = own.empty() ? 0 : -1;
+  char const* const what = own.empty() ? "model file, vision_config" : "model file, encoder";
+  transformer::picture_encoder result;
+  result.layers = whole_number(file, {"layers", "depth", "num_hidden_layers"}, wanted, what);
+  result.hidden = whole_number(file, {"hidden", "embed_dim", "hidden_size"}, wanted, what);
+  result.heads = whole_number(file, {"heads", "num_heads", "num_attention_heads"}, wanted, what);
+  int const patch = whole_number(file, {"patch_size"}, 0, what);
+  int const side = patch > 0 ? whole_number(file, {"image_size"}, 0, what) / patch : 0;
+  int const patches = side <= (1 << 12) ? side * side : 0;
+  result.tokens = whole_number(file, {"tokens"}, patches > 0 ? patches : wanted, what);
+  if (result.layers == 0 || result.hidden == 0 || result.heads == 0 || result.tokens == 0)
+    return {};
+  int const usual = result.hidden <= (1 << 22) ? 4 * result.hidden : result.hidden;
+  result.ffn = whole_number(file, {"ffn", "intermediate_size"}, usual, what);
+  result.gated = whole_number(file, {"gated"}, 0, what) != 0;
+  return result;
 }
 
 } // namespace detail
@@ -58,8 +85,12 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
 //! @throws std::invalid_argument that says what is missing or wrong.
 [[nodiscard]] inline transformer read_transformer(std::string_view json) {
   detail::flat_json const file(json);
-  if (std::string_view const text = file.object("text_config"); !text.empty())
-    return read_transformer(text);
+  if (std::string_view const text = file.object("text_config"); !text.empty()) {
+    transformer model = read_transformer(text);
+    model.encoder = detail::read_encoder(file);
+    detail::check_transformer(model);
+    return model;
+  }
   transformer model;
   model.layers = detail::whole_number(file, {"layers", "n_layer", "num_hidden_layers"}, -1);
   model.hidden = detail::whole_number(file, {"hidden", "n_embd", "hidden_size"}, -1);
@@ -98,6 +129,8 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
   bool const gated = word("hidden_act") == "silu" || word("model_type").starts_with("gemma");
   model.gated = detail::whole_number(file, {"gated"}, gated ? 1 : 0) != 0;
   model.tied = detail::whole_number(file, {"tied", "tie_word_embeddings"}, 0) != 0;
+  model.modules = detail::whole_number(file, {"modules", "num_nextn_predict_layers"}, 0);
+  model.encoder = detail::read_encoder(file);
   detail::check_transformer(model);
   return model;
 }

@@ -32,8 +32,22 @@ struct token_range {
 //! @brief The shape of a transformer: what a model's configuration file says of it.
 //!
 //! Dense by default; `experts` > 0 makes every layer but the first `dense_layers` a mixture of
-//! experts, whose `ffn` is the width of one expert.
+//! experts, whose `ffn` is the width of one expert. An encoder comes before the layers, modules
+//! after them.
 struct transformer {
+  //! @brief Plain layers that turn pictures into tokens of the model. Tokens of a picture see all
+  //! others of it.
+  struct picture_encoder {
+    int layers = 0;     //!< 0: the model has no encoder
+    int hidden = 1;     //!< width of a token
+    int heads = 1;      //!< heads of queries, keys and values
+    int ffn = 4;        //!< inner width of the feed-forward part
+    bool gated = false; //!< three matrices in the feed-forward part, else two
+    int tokens = 1;     //!< of a picture
+
+    friend constexpr bool operator==(picture_encoder const&, picture_encoder const&) = default;
+  };
+
   int layers = 1;     //!< layers of attention and feed-forward part
   int hidden = 1;     //!< width of a token
   int heads = 1;      //!< heads of the queries
@@ -51,6 +65,8 @@ struct transformer {
   int rope_width = 0; //!< of each query and key, the part with positions beyond head_width
   int dense_layers = 0; //!< of a model with experts: so many layers, the first ones, have none
   int dense_ffn = 0;    //!< inner width of these layers
+  int modules = 0; //!< for further tokens (multi-token prediction): a layer and a projection each
+  picture_encoder encoder{}; //!< of models that read pictures, too
 
   friend constexpr bool operator==(transformer const&, transformer const&) = default;
 };
@@ -108,6 +124,22 @@ namespace detail {
   return model;
 }
 
+//! The shape of the layers of the encoder.
+[[nodiscard]] constexpr transformer encoder_shape(transformer const& model) noexcept {
+  transformer::picture_encoder const& of = model.encoder;
+  return {.layers = of.layers,
+          .hidden = of.hidden,
+          .heads = of.heads,
+          .kv_heads = of.heads,
+          .ffn = of.ffn,
+          .gated = of.gated};
+}
+
+//! Parameters with which a module joins the embedding of the next token to a hidden state.
+[[nodiscard]] constexpr std::int64_t joining_parameters(transformer const& model) noexcept {
+  return 2 * std::int64_t{model.hidden} * model.hidden;
+}
+
 //! Sums up a figure of `layers` layers, of which `dense` have no experts.
 [[nodiscard]] constexpr auto
 of_layers(transformer const& model, int layers, int dense, auto const& of_layer) noexcept {
@@ -147,6 +179,8 @@ constexpr void check_transformer(transformer const& model) {
   if (model.key_rank == 0 && (model.query_rank > 0 || model.rope_width > 0))
     throw std::invalid_argument(
       "transformer: query_rank and rope_width are of latent attention; give key_rank as well");
+  if (model.modules < 0 || model.encoder.layers < 0)
+    throw std::invalid_argument("transformer: no number of a shape is negative");
   struct named_number {
     char const* name;
     int value;
@@ -162,7 +196,8 @@ constexpr void check_transformer(transformer const& model) {
                                    {"dense_ffn", model.dense_ffn},
                                    {"query_rank", model.query_rank},
                                    {"key_rank", model.key_rank},
-                                   {"rope_width", model.rope_width}})
+                                   {"rope_width", model.rope_width},
+                                   {"modules", model.modules}})
     if (!model_range.contains(each.value))
       throw std::invalid_argument(std::string("transformer: ") + each.name + " must be " +
                                   model_range.words);
@@ -174,9 +209,18 @@ constexpr void check_transformer(transformer const& model) {
   double const of_layer =
     (4 * hidden + 3 * ranks) * static_cast<double>(scored_query_width(model)) + hidden * ranks +
     3 * hidden * widest + hidden * model.experts;
-  if (model.layers * of_layer + 2 * hidden * model.vocabulary > most_parameters)
+  double const modules = model.modules * (of_layer + 2 * hidden * hidden);
+  if (model.layers * of_layer + modules + (2 + model.modules) * hidden * model.vocabulary >
+      most_parameters)
     throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
                                 "counted; check layers, widths, experts and vocabulary");
+  if (model.encoder.layers > 0 && !model_range.contains(model.encoder.tokens))
+    throw std::invalid_argument(std::string("transformer: tokens of the encoder must be ") +
+                                model_range.words);
+  if (model.encoder.tokens < 1)
+    throw std::invalid_argument("transformer: a picture has at least one token");
+  if (model.encoder.layers > 0)
+    check_transformer(encoder_shape(model));
 }
 
 //! Parameters of one layer, without the few of norms and biases.
@@ -208,7 +252,9 @@ constexpr void check_transformer(transformer const& model) {
                            model.layers,
                            model.dense_layers,
                            [](transformer const& of) { return detail::layer_parameters(of); }) +
-         (model.tied ? 1 : 2) * detail::vocabulary_parameters(model);
+         (model.tied ? 1 : 2) * detail::vocabulary_parameters(model) +
+         model.modules * (detail::layer_parameters(model) + detail::joining_parameters(model)) +
+         model.encoder.layers * detail::layer_parameters(detail::encoder_shape(model));
 }
 
 //! @brief Floating-point operations of one layer in products of matrices with weights.
@@ -344,8 +390,8 @@ plain(int layers, int hidden, int heads, int vocabulary = 51200) noexcept {
 
 //! Shapes of published experiments: gpt of Seq1F1B, zb of Zero Bubble, v of Controllable Memory,
 //! vocab of Vocabulary Parallelism. The others come from the files config.json that Meta,
-//! Mistral, Qwen, OpenAI and DeepSeek publish with their models. The windows of gpt-oss and modules
-//! for further tokens are not counted.
+//! Mistral, Qwen, OpenAI and DeepSeek publish with their models, without the windows of gpt-oss,
+//! without modules for further tokens.
 inline constexpr named_transformer transformers[] = {
   {"gpt-1.3b", plain(24, 2048, 16)},
   {"gpt-2.7b", plain(32, 2560, 32)},

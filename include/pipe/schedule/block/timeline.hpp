@@ -154,10 +154,10 @@ constexpr void begin_sweep(timeline& line, bool backwards) {
 template <bool Backwards>
 [[nodiscard]] constexpr bool
 wait_for(timeline const& line, int at, int number, int from, int stage, std::int64_t& ready) {
-  if (line.counts[at] <= (Backwards ? line.units - 1 - number : number))
+  if (line.counts.data[at] <= (Backwards ? line.units - 1 - number : number))
     return false;
-  std::int64_t end = line.arrivals[at * line.units + number];
-  if (line.device[from] != line.device[stage])
+  std::int64_t end = line.arrivals.data[at * line.units + number];
+  if (line.device.data[from] != line.device.data[stage])
     end += line.problem.latency;
   ready = end > ready ? end : ready;
   return true;
@@ -195,7 +195,7 @@ uses_of(timeline const& line, int at, int number, std::int64_t& ready) {
 [[nodiscard]] constexpr std::int64_t ticks_of(timeline& line, int at, int number) noexcept {
   int const times = line.times;
   std::int64_t ticks =
-    times == 1 ? line.durations[at] : line.durations[at * times + number % times];
+    times == 1 ? line.durations.data[at] : line.durations.data[at * times + number % times];
   if (line.noise > 0 && number >= line.noise_first && number < line.noise_last) {
     line.random ^= line.random << 13;
     line.random ^= line.random >> 7;
@@ -218,57 +218,59 @@ template <bool Backwards>
 [[nodiscard]] constexpr bool place_next(timeline& line, int device) {
   // The row runs from its end to its start in a sweep backwards: entry i is origin + i * step.
   constexpr std::ptrdiff_t step = Backwards ? -1 : 1;
-  std::ptrdiff_t const origin = Backwards ? line.first[device + 1] - 1 : line.first[device];
-  std::ptrdiff_t const next = line.placed[device];
-  int const code = line.codes[origin + next * step];
+  std::ptrdiff_t const origin =
+    Backwards ? line.first.data[device + 1] - 1 : line.first.data[device];
+  std::ptrdiff_t const next = line.placed.data[device];
+  int const code = line.codes.data[origin + next * step];
   int const at = line.line_of(code);
   int const number = line.number_of(code);
-  std::int64_t ready = line.release[device];
+  std::int64_t ready = line.release.data[device];
   if (!(Backwards ? uses_of(line, at, number, ready) : inputs_of(line, at, number, ready)))
     return false;
   std::ptrdiff_t const arrival = at * line.units + number;
-  if (line.counts[at] > 0) { // passes of a line stay in order
-    std::int64_t const before = line.arrivals[arrival - step];
+  if (line.counts.data[at] > 0) { // passes of a line stay in order
+    std::int64_t const before = line.arrivals.data[arrival - step];
     ready = before > ready ? before : ready;
   }
   std::int64_t const ticks = ticks_of(line, at, number);
   int const change = memory_change<Backwards>(line, at);
 
   std::ptrdiff_t entry = next;
-  std::int64_t begin = next > 0 ? line.ends[origin + (next - 1) * step] : 0;
+  std::int64_t begin = next > 0 ? line.ends.data[origin + (next - 1) * step] : 0;
   begin = begin > ready ? begin : ready;
   for (std::ptrdiff_t gap = next; gap > 0; --gap) { // try the gap before entry gap - 1
     std::ptrdiff_t const behind = origin + (gap - 1) * step;
-    if (line.ends[behind] <= ready || (change > 0 && line.held[behind] >= line.problem.limit))
+    if (line.ends.data[behind] <= ready ||
+        (change > 0 && line.held.data[behind] >= line.problem.limit))
       break;
-    std::int64_t from = gap > 1 ? line.ends[behind - step] : 0;
+    std::int64_t from = gap > 1 ? line.ends.data[behind - step] : 0;
     from = from > ready ? from : ready;
-    if (from + ticks <= line.begins[behind]) {
+    if (from + ticks <= line.begins.data[behind]) {
       begin = from;
       entry = gap - 1;
     }
   }
   for (std::ptrdiff_t i = next; i > entry; --i) {
     std::ptrdiff_t const to = origin + i * step;
-    line.codes[to] = line.codes[to - step];
-    line.begins[to] = line.begins[to - step];
-    line.ends[to] = line.ends[to - step];
-    line.held[to] = line.held[to - step] + change;
+    line.codes.data[to] = line.codes.data[to - step];
+    line.begins.data[to] = line.begins.data[to - step];
+    line.ends.data[to] = line.ends.data[to - step];
+    line.held.data[to] = line.held.data[to - step] + change;
   }
   int held = 0;
   if (entry > 0) {
     std::ptrdiff_t const before = origin + (entry - 1) * step;
-    int const other = memory_change<Backwards>(line, line.line_of(line.codes[before]));
-    held = line.held[before] + (other < 0 ? -1 : 0);
+    int const other = memory_change<Backwards>(line, line.line_of(line.codes.data[before]));
+    held = line.held.data[before] + (other < 0 ? -1 : 0);
   }
   std::ptrdiff_t const here = origin + entry * step;
-  line.codes[here] = code;
-  line.begins[here] = begin;
-  line.ends[here] = begin + ticks;
-  line.held[here] = held + (change > 0 ? 1 : 0);
-  line.arrivals[arrival] = begin + ticks;
-  ++line.counts[at];
-  ++line.placed[device];
+  line.codes.data[here] = code;
+  line.begins.data[here] = begin;
+  line.ends.data[here] = begin + ticks;
+  line.held.data[here] = held + (change > 0 ? 1 : 0);
+  line.arrivals.data[arrival] = begin + ticks;
+  ++line.counts.data[at];
+  ++line.placed.data[device];
   return true;
 }
 

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The parts of a model on the stages of a pipeline. Header for pipelining::training_setup,
+//! stage_content, stage_bytes and stage_contents.
+
+#include <pipe/planner/model/transformer.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace pipelining::inline v0_3 {
+
+//! @brief The training of a model, next to its pipeline.
+struct training_setup {
+  std::int64_t sequence = 1; //!< tokens of a sequence
+  int sequences = 1;         //!< sequences of a microbatch
+  int tensor = 1;            //!< GPUs that share every layer, with sequence parallelism
+  int data = 1;              //!< replicas of the pipeline, which share the optimizer's state
+  int expert = 1;            //!< GPUs over which the experts of a layer are spread
+  int pictures = 1;          //!< of a sequence, where the model has an encoder; spread evenly
+};
+
+//! @brief The parts of the model on one stage.
+struct stage_content {
+  int layers = 1;         //!< layers of the model
+  bool embedding = false; //!< the embedding of tokens
+  bool output = false;    //!< the output layer and the loss
+  int shards = 1;         //!< of the vocabulary, of which this stage has one
+  // Parts of layers beside the whole ones, of which each has one of every part.
+  int projections = 0; //!< what gives query, keys and values
+  int attentions = 0;  //!< attention, which has no weights
+  int remainders = 0;  //!< what follows attention
+  int dense = 0;       //!< of the layers: without experts, though the model has some
+  int frozen = 0;      //!< of encoders and layers: with nothing to train, nor any layer before them
+  int encoders = 0;    //!< layers of the encoder, which come before the layers
+  int modules = 0;     //!< for further tokens, which come after the layers
+  int states = 1; //!< hidden states of a token that go on to the next stage: with those of modules
+  bool pictures = false; //!< an output of the encoder goes on, too
+
+  friend constexpr bool operator==(stage_content const&, stage_content const&) = default;
+};
+
+//! @brief Bytes of one stage on one GPU.
+struct stage_bytes {
+  std::int64_t activation = 0; //!< of one microbatch, all its chunks
+  std::int64_t weights = 0;    //!< bf16
+  std::int64_t gradients = 0;  //!< single precision
+  std::int64_t optimizer = 0;  //!< master weights and two moments, shared by the replicas
+  std::int64_t logits = 0;     //!< and their gradient, of the chunk with the most tokens
+  std::int64_t carried = 0;    //!< gradients of keys and values that travel between chunks
+  std::int64_t message = 0;    //!< of one microbatch: an activation or a gradient
+
+  //! @brief The bytes that every schedule needs: all but activations and messages.
+  [[nodiscard]] constexpr std::int64_t resident() const noexcept {
+    return weights + gradients + optimizer + logits + carried;
+  }
+};
+
+//! @brief Checks a setup. @throws std::invalid_argument with one sentence.
+constexpr void check_setup(transformer const& model, training_setup const& setup) {
+  detail::check_transformer(model);
+  if (setup.sequence < 1 || setup.sequences < 1 || setup.tensor < 1 || setup.data < 1 ||
+      setup.expert < 1 || setup.pictures < 1)
+    throw std::invalid_argument("training_setup: every number must be at least 1");
+  if (model.heads % setup.tensor != 0)
+    throw std::invalid_argument("training_setup: the heads of the model must be a multiple of the "
+                                "tensor parallel GPUs, but " +
+                                std::to_string(model.heads) + " is none of " +
+                                std::to_string(setup.tensor));
+  if (setup.expert > 1 && model.experts == 0)
+    throw std::invalid_argument("training_setup: the model has no experts to spread over GPUs");
+  if (setup.expert > 1 && model.experts % setup.expert != 0)
+    throw std::invalid_argument("training_setup: the experts of a layer must be a multiple of the "
+                                "GPUs that they are spread over, but " +
+                                std::to_string(model.experts) + " is none of " +
+                                std::to_string(setup.expert));
+  double const of_token =
+    detail::of_layers(model,
+                      model.layers,
+                      model.dense_layers,
+                      [](transformer const& of) {
+                        return static_cast<double>(activation_bytes(of, 1) +
+                                                   key_value_bytes(of, 1));
+                      }) +
+    (1.0 + model.modules) *
+      static_cast<double>(activation_bytes(model, 1) + 8 * std::int64_t{model.hidden} +
+                          detail::logits_bytes(model, 1));
+  double const of_pictures = static_cast<double>(model.encoder.layers) * setup.pictures *
+                             model.encoder.tokens *
+                             static_cast<double>(activation_bytes(detail::encoder_shape(model), 1));
+  if (setup.sequences * (static_cast<double>(setup.sequence) * of_token + of_pictures) > 1e18)
+    throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
+                                "not counted; give shorter sequences or fewer of them");
+}
+
+//! @brief The stages of a pipeline with these layers: the first holds the embedding, the last the
+//! output layer.
+//! @param layers [S], those of an encoder and modules for further tokens among them
+//! @param dense the first layers that have no experts, where others have
+//! @param frozen the first of all that have nothing to train
+//! @param encoders of all: the first are of an encoder @param modules of all: the last ones
+[[nodiscard]] inline std::vector<stage_content> stage_contents(
+  std::span<int const> layers, int dense = 0, int frozen = 0, int encoders = 0, int modules = 0) {
+  std::vector<stage_content> result;
+  int const all = std::accumulate(layers.begin(), layers.end(), 0);
+  int done = 0;
+  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+    // How many of [from, to) are on the stage.
+    auto const among = [begin = done, end = done + layers[stage]](int from, int to) {
+      return std::max(0, std::min(to, end) - std::max(from, begin));
+    };
+    done += layers[stage];
+    bool const last = stage + 1 == layers.size();
+    result.push_back({.layers = among(encoders, all - modules),
+                      .embedding = stage == 0,
+                      .output = last,
+                      .dense = among(encoders, encoders + dense),
+                      .frozen = among(0, frozen),
+                      .encoders = among(0, encoders),
+                      .modules = among(all - modules, all),
+                      .states = last ? 1 : 1 + std::max(0, done - (all - modules)),
+                      .pictures = !last && done > 0 && done <= encoders});
+  }
+  return result;
+}
+
+//! @brief The stages of HelixPipe, in turn: the parts around attention with the ends of two layers,
+//! and attention.
+//! @param layers of the model
+[[nodiscard]] inline std::vector<stage_content> parted_contents(int layers) {
+  std::vector<stage_content> result{{0, true, false, 1, 1}};
+  for (int layer = 1; layer <= layers; ++layer) {
+    bool const last = layer == layers;
+    result.push_back({.layers = 0, .attentions = 1});
+    result.push_back({0, false, last, 1, last ? 0 : 1, 0, 1});
+  }
+  return result;
+}
+
+//! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages inside,
+//! a shard of the output layer per device.
+//! @param layers [stages inside] layers of each @param dense as for `stage_contents`
+[[nodiscard]] inline std::vector<stage_content>
+shard_contents(std::span<int const> layers, int devices, int dense = 0) {
+  std::vector<stage_content> result(static_cast<std::size_t>(devices),
+                                    stage_content{0, true, false, devices});
+  for (stage_content const& each : stage_contents(layers, dense))
+    result.push_back({.layers = each.layers, .dense = each.dense});
+  result.insert(
+    result.end(), static_cast<std::size_t>(devices), stage_content{0, false, true, devices});
+  return result;
+}
+
+} // namespace pipelining::inline v0_3
