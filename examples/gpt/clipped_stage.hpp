@@ -19,8 +19,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! What every stage tells all others at the end of an iteration.
 struct gradient_row {
   double squared_norm = 0;

@@ -16,8 +16,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
-#include <vector>
 
 #include "layers.hpp"
 #include "memory.hpp"

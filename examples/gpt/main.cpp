@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! @file
-//! @brief Chooses where the stages of the GPT run. GPT_HAS_MPI, GPT_HAS_CUDA and GPT_HAS_NCCL say
-//! what is linked.
+//! @brief Chooses where the stages of the GPT run: on GPT_BACKEND, unless told. GPT_HAS_MPI,
+//! GPT_HAS_CUDA and GPT_HAS_NCCL say what is linked.
+//!
+//! The model, its stages and the reports lie in this folder; host/, mpi/ and cuda/ have a backend
+//! each, whose door is on_*.cpp; papers/ has stages that only one paper needs.
 
 #include <pipe/flow/quote.hpp>
 
@@ -26,7 +29,7 @@ using words_given = std::vector<std::string_view>;
 std::string_view take_backend(words_given& words) {
   auto const option = std::find(words.begin(), words.end(), "--backend");
   if (option == words.end())
-    return "threads";
+    return GPT_BACKEND;
   if (option + 1 == words.end())
     throw std::invalid_argument("--backend wants threads, mpi, cuda or nccl");
   auto const value = *(option + 1);

@@ -16,6 +16,8 @@
 
 namespace gpt {
 
+namespace pp = pipelining;
+
 inline constexpr std::int64_t vocabulary = 256; //!< one token per byte
 
 struct model_size {

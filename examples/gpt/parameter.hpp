@@ -66,6 +66,32 @@ random_parameter(parameter_name const& name, std::int64_t count, double deviatio
   return p;
 }
 
+// What all parameters of a stage or of a model have, one after the other: gradients, or values.
+
+//! Appends it.
+template <class Stage, class Number>
+void append(std::vector<Number>& all, Stage& stage, std::vector<Number> parameter<Number>::*list) {
+  stage.for_each_parameter(
+    [&](auto& p) { all.insert(all.end(), (p.*list).begin(), (p.*list).end()); });
+}
+//! Copies it away. Returns where it ends.
+template <class Stage, class Number>
+Number* copy_out(Stage& stage, std::vector<Number> parameter<Number>::*list, Number* to) {
+  stage.for_each_parameter(
+    [&](auto& p) { to = std::copy((p.*list).begin(), (p.*list).end(), to); });
+  return to;
+}
+//! Puts other numbers there. Returns where they end.
+template <class Stage, class Number>
+Number const*
+copy_in(Stage& stage, std::vector<Number> parameter<Number>::*list, Number const* from) {
+  stage.for_each_parameter([&](auto& p) {
+    std::copy_n(from, (p.*list).size(), (p.*list).begin());
+    from += (p.*list).size();
+  });
+  return from;
+}
+
 //! AdamW with a linear warm-up and a cosine that ends at a tenth of the peak rate.
 //! @source Loshchilov and Hutter 2019, algorithm 2
 struct adamw {

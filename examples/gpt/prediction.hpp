@@ -24,8 +24,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! Seconds of every pass of one microbatch, by stage and chunk; a cost model of the library.
 struct measured_cost {
   int stages = 1;

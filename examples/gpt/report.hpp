@@ -25,7 +25,6 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <optional>
 #include <random>
 #include <span>
 #include <stdexcept>

@@ -29,8 +29,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! Lines `key=value`.
 class run_lines {
 public:

@@ -136,21 +136,16 @@ template <class Stages>
 [[nodiscard]] auto gradients_of(Stages& stages) {
   using number = typename Stages::value_type::number;
   std::vector<number> all;
-  for (auto& each : stages) {
-    each.for_each_parameter(
-      [&](parameter<number>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
-  }
+  for (auto& each : stages)
+    append(all, each, &parameter<number>::gradient);
   return all;
 }
-
 template <class Stages>
 [[nodiscard]] auto weights_of(Stages& stages) {
   using number = typename Stages::value_type::number;
   std::vector<number> all;
-  for (auto& each : stages) {
-    each.for_each_parameter(
-      [&](parameter<number>& p) { all.insert(all.end(), p.value.begin(), p.value.end()); });
-  }
+  for (auto& each : stages)
+    append(all, each, &parameter<number>::value);
   return all;
 }
 

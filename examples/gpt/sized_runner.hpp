@@ -26,8 +26,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! For each way that microbatches take through the devices the stage that is there.
 template <class Stage>
 struct copies_of {

@@ -27,8 +27,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! Slots of a pool of a device, in bytes.
 struct slot_use {
   std::int64_t planned = 0;  //!< what the plan reserves

@@ -92,14 +92,12 @@ void report_pools(options const& o,
 template <class Model>
 [[nodiscard]] std::vector<float> all_gradients_of(Model& model) {
   std::vector<float> all;
-  auto const add = [&all](parameter<float>& p) {
-    all.insert(all.end(), p.gradient.begin(), p.gradient.end());
-  };
-  if constexpr (requires { model.stages(); })
+  if constexpr (requires { model.stages(); }) {
     for (auto& each : model.stages())
-      each.for_each_parameter(add);
-  else
-    model.for_each_parameter(add);
+      append(all, each, &parameter<float>::gradient);
+  } else {
+    append(all, model, &parameter<float>::gradient);
+  }
   return all;
 }
 

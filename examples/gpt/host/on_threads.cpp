@@ -4,11 +4,9 @@
 //! @brief Trains a byte-level GPT in a pipeline of threads: any schedule by name, checked against
 //! one device.
 //!
-//! What to read, in this order: layers.hpp, layer_parts.hpp and transformer_block.hpp (the model),
-//! stage.hpp (what a stage does in each pass), pipeline.hpp (how the library runs the stages), then
-//! this file.
+//! What to read, in this order: layers.hpp and layer.hpp (the model), stage.hpp (what a stage does
+//! in each pass), pipeline.hpp (how the library runs the stages), then this file.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/view/figures.hpp>

@@ -10,12 +10,9 @@
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,8 +24,6 @@
 #include "../text.hpp"
 
 namespace gpt {
-
-namespace pp = pipelining;
 
 //! A stage as the library calls it: contexts become units, bytes become floats.
 struct pipeline_stage : stage<float> {
@@ -101,9 +96,7 @@ public:
   }
 
   void copied_gradient(pp::context const& where, pp::output out) {
-    float* to = out.as<float>().data();
-    at(where).for_each_parameter(
-      [&to](auto const& p) { to = std::copy(p.gradient.begin(), p.gradient.end(), to); });
+    copy_out(at(where), &parameter<float>::gradient, out.as<float>().data());
   }
   void add_copies(pp::context const& where, pp::totals const& all) {
     std::size_t next = 0;

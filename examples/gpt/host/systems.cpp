@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! @file
-//! @brief Trainings whose stages are no layers of one device. See systems.hpp.
+//! @brief Trainings whose stages are no layers of one device. See system.hpp.
 
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -37,7 +37,13 @@ int run_one(options o, text_to_learn const& text) {
     text,
     shown(table),
     model,
-    [&] { System::report(o, table, model); },
+    [&] {
+      if constexpr (requires { System::pools; })
+        report_pools(
+          o, System::in_slots, model.plan(), model.trace(), model.sizes(), System::pools);
+      else
+        System::report(o, table, model);
+    },
     [&] { return check_system_bits<System>(o, text, table); },
     shown);
 }

@@ -7,7 +7,6 @@
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <random>

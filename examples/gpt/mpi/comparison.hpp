@@ -20,22 +20,14 @@
 
 namespace gpt {
 
-enum class learnt { gradients, weights };
-
 //! All of the last step: gradients, and weights behind it.
 struct trained {
   std::vector<float> gradients{}; //!< none where steps of the optimizer are part of the plan
   std::vector<float> weights{};
 };
 
-//! Appends the numbers of a stage, or of all stages of one device.
-template <class Stage>
-void append(std::vector<float>& numbers, Stage& stage, learnt what) {
-  stage.for_each_parameter([&](parameter<float>& p) {
-    auto const& from = what == learnt::gradients ? p.gradient : p.value;
-    numbers.insert(numbers.end(), from.begin(), from.end());
-  });
-}
+//! What is held of every parameter.
+using learnt = std::vector<float> parameter<float>::*;
 
 //! The numbers of all stages of a pipeline in their order, and of a second copy of them behind
 //! these; then those of the other shards. On the rank with device 0 and shard 0; elsewhere of no
@@ -117,7 +109,7 @@ void step_of_replicas(Device& device,
     auto const share = share_of(pieces, replica, microbatches);
     device.step(share);
     std::vector<float> gradients;
-    append(gradients, device, learnt::gradients);
+    append(gradients, device, &parameter<float>::gradient);
     sum.resize(gradients.size());
     for (std::size_t i = 0; i < sum.size(); ++i)
       sum[i] = replica == 0 ? gradients[i] : sum[i] + gradients[i];
@@ -144,10 +136,10 @@ template <class Device, class Before, class Update>
     before(step);
     step_of_replicas(device, pieces, replicas, o.microbatches);
     if (step + 1 == o.steps)
-      append(alone.gradients, device, learnt::gradients);
+      append(alone.gradients, device, &parameter<float>::gradient);
     update(step);
   }
-  append(alone.weights, device, learnt::weights);
+  append(alone.weights, device, &parameter<float>::value);
   return alone;
 }
 

@@ -4,10 +4,10 @@
 //! @brief Trains the model of the example gpt with one MPI process per device, in one pipeline or
 //! several that share the batch.
 //!
-//! What to read, in this order: ../gpt (the model and its stages), rank_model.hpp (one rank's share
-//! of it), replica_sum.hpp (what ranks with the same stages share), rank_run.hpp
-//! (how processes meet), then this file: how they train, and end or go on when one of them fails.
-//! sharded_rank.hpp and travelling_rank.hpp are shares of another kind.
+//! What to read, in this order: the model and its stages in the folder above, rank_run.hpp (how
+//! processes meet), rank_model.hpp (one rank's share of the model), sums.hpp (what ranks add up
+//! together), then this file: how they train, and end or go on when one of them fails.
+//! paper_ranks.hpp has shares of another kind.
 
 #include <pipe/cluster/checkpoint.hpp>
 #include <pipe/cluster/rank_layout.hpp>
@@ -53,7 +53,6 @@
 #include "comparison.hpp"
 #include "paper_ranks.hpp"
 #include "rank_model.hpp"
-#include "rank_options.hpp"
 #include "rank_run.hpp"
 #include "sums.hpp"
 #include "tools/support/file_doors.hpp"
@@ -219,7 +218,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
     model.step(pieces);
     std::chrono::duration<double> took = clock::now() - start;
     if (last && chosen.check && o.clip == 0)
-      gradients = gather(model, learnt::gradients, run.groups);
+      gradients = gather(model, &parameter<float>::gradient, run.groups);
     start = clock::now();
     model.update(optimizer, step);
     took += clock::now() - start;
@@ -267,17 +266,18 @@ exit_status train_and_hold(rank_run& run, Model& model, Before before, Report re
     report();
   if (!run.chosen.check)
     return good;
-  return hold(run, {std::move(gradients), gather(model, learnt::weights, run.groups)}, [&] {
-    auto device = alone();
-    auto const optimizer = optimizer_of(run.o);
-    return train_alone(
-      run.o,
-      run.chosen.layout.replicas,
-      run.text,
-      device,
-      [](std::int64_t) {},
-      [&](std::int64_t step) { device.update(optimizer, step); });
-  });
+  return hold(
+    run, {std::move(gradients), gather(model, &parameter<float>::value, run.groups)}, [&] {
+      auto device = alone();
+      auto const optimizer = optimizer_of(run.o);
+      return train_alone(
+        run.o,
+        run.chosen.layout.replicas,
+        run.text,
+        device,
+        [](std::int64_t) {},
+        [&](std::int64_t step) { device.update(optimizer, step); });
+    });
 }
 
 //! Trains whole stages on one process: what ranks are held against.
@@ -342,16 +342,7 @@ exit_status train_stages(rank_run& run) {
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   auto const sizes = tables_of_sizes(o, table);
-  left_to_mpi<Model> here(o.size,
-                          table,
-                          o.lengths,
-                          run.seed(),
-                          run.place.device,
-                          run.line(),
-                          run.groups.pipeline,
-                          run.replicas(),
-                          run.runner_options(),
-                          o.post_validation);
+  left_to_mpi<Model> here(run, table);
   Model& model = *here;
   clipping const how{optimizer_of(o), o.clip, o.post_validation};
   model.set_clipping(how);
@@ -365,7 +356,7 @@ exit_status train_stages(rank_run& run) {
   report_memory(run, model, table, sizes.size());
   if (!chosen.check && o.clip == 0)
     return good;
-  auto weights = gather(model, learnt::weights, run.groups);
+  auto weights = gather(model, &parameter<float>::value, run.groups);
   if (o.clip != 0) {
     auto const found = model.clipping_done(hash_of(weights));
     if (run.rank == 0)
@@ -379,17 +370,9 @@ exit_status train_stages(rank_run& run) {
 //! WeiPipe: ranks have groups of layers at home.
 exit_status train_travelling(rank_run& run) {
   options& o = run.o;
-  (void)travelling_system::plan(o);
+  auto const table = travelling_system::plan(o);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  left_to_mpi<travelling_rank> here(o.size,
-                                    run.chosen.layout.devices,
-                                    static_cast<int>(o.microbatches),
-                                    run.seed(),
-                                    run.place.device,
-                                    run.line(),
-                                    run.groups.pipeline,
-                                    run.replicas(),
-                                    run.runner_options());
+  left_to_mpi<travelling_rank> here(run, table);
   travelling_rank& model = *here;
   auto const report = [&] {
     auto const bytes = model.bytes();
@@ -452,7 +435,8 @@ exit_status train_vocabulary(rank_run& run) {
   auto const report = [&] {
     auto const ran = model.trace();
     if (run.leads())
-      vocabulary_system::report_slots(o, model.plan(), ran, sizes);
+      report_pools(
+        o, vocabulary_system::in_slots, model.plan(), ran, sizes, vocabulary_system::pools);
   };
   return train_and_hold(
     run,

@@ -11,8 +11,6 @@
 #include <pipe/mpi/mpi.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/schedule/wei_pipe.hpp>
-#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
@@ -35,8 +33,6 @@
 #include "sums.hpp"
 
 namespace gpt {
-
-namespace pp = pipelining;
 
 //! The stages that are at home on this rank, and the runner that drives them.
 //! @tparam Stage as the library calls it
@@ -106,21 +102,12 @@ class groups_on_ranks {
 public:
   std::vector<std::int64_t> numbers; //!< of the parameters of each group
 
-  groups_on_ranks(model_size const& size,
-                  std::vector<layer_range> const& groups,
-                  step_cut const& cut,
-                  std::uint64_t seed,
-                  int rank,
-                  MPI_Comm world,
-                  patient_wait wait)
-      : own_(size, groups[static_cast<std::size_t>(rank)], cut, seed, memory_), rank_(rank),
-        last_(static_cast<int>(groups.size()) - 1), world_(world), wait_(wait) {
-    for (layer_range const& layers : groups) {
-      device_memory<float> memory;
-      stage<float> one(size, layers, cut, seed, memory);
-      numbers.push_back(parameter_numbers(one));
-    }
-    weights_.resize(static_cast<std::size_t>(numbers[static_cast<std::size_t>(rank)]));
+  groups_on_ranks(rank_run& run, std::vector<layer_range> const& groups, step_cut const& cut)
+      : numbers(parameter_counts(run.o.size, groups)), rank_(run.place.device),
+        last_(static_cast<int>(groups.size()) - 1),
+        own_(run.o.size, groups[static_cast<std::size_t>(rank_)], cut, run.seed(), memory_),
+        world_(run.groups.pipeline), wait_{&run.line(), run.chosen.deadline, "the other ranks"} {
+    weights_.resize(static_cast<std::size_t>(numbers[static_cast<std::size_t>(rank_)]));
     gradients_.resize(weights_.size());
     outgoing_.resize(groups.size());
     outgoing_requests_.resize(groups.size(), MPI_REQUEST_NULL);
@@ -128,9 +115,7 @@ public:
 
   //! Before a step: the weights set out, once for forward passes and once for backward passes.
   void begin() {
-    auto to = weights_.begin();
-    own_.for_each_parameter(
-      [&to](parameter<float>& p) { to = std::copy(p.value.begin(), p.value.end(), to); });
+    copy_out(own_, &parameter<float>::value, weights_.data());
     auto const count = static_cast<int>(weights_.size());
     for (bool const back : {false, true}) {
       if (rank_ != 0) {
@@ -150,11 +135,7 @@ public:
     wait_(received_);
     for (MPI_Request& request : outgoing_requests_)
       wait_(request);
-    float const* from = gradients_.data();
-    own_.for_each_parameter([&from](parameter<float>& p) {
-      std::copy_n(from, p.gradient.size(), p.gradient.begin());
-      from += p.gradient.size();
-    });
+    copy_in(own_, &parameter<float>::gradient, gradients_.data());
   }
 
   //! What the first microbatch takes: weights of a group; with gradients, zeros behind them.
@@ -199,10 +180,10 @@ private:
       throw std::runtime_error("MPI could not begin to move weights or gradients");
   }
 
-  device_memory<float> memory_;
-  stage<float> own_;
   int rank_;
   int last_; // rank
+  device_memory<float> memory_;
+  stage<float> own_;
   MPI_Comm world_;
   patient_wait wait_;
   std::vector<float> weights_;
@@ -218,27 +199,15 @@ class travelling_rank {
 public:
   static constexpr bool clips = false; //!< the optimizer steps between iterations
 
-  travelling_rank(model_size const& size,
-                  int devices,
-                  int microbatches,
-                  std::uint64_t seed,
-                  int rank,
-                  pp::store& line,
-                  MPI_Comm pipeline,
-                  replica_group replicas,
-                  pp::mpi_ranks const& options)
-      : groups_(cut_layers(size.layers, devices)),
-        cut_(microbatches, cut_sequence(size.sequence, 1)), wait_{&line,
-                                                                  options.deadline,
-                                                                  "the other ranks"},
-        home_(size, groups_, cut_, seed, rank, pipeline, wait_),
-        table_(pp::make_timetable<pp::WeiPipe>({devices, microbatches})), sizes_{size,
-                                                                                 groups_,
-                                                                                 home_.numbers},
-        plan_(pp::lower(table_, sizes_)),
-        device_(size, groups_, cut_.seen_in_turn(rank, devices), home_),
-        microbatches_(static_cast<std::size_t>(microbatches), {&device_}), pipeline_(pipeline),
-        mean_(replicas), runner_(plan_, microbatches_, line, pipeline, options) {}
+  travelling_rank(rank_run& run, pp::timetable_view table)
+      : groups_(cut_layers(run.o.size.layers, run.o.devices)),
+        cut_(run.o.microbatches, cut_sequence(run.o.size.sequence, 1)),
+        home_(run, groups_, cut_), sizes_{run.o.size, groups_, home_.numbers},
+        plan_(pp::lower(table, sizes_)),
+        device_(run.o.size, groups_, cut_.seen_in_turn(run.place.device, run.o.devices), home_),
+        microbatches_(static_cast<std::size_t>(run.o.microbatches), {&device_}),
+        pipeline_(run.groups.pipeline), mean_(run.replicas()),
+        runner_(plan_, microbatches_, run.line(), pipeline_, run.runner_options()) {}
 
   void step(batch const& pieces) {
     if (fails_)
@@ -300,15 +269,12 @@ public:
     return static_cast<int>(group);
   }
 
-  [[nodiscard]] pp::dynamic_timetable const& table() const { return table_; }
   [[noreturn]] void fail(std::string const& why) { runner_.fail(why); }
 
 private:
   std::vector<layer_range> groups_;
   step_cut cut_;
-  patient_wait wait_;
   groups_on_ranks home_;
-  pp::dynamic_timetable table_;
   travelling_sizes sizes_;
   pp::plan plan_;
   visited_device<groups_on_ranks> device_;

@@ -13,7 +13,6 @@
 
 #include <mpi.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +26,7 @@
 #include "../host/pipeline.hpp"
 #include "../sized_runner.hpp"
 #include "../training.hpp"
+#include "rank_run.hpp"
 #include "sums.hpp"
 
 namespace gpt {
@@ -100,14 +100,7 @@ struct place_of_stage {
   }
 
   //! Puts the mean over the replicas where the optimizer looks for gradients.
-  void take_mean() {
-    auto from = gradients.begin();
-    here->for_each_parameter([&](parameter<float>& p) {
-      auto const count = static_cast<std::ptrdiff_t>(p.gradient.size());
-      std::copy_n(from, count, p.gradient.begin());
-      from += count;
-    });
-  }
+  void take_mean() { copy_in(*here, &parameter<float>::gradient, gradients.data()); }
 
   template <class Visit>
   void for_each_parameter(Visit visit) {
@@ -122,9 +115,7 @@ private:
     if (replicas.communicator == MPI_COMM_NULL)
       return;
     gradients.clear();
-    here->for_each_parameter([&](parameter<float> const& p) {
-      gradients.insert(gradients.end(), p.gradient.begin(), p.gradient.end());
-    });
+    append(gradients, *here, &parameter<float>::gradient);
     sum.start(gradients, replicas.communicator);
   }
 };
@@ -137,30 +128,19 @@ public:
   //! Whether the optimizer is part of the plan, and may leave steps out.
   static constexpr bool clips = Place::totals_bytes > 0;
 
-  //! @param lengths tokens of the sequence of each microbatch
-  //! @param device of the plan that this rank is. @param line the store of its pipeline
-  //! @param pipeline the ranks of its pipeline
-  //! @param early stages step before they know the norm of all gradients
-  basic_rank_model(model_size const& size,
-                   pp::timetable_view table,
-                   std::vector<std::int64_t> const& lengths,
-                   std::uint64_t seed,
-                   int device,
-                   pp::store& line,
-                   MPI_Comm pipeline,
-                   replica_group replicas,
-                   pp::mpi_ranks const& options,
-                   bool early = false)
-      : replicas_(replicas), copies_{pipeline, {&line, options.deadline, "the other copies"}},
-        places_(make_places(size, table, lengths, seed, device)), homes_(make_homes(table)),
-        reports_loss_(device == pp::device_of(table, pp::stages(table.over.extents) - 1)),
-        plans_(plan_maker<host_slots>{{size, Place::totals_bytes}, early},
+  //! @param run with the lengths of sequences; must outlive this
+  basic_rank_model(rank_run& run, pp::timetable_view table)
+      : replicas_(run.replicas()), copies_{run.groups.pipeline,
+                                           {&run.line(), run.chosen.deadline, "the other copies"}},
+        places_(make_places(run, table)), homes_(make_homes(table)),
+        reports_loss_(run.place.device == pp::device_of(table, pp::stages(table.over.extents) - 1)),
+        plans_(plan_maker<host_slots>{{run.o.size, Place::totals_bytes}, run.o.post_validation},
                table,
-               lengths,
+               run.o.lengths,
                places_,
-               line,
-               pipeline,
-               options) {}
+               run.line(),
+               run.groups.pipeline,
+               run.runner_options()) {}
 
   //! The steps that follow are of this timetable: see `sized_runner`. Collective.
   //! @pre the same schedule, devices and microbatches as before; one copy of every stage
@@ -290,25 +270,21 @@ private:
     return homes;
   }
 
-  std::vector<Place> make_places(model_size const& size,
-                                 pp::timetable_view table,
-                                 std::vector<std::int64_t> const& lengths,
-                                 std::uint64_t seed,
-                                 int device) {
+  std::vector<Place> make_places(rank_run const& run, pp::timetable_view table) {
     pp::shape const& extents = table.over.extents;
     bool const copies = extents.where == pp::placement::bidirectional;
     std::vector<Place> places;
-    for (auto const& layers : cut_model(size, extents)) {
+    for (auto const& layers : cut_model(run.o.size, extents)) {
       int const stage = static_cast<int>(places.size());
       place_of_stage place;
       for (int route = 0; route < pp::routes(extents); ++route) {
         auto const way = static_cast<std::size_t>(copies ? route : 0);
         int const microbatch = copies ? first_of_way(extents, way) : route;
-        if (place.here || pp::device_of(table, stage, microbatch) != device)
+        if (place.here || pp::device_of(table, stage, microbatch) != run.place.device)
           continue;
-        auto const cut = cut_for(table, lengths, stage)
+        auto const cut = cut_for(table, run.o.lengths, stage)
                            .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
-        place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory_);
+        place.here = std::make_unique<pipeline_stage>(run.o.size, layers, cut, run.seed(), memory_);
         place.replicas = replicas_;
         if (copies) {
           place.pipeline = copies_.pipeline;

@@ -28,8 +28,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! How a rank waits for what the runner knows nothing of.
 struct patient_wait {
   pp::store* line = nullptr; //!< tells whether somebody has failed
@@ -199,21 +197,13 @@ public:
     if (with_.communicator == MPI_COMM_NULL)
       return;
     numbers_.clear();
-    model.for_each_stage([this](std::size_t, auto& stage) {
-      stage.for_each_parameter([this](parameter<float> const& p) {
-        numbers_.insert(numbers_.end(), p.gradient.begin(), p.gradient.end());
-      });
-    });
+    auto const gradient = &parameter<float>::gradient;
+    model.for_each_stage([&](std::size_t, auto& stage) { append(numbers_, stage, gradient); });
     sum_.start(numbers_, with_.communicator);
     sum_.share(with_.wait);
     sum_.finish(with_.wait);
     float const* from = numbers_.data();
-    model.for_each_stage([&from](std::size_t, auto& stage) {
-      stage.for_each_parameter([&from](parameter<float>& p) {
-        std::copy_n(from, p.gradient.size(), p.gradient.begin());
-        from += p.gradient.size();
-      });
-    });
+    model.for_each_stage([&](std::size_t, auto& stage) { from = copy_in(stage, gradient, from); });
   }
 
 private:
@@ -232,9 +222,7 @@ public:
   template <class Stage>
   void start(Stage& stage, int other, int tag, MPI_Comm pipeline) {
     mine_.clear();
-    stage.for_each_parameter([this](parameter<float> const& p) {
-      mine_.insert(mine_.end(), p.gradient.begin(), p.gradient.end());
-    });
+    append(mine_, stage, &parameter<float>::gradient);
     theirs_.resize(mine_.size());
     loss_ = stage.loss();
     auto const count = static_cast<int>(mine_.size());

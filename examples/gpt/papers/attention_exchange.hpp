@@ -41,8 +41,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! A layer on the device that has its weights, with the keys and values of its sequences. The first
 //! has the embedding, too, and the last the head.
 struct exchanged_layer {
@@ -91,11 +89,8 @@ struct exchanged_layer {
 //! From a projection: x, query, keys and values. From attention: its output and log-sum-exp. Back
 //! go the gradients of these, to each reader those of what it has made; to attention, behind that
 //! of its output, the merged output and log-sum-exp.
-struct exchanged_sizes {
-  model_size size;
-  exchange_schedule schedule;
-  pp::shape extents;
-  std::vector<chunk_range> chunks;
+struct exchanged_sizes : exchange_cut {
+  using exchange_cut::exchange_cut;
 
   [[nodiscard]] std::int64_t narrow(pp::exchange_stage const& of) const {
     return tokens(of) * size.width;
@@ -104,31 +99,19 @@ struct exchanged_sizes {
   [[nodiscard]] std::int64_t state(pp::exchange_stage const& of) const {
     return tokens(of) * (size.width + size.heads);
   }
-  [[nodiscard]] chunk_range range(int chunk) const {
-    return chunks[static_cast<std::size_t>(chunk)];
-  }
-  //! The oldest tokens, whose keys are given away.
-  [[nodiscard]] chunk_range given(pp::exchange_stage const& of) const {
-    return {0, range(of.taken).begin};
-  }
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    pp::exchange_stage const from = schedule.stage_at(extents, maker.stage);
-    return numbers(of == pp::slot_class::activation, from) *
+    return numbers(of == pp::slot_class::activation, stage(maker.stage)) *
            static_cast<std::int64_t>(sizeof(float));
   }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
     if (of != pp::slot_class::input_gradient)
       return bytes(of, maker);
-    return gradient_numbers(schedule.stage_at(extents, maker.stage),
-                            schedule.stage_at(extents, reader)) *
+    return gradient_numbers(stage(maker.stage), stage(reader)) *
            static_cast<std::int64_t>(sizeof(float));
   }
 
 private:
-  [[nodiscard]] std::int64_t tokens(pp::exchange_stage const& of) const {
-    return range(of.chunk).count();
-  }
   [[nodiscard]] std::int64_t numbers(bool kept, pp::exchange_stage const& of) const {
     auto const attends = attention_part<float>::kept_numbers(size, tokens(of));
     switch (of.part) {
@@ -426,7 +409,7 @@ public:
                      pp::timetable_view table,
                      std::uint64_t seed)
       : model_{
-          {size, schedule, table.over.extents, cut_sequence(size.sequence, schedule.inner.chunks)},
+          exchanged_sizes(size, schedule, table.over.extents),
           attention_part<float>(size),
           {},
           std::vector<device_memory<float>>(static_cast<std::size_t>(table.over.extents.devices))} {
@@ -468,6 +451,9 @@ private:
 //! SlimPipe's exchange of attention; see system.hpp.
 struct exchange_system {
   static constexpr char const* one_device_has = " that splits attention alike";
+  static constexpr char const* in_slots =
+    "Activations, with queries and keys of other devices, in slots";
+  static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation}};
 
   //! A stage is a layer.
   static registry::schedule_choice choice(options const& o) {
@@ -507,15 +493,6 @@ struct exchange_system {
   }
   static exchanged_pipeline<> one_device(options const& o, pp::timetable_view table) {
     return {o.size, schedule(o), on_one_device(o, table), seed_of(o)};
-  }
-  static void report(options const& o, pp::timetable_view, exchanged_pipeline<> const& model) {
-    static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation}};
-    report_pools(o,
-                 "Activations, with queries and keys of other devices, in slots",
-                 model.plan(),
-                 model.trace(),
-                 model.sizes(),
-                 pools);
   }
 };
 

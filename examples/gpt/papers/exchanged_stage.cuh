@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The GPT on SlimPipeExchange, on a GPU: devices take over attention of each other. A stage
-//! is a part of a layer for one chunk of sequences. See exchanged_layers.hpp of the host.
+//! is a part of a layer for one chunk of sequences. See attention_exchange.hpp.
 
 #include <pipe/attention/merge.cuh>
 #include <pipe/cuda/handles.cuh>

@@ -4,7 +4,7 @@
 //! @file
 //! @brief Layers cut at their attention, as HelixPipe has them, on a GPU: attention alone, which
 //! any device may run since it has no weights, and what lies between the attention of two layers.
-//! For whole sequences. See split_layers.hpp of the host.
+//! For whole sequences. See helix.hpp.
 
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/run/context.hpp>

@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -34,8 +33,6 @@
 #include "../text.hpp"
 
 namespace gpt {
-
-namespace pp = pipelining;
 
 //! What lies on the host: pieces of the model, cut wherever a stage that goes forward or back ends,
 //! with their parameters; and what goes into each piece, of every microbatch.
@@ -113,9 +110,7 @@ public:
   void gather_weights(pp::context const&, pp::output out) {
     float* to = out.as<float>().data();
     each_with_home([&](stage<float>& piece, stage<float>& home) {
-      float* next = to;
-      home.for_each_parameter(
-        [&](parameter<float>& p) { next = std::copy(p.value.begin(), p.value.end(), next); });
+      copy_out(home, &parameter<float>::value, to);
       piece.use(to);
       piece.refresh_matrices();
       to += piece.weight_numbers();
@@ -307,6 +302,9 @@ private:
 //! RoundPipe: devices take stages in turn; see system.hpp.
 struct round_system {
   static constexpr char const* one_device_has = "";
+  static constexpr char const* in_slots = "Weights and gradients loaded from the host";
+  static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
+                                         {"gradients", pp::slot_class::full_gradients}};
 
   //! As many stages as asked for; those that are not, as in the list that takes least.
   static pp::round_stages list(options const& o) {
@@ -334,16 +332,6 @@ struct round_system {
   }
   static single_device<float> one_device(options const& o, pp::timetable_view) {
     return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
-  }
-  static void report(options const& o, pp::timetable_view, round_model const& model) {
-    static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
-                                           {"gradients", pp::slot_class::full_gradients}};
-    report_pools(o,
-                 "Weights and gradients loaded from the host",
-                 model.plan(),
-                 model.trace(),
-                 model.sizes(),
-                 pools);
   }
 };
 

@@ -116,8 +116,6 @@ struct group_member {
   void end(std::size_t which, std::vector<float>& sum) { group->end(which, sum); }
 };
 
-namespace pp = pipelining;
-
 //! Such a model on the threads of this process: a pipeline for each shard.
 class tensor_pipeline {
 public:

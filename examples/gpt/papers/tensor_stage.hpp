@@ -7,14 +7,12 @@
 //! threads or as processes, is a parameter.
 
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include "../memory.hpp"
@@ -23,8 +21,6 @@
 #include "tensor_shard.hpp"
 
 namespace gpt {
-
-namespace pp = pipelining;
 
 //! Sums of a device in a step.
 struct sum_counts {

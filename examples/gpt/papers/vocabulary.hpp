@@ -255,6 +255,10 @@ private:
 //! The vocabulary in shards; see system.hpp.
 struct vocabulary_system {
   static constexpr char const* one_device_has = " that has all shards";
+  static constexpr char const* in_slots =
+    "Activations of layers and logits of the output layer's shards in slots";
+  static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation},
+                                         {"logits", pp::slot_class::logits}};
 
   //! @throws std::invalid_argument where there are none, or an option does not go with these
   static pp::dynamic_timetable plan(options const& o) {
@@ -274,23 +278,6 @@ struct vocabulary_system {
   }
   static sharded_device one_device(options const& o, pp::timetable_view table) {
     return {o.size, cut_around(o.size, table, barriers_of(o)), seed_of(o)};
-  }
-  static void report(options const& o, pp::timetable_view, sharded_pipeline const& model) {
-    report_slots(o, model.plan(), model.trace(), model.sizes());
-  }
-  //! @param ran when each pass of a step of `work` ran
-  static void report_slots(options const& o,
-                           pp::plan_view const& work,
-                           pp::timetable_view const& ran,
-                           piece_sizes const& sizes) {
-    static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation},
-                                           {"logits", pp::slot_class::logits}};
-    report_pools(o,
-                 "Activations of layers and logits of the output layer's shards in slots",
-                 work,
-                 ran,
-                 sizes,
-                 pools);
   }
 };
 

@@ -21,7 +21,6 @@
 #include <cstdio>
 #include <iterator>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "../model.hpp"
@@ -36,14 +35,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
-[[nodiscard]] inline std::int64_t parameter_numbers(stage<float>& of) {
-  std::int64_t numbers = 0;
-  of.for_each_parameter([&](parameter<float>& p) { numbers += std::ssize(p.value); });
-  return numbers;
-}
-
 //! What all devices share: the groups of layers with their parameters, where these lie between
 //! steps. The first microbatch takes weights from there, the last one puts gradients there.
 struct groups_at_home {
@@ -54,26 +45,19 @@ struct groups_at_home {
   groups_at_home(model_size const& size,
                  std::vector<layer_range> const& groups,
                  step_cut const& cut,
-                 std::uint64_t seed) {
-    for (layer_range const& layers : groups) {
+                 std::uint64_t seed)
+      : numbers(parameter_counts(size, groups)) {
+    for (layer_range const& layers : groups)
       of.emplace_back(size, layers, cut, seed, memory);
-      numbers.push_back(parameter_numbers(of.back()));
-    }
   }
   //! Weights of a group; with gradients, those behind them.
   void send(std::size_t group, bool with_gradients, float* to) {
-    of[group].for_each_parameter(
-      [&](parameter<float>& p) { to = std::copy(p.value.begin(), p.value.end(), to); });
-    if (with_gradients) {
-      of[group].for_each_parameter(
-        [&](parameter<float>& p) { to = std::copy(p.gradient.begin(), p.gradient.end(), to); });
-    }
+    to = copy_out(of[group], &parameter<float>::value, to);
+    if (with_gradients)
+      copy_out(of[group], &parameter<float>::gradient, to);
   }
   void receive_gradients(std::size_t group, float const* from) {
-    of[group].for_each_parameter([&](parameter<float>& p) {
-      std::copy_n(from, p.gradient.size(), p.gradient.begin());
-      from += p.gradient.size();
-    });
+    copy_in(of[group], &parameter<float>::gradient, from);
   }
 };
 
