@@ -19,7 +19,7 @@
 #include "../parameter.hpp"
 #include "../saved_state.hpp"
 #include "../text.hpp"
-#include "gpu_options.hpp"
+#include "gpu_report.hpp"
 #include "named_state.hpp"
 
 namespace gpt {

@@ -15,9 +15,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "../parameter.hpp"

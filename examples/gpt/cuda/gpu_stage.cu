@@ -221,17 +221,11 @@ gpu_stages make_cut_layers(making const& with) {
   });
 }
 
-template <class Element>
-[[nodiscard]] on_gpu::exchanged_slot_sizes<Element> exchanged_sizes_of(
-  model_size const& size, exchange_schedule const& schedule, pp::shape const& extents) {
-  return {size, schedule, extents, cut_sequence(size.sequence, schedule.inner.chunks)};
-}
-
 //! Parts of layers, where devices take over attention of each other.
 template <class Element>
 gpu_stages make_exchanged(making const& with) {
   auto const& extents = with.table.over.extents;
-  auto const slots = exchanged_sizes_of<Element>(with.size, *with.how.exchange, extents);
+  on_gpu::exchanged_slot_sizes<Element> const slots(with.size, *with.how.exchange, extents);
   step_cut const cut(extents.microbatches, slots.chunks);
   step_cut const largest(cut.microbatches(), {slots.chunks.back()}); // none is longer
   work_of_devices<Element> works(with, largest, slots);
@@ -315,8 +309,9 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker, int
   if (!exchange)
     return bytes(of, maker);
   return numbers == operands::bf16
-           ? exchanged_sizes_of<__nv_bfloat16>(size, *exchange, extents).bytes(of, maker, reader)
-           : exchanged_sizes_of<float>(size, *exchange, extents).bytes(of, maker, reader);
+           ? on_gpu::exchanged_slot_sizes<__nv_bfloat16>(size, *exchange, extents)
+               .bytes(of, maker, reader)
+           : on_gpu::exchanged_slot_sizes<float>(size, *exchange, extents).bytes(of, maker, reader);
 }
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
   if (of == pp::slot_class::weights || of == pp::slot_class::full_gradients)
@@ -325,7 +320,7 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) con
     if (around)
       return on_gpu::sharded_slot_sizes<Element>{size, *around}.bytes(of, maker);
     if (exchange)
-      return exchanged_sizes_of<Element>(size, *exchange, extents).bytes(of, maker);
+      return on_gpu::exchanged_slot_sizes<Element>(size, *exchange, extents).bytes(of, maker);
     if (cuts_layers(stages))
       return on_gpu::helix_slot_sizes<Element>{size, cut, stages}.bytes(of, maker);
     return on_gpu::slot_sizes<Element>{size, size_of_shard(size, shard), cut, stages}.bytes(of,

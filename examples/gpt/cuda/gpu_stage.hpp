@@ -81,8 +81,6 @@ struct gpu_run {
   std::optional<exchange_schedule> exchange{};
 };
 
-namespace pp = pipelining;
-
 //! Why no model can run here, as a sentence; "" where one can.
 [[nodiscard]] std::string missing_gpu();
 

@@ -17,7 +17,6 @@
 #include <type_traits>
 
 #include "../model.hpp"
-#include "attention_call.cuh"
 #include "device_work.cuh"
 #include "matrix_products.cuh"
 #include "numbers.cuh"
@@ -81,16 +80,16 @@ struct part_pass {
   cudaStream_t stream;
 
   [[nodiscard]] scratch_tensors<Element> const& space() const { return work->scratch(); }
+  [[nodiscard]] token_rows rows() const { return {tokens, size.width, stream}; }
   //! From the gradient of the norm's output, in `narrow`, of which each shard has a part.
   void norm_backward(float* dx, trained<Element>& gain, normalised kept) const {
     if (work->sum)
       work->sum(space().narrow, tokens * size.width, stream);
-    layer_norm_backward(
-      dx, gain.gradient(), space().narrow, kept, gain.value(), tokens, size.width, stream);
+    layer_norm_backward(dx, gain.gradient(), space().narrow, kept, gain.value(), rows());
   }
   //! The norm's output again, in `scaled`.
   void scale_again(normalised kept, trained<Element>& gain) const {
-    apply_gain(space().scaled, kept.normal, gain.value(), tokens, size.width, stream);
+    apply_gain(space().scaled, kept.normal, gain.value(), rows());
   }
 };
 
@@ -109,7 +108,7 @@ struct before_attention_pass {
     auto const tokens = at.tokens;
     auto const width = at.size.width;
     auto const keys = 2 * at.own.key_width();
-    layer_norm_forward(space.scaled, kept, x, gain.value(), tokens, width, at.stream);
+    layer_norm_forward(space.scaled, kept, x, gain.value(), at.rows());
     products.forward(space.wide, space.scaled, query_weight.operand(), tokens, width, at.own.width);
     convert(query, space.wide, tokens * at.own.width, at.stream);
     products.forward(space.wide, space.scaled, key_value_weight.operand(), tokens, width, keys);
@@ -162,7 +161,7 @@ struct after_attention_pass {
     auto const hidden = at.own.hidden();
     Element* const scaled = at.space().scaled;
     add_product(x, output_operand(), projection, at.own.width);
-    layer_norm_forward(scaled, kept.norm, x, gain.value(), tokens, at.size.width, at.stream);
+    layer_norm_forward(scaled, kept.norm, x, gain.value(), at.rows());
     at.work->products.forward(kept.inner, scaled, up.operand(), tokens, at.size.width, hidden);
     gelu_forward(kept.outer, kept.inner, tokens * hidden, at.stream);
     add_product(x, kept.outer, down, hidden);
@@ -350,7 +349,7 @@ public:
 
   //! Writes the loss of each token, in nats.
   void forward(float* losses, float const* x) {
-    layer_norm_forward(space_.scaled, kept_, x, gain_->value(), tokens_, width_, stream_);
+    layer_norm_forward(space_.scaled, kept_, x, gain_->value(), rows());
     make_logits();
     cross_entropy_forward(losses, space_.wide, next_bytes_, tokens_, stream_);
   }
@@ -364,8 +363,7 @@ public:
     cuda::check(
       cudaMemsetAsync(dx, 0, static_cast<std::size_t>(tokens_ * width_) * sizeof(float), stream_),
       "cudaMemsetAsync");
-    layer_norm_backward(
-      dx, gain_->gradient(), space_.narrow, kept_, gain_->value(), tokens_, width_, stream_);
+    layer_norm_backward(dx, gain_->gradient(), space_.narrow, kept_, gain_->value(), rows());
   }
   void backward_weight(Element const* logits_gradient) {
     scale_again();
@@ -374,9 +372,8 @@ public:
   }
 
 private:
-  void scale_again() {
-    apply_gain(space_.scaled, kept_.normal, gain_->value(), tokens_, width_, stream_);
-  }
+  [[nodiscard]] token_rows rows() const { return {tokens_, width_, stream_}; }
+  void scale_again() { apply_gain(space_.scaled, kept_.normal, gain_->value(), rows()); }
   //! In `wide`, from `scaled`.
   void make_logits() {
     work_->products.forward(

@@ -6,7 +6,6 @@
 
 #include <pipe/cluster/packed_state.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -27,8 +26,6 @@
 #include "gpu_stage.hpp"
 
 namespace gpt {
-
-namespace pp = pipelining;
 
 //! The pieces of weights that are gathered, each of a name of its own: ranges of their numbers, one
 //! behind the other.

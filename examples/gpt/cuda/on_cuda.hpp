@@ -5,10 +5,9 @@
 //! @brief Trains a byte-level GPT in a pipeline of virtual devices on one GPU, and compares
 //! schedules with each other bit by bit and with the model on the host.
 //!
-//! What to read, in this order: layer.cuh (a layer as products, rows and attention), stage.cuh
-//! (what a stage does in each pass and where it keeps what), gpu_model.hpp (how the library runs
-//! the stages), then this file. The host's model in examples/gpt has the same layers, one function
-//! each.
+//! What to read, in this order: layer.cuh (a layer as products, rows and attention), stage.cuh (what a stage does in each pass and where it keeps what), gpu_model.hpp
+//! (how the library runs the stages), then this file. The host's model in examples/gpt has the same
+//! layers, one function each.
 
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/flow/shape.hpp>
@@ -17,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <iterator>
 #include <map>
@@ -26,7 +24,6 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "../report.hpp"
@@ -35,24 +32,26 @@
 #include "../training.hpp"
 #include "checkpointed_model.hpp"
 #include "gpu_model.hpp"
-#include "gpu_options.hpp"
 #include "gpu_report.hpp"
 
 namespace gpt {
 
 inline constexpr int skipped = 77; //!< exit status
 
+//! A model on virtual devices of this GPU.
+//! @param of the first iteration
+template <class Clock, class Called = called_stage>
+[[nodiscard]] auto model_of(gpu_options const& o,
+                            pp::timetable_view table,
+                            std::vector<std::int64_t> const& lengths,
+                            gpu_run const& how) {
+  return on_virtual_devices<Clock, Called>(
+    o.common.size, table, cut_for(table, lengths), o.seed(), how);
+}
+
 template <class Clock>
 first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
-  auto const& c = o.common;
-  auto model = on_virtual_devices<Clock>(c.size,
-                                         table,
-                                         cut_for(table, c.lengths),
-                                         o.seed(),
-                                         {.numbers = o.numbers,
-                                          .barriers = barriers_in(c),
-                                          .home = home_of(c),
-                                          .exchange = exchange_in(c)});
+  auto model = model_of<Clock>(o, table, o.common.lengths, run_of(o));
   double const loss = model.step(pieces);
   return {loss, model.gradients()};
 }
@@ -163,24 +162,15 @@ bool compare_sizes(gpu_options const& o,
                    batch const& pieces) {
   if (sizes.size() == 1)
     return true;
-  auto const& c = o.common;
-  auto const& first = sizes.front();
-  auto model =
-    on_virtual_devices<Clock>(c.size,
-                              first.table,
-                              cut_for(first.table, first.lengths),
-                              o.seed(),
-                              {.numbers = o.numbers, .any_chunks = true, .home = home_of(c)});
+  auto how = run_of(o);
+  how.any_chunks = true;
+  auto model = model_of<Clock>(o, sizes.front().table, sizes.front().lengths, how);
   std::size_t different = 0;
   for (int round = 0; round < 2; ++round) {
     for (auto const& now : sizes) {
       model.use(now.table, now.lengths);
       model.step(pieces);
-      auto alone = on_virtual_devices<Clock>(c.size,
-                                             now.table,
-                                             cut_for(now.table, now.lengths),
-                                             o.seed(),
-                                             {.numbers = o.numbers, .home = home_of(c)});
+      auto alone = model_of<Clock>(o, now.table, now.lengths, run_of(o));
       alone.step(pieces);
       different += differences(model.gradients(), alone.gradients());
       model.clear_gradients();
@@ -199,20 +189,14 @@ int train_on_virtual_devices(gpu_options const& o,
                              text_to_learn const& text,
                              std::vector<sized_table> const& sizes) {
   auto const& c = o.common;
-  auto const how = clipping_of(c);
+  auto const clipped = clipping_of(c);
   auto const& first = sizes.front();
-  auto model = on_virtual_devices<Clock, Called>(c.size,
-                                                 first.table,
-                                                 cut_for(first.table, first.lengths),
-                                                 o.seed(),
-                                                 {.numbers = o.numbers,
-                                                  .graph = o.graph,
-                                                  .timed = true,
-                                                  .clip = c.clip != 0 ? &how : nullptr,
-                                                  .any_chunks = sizes.size() > 1,
-                                                  .barriers = barriers_in(c),
-                                                  .home = home_of(c),
-                                                  .exchange = exchange_in(c)});
+  auto how = run_of(o);
+  how.graph = o.graph;
+  how.timed = true;
+  how.clip = c.clip != 0 ? &clipped : nullptr;
+  how.any_chunks = sizes.size() > 1;
+  auto model = model_of<Clock, Called>(o, first.table, first.lengths, how);
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
     model, checkpoints_in(o, "devices", alone, text), c.every, c.steps};

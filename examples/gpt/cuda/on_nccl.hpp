@@ -26,7 +26,6 @@
 #include <numeric>
 #include <optional>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -38,7 +37,6 @@
 #include "../training.hpp"
 #include "checkpointed_model.hpp"
 #include "gpu_model.hpp"
-#include "gpu_options.hpp"
 #include "gpu_report.hpp"
 #include "on_cuda.hpp"
 #include "rank_sums.hpp"
@@ -262,19 +260,13 @@ bool compare_with_one_gpu(gpu_options const& o,
                           first_step const& found) {
   auto const& c = o.common;
   pp::timetable_view const table = of.table;
+  auto how = run_of(o);
+  how.replicas = here.layout.replicas;
   std::vector<float> mine; // of all replicas
   std::vector<float> all;
   double expected = 0; // of the first
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    auto alone = on_virtual_devices<Clock>(c.size,
-                                           table,
-                                           cut_for(table, of.lengths),
-                                           o.seed(),
-                                           {.numbers = o.numbers,
-                                            .replicas = here.layout.replicas,
-                                            .barriers = barriers_in(c),
-                                            .home = home_of(c),
-                                            .exchange = exchange_in(c)});
+    auto alone = model_of<Clock>(o, table, of.lengths, how);
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
@@ -323,9 +315,7 @@ bool compare_with_host(gpu_options const& o,
     expected = replica == 0 ? one : expected;
     add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {
              std::vector<float> of_stage;
-             host.shard(stage, here.place.shard).for_each_parameter([&](parameter<float>& p) {
-               of_stage.insert(of_stage.end(), p.gradient.begin(), p.gradient.end());
-             });
+             append(of_stage, host.shard(stage, here.place.shard), &parameter<float>::gradient);
              return of_stage;
            }));
   }
@@ -479,7 +469,7 @@ int train_on_rank(gpu_options o,
     pp::place_of(layout, started.rank),
     line,
     name,
-    {.numbers = o.numbers, .graph = o.graph, .timed = true, .replicas = layout.replicas},
+    run_of(o),
     {.gpu = gpu, .deadline = o.deadline, .name = name + '/' + pipeline.name}};
   here.over.world_ranks = pipeline.ranks;
   auto const group_on = [&](pp::rank_axis axis) {
@@ -496,10 +486,10 @@ int train_on_rank(gpu_options o,
     sums_over(c.clip == 0 || in_plan ? alone(started.rank) : whole_pipeline(layout, here.place))};
   sums.tell(here.over);
   here.how.shard = {here.place.shard, shards};
-  here.how.barriers = barriers_in(c);
-  here.how.home = home_of(c);
+  here.how.graph = o.graph;
+  here.how.timed = true;
+  here.how.replicas = layout.replicas;
   here.how.weights = sums.replicas.weights(here.place.replica, layout.replicas);
-  here.how.exchange = exchange_in(c);
   here.how.sum = sums.shards.function();
   here.how.copies = sums.copies.function();
   here.how.over_rows = sums.rows.function<double>();

@@ -23,8 +23,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! The communicator of a group of ranks. A run that fails has aborted it, so that only `close` ends
 //! it.
 class rank_sums {

@@ -28,8 +28,6 @@
 
 namespace gpt::on_gpu {
 
-namespace pp = pipelining;
-
 //! What a stage keeps of a unit from forward to the end of its backward.
 template <class Element>
 struct stage_kept {
@@ -324,6 +322,7 @@ protected:
     return sequence_caches<float>(in, own_, held_, cut_.tokens(p.of.microbatch));
   }
 
+  [[nodiscard]] token_rows rows(pass const& p) const { return {p.tokens, size_.width, p.stream}; }
   [[nodiscard]] part_pass<Element> part(pass const& p) const {
     return {size_, own_, p.tokens, p.work, p.stream};
   }
@@ -359,18 +358,14 @@ protected:
                       weights_[0].value(),
                       weights_[1].value() + p.chunk.begin * size_.width,
                       text_of(p),
-                      p.tokens,
-                      size_.width,
-                      p.stream);
+                      rows(p));
   }
   void embed_backward(pass const& p, float const* dx) {
     embedding_backward(weights_[0].gradient(),
                        weights_[1].gradient() + p.chunk.begin * size_.width,
                        dx,
                        text_of(p),
-                       p.tokens,
-                       size_.width,
-                       p.stream);
+                       rows(p));
   }
 
   //! Of a token in the mean loss.

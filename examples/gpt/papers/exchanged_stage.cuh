@@ -24,7 +24,6 @@
 #include <utility>
 #include <vector>
 
-#include "../cuda/attention_call.cuh"
 #include "../cuda/device_work.cuh"
 #include "../cuda/layer.cuh"
 #include "../cuda/numbers.cuh"
@@ -108,22 +107,8 @@ struct following_gradients {
 
 //! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
 template <class Element>
-struct exchanged_slot_sizes {
-  model_size size;
-  exchange_schedule schedule;
-  pp::shape extents;
-  std::vector<chunk_range> chunks;
-
-  [[nodiscard]] chunk_range range(int chunk) const {
-    return chunks[static_cast<std::size_t>(chunk)];
-  }
-  //! The oldest tokens, whose keys are given away.
-  [[nodiscard]] chunk_range given(pp::exchange_stage const& of) const {
-    return {0, range(of.taken).begin};
-  }
-  [[nodiscard]] pp::exchange_stage stage(int number) const {
-    return schedule.stage_at(extents, number);
-  }
+struct exchanged_slot_sizes : exchange_cut {
+  using exchange_cut::exchange_cut;
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     auto const from = stage(maker.stage);
@@ -140,9 +125,6 @@ struct exchanged_slot_sizes {
 
 private:
   using part = pp::layer_part;
-  [[nodiscard]] std::int64_t tokens(pp::exchange_stage const& of) const {
-    return range(of.chunk).count();
-  }
   [[nodiscard]] bool ends(pp::exchange_stage const& of) const {
     return of.layer + 1 == size.layers;
   }

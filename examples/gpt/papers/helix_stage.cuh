@@ -12,10 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include "../cuda/attention_call.cuh"
 #include "../cuda/device_work.cuh"
 #include "../cuda/layer.cuh"
 #include "../cuda/numbers.cuh"

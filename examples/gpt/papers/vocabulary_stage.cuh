@@ -26,8 +26,6 @@
 
 namespace gpt::on_gpu {
 
-namespace pp = pipelining;
-
 //! What several shards tell, where kernels find it.
 struct told_by_shards {
   static constexpr int most = 64; //!< as many as a run has devices
@@ -56,17 +54,13 @@ inline void add_up(float* to, told_by_shards const& from, std::int64_t count, cu
 }
 
 //! x = the rows of the bytes that the shard has, zeros for others, [tokens, width].
-inline void look_up(float* x,
-                    float const* rows,
-                    byte_range bytes,
-                    std::uint8_t const* text,
-                    std::int64_t tokens,
-                    std::int64_t width,
-                    cudaStream_t stream) {
-  thrust::tabulate(on(stream), x, x + tokens * width, [=] __device__(std::int64_t i) {
-    std::int64_t const byte = text[i / width];
-    return byte >= bytes.first && byte < bytes.last ? rows[(byte - bytes.first) * width + i % width]
-                                                    : 0.0f;
+inline void
+look_up(float* x, float const* table, byte_range bytes, std::uint8_t const* text, token_rows rows) {
+  thrust::tabulate(on(rows.stream), x, x + rows.count(), [=] __device__(std::int64_t i) {
+    std::int64_t const byte = text[i / rows.width];
+    return byte >= bytes.first && byte < bytes.last
+             ? table[(byte - bytes.first) * rows.width + i % rows.width]
+             : 0.0f;
   });
 }
 
@@ -155,35 +149,28 @@ inline void next_columns(float* to,
                          float const* columns,
                          byte_range bytes,
                          std::uint8_t const* next_bytes,
-                         std::int64_t tokens,
-                         std::int64_t width,
-                         cudaStream_t stream) {
+                         token_rows rows) {
   auto const count = bytes.count();
-  thrust::tabulate(on(stream), to, to + tokens * width, [=] __device__(std::int64_t i) {
-    std::int64_t const next = next_bytes[i / width];
+  thrust::tabulate(on(rows.stream), to, to + rows.count(), [=] __device__(std::int64_t i) {
+    std::int64_t const next = next_bytes[i / rows.width];
     return next >= bytes.first && next < bytes.last
-             ? columns[(i % width) * count + next - bytes.first]
+             ? columns[(i % rows.width) * count + next - bytes.first]
              : 0.0f;
   });
 }
 //! The gradient of the input of all shards, from what each has told.
-inline void join_gradients(float* dx,
-                           told_by_shards const& told,
-                           float share,
-                           std::int64_t tokens,
-                           std::int64_t width,
-                           cudaStream_t stream) {
+inline void join_gradients(float* dx, told_by_shards const& told, float share, token_rows rows) {
   auto statistics = told;
   for (int shard = 0; shard < told.count; ++shard)
-    statistics.of[shard] += 2 * tokens * width;
-  thrust::tabulate(on(stream), dx, dx + tokens * width, [=] __device__(std::int64_t i) {
-    auto const token = i / width;
+    statistics.of[shard] += 2 * rows.tokens * rows.width;
+  thrust::tabulate(on(rows.stream), dx, dx + rows.count(), [=] __device__(std::int64_t i) {
+    auto const token = i / rows.width;
     auto const all = detail::join(statistics, token);
     float sum = 0;
     for (int shard = 0; shard < told.count; ++shard) {
       float const scale =
         expf(statistics.of[shard][statistics_width * token] - all.largest) / all.sum;
-      sum += share * (scale * told.of[shard][i] - told.of[shard][tokens * width + i]);
+      sum += share * (scale * told.of[shard][i] - told.of[shard][rows.tokens * rows.width + i]);
     }
     return sum;
   });
@@ -303,9 +290,7 @@ public:
                      this->weights_[0].value(),
                      piece_.bytes,
                      this->text_of(p),
-                     p.tokens,
-                     this->size_.width,
-                     p.stream);
+                     this->rows(p));
     case layers: return run_layers(p, this->floats(out));
     case columns: return make_logits(p, this->floats(out));
     }
@@ -329,9 +314,7 @@ public:
                     piece_.bytes,
                     where.inputs[0].template as<float>().data(),
                     this->text_of(p),
-                    p.tokens,
-                    this->size_.width,
-                    p.stream);
+                    this->rows(p));
     } else if (piece_.is == columns) {
       finish_logits(p, this->floats(out));
     } else {
@@ -363,8 +346,7 @@ private:
       add(x, positions(p, this->weights_[0].value()), numbers(p), p.stream);
     this->layers_forward(p, this->kept_of(p), x);
     if (piece_.normalises) {
-      layer_norm_forward(
-        y, norm_of(p), x, this->weights_.back().value(), p.tokens, this->size_.width, p.stream);
+      layer_norm_forward(y, norm_of(p), x, this->weights_.back().value(), this->rows(p));
     }
   }
   void layers_input_half(pass const& p, float* dx, stage_gradients<Element> const& made) {
@@ -372,14 +354,13 @@ private:
     auto const told = told_by(p.where->inputs);
     float* const dy = piece_.normalises ? p.work->scratch().residual : dx;
     if (piece_.normalises && early_)
-      join_gradients(dy, told, this->share(), p.tokens, this->size_.width, p.stream);
+      join_gradients(dy, told, this->share(), this->rows(p));
     else
       add_up(dy, told, numbers(p), p.stream);
     if (piece_.normalises) {
       auto& gain = this->weights_.back();
       clear(dx, numbers(p), p.stream);
-      layer_norm_backward(
-        dx, gain.gradient(), dy, norm_of(p), gain.value(), p.tokens, this->size_.width, p.stream);
+      layer_norm_backward(dx, gain.gradient(), dy, norm_of(p), gain.value(), this->rows(p));
     }
     this->layers_backward_input(p, this->kept_of(p), dx, made);
     if (piece_.has_positions)
@@ -405,13 +386,8 @@ private:
       make_exponentials(exponentials, kept.logits, statistics, count, p.tokens, p.stream);
       p.work->products.backward_input(
         early, exponentials, columns.operand(), p.tokens, width, count);
-      next_columns(early + numbers(p),
-                   columns.value(),
-                   piece_.bytes,
-                   this->text_of(p) + 1,
-                   p.tokens,
-                   width,
-                   p.stream);
+      next_columns(
+        early + numbers(p), columns.value(), piece_.bytes, this->text_of(p) + 1, this->rows(p));
       copy(early + 2 * numbers(p), statistics, p.tokens * statistics_width, p.stream);
     }
   }
