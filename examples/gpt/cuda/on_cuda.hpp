@@ -5,9 +5,10 @@
 //! @brief Trains a byte-level GPT in a pipeline of virtual devices on one GPU, and compares
 //! schedules with each other bit by bit and with the model on the host.
 //!
-//! What to read, in this order: layer.cuh (a layer as products, rows and attention), stage.cuh (what a stage does in each pass and where it keeps what), gpu_model.hpp
-//! (how the library runs the stages), then this file. The host's model in examples/gpt has the same
-//! layers, one function each.
+//! What to read, in this order: layer.cuh (a layer as products, rows and attention), stage.cuh
+//! (what a stage does in each pass and where it keeps what), gpu_model.hpp (how the library runs
+//! the stages), then this file. The host's model in examples/gpt has the same layers, one function
+//! each.
 
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/flow/shape.hpp>
