@@ -18,9 +18,9 @@
 #include <random>
 #include <vector>
 
-#include "examples/gpt/adamw.hpp"
+#include "examples/gpt/host/pipeline.hpp"
 #include "examples/gpt/model.hpp"
-#include "examples/gpt/pipeline.hpp"
+#include "examples/gpt/parameter.hpp"
 #include "examples/gpt/single_device.hpp"
 #include "examples/gpt/text.hpp"
 

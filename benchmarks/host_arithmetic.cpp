@@ -16,8 +16,7 @@
 #include <random>
 #include <vector>
 
-#include "examples/gpt/adamw.hpp"
-#include "examples/gpt/matrix.hpp"
+#include "examples/gpt/layers.hpp"
 #include "examples/gpt/parameter.hpp"
 
 namespace {

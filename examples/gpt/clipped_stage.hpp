@@ -10,15 +10,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "adamw.hpp"
 #include "parameter.hpp"
+#include "stage.hpp"
 
 namespace gpt {
-
-namespace pp = pipelining;
 
 //! What every stage tells all others at the end of an iteration.
 struct gradient_row {
@@ -26,7 +25,6 @@ struct gradient_row {
   double not_finite = 0;
 };
 
-//! How the optimizer steps.
 struct clipping {
   adamw optimizer{};
   double largest_norm = 1; //!< of all gradients together
@@ -58,7 +56,6 @@ struct clipped_step {
   }
 };
 
-//! Of the gradients of a stage.
 template <class Stage>
 [[nodiscard]] gradient_row row_of(Stage& stage) {
   gradient_row row;
@@ -77,12 +74,10 @@ template <class Stage>
 template <class Stage>
 void take_step(Stage& stage, clipping const& how, clipped_step const& found, std::int64_t taken) {
   stage.for_each_parameter([&](auto& p) {
-    for (auto& x : p.gradient) {
+    for (auto& x : p.gradient)
       x = found.finite ? x * static_cast<float>(found.coefficient) : 0;
-    }
-    if (found.finite) {
+    if (found.finite)
       how.optimizer.update(p, taken);
-    }
   });
   stage.refresh();
 }
@@ -92,7 +87,6 @@ void take_step(Stage& stage, clipping const& how, clipped_step const& found, std
 //! after which gradients are those of the whole batch.
 template <class Stage>
 struct clipped_stage : Stage {
-  //! Bytes of a row.
   static constexpr std::int64_t totals_bytes = sizeof(gradient_row);
 
   explicit clipped_stage(Stage passes) : Stage(std::move(passes)) {}
@@ -113,9 +107,8 @@ struct clipped_stage : Stage {
 
   void optimizer_step(pp::context const&, pp::totals const& all) {
     clipped_step const found(*how_, all);
-    if (how_->early) {
+    if (how_->early)
       keep_copy();
-    }
     last_counts_ = counts_;
     counts_.clipped += found.finite && found.coefficient < 1 ? 1 : 0;
     counts_.left_out += found.finite ? 0 : 1;
@@ -126,9 +119,8 @@ struct clipped_stage : Stage {
   //! Forward passes that have run since then leave nothing that their repetition does not write
   //! anew.
   void roll_back(pp::context const&, bool stepped) {
-    if (!stepped) {
+    if (!stepped)
       return;
-    }
     std::size_t next = 0;
     this->for_each_parameter([&](auto& p) {
       std::swap(p.value, copies_[next].value);
@@ -159,9 +151,8 @@ private:
   void keep_copy() {
     std::size_t next = 0;
     this->for_each_parameter([&](auto const& p) {
-      if (next == copies_.size()) {
+      if (next == copies_.size())
         copies_.emplace_back();
-      }
       copies_[next].value = p.value;
       copies_[next].gradient = p.gradient;
       copies_[next].mean = p.mean;
@@ -176,5 +167,25 @@ private:
   step_counts last_counts_;
   std::int64_t rolled_back_ = 0;
 };
+
+//! The norm is that of the stages' rows in their order. Copies have the gradients of their stages
+//! and step likewise. Returns how many steps were taken.
+inline std::int64_t take_clipped_step(std::vector<stage<float>>& stages,
+                                      clipping const& how,
+                                      std::int64_t taken,
+                                      std::span<stage<float>> copies = {}) {
+  std::vector<gradient_row> rows;
+  for (auto& each : stages)
+    rows.push_back(row_of(each));
+  auto const bytes = static_cast<std::int64_t>(sizeof(gradient_row));
+  clipped_step const found(
+    how,
+    {reinterpret_cast<std::byte const*>(rows.data()), bytes, bytes, static_cast<int>(rows.size())});
+  for (auto& each : stages)
+    take_step(each, how, found, taken);
+  for (auto& each : copies)
+    take_step(each, how, found, taken);
+  return taken + (found.finite ? 1 : 0);
+}
 
 } // namespace gpt

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "layers.hpp"
@@ -29,9 +31,8 @@ public:
     for (auto position = chunk.begin; position < chunk.end; ++position) {
       Number const* const byte = bytes.values() + sequence[position] * width_;
       Number const* const place = positions.values() + position * width_;
-      for (std::int64_t d = 0; d < width_; ++d) {
+      for (std::int64_t d = 0; d < width_; ++d)
         *x++ = byte[d] + place[d];
-      }
     }
   }
 
@@ -64,12 +65,9 @@ public:
         out({seed, size.layers, 0}, size.width, vocabulary, 0.5 / std::sqrt(double(size.width))),
         width_(size.width), units_(static_cast<std::size_t>(units)) {}
 
-  //! Lets go of what forward has kept of a unit.
   void forget(std::size_t unit) { units_[unit].kept.release(); }
-  //! Between steps: chunks of all microbatches of the next one.
   void set_units(std::int64_t units) { units_.resize(static_cast<std::size_t>(units)); }
 
-  //! Numbers that forward keeps of a unit.
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
     return tokens * (size.width + 1);
   }
@@ -82,11 +80,11 @@ public:
                Number const* x,
                Number* losses,
                Number* kept,
-               activation_pool<Number>& pool,
-               std::vector<Number>& space) {
+               device_memory<Number>& memory) {
+    auto& space = memory.space.numbers;
     auto& u = units_[unit];
     if (kept == nullptr) {
-      u.kept = pool.take(tokens * (width_ + 1));
+      u.kept = memory.pool.take(tokens * (width_ + 1));
       kept = u.kept.data();
     }
     lay_out(u, tokens, kept);
@@ -94,9 +92,8 @@ public:
     space.resize(static_cast<std::size_t>(tokens * (width_ + vocabulary)));
     Number* const logits = space.data() + tokens * width_;
     make_logits(u, tokens, space.data(), logits);
-    for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t t = 0; t < tokens; ++t)
       losses[t] = cross_entropy(logits + t * vocabulary, next_bytes[t]);
-    }
   }
 
   //! dx [tokens, width] = gradient of the input, for `share` times the sum of the losses. Keeps the
@@ -108,21 +105,19 @@ public:
                       Number share,
                       Number* dx,
                       Number* kept,
-                      activation_pool<Number>& pool,
-                      std::vector<Number>& space) {
+                      device_memory<Number>& memory) {
+    auto& space = memory.space.numbers;
     auto& u = units_[unit];
-    if (kept != nullptr) {
+    if (kept != nullptr)
       lay_out(u, tokens, kept);
-    }
-    u.logits_gradient = pool.take(tokens * vocabulary);
+    u.logits_gradient = memory.pool.take(tokens * vocabulary);
     Number* const gradient = u.logits_gradient.data();
     space.resize(static_cast<std::size_t>(tokens * width_));
     make_logits(u, tokens, space.data(), gradient);
     for (std::int64_t t = 0; t < tokens; ++t) {
       cross_entropy(gradient + t * vocabulary, next_bytes[t]);
-      for (std::int64_t v = 0; v < vocabulary; ++v) {
+      for (std::int64_t v = 0; v < vocabulary; ++v)
         gradient[t * vocabulary + v] *= share;
-      }
       gradient[t * vocabulary + next_bytes[t]] -= share;
     }
     std::fill_n(space.data(), tokens * width_, Number{0});
@@ -132,7 +127,8 @@ public:
   }
 
   //! Adds to the gradient of the matrix, and lets go of the unit.
-  void backward_weight(std::size_t unit, std::int64_t tokens, std::vector<Number>& space) {
+  void backward_weight(std::size_t unit, std::int64_t tokens, device_memory<Number>& memory) {
+    auto& space = memory.space.numbers;
     auto& u = units_[unit];
     space.resize(static_cast<std::size_t>(tokens * width_));
     norm.apply_gain(u.normal, space.data(), tokens);
@@ -166,23 +162,63 @@ private:
   //! Loss of one token; its logits become probabilities.
   static Number cross_entropy(Number* logits, std::uint8_t next) {
     Number most = logits[0];
-    for (std::int64_t v = 1; v < vocabulary; ++v) {
+    for (std::int64_t v = 1; v < vocabulary; ++v)
       most = std::max(most, logits[v]);
-    }
     Number const chosen = logits[next] - most;
     Number sum = 0;
     for (std::int64_t v = 0; v < vocabulary; ++v) {
       logits[v] = std::exp(logits[v] - most);
       sum += logits[v];
     }
-    for (std::int64_t v = 0; v < vocabulary; ++v) {
+    for (std::int64_t v = 0; v < vocabulary; ++v)
       logits[v] /= sum;
-    }
     return std::log(sum) - chosen;
   }
 
   std::int64_t width_;
   std::vector<unit_state> units_; // by microbatch, then chunk
+};
+
+//! What a stage has of both ends of the model, and the losses of tokens, [microbatches, sequence].
+template <class Number>
+struct model_ends {
+  std::unique_ptr<embedding<Number>> first; //!< null: another stage has it
+  std::unique_ptr<head<Number>> last;       //!< likewise
+  std::vector<Number> losses;
+
+  //! @param units chunks of all microbatches
+  model_ends(model_size const& size,
+             layer_range const& layers,
+             std::uint64_t seed,
+             std::int64_t microbatches,
+             std::int64_t units) {
+    if (layers.embeds)
+      first = std::make_unique<embedding<Number>>(size, seed);
+    if (layers.ends) {
+      last = std::make_unique<head<Number>>(size, seed, units);
+      losses.resize(static_cast<std::size_t>(microbatches * size.sequence));
+    }
+  }
+
+  [[nodiscard]] double sum_of_losses() const {
+    double sum = 0;
+    for (auto const x : losses)
+      sum += static_cast<double>(x);
+    return sum;
+  }
+  //! Calls visit(parameter) of the embedding, between(), and visit(parameter) of the head.
+  template <class Visit, class Between>
+  void for_each_parameter(Visit& visit, Between between) {
+    if (first != nullptr) {
+      visit(first->bytes);
+      visit(first->positions);
+    }
+    between();
+    if (last != nullptr) {
+      visit(last->norm.gain);
+      visit(last->out.weight);
+    }
+  }
 };
 
 } // namespace gpt

@@ -2,7 +2,13 @@
 #pragma once
 
 //! @file
-//! @brief The plain layers: linear, layer norm, GELU. Each works on a few tokens and keeps nothing.
+//! @brief Products of matrices and the plain layers: linear, layer norm, GELU. Each works on a few
+//! tokens and keeps nothing.
+//!
+//! Every number is a sum that is added up one term after the other, in an order that only the place
+//! of the number decides. So tokens may come in one chunk or in many: the bits are the same.
+
+#include <pipe/attention/host/vectors.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -11,10 +17,62 @@
 #include <type_traits>
 #include <vector>
 
-#include "matrix.hpp"
 #include "parameter.hpp"
 
 namespace gpt {
+
+//! to [tokens, columns] += from [tokens, inner] * matrix [inner, columns]. Rows of `to` may be
+//! wider.
+template <class Number>
+void add_product(Number* to,
+                 std::int64_t to_stride,
+                 Number const* from,
+                 Number const* matrix,
+                 std::int64_t tokens,
+                 std::int64_t inner,
+                 std::int64_t columns) {
+  pipelining::attention::add_product(
+    vectors(), to, to_stride, from, inner, 1, matrix, columns, tokens, inner, columns);
+}
+
+//! to [inner, columns] += transposed(from [tokens, inner]) * other [tokens, columns], last token
+//! first.
+template <class Number>
+void add_outer_products(Number* to,
+                        Number const* from,
+                        Number const* other,
+                        std::int64_t other_stride,
+                        std::int64_t tokens,
+                        std::int64_t inner,
+                        std::int64_t columns) {
+  auto const last = tokens - 1;
+  pipelining::attention::add_product(vectors(),
+                                     to,
+                                     columns,
+                                     from + last * inner,
+                                     1,
+                                     -inner,
+                                     other + last * other_stride,
+                                     -other_stride,
+                                     inner,
+                                     tokens,
+                                     columns);
+}
+
+//! to [columns, rows] = transposed(from [rows, columns]), by blocks of a few cache lines.
+template <class Number>
+void transpose(Number const* from, Number* to, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t some_rows = 16;
+  constexpr std::int64_t some_columns = 8;
+  for (std::int64_t n = 0; n < columns; n += some_columns) {
+    for (std::int64_t r = 0; r < rows; r += some_rows) {
+      auto const last_row = std::min(rows, r + some_rows);
+      for (auto column = n; column < std::min(columns, n + some_columns); ++column)
+        for (auto row = r; row < last_row; ++row)
+          to[column * rows + row] = from[row * columns + column];
+    }
+  }
+}
 
 //! y = x W, with W [inputs, outputs].
 template <class Number>
@@ -49,9 +107,8 @@ public:
 
   //! To be called when the weight has changed: backward reads it transposed.
   void refresh() {
-    if (across_elsewhere_ == nullptr) {
+    if (across_elsewhere_ == nullptr)
       across_.resize(static_cast<std::size_t>(numbers()));
-    }
     Number* const to = across_elsewhere_ == nullptr ? across_.data() : across_elsewhere_;
     transpose(weight.values(), to, inputs_, outputs_);
   }
@@ -80,19 +137,14 @@ template <class Value>
   constexpr std::int64_t lanes = 16;
   decltype(value(0)) part[lanes] = {};
   std::int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+  for (; i + lanes <= count; i += lanes)
+    for (std::int64_t lane = 0; lane < lanes; ++lane)
       part[lane] += value(i + lane);
-    }
-  }
-  for (; i < count; ++i) {
+  for (; i < count; ++i)
     part[i % lanes] += value(i);
-  }
-  for (std::int64_t half = lanes / 2; half > 0; half /= 2) {
-    for (std::int64_t lane = 0; lane < half; ++lane) {
+  for (std::int64_t half = lanes / 2; half > 0; half /= 2)
+    for (std::int64_t lane = 0; lane < half; ++lane)
       part[lane] += part[lane + half];
-    }
-  }
   return part[0];
 }
 } // namespace detail
@@ -112,9 +164,8 @@ public:
           detail::sum(width, [=](std::int64_t d) { return from[d]; }) / Number(width);
         auto const square = [=](std::int64_t d) { return (from[d] - mean) * (from[d] - mean); };
         inverse[t] = 1 / std::sqrt(detail::sum(width, square) / Number(width) + Number(1e-5));
-        for (std::int64_t d = 0; d < width; ++d) {
+        for (std::int64_t d = 0; d < width; ++d)
           normal[t * width + d] = (from[d] - mean) * inverse[t];
-        }
       }
     });
   }
@@ -122,11 +173,9 @@ public:
   //! y = gain * normal
   void apply_gain(Number const* normal, Number* y, std::int64_t tokens) const {
     vectors().run([=, width = width_, g = gain.values()](auto) {
-      for (std::int64_t t = 0; t < tokens; ++t) {
-        for (std::int64_t d = 0; d < width; ++d) {
+      for (std::int64_t t = 0; t < tokens; ++t)
+        for (std::int64_t d = 0; d < width; ++d)
           y[t * width + d] = g[d] * normal[t * width + d];
-        }
-      }
     });
   }
 
@@ -140,16 +189,14 @@ public:
       for (std::int64_t t = tokens - 1; t >= 0; --t) {
         Number const* const dy_t = dy + t * width;
         Number const* const n = normal + t * width;
-        for (std::int64_t d = 0; d < width; ++d) {
+        for (std::int64_t d = 0; d < width; ++d)
           of_gain[d] += dy_t[d] * n[d];
-        }
         auto const of_normal = [=](std::int64_t d) { return g[d] * dy_t[d]; };
         auto const on_normal = [=](std::int64_t d) { return g[d] * dy_t[d] * n[d]; };
         auto const mean = detail::sum(width, of_normal) / Number(width);
         auto const along = detail::sum(width, on_normal) / Number(width);
-        for (std::int64_t d = 0; d < width; ++d) {
+        for (std::int64_t d = 0; d < width; ++d)
           dx[t * width + d] += inverse[t] * (g[d] * dy_t[d] - mean - n[d] * along);
-        }
       }
     });
   }

@@ -4,6 +4,9 @@
 //! @file
 //! @brief The buffers that a device keeps between passes, and the count of their bytes.
 
+#include <pipe/attention/backward.hpp>
+#include <pipe/attention/forward.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -89,5 +92,30 @@ void block<Number>::release() noexcept {
     count_ = 0;
   }
 }
+
+//! Scratch that all layers of a device share; nothing in it survives a pass.
+template <class Number>
+struct scratch {
+  std::vector<Number> numbers;
+  std::vector<Number> more_numbers;
+  pipelining::attention::workspace<pipelining::attention::accumulate_t<Number>> attention_space;
+
+  //! Zeros that are valid until the next call of the same name.
+  [[nodiscard]] Number* zeros(std::int64_t count) {
+    numbers.assign(static_cast<std::size_t>(count), Number{0});
+    return numbers.data();
+  }
+  [[nodiscard]] Number* more_zeros(std::int64_t count) {
+    more_numbers.assign(static_cast<std::size_t>(count), Number{0});
+    return more_numbers.data();
+  }
+};
+
+//! What the stages of one device share. Belongs to the device's thread.
+template <class Number>
+struct device_memory {
+  activation_pool<Number> pool;
+  scratch<Number> space;
+};
 
 } // namespace gpt

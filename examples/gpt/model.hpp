@@ -2,20 +2,24 @@
 #pragma once
 
 //! @file
-//! @brief Sizes of the model, and how its layers are cut into stages and its sequences into chunks.
+//! @brief Sizes of the model, how its layers are cut into stages and its sequences into chunks, and
+//! what the parameters of a stage are in the whole model.
 
 #include <pipe/flow/shape.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gpt {
 
+namespace pp = pipelining;
+
 inline constexpr std::int64_t vocabulary = 256; //!< one token per byte
 
-//! Sizes of a GPT.
 struct model_size {
   std::int64_t layers = 16;
   std::int64_t width = 64;
@@ -31,12 +35,10 @@ struct model_size {
 //! @throws std::invalid_argument where the sizes make no model
 inline void check(model_size const& size) {
   if (size.layers < 1 || size.width < 1 || size.heads < 1 || size.key_heads < 1 ||
-      size.sequence < 1) {
+      size.sequence < 1)
     throw std::invalid_argument("every size of the model must be at least 1");
-  }
-  if (size.width % size.heads != 0 || size.heads % size.key_heads != 0) {
+  if (size.width % size.heads != 0 || size.heads % size.key_heads != 0)
     throw std::invalid_argument("width must be a multiple of heads, and heads of key heads");
-  }
 }
 
 //! What of its layers a stage has: all of it, or the attention of layer `first` alone, or what
@@ -69,9 +71,8 @@ struct layer_range {
   std::vector<layer_range> ranges;
   for (std::int64_t layer = 0; layer <= layers; ++layer) {
     ranges.push_back({layer, layer, layer == 0, layer == layers, layer_part::around_attention});
-    if (layer < layers) {
+    if (layer < layers)
       ranges.push_back({layer, layer, false, false, layer_part::attention});
-    }
   }
   return ranges;
 }
@@ -82,9 +83,8 @@ struct layer_range {
 [[nodiscard]] inline std::vector<layer_range> cut_model(model_size const& size,
                                                         pipelining::shape const& extents) {
   int const stages = extents.stages();
-  if (extents.where != pipelining::placement::custom) {
+  if (extents.where != pipelining::placement::custom)
     return cut_layers(size.layers, stages);
-  }
   if (stages != 2 * size.layers + 1) {
     throw std::invalid_argument("the schedule cuts " + std::to_string(stages / 2) +
                                 " layers at their attention, but the model has " +
@@ -124,6 +124,14 @@ struct shard_of_stage {
   }
 };
 
+//! The heads of a shard as a model of their own.
+[[nodiscard]] inline model_size size_of_shard(model_size size, shard_of_stage which) {
+  size.width /= which.of;
+  size.heads /= which.of;
+  size.key_heads /= which.of;
+  return size;
+}
+
 //! Cuts a sequence into chunks whose lengths differ by at most one.
 [[nodiscard]] inline std::vector<chunk_range> cut_sequence(std::int64_t sequence,
                                                            std::int64_t chunks) {
@@ -132,10 +140,206 @@ struct shard_of_stage {
                                 " tokens cannot be cut into " + std::to_string(chunks) + " chunks");
   }
   std::vector<chunk_range> ranges;
-  for (std::int64_t c = 0; c < chunks; ++c) {
+  for (std::int64_t c = 0; c < chunks; ++c)
     ranges.push_back({sequence * c / chunks, sequence * (c + 1) / chunks});
-  }
   return ranges;
 }
+
+//! A box of a tensor of the whole model.
+struct tensor_part {
+  std::string name{};
+  std::vector<std::int64_t> whole{}; //!< shape of the tensor
+  std::vector<std::int64_t> first{};
+  std::vector<std::int64_t> shape{};
+};
+
+[[nodiscard]] inline tensor_part whole_part(std::string name, std::vector<std::int64_t> shape) {
+  return {std::move(name), shape, std::vector<std::int64_t>(shape.size()), shape};
+}
+//! A range of it along one axis.
+[[nodiscard]] inline tensor_part
+cut_part(std::string name, std::vector<std::int64_t> shape, std::size_t axis, chunk_range range) {
+  auto part = whole_part(std::move(name), std::move(shape));
+  part.first[axis] = range.begin;
+  part.shape[axis] = range.count();
+  return part;
+}
+
+//! The parameters of layers in the order in which their stage visits them, or those of a shard.
+[[nodiscard]] inline std::vector<tensor_part>
+parts_of(model_size const& size, layer_range const& layers, shard_of_stage which = {}) {
+  std::vector<tensor_part> parts;
+  auto const width = size.width;
+  auto const before = [&](std::int64_t layer) {
+    auto const name = "layers." + std::to_string(layer) + ".attention.";
+    auto const keys = size.key_width();
+    parts.push_back(whole_part(name + "norm", {width}));
+    parts.push_back(cut_part(name + "query", {width, width}, 1, which.share(width)));
+    parts.push_back(cut_part(name + "key_value", {width, 2, keys}, 2, which.share(keys)));
+  };
+  auto const after = [&](std::int64_t layer) {
+    auto const name = "layers." + std::to_string(layer) + '.';
+    auto const hidden = size.hidden();
+    parts.push_back(cut_part(name + "attention.projection", {width, width}, 0, which.share(width)));
+    parts.push_back(whole_part(name + "mlp.norm", {width}));
+    parts.push_back(cut_part(name + "mlp.up", {width, hidden}, 1, which.share(hidden)));
+    parts.push_back(cut_part(name + "mlp.down", {hidden, width}, 0, which.share(hidden)));
+  };
+  if (layers.embeds) {
+    parts.push_back(whole_part("embedding.bytes", {vocabulary, width}));
+    parts.push_back(whole_part("embedding.positions", {size.sequence, width}));
+  }
+  for (auto layer = layers.first; layer < layers.last; ++layer) {
+    before(layer);
+    after(layer);
+  }
+  if (layers.part == layer_part::around_attention) {
+    if (!layers.embeds)
+      after(layers.first - 1);
+    if (!layers.ends)
+      before(layers.first);
+  }
+  if (layers.ends) {
+    parts.push_back(whole_part("head.norm", {width}));
+    parts.push_back(whole_part("head.out", {width, vocabulary}));
+  }
+  return parts;
+}
+
+//! What flows through the pipeline: one chunk of one microbatch.
+struct unit {
+  std::int64_t microbatch = 0;
+  std::int64_t chunk = 0;
+};
+
+//! How the work of a step is cut: the chunks of every microbatch, whose sequences may be of unequal
+//! length.
+class step_cut {
+public:
+  step_cut(std::int64_t microbatches, std::vector<chunk_range> const& chunks)
+      : step_cut(std::vector(static_cast<std::size_t>(microbatches), chunks)) {}
+  explicit step_cut(std::vector<std::vector<chunk_range>> chunks) : chunks_(std::move(chunks)) {
+    for (auto const& each : chunks_) {
+      first_units_.push_back(first_units_.back() + static_cast<std::int64_t>(each.size()));
+      tokens_ += each.back().end;
+    }
+    not_kept_.assign(static_cast<std::size_t>(units()), false);
+    last_seen_ = units();
+  }
+
+  [[nodiscard]] std::int64_t microbatches() const {
+    return static_cast<std::int64_t>(chunks_.size());
+  }
+  //! Chunks of a microbatch, and of all.
+  [[nodiscard]] std::int64_t chunks(std::int64_t microbatch) const {
+    return static_cast<std::int64_t>(chunks_[static_cast<std::size_t>(microbatch)].size());
+  }
+  [[nodiscard]] std::int64_t units() const { return first_units_.back(); }
+  //! Of all these microbatches one of several copies of a stage sees those from `first` to `last`,
+  //! which is not among them.
+  [[nodiscard]] step_cut seen(std::int64_t first, std::int64_t last) const {
+    step_cut part = *this;
+    part.first_seen_ = first_units_[static_cast<std::size_t>(first)];
+    part.last_seen_ = first_units_[static_cast<std::size_t>(last)];
+    return part;
+  }
+  [[nodiscard]] std::int64_t first_seen() const { return first_seen_; } //!< its first unit
+  [[nodiscard]] std::int64_t last_seen() const { return last_seen_; }   //!< behind its last
+  //! Of microbatches that are not cut, one of several copies sees every `stride`-th from `first`
+  //! on.
+  [[nodiscard]] step_cut seen_in_turn(std::int64_t first, std::int64_t stride) const {
+    step_cut part = seen(first, microbatches());
+    part.stride_ = stride;
+    return part;
+  }
+  [[nodiscard]] std::int64_t stride() const { return stride_; }
+  //! Gradients add up from the last microbatch to the first, or as they come.
+  [[nodiscard]] step_cut back_from_last(bool so = true) const {
+    step_cut turned = *this;
+    turned.from_last_ = so;
+    return turned;
+  }
+  [[nodiscard]] bool from_last() const { return from_last_; }
+
+  //! Tokens of a microbatch, and of all.
+  [[nodiscard]] std::int64_t tokens(std::int64_t microbatch) const {
+    return chunks_[static_cast<std::size_t>(microbatch)].back().end;
+  }
+  [[nodiscard]] std::int64_t tokens() const { return tokens_; }
+  [[nodiscard]] std::vector<std::int64_t> lengths() const {
+    std::vector<std::int64_t> all;
+    for (std::int64_t m = 0; m < microbatches(); ++m)
+      all.push_back(tokens(m));
+    return all;
+  }
+
+  [[nodiscard]] chunk_range range(unit u) const {
+    return chunks_[static_cast<std::size_t>(u.microbatch)][static_cast<std::size_t>(u.chunk)];
+  }
+  //! Microbatch by microbatch, first chunk first.
+  [[nodiscard]] std::size_t index(unit u) const {
+    return static_cast<std::size_t>(first_units_[static_cast<std::size_t>(u.microbatch)] + u.chunk);
+  }
+  //! Whether forward keeps what backward needs; else it is asked for again.
+  [[nodiscard]] bool keeps(unit u) const { return !not_kept_[index(u)]; }
+  void recompute(unit u) { not_kept_[index(u)] = true; }
+
+private:
+  std::vector<std::vector<chunk_range>> chunks_;
+  std::vector<std::int64_t> first_units_{0};
+  std::vector<bool> not_kept_;
+  std::int64_t tokens_ = 0;
+  std::int64_t first_seen_ = 0;
+  std::int64_t last_seen_ = 0;
+  std::int64_t stride_ = 1;
+  bool from_last_ = false;
+};
+
+//! The law that makes gradients independent of the schedule: a stage adds up the gradients of its
+//! parameters microbatch by microbatch, the first or the last one first, and within one last chunk
+//! first. Inside a chunk the last token comes first, so the order of the sum is that of the tokens,
+//! and chunks leave no trace.
+class gradient_order {
+public:
+  //! @throws std::logic_error where a unit comes out of order: the sum would round differently
+  void check(unit u, step_cut const& cut, char const* what) {
+    auto const last = cut.chunks(u.microbatch) - 1;
+    auto const came =
+      cut.from_last()
+        ? cut.last_seen() - 1 - static_cast<std::int64_t>(cut.index(u))
+        : static_cast<std::int64_t>(cut.index({u.microbatch, last - u.chunk})) - cut.first_seen();
+    if (came != done_ * cut.stride()) {
+      throw std::logic_error(
+        std::string(what) + " of microbatch " + std::to_string(u.microbatch) + ", chunk " +
+        std::to_string(u.chunk) +
+        " came out of order; gradients add up by microbatch, last chunk first");
+    }
+    done_ = came + cut.stride() >= cut.last_seen() - cut.first_seen() ? 0 : done_ + 1;
+  }
+
+private:
+  std::int64_t done_ = 0;
+};
+
+//! Bytes [first, last) of the vocabulary.
+struct byte_range {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+
+  [[nodiscard]] std::int64_t count() const { return last - first; }
+  [[nodiscard]] bool holds(std::uint8_t byte) const { return byte >= first && byte < last; }
+};
+
+[[nodiscard]] inline byte_range bytes_of_shard(std::int64_t shard, std::int64_t shards) {
+  return {vocabulary * shard / shards, vocabulary * (shard + 1) / shards};
+}
+
+//! What a shard of the output layer tells the others of a token.
+struct token_statistics {
+  float largest; //!< logit
+  float sum;     //!< of exp(logit - largest)
+  float next;    //!< the logit of the byte that comes next; 0 where another shard has it
+};
+inline constexpr std::int64_t statistics_width = 3;
 
 } // namespace gpt

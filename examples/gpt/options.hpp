@@ -20,6 +20,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "model.hpp"
@@ -33,20 +34,10 @@ struct options {
   std::string schedule = "seq1f1b";
   std::int64_t devices = 8;
   std::int64_t microbatches = 16;
-  std::int64_t chunks = 0;            //!< of the chosen schedule; 0: as many as it has by itself
-  std::int64_t stages_per_device = 0; //!< of the chosen schedule, likewise
-  std::int64_t group = 0;             //!< of the chosen schedule, likewise
-  std::int64_t forwards = 0;          //!< of the chosen schedule, likewise
-  std::vector<int> chunk_counts; //!< of the chosen schedule; empty: those that it has by itself
-  //! Those of further iterations, which take turns with it.
+  //! What the chosen schedule has of its own; its name, devices and microbatches stand above.
+  registry::schedule_choice own{};
+  //! Counts of chunks of further iterations, which take turns with it.
   std::vector<std::vector<int>> further_counts{};
-  std::int64_t keep = 0;            //!< of the chosen schedule, as chunks
-  std::int64_t forward_stages = 0;  //!< of the chosen schedule; 0: those that take least
-  std::int64_t backward_stages = 0; //!< of the chosen schedule, likewise
-  std::int64_t memory_limit = 0;    //!< in microbatches of one stage; 0: none given
-  bool eager = false;
-  bool unfused = false;
-  registry::adapter adapted = registry::adapter::none; //!< what the chosen schedule is wrapped in
   double clip = 0; //!< largest norm of all gradients together; 0: any
   bool post_validation = false;
   std::int64_t tensor = 0; //!< shards of every stage; 0: those that the schedule has by itself
@@ -64,9 +55,8 @@ struct options {
   std::vector<std::int64_t> lengths;
 };
 
-//! The chosen schedule, as reports name it: "1f1b", or "1f1b with offload".
 [[nodiscard]] inline std::string name_of(options const& o) {
-  return registry::in_adapter(o.schedule, o.adapted);
+  return registry::in_adapter(o.schedule, o.own.adapted);
 }
 
 //! Whether stages are cut into shards, and into how many.
@@ -77,7 +67,6 @@ struct options {
   return o.tensor > 0 ? o.tensor : 2;
 }
 
-//! Tokens of a step.
 [[nodiscard]] inline std::int64_t tokens_of(options const& o) {
   return std::accumulate(o.lengths.begin(), o.lengths.end(), std::int64_t{0});
 }
@@ -166,7 +155,29 @@ namespace detail {
   return value;
 }
 
-//! Whole numbers with commas between.
+//! Takes a word out of a command line. Returns whether it was there.
+inline bool take_word(std::vector<std::string_view>& words, std::string_view name) {
+  return std::erase(words, name) > 0;
+}
+//! Takes an option and its value out of a command line. Returns the last value, if there is one.
+inline std::optional<std::string_view> take_value(std::vector<std::string_view>& words,
+                                                  std::string_view name) {
+  std::optional<std::string_view> value;
+  for (;;) {
+    auto const option = std::find(words.begin(), words.end(), name);
+    if (option == words.end() || option + 1 == words.end())
+      return value;
+    value = *(option + 1);
+    words.erase(option, option + 2);
+  }
+}
+//! The same of a whole number from 1 on.
+inline std::int64_t
+take_number(std::vector<std::string_view>& words, std::string_view name, std::int64_t usual) {
+  auto const word = take_value(words, name);
+  return word ? whole_number(name, *word, 1, 1000000) : usual;
+}
+
 [[nodiscard]] inline std::vector<int> whole_numbers(std::string_view option,
                                                     std::string_view word,
                                                     std::int64_t least,
@@ -175,9 +186,8 @@ namespace detail {
   for (;;) {
     auto const comma = word.find(',');
     numbers.push_back(static_cast<int>(whole_number(option, word.substr(0, comma), least, most)));
-    if (comma == std::string_view::npos) {
+    if (comma == std::string_view::npos)
       return numbers;
-    }
     word.remove_prefix(comma + 1);
   }
 }
@@ -196,12 +206,10 @@ namespace detail {
                            vocabulary_interlaced,
                            attention_exchange}) {
     for (registry::named_adapter const& each : registry::named_adapters) {
-      if (each.which == which && each.name == word) {
+      if (each.which == which && each.name == word)
         return which;
-      }
-      if (each.which == which) {
+      if (each.which == which)
         names += (names.empty() ? "" : ", ") + std::string(each.name);
-      }
     }
   }
   throw std::invalid_argument(std::string(option) + " wants one of " + names + ", not " +
@@ -249,40 +257,37 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
   }
 }
 
-//! A number of the options, and the most that it may be; null where the word names none.
+//! Where a number of the options goes, and the most that it may be; nowhere, where the word names
+//! none.
 struct number_option {
-  std::int64_t* value = nullptr;
+  std::string_view name{};
+  std::variant<std::int64_t*, std::optional<int>*, std::optional<double>*> value{};
   std::int64_t most = 0;
 };
 inline number_option number_of(options& of, std::string_view name) {
-  struct row {
-    std::string_view name;
-    std::int64_t* value;
-    std::int64_t most;
-  };
-  for (row const& each : {row{"--devices", &of.devices, 64},
-                          row{"--every", &of.every, 1000000},
-                          row{"--microbatches", &of.microbatches, 4096},
-                          row{"--chunks", &of.chunks, 1024},
-                          row{"--stages-per-device", &of.stages_per_device, 64},
-                          row{"--group", &of.group, 4096},
-                          row{"--forwards", &of.forwards, 1000000},
-                          row{"--keep", &of.keep, 1024},
-                          row{"--forward-stages", &of.forward_stages, 65535},
-                          row{"--backward-stages", &of.backward_stages, 65535},
-                          row{"--memory-limit", &of.memory_limit, 1000000},
-                          row{"--tensor", &of.tensor, 64},
-                          row{"--steps", &of.steps, 1000000},
-                          row{"--layers", &of.size.layers, 1024},
-                          row{"--width", &of.size.width, 4096},
-                          row{"--heads", &of.size.heads, 256},
-                          row{"--key-heads", &of.size.key_heads, 256},
-                          row{"--sequence", &of.size.sequence, 65536},
-                          row{"--seed", &of.seed, 1000000000}}) {
-    if (each.name == name) {
-      return {each.value, each.most};
-    }
-  }
+  auto& own = of.own;
+  for (number_option const& each :
+       {number_option{"--devices", &of.devices, 64},
+        number_option{"--every", &of.every, 1000000},
+        number_option{"--microbatches", &of.microbatches, 4096},
+        number_option{"--chunks", &own.chunks, 1024},
+        number_option{"--stages-per-device", &own.stages_per_device, 64},
+        number_option{"--group", &own.group, 4096},
+        number_option{"--forwards", &own.forwards, 1000000},
+        number_option{"--keep", &own.keep, 1024},
+        number_option{"--forward-stages", &own.forward_stages, 65535},
+        number_option{"--backward-stages", &own.backward_stages, 65535},
+        number_option{"--memory-limit", &own.memory_limit, 1000000},
+        number_option{"--tensor", &of.tensor, 64},
+        number_option{"--steps", &of.steps, 1000000},
+        number_option{"--layers", &of.size.layers, 1024},
+        number_option{"--width", &of.size.width, 4096},
+        number_option{"--heads", &of.size.heads, 256},
+        number_option{"--key-heads", &of.size.key_heads, 256},
+        number_option{"--sequence", &of.size.sequence, 65536},
+        number_option{"--seed", &of.seed, 1000000000}})
+    if (each.name == name)
+      return each;
   return {};
 }
 
@@ -290,11 +295,9 @@ inline number_option number_of(options& of, std::string_view name) {
 template <class Value>
 Value* member_of(std::string_view name,
                  std::initializer_list<std::pair<std::string_view, Value*>> const& all) {
-  for (auto const& [word, member] : all) {
-    if (word == name) {
+  for (auto const& [word, member] : all)
+    if (word == name)
       return member;
-    }
-  }
   return nullptr;
 }
 
@@ -306,10 +309,9 @@ inline void read_chunk_counts(options& of, std::string_view name, std::string_vi
     rest.remove_prefix(std::min(end + 1, rest.size()));
     return counts;
   };
-  of.chunk_counts = next();
-  while (!rest.empty()) {
+  of.own.chunk_counts = next();
+  while (!rest.empty())
     of.further_counts.push_back(next());
-  }
 }
 
 //! Reads an option that has a value.
@@ -323,24 +325,23 @@ inline void read_value(options& of, std::string_view name, std::string_view cons
                                              {"--costs", &of.costs},
                                              {"--checkpoint", &of.checkpoint}});
   bool const other = name == "--with" || name == "--chunk-counts" || name == "--clip";
-  if (number.value == nullptr && text == nullptr && !other) {
+  if (number.most == 0 && text == nullptr && !other) {
     throw std::invalid_argument("no such option: " + pipelining::detail::quote(name) +
                                 "; --help names them all");
   }
-  if (word == nullptr) {
+  if (word == nullptr)
     throw std::invalid_argument(std::string(name) + " wants a value");
-  }
-  if (number.value != nullptr) {
-    *number.value = whole_number(name, *word, 1, number.most);
-  } else if (text != nullptr) {
+  if (number.most != 0) {
+    auto const given = whole_number(name, *word, 1, number.most);
+    std::visit([given](auto* to) { *to = static_cast<int>(given); }, number.value);
+  } else if (text != nullptr)
     *text = *word;
-  } else if (name == "--with") {
-    of.adapted = adapter_of(name, *word);
-  } else if (name == "--clip") {
+  else if (name == "--with")
+    of.own.adapted = adapter_of(name, *word);
+  else if (name == "--clip")
     of.clip = positive_number(name, *word);
-  } else {
+  else
     read_chunk_counts(of, name, *word);
-  }
 }
 
 } // namespace detail
@@ -354,8 +355,8 @@ inline void read_value(options& of, std::string_view name, std::string_view cons
     auto* const flag = detail::member_of<bool>(words[i],
                                                {{"--help", &chosen.help},
                                                 {"-h", &chosen.help},
-                                                {"--eager", &chosen.eager},
-                                                {"--unfused", &chosen.unfused},
+                                                {"--eager", &chosen.own.eager},
+                                                {"--unfused", &chosen.own.unfused},
                                                 {"--post-validation", &chosen.post_validation}});
     if (flag != nullptr) {
       *flag = true;
@@ -365,17 +366,15 @@ inline void read_value(options& of, std::string_view name, std::string_view cons
     detail::read_value(chosen, words[i], i + 1 < words.size() ? &words[i + 1] : nullptr);
     ++i;
   }
-  if (!key_heads_given) {
+  if (!key_heads_given)
     chosen.size.key_heads = chosen.size.heads;
-  }
   check(chosen.size);
   if (chosen.post_validation && chosen.clip == 0) {
     throw std::invalid_argument(
       "--post-validation validates the norm that --clip gives; give both");
   }
-  if (!chosen.help) {
+  if (!chosen.help)
     detail::check_effort(chosen.size, chosen.microbatches);
-  }
   return chosen;
 }
 

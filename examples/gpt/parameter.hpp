@@ -2,8 +2,12 @@
 #pragma once
 
 //! @file
-//! @brief A trained tensor with its gradient, and the random numbers that it starts with.
+//! @brief A trained tensor with its gradient, the random numbers that it starts with, and its
+//! optimizer.
 
+#include <pipe/attention/host/vectors.hpp>
+
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -11,14 +15,19 @@
 
 namespace gpt {
 
+//! The version of the loops that this process uses.
+[[nodiscard]] inline pipelining::attention::vector_version vectors() {
+  return pipelining::attention::vector_version::of_process();
+}
+
 //! A trained tensor, its gradient of this step, and the optimizer's two averages.
 template <class Number>
 struct parameter {
   std::vector<Number> value;
   std::vector<Number> gradient;
-  std::vector<Number> mean;   //!< AdamW's average gradient
-  std::vector<Number> square; //!< AdamW's average squared gradient
-  bool decays = false;        //!< matrices decay, gains and embeddings do not
+  std::vector<Number> mean;             //!< AdamW's average gradient
+  std::vector<Number> square;           //!< AdamW's average squared gradient
+  bool decays = false;                  //!< matrices decay, gains and embeddings do not
   Number* value_elsewhere = nullptr;    //!< where the value lies, if it is not here
   Number* gradient_elsewhere = nullptr; //!< likewise
 
@@ -52,10 +61,84 @@ random_parameter(parameter_name const& name, std::int64_t count, double deviatio
   std::mt19937_64 random(mixed);
   std::normal_distribution<double> normal(0.0, deviation);
   parameter<Number> p(count, Number{0}, decays);
-  for (auto& x : p.value) {
+  for (auto& x : p.value)
     x = static_cast<Number>(normal(random));
-  }
   return p;
 }
+
+// What all parameters of a stage or of a model have, one after the other: gradients, or values.
+
+//! Appends it.
+template <class Stage, class Number>
+void append(std::vector<Number>& all, Stage& stage, std::vector<Number> parameter<Number>::*list) {
+  stage.for_each_parameter(
+    [&](auto& p) { all.insert(all.end(), (p.*list).begin(), (p.*list).end()); });
+}
+//! Copies it away. Returns where it ends.
+template <class Stage, class Number>
+Number* copy_out(Stage& stage, std::vector<Number> parameter<Number>::*list, Number* to) {
+  stage.for_each_parameter(
+    [&](auto& p) { to = std::copy((p.*list).begin(), (p.*list).end(), to); });
+  return to;
+}
+//! Puts other numbers there. Returns where they end.
+template <class Stage, class Number>
+Number const*
+copy_in(Stage& stage, std::vector<Number> parameter<Number>::*list, Number const* from) {
+  stage.for_each_parameter([&](auto& p) {
+    std::copy_n(from, (p.*list).size(), (p.*list).begin());
+    from += (p.*list).size();
+  });
+  return from;
+}
+
+//! AdamW with a linear warm-up and a cosine that ends at a tenth of the peak rate.
+//! @source Loshchilov and Hutter 2019, algorithm 2
+struct adamw {
+  double peak_rate = 4e-3;
+  double mean_decay = 0.9;
+  double square_decay = 0.98;
+  double weight_decay = 0.05;
+  std::int64_t warm_up = 10; //!< steps
+  std::int64_t steps = 100;  //!< steps in all, for the cosine
+
+  [[nodiscard]] double rate(std::int64_t step) const {
+    double const rise =
+      std::min(1.0, double(step + 1) / double(std::max<std::int64_t>(warm_up, 1)));
+    double const done = double(step) / double(std::max<std::int64_t>(steps, 1));
+    double const fall = 0.55 + 0.45 * std::cos(3.141592653589793 * std::min(1.0, done));
+    return peak_rate * rise * fall;
+  }
+
+  //! One step: the value moves, the gradient becomes zero.
+  template <class Number>
+  void update(parameter<Number>& p, std::int64_t step) const {
+    auto const r = static_cast<Number>(rate(step));
+    auto const b1 = static_cast<Number>(mean_decay);
+    auto const b2 = static_cast<Number>(square_decay);
+    auto const mean_share = static_cast<Number>(1 / (1 - std::pow(mean_decay, double(step + 1))));
+    auto const square_share =
+      static_cast<Number>(1 / (1 - std::pow(square_decay, double(step + 1))));
+    auto const keep = static_cast<Number>(1 - rate(step) * (p.decays ? weight_decay : 0.0));
+    auto const update_all = [=,
+                             count = static_cast<std::int64_t>(p.value.size()),
+                             value = p.value.data(),
+                             gradient = p.gradient.data(),
+                             mean = p.mean.data(),
+                             square = p.square.data()](auto) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        Number const g = gradient[i];
+        Number const m = b1 * mean[i] + (1 - b1) * g;
+        Number const s = b2 * square[i] + (1 - b2) * g * g;
+        Number const move = m * mean_share / (std::sqrt(s * square_share) + Number(1e-8));
+        mean[i] = m;
+        square[i] = s;
+        value[i] = keep * value[i] - r * move;
+        gradient[i] = 0;
+      }
+    };
+    vectors().run(update_all);
+  }
+};
 
 } // namespace gpt

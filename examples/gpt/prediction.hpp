@@ -24,8 +24,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! Seconds of every pass of one microbatch, by stage and chunk; a cost model of the library.
 struct measured_cost {
   int stages = 1;
@@ -49,18 +47,14 @@ struct measured_cost {
   }
   [[nodiscard]] static double latency() { return 0; }
 
-  //! In another unit: all times multiplied.
   [[nodiscard]] measured_cost scaled(double factor) const {
     measured_cost result = *this;
-    for (auto* const times : {&result.forward, &result.backward_input, &result.backward_weight}) {
-      for (double& time : *times) {
+    for (auto* const times : {&result.forward, &result.backward_input, &result.backward_weight})
+      for (double& time : *times)
         time *= factor;
-      }
-    }
     return result;
   }
 
-  //! The means over stages and chunks.
   [[nodiscard]] pp::uniform_cost mean() const {
     auto const of = [](std::vector<double> const& times) {
       return std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
@@ -139,16 +133,14 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
 
   // When the next pass of a row may start, or never while that is not known.
   auto const ready = [&](std::size_t row) {
-    if (next[row] == table.offsets[row + 1]) {
+    if (next[row] == table.offsets[row + 1])
       return pp::detail::never;
-    }
     double time = row_free[row];
     auto const needed = pp::detail::dependencies(table.over, table.passes[next[row]]);
     for (int i = 0; i < needed.count; ++i) {
       double const end = done[static_cast<std::size_t>(needed.index(i))];
-      if (end < 0) {
+      if (end < 0)
         return pp::detail::never;
-      }
       time = std::max(time, end);
     }
     return time;

@@ -23,16 +23,17 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
-#include <optional>
 #include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "host/pipeline.hpp"
 #include "options.hpp"
-#include "pipeline.hpp"
 #include "plot.hpp"
 #include "prediction.hpp"
 #include "single_device.hpp"
@@ -53,34 +54,16 @@ inline constexpr pp::uniform_cost unit_costs{
 //! @param name of a schedule; `name_of(o)` for the chosen one with its options
 inline registry::schedule_choice choice_of(options const& o, std::string const& name) {
   registry::schedule_choice choice;
-  bool const chosen = name == name_of(o);
-  choice.name = chosen ? o.schedule : name;
-  choice.devices = static_cast<int>(o.devices);
-  choice.microbatches = static_cast<int>(o.microbatches);
-  if (chosen) {
-    auto const given = [](std::int64_t value) {
-      return value == 0 ? std::optional<int>() : static_cast<int>(value);
-    };
-    choice.chunks = given(o.chunks);
-    choice.stages_per_device = given(o.stages_per_device);
-    if (!choice.stages_per_device && registry::find_schedule(o.schedule).traits.cuts_layers) {
+  if (name == name_of(o)) {
+    choice = o.own;
+    if (!choice.stages_per_device && registry::find_schedule(o.schedule).traits.cuts_layers)
       choice.stages_per_device =
         2 * static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
-    }
-    choice.group = given(o.group);
-    choice.forwards = given(o.forwards);
-    choice.chunk_counts = o.chunk_counts;
-    choice.keep = given(o.keep);
-    choice.forward_stages = given(o.forward_stages);
-    choice.backward_stages = given(o.backward_stages);
-    if (o.memory_limit != 0) {
-      choice.memory_limit = static_cast<double>(o.memory_limit);
-    }
-    choice.eager = o.eager;
-    choice.unfused = o.unfused;
-    choice.adapted = o.adapted;
     choice.scatter_once = true; // sums of parts would have other bits
   }
+  choice.name = name == name_of(o) ? o.schedule : name;
+  choice.devices = static_cast<int>(o.devices);
+  choice.microbatches = static_cast<int>(o.microbatches);
   return choice;
 }
 
@@ -126,9 +109,8 @@ inline double peak_share(pp::timetable_view table, std::vector<std::int64_t> con
       }
     }
     int tokens = 0;
-    for (int device = 0; device < table.over.extents.devices; ++device) {
+    for (int device = 0; device < table.over.extents.devices; ++device)
       tokens = std::max(tokens, pp::peak_tokens(table, device, microbatches));
-    }
     peak = static_cast<double>(tokens) / static_cast<double>(*longest);
   }
   return peak / table.over.extents.stages_per_device;
@@ -197,14 +179,12 @@ inline void report_time(options const& o,
               1e3 * run.step_seconds);
   report_gain(run, own, shared, places);
   std::printf("  idle share of the step   ");
-  for (int device = 0; device < own.over.extents.devices; ++device) {
+  for (int device = 0; device < own.over.extents.devices; ++device)
     std::printf(" device %d", device);
-  }
   auto const row = [&](std::string const& name, auto idle_of) {
     std::printf("\n    %-23s", name.c_str());
-    for (int device = 0; device < own.over.extents.devices; ++device) {
+    for (int device = 0; device < own.over.extents.devices; ++device)
       std::printf("%7.0f %%", 100 * idle_of(device));
-    }
   };
   row("a " + std::string(places.one) + " for each",
       [&](int device) { return idle_share(own, device); });
@@ -213,7 +193,6 @@ inline void report_time(options const& o,
   std::printf("\n");
 }
 
-//! What clipping has done to steps and weights.
 inline void report_clipping(options const& o, clipping_report const& found, std::size_t steps) {
   std::printf(
     "gradients clipped to a norm of %g in %lld of %zu steps, left out in %lld; weights %016llx\n",
@@ -242,67 +221,50 @@ inline void print_device_rows(char const* corner,
                               double unit,
                               int decimals) {
   std::printf("\n  %-25s", corner);
-  for (std::size_t device = 0; device < rows.front().numbers.size(); ++device) {
+  for (std::size_t device = 0; device < rows.front().numbers.size(); ++device)
     std::printf(" device %zu", device);
-  }
   for (device_row const& each : rows) {
     std::printf("\n    %-23s", each.name.c_str());
-    for (auto const number : each.numbers) {
+    for (auto const number : each.numbers)
       std::printf("%9.*f", decimals, static_cast<double>(number) / unit);
-    }
   }
   std::printf("\n");
 }
 
-//! A row of such a table, whose numbers lie in a type.
-template <class Bytes>
-struct byte_row {
-  char const* name;
-  std::int64_t Bytes::*bytes;
-};
-
-template <class Bytes>
-void print_rows(char const* corner,
-                std::span<byte_row<Bytes> const> rows,
-                std::vector<Bytes> const& all,
-                double unit,
-                int decimals) {
-  std::vector<device_row> lines;
-  for (byte_row<Bytes> const& each : rows) {
-    lines.push_back({each.name, {}});
-    for (Bytes const& one : all) {
-      lines.back().numbers.push_back(one.*each.bytes);
-    }
-  }
-  print_device_rows(corner, lines, unit, decimals);
-}
-template <class Bytes>
-void print_kilobytes(std::span<byte_row<Bytes> const> rows, std::vector<Bytes> const& all) {
-  print_rows<Bytes>("kB", rows, all, 1e3, 1);
+//! A row of what `number_of` gives of each device.
+template <class All, class Number>
+[[nodiscard]] device_row device_row_of(std::string name, All const& all, Number number_of) {
+  device_row row{std::move(name), {}};
+  for (auto const& one : all)
+    row.numbers.push_back(std::invoke(number_of, one));
+  return row;
 }
 
 //! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
 //! beside measured.
 inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
-  bool const moves = o.adapted == registry::adapter::offload;
-  if (!moves && !registry::gathers_weights(o.adapted)) {
+  bool const moves = o.own.adapted == registry::adapter::offload;
+  if (!moves && !registry::gathers_weights(o.own.adapted))
     return;
-  }
   std::printf(
     "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last step",
     moves ? "Activations" : "Whole weights and gradients",
     name_of(o).c_str());
-  using row = byte_row<slot_bytes>;
-  static constexpr row of_activations[] = {
-    {"on the device, planned", &slot_bytes::planned},
-    {"on the device, measured", &slot_bytes::measured},
-    {"on the host, planned", &slot_bytes::planned_on_host},
-    {"on the host, measured", &slot_bytes::measured_on_host}};
-  static constexpr row of_weights[] = {{"weights, planned", &slot_bytes::planned_weights},
-                                       {"weights, measured", &slot_bytes::measured_weights},
-                                       {"gradients, planned", &slot_bytes::planned_gradients},
-                                       {"gradients, measured", &slot_bytes::measured_gradients}};
-  print_kilobytes<slot_bytes>(moves ? of_activations : of_weights, all);
+  auto const row = [&all](char const* name, std::int64_t slot_bytes::*bytes) {
+    return device_row_of(name, all, bytes);
+  };
+  print_device_rows("kB",
+                    moves
+                      ? std::vector{row("on the device, planned", &slot_bytes::planned),
+                                    row("on the device, measured", &slot_bytes::measured),
+                                    row("on the host, planned", &slot_bytes::planned_on_host),
+                                    row("on the host, measured", &slot_bytes::measured_on_host)}
+                      : std::vector{row("weights, planned", &slot_bytes::planned_weights),
+                                    row("weights, measured", &slot_bytes::measured_weights),
+                                    row("gradients, planned", &slot_bytes::planned_gradients),
+                                    row("gradients, measured", &slot_bytes::measured_gradients)},
+                    1e3,
+                    1);
 }
 
 //! Bytes that stages keep between passes, where that is all that their devices keep, as it is of
@@ -312,28 +274,17 @@ inline void
 report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t> const& measured) {
   bool const all = table.over.extents.where == pp::placement::custom ||
                    table.over.extents.where == pp::placement::bidirectional;
-  if (!all || o.adapted != registry::adapter::none) {
+  if (!all || o.own.adapted != registry::adapter::none)
     return;
-  }
-  std::printf("\nActivations kept between passes (%s), planned and measured\n  kB        ",
-              name_of(o).c_str());
-  for (std::size_t device = 0; device < measured.size(); ++device) {
-    std::printf(" device %zu", device);
-  }
-  auto const row = [&](char const* name, auto bytes_of) {
-    std::printf("\n    %-8s", name);
-    for (int device = 0; device < table.over.extents.devices; ++device) {
-      std::printf("%9.3f", bytes_of(device) / 1e3);
-    }
-  };
+  std::printf("\nActivations kept between passes (%s), planned and measured", name_of(o).c_str());
   slot_sizes const sizes(o.size, cut_for(table, o.lengths), table);
-  row("planned", [&](int device) { return kept_at_peak(table, device, sizes); });
-  row("measured",
-      [&](int device) { return static_cast<double>(measured[static_cast<std::size_t>(device)]); });
-  std::printf("\n");
+  std::vector<std::int64_t> planned;
+  for (int device = 0; device < table.over.extents.devices; ++device)
+    planned.push_back(static_cast<std::int64_t>(kept_at_peak(table, device, sizes)));
+  print_device_rows(
+    "kB", {{"planned", planned}, {"measured", {measured.begin(), measured.end()}}}, 1e3, 3);
 }
 
-//! One line of the comparison of schedules.
 struct checked {
   std::string name;
   int chunks = 1;
@@ -384,7 +335,7 @@ inline std::vector<sized_table> tables_of_sizes(options o, pp::dynamic_timetable
   std::vector<sized_table> sizes{{table, lengths_of(o.size, table)}};
   o.lengths.clear(); // they are those of the first
   for (auto const& counts : o.further_counts) {
-    o.chunk_counts = counts;
+    o.own.chunk_counts = counts;
     auto const further = timetable_of(o, name_of(o));
     sizes.push_back({further, lengths_of(o.size, further)});
   }
@@ -397,9 +348,8 @@ inline bool report_sizes(options const& o,
                          text_to_learn const& text,
                          std::vector<sized_table> const& sizes,
                          training const& run) {
-  if (sizes.size() == 1) {
+  if (sizes.size() == 1)
     return true;
-  }
   auto const seed = static_cast<std::uint64_t>(o.seed);
   std::mt19937_64 random(seed + 2);
   bool const from_last = adds_from_last(sizes.front().table);
@@ -434,13 +384,11 @@ inline bool report_sizes(options const& o,
 inline std::vector<checked>
 check_schedules(options const& o, batch const& pieces, std::vector<float> const& expected) {
   std::vector<std::string> names(std::begin(checked_schedules), std::end(checked_schedules));
-  if (std::find(names.begin(), names.end(), name_of(o)) == names.end()) {
+  if (std::find(names.begin(), names.end(), name_of(o)) == names.end())
     names.push_back(name_of(o));
-  }
   std::vector<checked> all;
-  for (auto const& name : names) {
+  for (auto const& name : names)
     all.push_back(check_schedule(o, name, pieces, expected));
-  }
   return all;
 }
 
@@ -453,9 +401,8 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
   auto const is_fused = [](checked const& each) { return each.name == "1f1b"; };
   auto const& fused = *std::find_if(all.begin(), all.end(), is_fused);
   std::size_t width = 10;
-  for (auto const& each : all) {
+  for (auto const& each : all)
     width = std::max(width, each.name.size());
-  }
   std::printf("\nActivations kept between passes (%s, fullest device): %s; the same model under "
               "1F1B: %s\n",
               name_of(o).c_str(),
@@ -496,18 +443,15 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
 }
 
 inline void write_file(std::string const& path, std::string const& content) {
-  if (auto const why = example::why_not_opened(path); !why.empty()) {
+  if (auto const why = example::why_not_opened(path); !why.empty())
     throw std::runtime_error("cannot write " + path + ": " + why);
-  }
   std::ofstream file(path, std::ios::binary);
   file << content;
   file.close();
-  if (!file) {
+  if (!file)
     throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
-  }
 }
 
-//! The measured costs, for the timetable tool.
 inline void write_cost_file(options const& o, training const& run) {
   std::vector<pp::timetable_view> const steps(run.traces.begin(), run.traces.end());
   // Messages have about one size here: what links take is a latency.
@@ -526,7 +470,6 @@ inline void write_cost_file(options const& o, training const& run) {
          std::to_string(tokens_of(o)) + " bytes per step";
 }
 
-//! Pictures of the plan and of the losses.
 inline void write_pictures(options const& o,
                            text_to_learn const& text,
                            training const& run,
@@ -555,7 +498,6 @@ inline void write_run(options const& o,
               o.output.c_str());
 }
 
-//! Loss and time of such systems.
 inline void report_plain(text_to_learn const& text, training const& run) {
   std::printf("loss %.3f nats per byte, unigram entropy %.3f\nmeasured: step %.1f ms\n",
               run.losses.back(),
@@ -571,16 +513,13 @@ inline void write_files(options const& o,
                         pp::timetable_view own_cores,
                         measured_cost const& cost) {
   write_pictures(o, text, run, plan, about);
-  if (!o.costs.empty()) {
+  if (!o.costs.empty())
     write_cost_file(o, run);
-  }
   std::vector<pp::measured_pass> measured;
   pp::timetable_view const last = run.traces.back();
-  for (int device = 0; device < last.over.extents.devices; ++device) {
-    for (int i = last.offsets[device]; i < last.offsets[device + 1]; ++i) {
+  for (int device = 0; device < last.over.extents.devices; ++device)
+    for (int i = last.offsets[device]; i < last.offsets[device + 1]; ++i)
       measured.push_back({device, last.passes[i], last.starts[i], last.ends[i]});
-    }
-  }
   std::string trace;
   pp::write_trace(
     trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});

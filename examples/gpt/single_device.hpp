@@ -8,6 +8,7 @@
 #include <pipe/flow/pass.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -43,9 +44,8 @@ public:
     for (auto const& layers : stages) {
       widest = std::max(widest, handed_on(size, layers.part));
       stages_.emplace_back(size, layers, cut_.seen(0, second_), seed, memory_);
-      if (halves) {
+      if (halves)
         copies_.emplace_back(size, layers, cut_.seen(second_, cut_.microbatches()), seed, memory_);
-      }
     }
     auto const largest = static_cast<std::size_t>(size.sequence * widest);
     between_.assign(stages_.size() + 1, std::vector<Number>(largest));
@@ -55,29 +55,24 @@ public:
   void set_cut(step_cut const& cut) {
     cut_ = cut;
     second_ = cut_.microbatches();
-    for (auto& stage : stages_) {
+    for (auto& stage : stages_)
       stage.set_cut(cut_.seen(0, second_));
-    }
   }
 
   //! One step without the optimizer. Calls around(kind, stage, unit, work) for every pass, which
   //! must call work().
   template <class Around>
   double step(batch const& pieces, Around around) {
-    for (auto* const each : {&stages_, &copies_}) {
-      for (auto& stage : *each) {
+    for (auto* const each : {&stages_, &copies_})
+      for (auto& stage : *each)
         stage.set_batch(pieces);
-      }
-    }
     for (std::int64_t turn = 0; turn < cut_.microbatches(); ++turn) {
       auto const m = cut_.from_last() ? cut_.microbatches() - 1 - turn : turn;
       auto const chunks = cut_.chunks(m);
-      for (std::int64_t c = 0; c < chunks; ++c) {
+      for (std::int64_t c = 0; c < chunks; ++c)
         forward({m, c}, around);
-      }
-      for (std::int64_t c = chunks; c-- > 0;) {
+      for (std::int64_t c = chunks; c-- > 0;)
         backward({m, c}, around);
-      }
     }
     add_copies(stages_, copies_);
     return stages_.back().loss() + (copies_.empty() ? 0 : copies_.back().loss());
@@ -91,20 +86,15 @@ public:
   //! Calls visit(parameter) for all stages, then, where there are halves, for their copies.
   template <class Visit>
   void for_each_parameter(Visit visit) {
-    for (auto* const each : {&stages_, &copies_}) {
-      for (auto& stage : *each) {
+    for (auto* const each : {&stages_, &copies_})
+      for (auto& stage : *each)
         stage.for_each_parameter(visit);
-      }
-    }
   }
 
-  //! One step of the optimizer on every stage.
   void update(adamw const& optimizer, std::int64_t step) {
-    for (auto* const each : {&stages_, &copies_}) {
-      for (auto& stage : *each) {
+    for (auto* const each : {&stages_, &copies_})
+      for (auto& stage : *each)
         stage.update(optimizer, step);
-      }
-    }
   }
 
   [[nodiscard]] std::vector<stage<Number>>& stages() { return stages_; }
@@ -112,7 +102,6 @@ public:
   [[nodiscard]] activation_pool<Number> const& pool() const { return memory_.pool; }
 
 private:
-  //! Who sees a microbatch.
   [[nodiscard]] stage<Number>& at(std::size_t s, unit u) {
     return (u.microbatch < second_ ? stages_ : copies_)[s];
   }
@@ -147,36 +136,43 @@ template <class Stages>
 [[nodiscard]] auto gradients_of(Stages& stages) {
   using number = typename Stages::value_type::number;
   std::vector<number> all;
-  for (auto& each : stages) {
-    each.for_each_parameter(
-      [&](parameter<number>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
-  }
+  for (auto& each : stages)
+    append(all, each, &parameter<number>::gradient);
   return all;
 }
-
-//! All weights, likewise.
 template <class Stages>
 [[nodiscard]] auto weights_of(Stages& stages) {
   using number = typename Stages::value_type::number;
   std::vector<number> all;
-  for (auto& each : stages) {
-    each.for_each_parameter(
-      [&](parameter<number>& p) { all.insert(all.end(), p.value.begin(), p.value.end()); });
-  }
+  for (auto& each : stages)
+    append(all, each, &parameter<number>::value);
   return all;
 }
 
 //! How many numbers have other bits.
 template <class Number>
 [[nodiscard]] std::size_t differences(std::vector<Number> const& a, std::vector<Number> const& b) {
-  if (a.size() != b.size()) {
+  if (a.size() != b.size())
     throw std::logic_error("the pipeline has not the parameters of the model");
-  }
   std::size_t count = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
+  for (std::size_t i = 0; i < a.size(); ++i)
     count += std::memcmp(&a[i], &b[i], sizeof(Number)) != 0 ? 1u : 0u;
-  }
   return count;
+}
+
+//! The length of the difference over the length of what is right.
+//! @throws std::logic_error for lists of different lengths
+inline double relative_error(std::vector<float> const& mine, std::vector<float> const& right) {
+  if (mine.size() != right.size())
+    throw std::logic_error("gradients of two models have not the same parameters");
+  double off = 0;
+  double all = 0;
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    double const difference = static_cast<double>(mine[i]) - static_cast<double>(right[i]);
+    off += difference * difference;
+    all += static_cast<double>(right[i]) * static_cast<double>(right[i]);
+  }
+  return std::sqrt(off / all);
 }
 
 } // namespace gpt

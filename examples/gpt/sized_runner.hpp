@@ -2,11 +2,14 @@
 #pragma once
 
 //! @file
-//! @brief A runner, of threads, ranks or GPUs, with the plans of the sizes that iterations have.
+//! @brief A runner, of threads, ranks or GPUs, with the plans of the sizes that iterations have,
+//! and a stage as it calls it, where several places run its passes.
 
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/post_validated.hpp>
+#include <pipe/run/context.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -23,7 +26,42 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
+//! For each way that microbatches take through the devices the stage that is there.
+template <class Stage>
+struct copies_of {
+  static constexpr bool takes_chunks = true;
+  pp::shape extents;
+  std::vector<Stage*> of; //!< by route; null in another process
+
+  void forward(pp::context const& where, pp::input x, pp::output y) {
+    at(where).forward(where, x, y);
+  }
+  void backward(pp::context const& where, pp::input dy, pp::output dx) {
+    at(where).backward(where, dy, dx);
+  }
+  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
+    at(where).backward_input(where, dy, dx);
+  }
+  void backward_weight(pp::context const& where) { at(where).backward_weight(where); }
+
+  // With weights that are gathered.
+  void gather_weights(pp::context const& where, pp::output out) {
+    at(where).gather_weights(where, out);
+  }
+  void use_weights(pp::context const& where, pp::input in) { at(where).use_weights(where, in); }
+  void collect_gradients(pp::context const& where, pp::output out) {
+    at(where).collect_gradients(where, out);
+  }
+  void scatter_gradients(pp::context const& where, pp::input in) {
+    at(where).scatter_gradients(where, in);
+  }
+
+protected:
+  [[nodiscard]] std::size_t route(pp::context const& where) const {
+    return static_cast<std::size_t>(extents.route_of(where.microbatch));
+  }
+  [[nodiscard]] Stage& at(pp::context const& where) const { return *of[route(where)]; }
+};
 
 //! A plan as the runner knows it, and what it was made of.
 template <class Sizes>
@@ -43,9 +81,8 @@ struct host_slots {
                                       std::vector<std::int64_t> const& lengths) const {
     slot_sizes sizes(size, cut_for(table, lengths), table);
     sizes.totals_bytes = totals_bytes;
-    if (totals_bytes > 0 && table.over.extents.routes() > 1) {
+    if (totals_bytes > 0 && table.over.extents.routes() > 1)
       sizes.copied = parameter_counts(size, sizes.stages);
-    }
     return sizes;
   }
 };
@@ -85,10 +122,9 @@ public:
                More&&... more)
       : make_(std::move(make)), now_(make_(table, lengths)),
         runner_(*now_.first, std::forward<More>(more)...), early_(runner_), plans_(plans_kept) {
-    if (make_.early) {
+    if (make_.early)
       now_.numbers =
         pp::post_validated_numbers::add(runner_, pp::lower_post_validated(table, now_.sizes));
-    }
     (void)plans_.get(size_of(table, lengths), [this](plan_made const*) { return now_; });
   }
 
@@ -114,24 +150,19 @@ public:
     });
   }
 
-  //! Runs the plan of the size that is in use.
   void step() {
-    if (make_.early) {
+    if (make_.early)
       early_.step(now_.numbers);
-    } else {
+    else
       runner_.step(now_.numbers.first);
-    }
   }
-  //! To be called before anyone looks at the weights.
   void finish() { early_.finish(); }
 
   [[nodiscard]] Runner& runner() { return runner_; }
   [[nodiscard]] Runner const& runner() const { return runner_; }
-  //! The plan in use.
   [[nodiscard]] plan_made const& now() const { return now_; }
   //! Steps of the optimizer that were found wrong and made right; iterations that began again.
   [[nodiscard]] pp::post_validated_steps<Runner> const& early_steps() const { return early_; }
-  //! What was made and used again of plans.
   [[nodiscard]] auto const& plans() const { return plans_; }
 
 private:
@@ -142,9 +173,8 @@ private:
   static iteration_size size_of(pp::timetable_view table,
                                 std::vector<std::int64_t> const& lengths) {
     iteration_size result = lengths;
-    for (int m = 0; m < table.over.extents.microbatches; ++m) {
+    for (int m = 0; m < table.over.extents.microbatches; ++m)
       result.push_back(table.over.chunks_of(m));
-    }
     return result;
   }
 

@@ -27,8 +27,6 @@
 
 namespace gpt {
 
-namespace pp = pipelining;
-
 //! Slots of a pool of a device, in bytes.
 struct slot_use {
   std::int64_t planned = 0;  //!< what the plan reserves
@@ -97,9 +95,8 @@ struct slot_sizes {
       device_memory<float> memory;
       for (layer_range const& layers : stages) {
         stage<float> one(of, layers, none, 1, memory);
-        if (gathers_weights_of(table, static_cast<int>(weights.size()))) {
+        if (gathers_weights_of(table, static_cast<int>(weights.size())))
           one.shard(weight_shard_count);
-        }
         weights.push_back(one.weight_numbers());
         gradients.push_back(one.gradient_numbers());
       }
@@ -115,21 +112,19 @@ struct slot_sizes {
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     auto const tokens = cut.range({maker.microbatch, maker.chunk}).count();
     std::size_t const stage = maker.stage;
-    if (of == pp::slot_class::activation) {
+    if (of == pp::slot_class::activation)
       return moved ? kept_bytes(maker) : 0;
-    }
     std::int64_t numbers = 0;
-    if (of == pp::slot_class::output) {
+    if (of == pp::slot_class::output)
       numbers = tokens * handed_on(size, stages[stage].part);
-    } else if (of == pp::slot_class::input_gradient) {
+    else if (of == pp::slot_class::input_gradient)
       numbers = tokens * handed_on(size, stages[stage == 0 ? 0 : stage - 1].part);
-    } else if (of == pp::slot_class::weights) {
+    else if (of == pp::slot_class::weights)
       numbers = weights[stage];
-    } else if (of == pp::slot_class::full_gradients) {
+    else if (of == pp::slot_class::full_gradients)
       numbers = gradients[stage];
-    } else if (of == pp::slot_class::copied_gradient) {
+    else if (of == pp::slot_class::copied_gradient)
       numbers = copied[stage];
-    }
     return numbers * static_cast<std::int64_t>(sizeof(float));
   }
 };
@@ -212,9 +207,8 @@ kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
 //! How one device without chunks cuts sequences of these lengths.
 [[nodiscard]] inline step_cut cut_whole(std::vector<std::int64_t> const& lengths) {
   std::vector<std::vector<chunk_range>> chunks;
-  for (auto const length : lengths) {
+  for (auto const length : lengths)
     chunks.push_back(cut_sequence(length, 1));
-  }
   return step_cut(std::move(chunks));
 }
 
@@ -227,12 +221,10 @@ cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int 
     chunks.push_back(cut_sequence(lengths[static_cast<std::size_t>(m)], table.over.chunks_of(m)));
   }
   step_cut cut(std::move(chunks));
-  for (int i = 0; i < table.size(); ++i) {
+  for (int i = 0; i < table.size(); ++i)
     if (table.passes[i].kind == pp::pass_kind::checkpointed_forward &&
-        (stage < 0 || table.passes[i].stage == stage)) {
+        (stage < 0 || table.passes[i].stage == stage))
       cut.recompute({table.passes[i].microbatch, table.passes[i].chunk});
-    }
-  }
   return cut.back_from_last(adds_from_last(table));
 }
 
@@ -245,12 +237,10 @@ cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int 
 //! True for stages that some microbatches have on other devices than others. They have no weights,
 //! but for those of pipelines that enter at both ends.
 [[nodiscard]] inline bool is_shared_out(pp::timetable_view table, int stage) {
-  for (int route = 1; route < table.over.extents.routes(); ++route) {
+  for (int route = 1; route < table.over.extents.routes(); ++route)
     if (table.over.extents.where == pp::placement::custom &&
-        pp::device_of(table, stage, route) != pp::device_of(table, stage)) {
+        pp::device_of(table, stage, route) != pp::device_of(table, stage))
       return true;
-    }
-  }
   return false;
 }
 
@@ -265,15 +255,13 @@ inline void check_order(pp::timetable_view table, std::string const& name) {
   next.resize(4 * stages, table.over.first_unit(first_of_way(table.over.extents, 1)));
   bool const from_last = adds_from_last(table);
   std::vector<bool> shared;
-  for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage)
     shared.push_back(is_shared_out(table, stage));
-  }
   for (int i = 0; i < table.size(); ++i) {
     pp::pass const& what = table.passes[i];
     int const chunks = table.over.chunks_of(what.microbatch);
-    if (shared[what.stage]) {
+    if (shared[what.stage])
       continue;
-    }
     int const first = table.over.first_unit(what.microbatch);
     int const unit =
       from_last ? table.over.units() - 1 - first - what.chunk : first + chunks - 1 - what.chunk;

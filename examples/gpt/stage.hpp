@@ -8,147 +8,245 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <stdexcept>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include "adamw.hpp"
 #include "embedding.hpp"
+#include "layer.hpp"
 #include "memory.hpp"
 #include "model.hpp"
-#include "split_layers.hpp"
-#include "tensor_parts.hpp"
+#include "papers/helix.hpp"
+#include "parameter.hpp"
 #include "text.hpp"
-#include "transformer_block.hpp"
-#include "weight_shards.hpp"
 
 namespace gpt {
 
-//! What flows through the pipeline: one chunk of one microbatch.
-struct unit {
-  std::int64_t microbatch = 0;
-  std::int64_t chunk = 0;
-};
-
-//! What the stages of one device share. Belongs to the device's thread.
+//! Every parameter of a stage in as many pieces as there are shards, with their gradients and the
+//! averages of the optimizer. A real group has each shard on a device of its own; here all lie in
+//! this process, and whole weights exist while they are gathered alone.
 template <class Number>
-struct device_memory {
-  activation_pool<Number> pool;
-  scratch<Number> space;
-};
-
-//! How the work of a step is cut: the chunks of every microbatch, whose sequences may be of unequal
-//! length.
-class step_cut {
+class weight_shards {
 public:
-  //! All microbatches alike.
-  step_cut(std::int64_t microbatches, std::vector<chunk_range> const& chunks)
-      : step_cut(std::vector(static_cast<std::size_t>(microbatches), chunks)) {}
-  explicit step_cut(std::vector<std::vector<chunk_range>> chunks) : chunks_(std::move(chunks)) {
-    for (auto const& each : chunks_) {
-      first_units_.push_back(first_units_.back() + static_cast<std::int64_t>(each.size()));
-      tokens_ += each.back().end;
+  //! Takes a parameter apart; what is left of it has a size alone.
+  void take(parameter<Number>& whole, std::int64_t shards) {
+    auto const count = static_cast<std::int64_t>(whole.value.size());
+    for (std::int64_t shard = 0; shard < shards; ++shard) {
+      auto const first = count * shard / shards;
+      auto const last = count * (shard + 1) / shards;
+      pieces_.emplace_back(last - first, Number{0}, whole.decays);
+      std::copy(
+        whole.value.begin() + first, whole.value.begin() + last, pieces_.back().value.begin());
     }
-    not_kept_.assign(static_cast<std::size_t>(units()), false);
-    last_seen_ = units();
+    numbers_ += count;
+    whole = parameter<Number>(0, Number{0}, whole.decays);
   }
 
-  [[nodiscard]] std::int64_t microbatches() const {
-    return static_cast<std::int64_t>(chunks_.size());
-  }
-  //! Chunks of a microbatch, and of all.
-  [[nodiscard]] std::int64_t chunks(std::int64_t microbatch) const {
-    return static_cast<std::int64_t>(chunks_[static_cast<std::size_t>(microbatch)].size());
-  }
-  [[nodiscard]] std::int64_t units() const { return first_units_.back(); }
-  //! Of all these microbatches one of several copies of a stage sees those from `first` to `last`,
-  //! which is not among them.
-  [[nodiscard]] step_cut seen(std::int64_t first, std::int64_t last) const {
-    step_cut part = *this;
-    part.first_seen_ = first_units_[static_cast<std::size_t>(first)];
-    part.last_seen_ = first_units_[static_cast<std::size_t>(last)];
-    return part;
-  }
-  [[nodiscard]] std::int64_t first_seen() const { return first_seen_; } //!< its first unit
-  [[nodiscard]] std::int64_t last_seen() const { return last_seen_; }   //!< behind its last
-  //! Of microbatches that are not cut, one of several copies sees every `stride`-th from `first`
-  //! on.
-  [[nodiscard]] step_cut seen_in_turn(std::int64_t first, std::int64_t stride) const {
-    step_cut part = seen(first, microbatches());
-    part.stride_ = stride;
-    return part;
-  }
-  [[nodiscard]] std::int64_t stride() const { return stride_; }
-  //! Gradients add up from the last microbatch to the first, or as they come.
-  [[nodiscard]] step_cut back_from_last(bool so = true) const {
-    step_cut turned = *this;
-    turned.from_last_ = so;
-    return turned;
-  }
-  [[nodiscard]] bool from_last() const { return from_last_; }
+  [[nodiscard]] bool empty() const { return pieces_.empty(); }
+  [[nodiscard]] std::int64_t numbers() const { return numbers_; }
 
-  //! Tokens of a microbatch, and of all.
-  [[nodiscard]] std::int64_t tokens(std::int64_t microbatch) const {
-    return chunks_[static_cast<std::size_t>(microbatch)].back().end;
+  //! Writes whole weights, one parameter behind the other.
+  void gather(Number* to) const {
+    for (auto const& piece : pieces_)
+      to = std::copy(piece.value.begin(), piece.value.end(), to);
   }
-  [[nodiscard]] std::int64_t tokens() const { return tokens_; }
-  //! Tokens of every microbatch.
-  [[nodiscard]] std::vector<std::int64_t> lengths() const {
-    std::vector<std::int64_t> all;
-    for (std::int64_t m = 0; m < microbatches(); ++m) {
-      all.push_back(tokens(m));
+  //! Adds whole gradients, laid out in the same way, to those of the shards.
+  void scatter(Number const* from) {
+    for (auto& piece : pieces_)
+      for (auto& x : piece.gradient)
+        x += *from++;
+  }
+
+  //! What the pieces are. @param parameters those that were taken
+  [[nodiscard]] std::vector<tensor_part>
+  pieces_of(std::vector<tensor_part> const& parameters) const {
+    auto const shards = static_cast<std::int64_t>(pieces_.size() / parameters.size());
+    std::vector<tensor_part> parts;
+    for (auto const& each : parameters) {
+      std::int64_t count = 1;
+      for (auto const extent : each.shape)
+        count *= extent;
+      for (std::int64_t shard = 0; shard < shards; ++shard) {
+        chunk_range const range{count * shard / shards, count * (shard + 1) / shards};
+        parts.push_back(cut_part(each.name + ".flat." + std::to_string(shard), {count}, 0, range));
+      }
     }
-    return all;
+    return parts;
   }
 
-  [[nodiscard]] chunk_range range(unit u) const {
-    return chunks_[static_cast<std::size_t>(u.microbatch)][static_cast<std::size_t>(u.chunk)];
-  }
-  //! Microbatch by microbatch, first chunk first.
-  [[nodiscard]] std::size_t index(unit u) const {
-    return static_cast<std::size_t>(first_units_[static_cast<std::size_t>(u.microbatch)] + u.chunk);
-  }
-  //! Whether forward keeps what backward needs; else it is asked for again.
-  [[nodiscard]] bool keeps(unit u) const { return !not_kept_[index(u)]; }
-  void recompute(unit u) { not_kept_[index(u)] = true; }
-
-private:
-  std::vector<std::vector<chunk_range>> chunks_;
-  std::vector<std::int64_t> first_units_{0};
-  std::vector<bool> not_kept_;
-  std::int64_t tokens_ = 0;
-  std::int64_t first_seen_ = 0;
-  std::int64_t last_seen_ = 0;
-  std::int64_t stride_ = 1;
-  bool from_last_ = false;
-};
-
-//! The law that makes gradients independent of the schedule: a stage adds up the gradients of its
-//! parameters microbatch by microbatch, the first or the last one first, and within one last chunk
-//! first. Inside a chunk the last token comes first, so the order of the sum is that of the tokens,
-//! and chunks leave no trace.
-class gradient_order {
-public:
-  //! @throws std::logic_error where a unit comes out of order: the sum would round differently
-  void check(unit u, step_cut const& cut, char const* what) {
-    auto const last = cut.chunks(u.microbatch) - 1;
-    auto const came =
-      cut.from_last()
-        ? cut.last_seen() - 1 - static_cast<std::int64_t>(cut.index(u))
-        : static_cast<std::int64_t>(cut.index({u.microbatch, last - u.chunk})) - cut.first_seen();
-    if (came != done_ * cut.stride()) {
-      throw std::logic_error(
-        std::string(what) + " of microbatch " + std::to_string(u.microbatch) + ", chunk " +
-        std::to_string(u.chunk) +
-        " came out of order; gradients add up by microbatch, last chunk first");
-    }
-    done_ = came + cut.stride() >= cut.last_seen() - cut.first_seen() ? 0 : done_ + 1;
+  template <class Visit>
+  void for_each_piece(Visit& visit) {
+    for (auto& piece : pieces_)
+      visit(piece);
   }
 
 private:
-  std::int64_t done_ = 0;
+  std::vector<parameter<Number>> pieces_; // parameter by parameter, shard by shard
+  std::int64_t numbers_ = 0;
+};
+
+//! One layer. It knows no schedule: units come as the stage calls.
+template <class Number>
+class transformer_block {
+public:
+  transformer_block(model_size const& size, std::uint64_t seed, std::int64_t layer)
+      : size_(size), before_(size, seed, layer), attention_(size), after_(size, seed, layer) {}
+
+  //! Between steps: tokens of every microbatch, and chunks of all of them.
+  void set_work(std::vector<std::int64_t> const& lengths, std::int64_t units) {
+    lengths_ = lengths;
+    sequences_.resize(lengths_.size());
+    units_.resize(static_cast<std::size_t>(units));
+  }
+
+  //! Numbers that forward keeps of a unit for its backward, but for keys and values.
+  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
+    return before_attention<Number>::kept_numbers(size, tokens) +
+           attention_part<Number>::kept_numbers(size, tokens) +
+           after_attention<Number>::kept_numbers(size, tokens);
+  }
+
+  //! x [tokens, width] becomes the layer's output. Keys and values join those of earlier chunks.
+  //! @param kept where to keep the rest, [kept_numbers]; null: in a buffer of the pool
+  void forward(place_of_unit const& at,
+               Number const*,
+               Number* x,
+               Number* kept,
+               device_memory<Number>& memory) {
+    auto const tokens = at.chunk.count();
+    auto& sequence = sequences_[at.microbatch];
+    if (sequence.key_value.empty())
+      sequence.key_value = memory.pool.take(lengths_[at.microbatch] * key_value_width());
+    auto& u = units_[at.unit];
+    if (kept == nullptr) {
+      u.kept = memory.pool.take(kept_numbers(size_, tokens));
+      kept = u.kept.data();
+    }
+    lay_out(u, tokens, kept);
+    Number* const key_value = sequence.key_value.data();
+    Number* const own = key_value + at.chunk.begin * key_value_width();
+    before_.forward(x, u.attention, own, tokens, u.before, memory.space);
+    attention_.forward(at.chunk, {0, at.chunk.end}, key_value, u.attention, memory.space);
+    after_.forward(attention_.output(u.attention, tokens), x, tokens, u.after, memory.space);
+  }
+
+  //! Lets go of what forward has kept of a unit, but for its keys and values; forward again, in any
+  //! order, brings it back.
+  void forget(std::size_t unit) { units_[unit].kept.release(); }
+
+  //! dx [tokens, width] holds the gradient of the output and becomes that of the input. Keeps what
+  //! backward_weight needs; adds to the gradients of the gains, which are too small to keep for.
+  //! @param kept what forward has kept, where that is not in a buffer of the pool: it may lie
+  //! elsewhere than then
+  void backward_input(place_of_unit const& at,
+                      Number const*,
+                      Number* dx,
+                      Number* kept,
+                      device_memory<Number>& memory) {
+    auto const tokens = at.chunk.count();
+    auto& u = units_[at.unit];
+    if (kept != nullptr)
+      lay_out(u, tokens, kept);
+    auto const after_added = after_attention<Number>::added_numbers(size_, tokens);
+    u.added = memory.pool.take(after_added + tokens * key_value_width());
+    u.after_added = u.added.data();
+    u.key_gradient = u.after_added + after_added;
+    after_.backward_input(dx, tokens, u.after, u.after_added, memory.space);
+    attention_backward(at, u, memory);
+    before_.add_backward_input(u.attention, u.key_gradient, dx, tokens, u.before, memory.space);
+  }
+
+  //! Adds what a unit gives to the gradients of the matrices, and lets go of the unit.
+  void backward_weight(place_of_unit const& at, device_memory<Number>& memory) {
+    auto const tokens = at.chunk.count();
+    auto& u = units_[at.unit];
+    auto& space = memory.space;
+    before_.add_backward_weight(u.attention, u.key_gradient, tokens, u.before, space);
+    Number const* const output = attention_.output(u.attention, tokens);
+    after_.add_backward_weight(output, tokens, u.after, u.after_added, space);
+    u.kept.release();
+    u.added.release();
+  }
+
+  //! Calls visit(parameter) for each parameter, in one fixed order.
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    before_.for_each_parameter(visit);
+    after_.for_each_parameter(visit);
+  }
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
+    before_.for_each_matrix(visit);
+    after_.for_each_matrix(visit);
+  }
+
+private:
+  //! What a layer keeps of a sequence while any of its chunks is under way.
+  struct sequence_state {
+    block<Number> key_value;          //!< [sequence, 2, key heads, head dim]: the cache
+    block<Number> key_value_gradient; //!< the same shape: carried from later chunks to earlier ones
+  };
+  //! What it keeps of a unit, part by part.
+  struct unit_state {
+    block<Number> kept;  //!< from forward to backward_weight
+    block<Number> added; //!< from backward_input to backward_weight
+
+    // In kept, or where the caller has said.
+    Number* before;
+    Number* attention; //!< backward_input replaces the query in it by its gradient
+    Number* after;
+    // In added.
+    Number* after_added;
+    Number* key_gradient; //!< [tokens, 2, key heads, head dim]
+  };
+
+  [[nodiscard]] std::int64_t key_value_width() const { return 2 * size_.key_width(); }
+
+  void lay_out(unit_state& u, std::int64_t tokens, Number* kept) const {
+    u.before = kept;
+    u.attention = u.before + before_attention<Number>::kept_numbers(size_, tokens);
+    u.after = u.attention + attention_part<Number>::kept_numbers(size_, tokens);
+  }
+
+  //! From the gradient of the projection's output to those of the query, the keys and the values.
+  void attention_backward(place_of_unit const& at, unit_state& u, device_memory<Number>& memory) {
+    auto& sequence = sequences_[at.microbatch];
+    auto const tokens = at.chunk.count();
+    if (sequence.key_value_gradient.empty()) { // the last chunk comes first
+      auto const count = lengths_[at.microbatch] * key_value_width();
+      sequence.key_value_gradient = memory.pool.take(count);
+      std::fill_n(sequence.key_value_gradient.data(), count, Number{0});
+    }
+    Number* const carried = sequence.key_value_gradient.data();
+    Number* const output_gradient = memory.space.zeros(2 * tokens * size_.width);
+    Number* const query_gradient = output_gradient + tokens * size_.width;
+    after_.add_output_gradient(output_gradient, tokens, u.after_added);
+    attention_.backward(at.chunk,
+                        {0, at.chunk.end},
+                        sequence.key_value.data(),
+                        output_gradient,
+                        query_gradient,
+                        carried,
+                        u.attention,
+                        memory.space);
+    std::copy_n(query_gradient, tokens * size_.width, u.attention);
+    std::copy_n(carried + at.chunk.begin * key_value_width(),
+                tokens * key_value_width(),
+                u.key_gradient); // final: later chunks have added theirs before
+    if (at.chunk.begin == 0) {
+      sequence.key_value.release();
+      sequence.key_value_gradient.release();
+    }
+  }
+
+  model_size size_;
+  before_attention<Number> before_;
+  attention_part<Number> attention_;
+  after_attention<Number> after_;
+  std::vector<std::int64_t> lengths_; // by microbatch
+  std::vector<sequence_state> sequences_;
+  std::vector<unit_state> units_;
 };
 
 //! Numbers that the layers of a stage keep of so many tokens between forward and backward, but, of
@@ -185,46 +283,29 @@ public:
         step_cut cut,
         std::uint64_t seed,
         device_memory<Number>& memory)
-      : size_(size), layers_(layers), cut_(std::move(cut)), memory_(&memory) {
+      : size_(size), layers_(layers), cut_(std::move(cut)), memory_(&memory),
+        ends_(size, layers, seed, cut_.microbatches(), cut_.units()) {
     gpt::check(size);
-    auto const lengths = cut_.lengths();
-    for (auto layer = layers.first; layer < layers.last; ++layer) {
-      blocks_.emplace_back(size, seed, layer, lengths, cut_.units());
-    }
-    if (layers.part == layer_part::attention) {
-      attention_ = std::make_unique<lone_attention<Number>>(size, cut_.units());
-    } else if (layers.part == layer_part::around_attention) {
-      around_ = std::make_unique<around_attention<Number>>(size, layers, seed, cut_.units());
-    }
-    if (layers.embeds) {
-      embedding_ = std::make_unique<embedding<Number>>(size, seed);
-    }
-    if (layers.ends) {
-      head_ = std::make_unique<head<Number>>(size, seed, cut_.units());
-      losses_.resize(static_cast<std::size_t>(cut_.microbatches() * size.sequence));
-    }
+    for (auto layer = layers.first; layer < layers.last; ++layer)
+      parts_.emplace_back(transformer_block<Number>(size, seed, layer));
+    if (layers.part == layer_part::attention)
+      parts_.emplace_back(lone_attention<Number>(size));
+    else if (layers.part == layer_part::around_attention)
+      parts_.emplace_back(around_attention<Number>(size, seed, layers));
+    set_cut(cut_);
   }
 
   //! Between steps: how the work of the next one is cut.
   void set_cut(step_cut cut) {
     cut_ = std::move(cut);
-    auto const lengths = cut_.lengths();
-    for (auto& layer : blocks_) {
-      layer.set_work(lengths, cut_.units());
-    }
-    if (attention_ != nullptr) {
-      attention_->set_units(cut_.units());
-    }
-    if (around_ != nullptr) {
-      around_->set_units(cut_.units());
-    }
-    if (head_ != nullptr) {
-      head_->set_units(cut_.units());
-      losses_.assign(static_cast<std::size_t>(cut_.microbatches() * size_.sequence), Number{0});
+    each_part([&](auto& part) { part.set_work(cut_.lengths(), cut_.units()); });
+    if (ends_.last != nullptr) {
+      ends_.last->set_units(cut_.units());
+      ends_.losses.assign(static_cast<std::size_t>(cut_.microbatches() * size_.sequence),
+                          Number{0});
     }
   }
 
-  //! Sets the bytes to learn from; they must stay until the step ends.
   void set_batch(batch const& pieces) { batch_ = &pieces; }
 
   //! Forward of one unit. x is not read by the first stage, y not written by the last. Both have
@@ -232,18 +313,9 @@ public:
   void forward(unit u, Number const* x, Number* y, Number* kept = nullptr) {
     all_layers(u, x, y, kept);
     if (!cut_.keeps(u)) {
-      for (auto& layer : blocks_) {
-        layer.forget(cut_.index(u));
-      }
-      if (attention_ != nullptr) {
-        attention_->forget(cut_.index(u));
-      }
-      if (around_ != nullptr) {
-        around_->forget(cut_.index(u));
-      }
-      if (head_ != nullptr) {
-        head_->forget(cut_.index(u));
-      }
+      each_part([&](auto& part) { part.forget(cut_.index(u)); });
+      if (ends_.last != nullptr)
+        ends_.last->forget(cut_.index(u));
     }
     memory_->pool.end_of_pass();
   }
@@ -269,34 +341,26 @@ public:
     memory_->pool.end_of_pass();
   }
 
-  //! Both halves at once.
   void backward(unit u, Number const* dy, Number* dx, Number* kept = nullptr) {
     input_half(u, dy, dx, kept);
     weight_half(u);
     memory_->pool.end_of_pass();
   }
 
-  //! Mean loss of the tokens of the step, in nats; for the last stage.
   [[nodiscard]] double loss() const {
-    double sum = 0;
-    for (auto const x : losses_) {
-      sum += static_cast<double>(x);
-    }
-    return sum / static_cast<double>(cut_.tokens());
+    return ends_.sum_of_losses() / static_cast<double>(cut_.tokens());
   }
-
   //! Of each token, [microbatches, sequence].
-  [[nodiscard]] std::vector<Number> const& losses() const { return losses_; }
+  [[nodiscard]] std::vector<Number> const& losses() const { return ends_.losses; }
 
   //! Calls visit(parameter) for each parameter, in the order of the layers; where they are in
   //! shards, for each piece.
   template <class Visit>
   void for_each_parameter(Visit visit) {
-    if (shards_.empty()) {
+    if (shards_.empty())
       for_each_whole_parameter(visit);
-    } else {
+    else
       shards_.for_each_piece(visit);
-    }
   }
 
   //! What these are in the whole model. A piece of a shard is one of the numbers behind each other,
@@ -319,7 +383,6 @@ public:
   [[nodiscard]] std::int64_t weight_numbers() const { return shards_.numbers() + transposes_; }
   [[nodiscard]] std::int64_t gradient_numbers() const { return shards_.numbers(); }
 
-  //! Writes whole weights, [weight_numbers].
   void gather(Number* to) {
     shards_.gather(to);
     use(to);
@@ -359,51 +422,43 @@ public:
   //! Adds whole gradients to those of the shards.
   void scatter(Number const* from) { shards_.scatter(from); }
 
-  //! One step of the optimizer.
   void update(adamw const& optimizer, std::int64_t step) {
     for_each_parameter([&](parameter<Number>& p) { optimizer.update(p, step); });
     refresh();
   }
 
-  //! To be called when parameters have changed.
   void refresh() {
-    if (shards_.empty()) {
+    if (shards_.empty())
       refresh_matrices(); // else when they have been gathered
-    }
   }
 
 private:
+  //! Layers, or what layers cut at their attention have instead.
+  using layer_or_part =
+    std::variant<transformer_block<Number>, lone_attention<Number>, around_attention<Number>>;
+
+  template <class Visit>
+  void each_part(Visit visit) {
+    for (auto& each : parts_)
+      std::visit(visit, each);
+  }
   template <class Visit>
   void for_each_whole_parameter(Visit visit) {
-    if (embedding_ != nullptr) {
-      visit(embedding_->bytes);
-      visit(embedding_->positions);
-    }
-    for (auto& layer : blocks_) {
-      layer.for_each_parameter(visit);
-    }
-    if (around_ != nullptr) {
-      around_->for_each_parameter(visit);
-    }
-    if (head_ != nullptr) {
-      visit(head_->norm.gain);
-      visit(head_->out.weight);
-    }
+    ends_.for_each_parameter(
+      visit, [&] { each_part([&](auto& part) { part.for_each_parameter(visit); }); });
   }
-
   template <class Visit>
   void for_each_matrix(Visit visit) {
-    for (auto& layer : blocks_) {
-      layer.for_each_matrix(visit);
-    }
-    if (around_ != nullptr) {
-      around_->for_each_matrix(visit);
-    }
-    if (head_ != nullptr) {
-      visit(head_->out);
-    }
+    each_part([&](auto& part) { part.for_each_matrix(visit); });
+    if (ends_.last != nullptr)
+      visit(ends_.last->out);
   }
 
+  //! Attention that is no layer has no weights, and any order.
+  [[nodiscard]] bool is_ordered() const { return layers_.part != layer_part::attention; }
+  [[nodiscard]] place_of_unit place_of(unit u) const {
+    return {static_cast<std::size_t>(u.microbatch), cut_.index(u), cut_.range(u)};
+  }
   [[nodiscard]] std::uint8_t const* next_bytes(unit u) const {
     return batch_->microbatch(u.microbatch) + cut_.range(u).begin + 1;
   }
@@ -420,99 +475,67 @@ private:
   }
 
   void all_layers(unit u, Number const* x, Number* y, Number* kept) {
-    auto const tokens = cut_.range(u).count();
-    if (head_ != nullptr) {
+    auto const at = place_of(u);
+    auto const tokens = at.chunk.count();
+    if (ends_.last != nullptr) {
       last_.resize(static_cast<std::size_t>(tokens * size_.width));
       y = last_.data();
     }
-    if (embedding_ != nullptr) {
-      embedding_->forward(batch_->microbatch(u.microbatch), cut_.range(u), y);
-    } else {
+    if (ends_.first != nullptr)
+      ends_.first->forward(batch_->microbatch(u.microbatch), at.chunk, y);
+    else
       std::copy_n(x, tokens * size_.width, y);
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      auto const run = [&](auto& each) { each.forward(at, x, y, part(kept, i, tokens), *memory_); };
+      std::visit(run, parts_[i]);
     }
-    for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      blocks_[i].forward(static_cast<std::size_t>(u.microbatch),
-                         cut_.index(u),
-                         cut_.range(u),
-                         y,
-                         part(kept, i, tokens),
-                         memory_->pool,
-                         memory_->space);
-    }
-    if (attention_ != nullptr) {
-      attention_->forward(cut_.index(u), tokens, x, y, kept, memory_->pool, memory_->space);
-    }
-    if (around_ != nullptr) {
-      around_->forward(cut_.index(u), tokens, x, y, kept, memory_->pool, memory_->space);
-    }
-    if (head_ != nullptr) {
-      head_->forward(cut_.index(u),
-                     next_bytes(u),
-                     tokens,
-                     y,
-                     losses_.data() + u.microbatch * size_.sequence + cut_.range(u).begin,
-                     head_part(kept, tokens),
-                     memory_->pool,
-                     memory_->space.numbers);
-    }
+    if (ends_.last != nullptr)
+      ends_.last->forward(at.unit,
+                          next_bytes(u),
+                          tokens,
+                          y,
+                          ends_.losses.data() + u.microbatch * size_.sequence + at.chunk.begin,
+                          head_part(kept, tokens),
+                          *memory_);
   }
 
   void input_half(unit u, Number const* dy, Number* dx, Number* kept) {
-    if (attention_ == nullptr) { // which has no weights
+    if (is_ordered())
       input_order_.check(u, cut_, "backward_input");
-    }
-    auto const tokens = cut_.range(u).count();
-    if (embedding_ != nullptr) {
+    auto const at = place_of(u);
+    auto const tokens = at.chunk.count();
+    if (ends_.first != nullptr) {
       first_.resize(static_cast<std::size_t>(tokens * size_.width));
       dx = first_.data();
     }
-    if (head_ != nullptr) {
-      head_->backward_input(cut_.index(u),
-                            next_bytes(u),
-                            tokens,
-                            Number{1} / static_cast<Number>(cut_.tokens()),
-                            dx,
-                            head_part(kept, tokens),
-                            memory_->pool,
-                            memory_->space.numbers);
-    } else {
+    if (ends_.last != nullptr)
+      ends_.last->backward_input(at.unit,
+                                 next_bytes(u),
+                                 tokens,
+                                 Number{1} / static_cast<Number>(cut_.tokens()),
+                                 dx,
+                                 head_part(kept, tokens),
+                                 *memory_);
+    else
       std::copy_n(dy, tokens * size_.width, dx);
+    for (std::size_t i = parts_.size(); i-- > 0;) {
+      auto const run = [&](auto& each) {
+        each.backward_input(at, dy, dx, part(kept, i, tokens), *memory_);
+      };
+      std::visit(run, parts_[i]);
     }
-    for (std::size_t i = blocks_.size(); i-- > 0;) {
-      blocks_[i].backward_input(static_cast<std::size_t>(u.microbatch),
-                                cut_.index(u),
-                                cut_.range(u),
-                                dx,
-                                part(kept, i, tokens),
-                                memory_->pool,
-                                memory_->space);
-    }
-    if (attention_ != nullptr) {
-      attention_->backward_input(cut_.index(u), tokens, dy, dx, kept, memory_->space);
-    }
-    if (around_ != nullptr) {
-      around_->backward_input(cut_.index(u), tokens, dy, dx, kept, memory_->pool, memory_->space);
-    }
-    if (embedding_ != nullptr) {
-      embedding_->backward(batch_->microbatch(u.microbatch), cut_.range(u), dx);
-    }
+    if (ends_.first != nullptr)
+      ends_.first->backward(batch_->microbatch(u.microbatch), at.chunk, dx);
   }
 
   void weight_half(unit u) {
-    if (attention_ != nullptr) {
-      attention_->backward_weight(cut_.index(u));
-      return;
-    }
-    weight_order_.check(u, cut_, "backward_weight");
-    if (head_ != nullptr) {
-      head_->backward_weight(cut_.index(u), cut_.range(u).count(), memory_->space.numbers);
-    }
-    for (auto layer = blocks_.rbegin(); layer != blocks_.rend(); ++layer) {
-      layer->backward_weight(cut_.index(u), cut_.range(u), memory_->space);
-    }
-    if (around_ != nullptr) {
-      around_->backward_weight(cut_.index(u), cut_.range(u).count(), memory_->space);
-    }
+    if (is_ordered())
+      weight_order_.check(u, cut_, "backward_weight");
+    auto const at = place_of(u);
+    if (ends_.last != nullptr)
+      ends_.last->backward_weight(at.unit, at.chunk.count(), *memory_);
+    for (auto each = parts_.rbegin(); each != parts_.rend(); ++each)
+      std::visit([&](auto& one) { one.backward_weight(at, *memory_); }, *each);
   }
 
   model_size size_;
@@ -520,14 +543,10 @@ private:
   step_cut cut_;
   device_memory<Number>* memory_;
   batch const* batch_ = nullptr;
-  std::unique_ptr<embedding<Number>> embedding_;
-  std::vector<transformer_block<Number>> blocks_;
-  std::unique_ptr<lone_attention<Number>> attention_; // layers cut at their attention have this
-  std::unique_ptr<around_attention<Number>> around_;  // or this instead
-  std::unique_ptr<head<Number>> head_;
-  std::vector<Number> losses_; // [microbatches, sequence]
-  std::vector<Number> first_;  // the embedding's dx
-  std::vector<Number> last_;   // the head's x
+  model_ends<Number> ends_;
+  std::vector<layer_or_part> parts_;
+  std::vector<Number> first_; // the embedding's dx
+  std::vector<Number> last_;  // the head's x
   gradient_order input_order_;
   gradient_order weight_order_;
   weight_shards<Number> shards_;    // empty: parameters are whole
@@ -545,9 +564,8 @@ void add_copies(std::vector<Stage>& stages, std::vector<Stage>& copies) {
     std::size_t next = 0;
     copies[s].for_each_parameter([&](parameter<number>& theirs) {
       auto& sum = mine[next++]->gradient;
-      for (std::size_t i = 0; i < sum.size(); ++i) {
+      for (std::size_t i = 0; i < sum.size(); ++i)
         sum[i] += theirs.gradient[i];
-      }
       theirs.gradient = sum;
     });
   }

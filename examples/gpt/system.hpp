@@ -8,8 +8,10 @@
 //!
 //! A system is a type with static functions of the options: `plan`, the verified timetable;
 //! `pipeline` and `one_device`, models that make the same splits; `report`, what is to be said of a
-//! run; and the words `one_device_has`. A model has `step`, and its parameters by `stages()` or by
-//! `for_each_parameter`; a pipeline has `update` and `trace`, too.
+//! run; and the words `one_device_has`. A model has `step`, forward and backward of all
+//! microbatches without the optimizer, which returns the mean loss in nats; and its parameters by
+//! `stages()` or by `for_each_parameter`. A pipeline has `update`, a step of the optimizer, and
+//! `trace`, which says when each pass of the last step ran, in seconds.
 
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/plan.hpp>
@@ -21,6 +23,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -29,7 +32,7 @@
 #include <utility>
 #include <vector>
 
-#include "matrix.hpp"
+#include "layers.hpp"
 #include "options.hpp"
 #include "parameter.hpp"
 #include "report.hpp"
@@ -49,7 +52,6 @@ inline void check_system(options const& o, std::string const& what) {
   }
 }
 
-//! Of the first weights of a run.
 [[nodiscard]] inline std::uint64_t seed_of(options const& o) {
   return static_cast<std::uint64_t>(o.seed);
 }
@@ -87,19 +89,14 @@ void report_pools(options const& o,
   print_device_rows("kB", rows, 1e3, 1);
 }
 
-//! All gradients of a model.
 template <class Model>
 [[nodiscard]] std::vector<float> all_gradients_of(Model& model) {
   std::vector<float> all;
-  auto const add = [&all](parameter<float>& p) {
-    all.insert(all.end(), p.gradient.begin(), p.gradient.end());
-  };
   if constexpr (requires { model.stages(); }) {
-    for (auto& each : model.stages()) {
-      each.for_each_parameter(add);
-    }
+    for (auto& each : model.stages())
+      append(all, each, &parameter<float>::gradient);
   } else {
-    model.for_each_parameter(add);
+    append(all, model, &parameter<float>::gradient);
   }
   return all;
 }
@@ -132,9 +129,8 @@ bool check_system_bits(options const& o, text_to_learn const& text, pp::timetabl
 inline void make_folder(std::string const& path) {
   std::error_code failed;
   std::filesystem::create_directories(path, failed);
-  if (!std::filesystem::is_directory(path)) {
+  if (!std::filesystem::is_directory(path))
     throw std::runtime_error("cannot make the folder " + path);
-  }
 }
 
 [[nodiscard]] inline std::size_t parameter_count(model_size const& size) {
@@ -195,10 +191,14 @@ int run_system(options const& o,
   write_run(o, text, result, plan, about, ran(result.traces.back()));
   bool const good = check();
   check_output();
-  if (!good) {
+  if (!good)
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
-  }
   return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
 }
+
+//! Trains, checks and reports where the options ask for such stages.
+//! @return the exit status of the program; nothing where every stage is whole on its device.
+//! @throws as run_on_threads
+std::optional<int> train_system(options o, text_to_learn const& text);
 
 } // namespace gpt

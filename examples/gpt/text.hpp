@@ -30,39 +30,31 @@ namespace gpt {
     throw std::runtime_error("cannot read any text from " + path + ": " + reason);
   };
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
+  if (std::filesystem::is_directory(path, ignored))
     refuse("it is a folder");
-  }
-  if (auto const why = example::why_not_opened(path); !why.empty()) {
+  if (auto const why = example::why_not_opened(path); !why.empty())
     refuse(why);
-  }
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(path.c_str(), "rb"),
                                                              &std::fclose);
-  if (!file) {
+  if (!file)
     refuse(std::strerror(errno));
-  }
-  if (auto const why = example::why_not_read(file.get()); !why.empty()) {
+  if (auto const why = example::why_not_read(file.get()); !why.empty())
     refuse(why);
-  }
   constexpr std::size_t most = std::size_t{64} << 20;
   std::vector<std::uint8_t> bytes;
   std::uint8_t part[std::size_t{1} << 16];
   while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
     bytes.insert(bytes.end(), part, part + count);
-    if (bytes.size() > most) {
+    if (bytes.size() > most)
       refuse("it has more than 64 MiB; a piece of it will do");
-    }
   }
-  if (std::ferror(file.get()) != 0) {
+  if (std::ferror(file.get()) != 0)
     refuse(std::strerror(errno));
-  }
-  if (bytes.empty()) {
+  if (bytes.empty())
     refuse("it is empty");
-  }
   return bytes;
 }
 
-//! A text and where it came from.
 struct text_to_learn {
   std::string path;
   std::vector<std::uint8_t> bytes;
@@ -73,11 +65,9 @@ struct text_to_learn {
 //! @param readme where that is
 //! @throws std::runtime_error where there is none
 [[nodiscard]] inline text_to_learn find_text(std::string const& path, std::string const& readme) {
-  for (auto const& candidate : {path, std::string("/usr/share/common-licenses/GPL-3"), readme}) {
-    if (!path.empty() || std::filesystem::is_regular_file(candidate)) {
+  for (auto const& candidate : {path, std::string("/usr/share/common-licenses/GPL-3"), readme})
+    if (!path.empty() || std::filesystem::is_regular_file(candidate))
       return {candidate, load_text(candidate)};
-    }
-  }
   throw std::runtime_error("no default text on this machine; name one with --text FILE");
 }
 
@@ -85,9 +75,8 @@ struct text_to_learn {
 //! whose loss is below has learnt something about order.
 [[nodiscard]] inline double unigram_entropy(std::vector<std::uint8_t> const& text) {
   std::array<double, 256> counts{};
-  for (auto const byte : text) {
+  for (auto const byte : text)
     counts[byte] += 1;
-  }
   double entropy = 0;
   for (double const count : counts) {
     double const share = count / static_cast<double>(text.size());

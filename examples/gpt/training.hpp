@@ -24,14 +24,13 @@
 #include <unistd.h>
 #include <vector>
 
+#include "host/pipeline.hpp"
 #include "options.hpp"
-#include "pipeline.hpp"
 #include "single_device.hpp"
 #include "text.hpp"
 
 namespace gpt {
 
-//! What clipping has done.
 struct clipping_report {
   std::int64_t clipped = 0;
   std::int64_t left_out = 0;
@@ -41,7 +40,6 @@ struct clipping_report {
   std::uint64_t weights = 0;    //!< a hash of all weights
 };
 
-//! What training leaves for the report.
 struct training {
   std::int64_t first = 0;     //!< steps before those here, of a checkpoint
   std::vector<double> losses; //!< by step
@@ -78,9 +76,8 @@ public:
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigaction(SIGINT, &action, &interrupt_);
     sigaction(SIGTERM, nullptr, &terminate_);
-    if (terminate_.sa_handler == SIG_DFL) {
+    if (terminate_.sa_handler == SIG_DFL)
       sigaction(SIGTERM, &action, nullptr);
-    }
   }
   ~interruption() {
     sigaction(SIGINT, &interrupt_, nullptr);
@@ -99,9 +96,8 @@ static_assert(std::atomic<int>::is_always_lock_free);
 //! What has been printed so far has arrived.
 //! @throws std::runtime_error where it has not, on a full disk for example
 inline void check_output() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
     throw std::runtime_error(std::string("cannot write the output: ") + std::strerror(errno));
-  }
 }
 
 //! One line that is written over on terminals, and now and then elsewhere.
@@ -109,9 +105,8 @@ inline void
 show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_per_second) {
   static bool const terminal = isatty(STDOUT_FILENO) != 0;
   bool const last = step + 1 == steps;
-  if (!terminal && !last && step % 10 != 0) {
+  if (!terminal && !last && step % 10 != 0)
     return;
-  }
   std::printf("%sstep %lld/%lld   loss %.3f   %.0f tokens/s%s",
               terminal ? "\r" : "",
               static_cast<long long>(step + 1),
@@ -127,9 +122,8 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
 template <class Numbers>
 [[nodiscard]] std::uint64_t hash_of(Numbers const& numbers,
                                     std::uint64_t hash = 14695981039346656037u) {
-  for (float const x : numbers) {
+  for (float const x : numbers)
     hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 1099511628211u;
-  }
   return hash;
 }
 
@@ -166,9 +160,8 @@ training train_steps(options const& o,
   interruption const watched;
   for (std::int64_t step = 0; step < o.steps && !result.interrupted; ++step) {
     auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
-    if (step < first) {
+    if (step < first)
       continue; // the data go on behind it, too
-    }
     bool const counts = begin(step);
     auto const start = clock::now();
     result.losses.push_back(model.step(pieces));
@@ -179,12 +172,10 @@ training train_steps(options const& o,
     if (counts && (step >= warm_up || result.interrupted)) {
       auto const trace = model.trace();
       result.step_seconds += took.count();
-      for (int device = 0; device < trace.over.extents.devices; ++device) {
+      for (int device = 0; device < trace.over.extents.devices; ++device)
         result.idle[static_cast<std::size_t>(device)] += idle_share(trace, device);
-      }
-      if (result.traces.size() == most_traces) {
+      if (result.traces.size() == most_traces)
         result.traces.erase(result.traces.begin());
-      }
       result.traces.push_back(trace);
       ++measured;
     }
@@ -195,12 +186,10 @@ training train_steps(options const& o,
   }
   measured = std::max<std::int64_t>(measured, 1);
   result.step_seconds /= static_cast<double>(measured);
-  for (double& idle : result.idle) {
+  for (double& idle : result.idle)
     idle /= static_cast<double>(measured);
-  }
-  if (result.traces.empty()) {
+  if (result.traces.empty())
     result.traces.push_back(model.trace());
-  }
   return result;
 }
 
@@ -227,13 +216,11 @@ training train_sizes(options const& o,
                      Update update,
                      std::int64_t first = 0) {
   auto const begin = [&](std::int64_t step) {
-    if constexpr (requires { model.begin_step(); }) {
+    if constexpr (requires { model.begin_step(); })
       model.begin_step();
-    }
     auto const at = size_of_step(step, o.steps, sizes.size());
-    if (sizes.size() > 1) {
+    if (sizes.size() > 1)
       model.use(sizes[at].table, sizes[at].lengths);
-    }
     return at == 0;
   };
   auto result = train_steps(o, text, model, begin, update, first);

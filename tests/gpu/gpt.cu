@@ -101,22 +101,18 @@ gpt_tests::row_answers gpt_tests::rows_on_gpu(row_problem const& of, float share
   numbers<float> const logits_gradient(of.logits.size());
   pp::cuda::stream const own;
   cudaStream_t const on = own.get();
+  on_gpu::token_rows const rows{tokens, width, on};
   on_gpu::normalised const kept{normal.data(), inverse.data()};
-  on_gpu::layer_norm_forward(scaled.data(), kept, x.data(), gain.data(), tokens, width, on);
-  on_gpu::apply_gain(round.data(), normal.data(), gain.data(), tokens, width, on);
+  on_gpu::layer_norm_forward(scaled.data(), kept, x.data(), gain.data(), rows);
+  on_gpu::apply_gain(round.data(), normal.data(), gain.data(), rows);
   on_gpu::layer_norm_backward(
-    norm_dx.data(), gain_gradient.data(), dy.data(), kept, gain.data(), tokens, width, on);
+    norm_dx.data(), gain_gradient.data(), dy.data(), kept, gain.data(), rows);
   on_gpu::gelu_forward(gelu.data(), x.data(), tokens * width, on);
   on_gpu::gelu_backward(gelu_dx.data(), x.data(), dy.data(), tokens * width, on);
   on_gpu::embedding_backward(
-    byte_gradient.data(), position_gradient.data(), dy.data(), text.data(), tokens, width, on);
-  on_gpu::embedding_forward(embedded.data(),
-                            byte_gradient.data(),
-                            position_gradient.data(),
-                            text.data(),
-                            tokens,
-                            width,
-                            on);
+    byte_gradient.data(), position_gradient.data(), dy.data(), text.data(), rows);
+  on_gpu::embedding_forward(
+    embedded.data(), byte_gradient.data(), position_gradient.data(), text.data(), rows);
   on_gpu::cross_entropy_forward(losses.data(), logits.data(), text.data(), tokens, on);
   on_gpu::cross_entropy_backward(
     logits_gradient.data(), logits.data(), text.data(), share, tokens, on);

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "../about_run.hpp"
-#include "../adamw.hpp"
+#include "../parameter.hpp"
+#include "../saved_state.hpp"
 #include "../text.hpp"
-#include "gpu_options.hpp"
+#include "gpu_report.hpp"
 #include "named_state.hpp"
 
 namespace gpt {
@@ -82,9 +82,8 @@ struct checkpointed_model {
   }
   //! Whether there are steps left. @param tells where they begin, if not at the beginning
   [[nodiscard]] bool has_steps(bool tells) const {
-    if (tells && first > 0) {
+    if (tells && first > 0)
       std::printf("goes on after step %lld\n", static_cast<long long>(first));
-    }
     return first < steps;
   }
 
@@ -109,9 +108,8 @@ struct checkpointed_model {
           place.owner += "-more";
         }
       } catch (std::runtime_error const& error) {
-        if constexpr (requires { model.runner().fail(error.what()); }) { // on all ranks
+        if constexpr (requires { model.runner().fail(error.what()); }) // on all ranks
           model.runner().fail(std::string("could not save its state: ") + error.what());
-        }
         throw;
       }
     }

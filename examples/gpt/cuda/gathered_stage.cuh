@@ -2,25 +2,258 @@
 #pragma once
 
 //! @file
-//! @brief A stage whose weights are elsewhere: gathered into a slot for its passes, on a stream
-//! beside theirs, and its gradients scattered.
+//! @brief A stage whose weights are elsewhere, in pieces on GPUs or on the host: gathered into a
+//! slot for its passes, on a stream beside theirs, and its gradients scattered. See weight_shards
+//! of the host.
 
+#include <pipe/cuda/handles.cuh>
 #include <pipe/run/context.hpp>
 
+#include <cuda_runtime.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
+#include "../parameter.hpp"
+#include "../slot_sizes.hpp"
 #include "../stage.hpp"
-#include "gathered_weights.cuh"
+#include "device_work.cuh"
+#include "gpu_stage.hpp"
+#include "numbers.cuh"
 #include "stage.cuh"
+#include "trained.cuh"
 
 namespace gpt::on_gpu {
+
+//! How a weight lies in slots: in as many pieces of one length as it has, the last one with zeros
+//! behind it. Products of bf16 read matrices in bf16; what else passes read is in float.
+template <class Element>
+struct gathered_shape {
+  std::int64_t count; //!< numbers of the weight
+  std::int64_t pieces;
+  bool is_matrix;
+
+  [[nodiscard]] std::int64_t piece() const { return (count + pieces - 1) / pieces; }
+  [[nodiscard]] bool rounds() const { return is_matrix && !std::is_same_v<Element, float>; }
+  [[nodiscard]] std::int64_t piece_bytes() const {
+    return piece() * static_cast<std::int64_t>(rounds() ? sizeof(Element) : sizeof(float));
+  }
+  [[nodiscard]] std::byte* take_weight(placing& in) const {
+    return in.take<std::byte>(pieces * piece_bytes());
+  }
+  [[nodiscard]] float* take_gradient(placing& in) const { return in.take<float>(pieces * piece()); }
+};
+
+//! Pieces of every weight: of a group the one of this GPU, else all.
+template <class Element>
+class weights_in_pieces {
+public:
+  weights_in_pieces(gpu_run const& how, std::int64_t largest)
+      : group_(how.weights),
+        incoming_((largest + pieces() - 1) / pieces() * static_cast<std::int64_t>(sizeof(float))) {}
+
+  [[nodiscard]] std::int64_t pieces() const {
+    return group_.of > 1 ? group_.of : weight_shard_count;
+  }
+
+  void take(parameter<float> const& whole) {
+    auto const shape = shape_of(whole);
+    shapes_.push_back(shape);
+    for (auto number = first(); number < first() + here(); ++number) {
+      parameter<float> one(shape.piece(), 0.0F, whole.decays);
+      auto const begin = std::min(number * shape.piece(), shape.count);
+      auto const end = std::min(begin + shape.piece(), shape.count);
+      std::copy(whole.value.begin() + begin, whole.value.begin() + end, one.value.begin());
+      pieces_.emplace_back(one);
+    }
+  }
+  [[nodiscard]] gathered_shape<Element> shape_of(parameter<float> const& whole) const {
+    return {static_cast<std::int64_t>(whole.value.size()), pieces(), whole.decays};
+  }
+
+  void gather(std::size_t weight, std::byte* to, cudaStream_t stream) const {
+    auto const shape = shapes_[weight];
+    each_piece(weight, [&](trained<Element> const& piece, std::int64_t number) {
+      void const* const from = shape.rounds() ? static_cast<void const*>(piece.operand())
+                                              : static_cast<void const*>(piece.value());
+      if (group_.of > 1) {
+        group_.gather(from, to, shape.piece_bytes(), stream);
+      } else {
+        auto const bytes = shape.piece_bytes();
+        copy_bytes(to + number * bytes, from, static_cast<std::size_t>(bytes), stream);
+      }
+    });
+  }
+  //! Adds a whole gradient, [pieces, piece].
+  void scatter(std::size_t weight, float const* from, cudaStream_t stream) const {
+    auto const count = shapes_[weight].piece();
+    each_piece(weight, [&](trained<Element> const& piece, std::int64_t number) {
+      if (group_.of > 1) {
+        auto* const mine = reinterpret_cast<float*>(incoming_.data());
+        group_.scatter(from, mine, count, stream);
+        add(piece.gradient(), mine, count, stream);
+      } else {
+        add(piece.gradient(), from + number * count, count, stream);
+      }
+    });
+  }
+  //! A whole gradient, or value, on the host. Of a group collective. @pre nobody writes them
+  //! @param tensor where one begins in a piece
+  template <class Tensor>
+  [[nodiscard]] std::vector<float> whole(std::size_t weight, Tensor tensor) const {
+    auto const shape = shapes_[weight];
+    std::vector<float> numbers;
+    each_piece(weight, [&](trained<Element> const& piece, std::int64_t) {
+      if (group_.of > 1) {
+        auto const bytes = shape.piece() * static_cast<std::int64_t>(sizeof(float));
+        cuda::device_memory const all(shape.pieces * bytes);
+        group_.gather(tensor(piece), all.data(), bytes, nullptr);
+        cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+        numbers = fetch(reinterpret_cast<float const*>(all.data()), shape.count);
+      } else {
+        auto const some = fetch(tensor(piece), piece.count());
+        numbers.insert(numbers.end(), some.begin(), some.end());
+      }
+    });
+    numbers.resize(static_cast<std::size_t>(shape.count));
+    return numbers;
+  }
+  [[nodiscard]] std::vector<float> gradient(std::size_t weight) const {
+    return whole(weight, [](auto const& piece) { return piece.gradient(); });
+  }
+  [[nodiscard]] std::vector<float> value(std::size_t weight) const {
+    return whole(weight, [](auto const& piece) { return piece.value(); });
+  }
+
+  void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
+    for (auto& piece : pieces_)
+      piece.update(optimizer, step, stream);
+  }
+  template <class Archive>
+  void exchange(Archive& with) {
+    for (auto& piece : pieces_)
+      piece.exchange(with);
+  }
+  //! Of all weights, one behind the other, what lies on this GPU.
+  [[nodiscard]] std::vector<trained<Element>>& on_device() { return pieces_; }
+
+private:
+  [[nodiscard]] std::int64_t first() const { return group_.of > 1 ? group_.number : 0; }
+  [[nodiscard]] std::int64_t here() const { return group_.of > 1 ? 1 : pieces(); }
+  template <class Visit>
+  void each_piece(std::size_t weight, Visit visit) const {
+    for (std::int64_t i = 0; i < here(); ++i) {
+      visit(pieces_[weight * static_cast<std::size_t>(here()) + static_cast<std::size_t>(i)],
+            first() + i);
+    }
+  }
+
+  weight_group group_;
+  std::vector<gathered_shape<Element>> shapes_; // of every weight
+  std::vector<trained<Element>> pieces_;        // [weights, pieces that are here]
+  cuda::device_memory incoming_;                // the piece of a sum over the group
+};
+
+//! Weights on the host, where AdamW steps on them, too. Devices copy from there and to there.
+template <class Element>
+class weights_on_host {
+public:
+  weights_on_host(gpu_run const& how, std::int64_t) : sum_(how.weights.sum) {}
+
+  [[nodiscard]] static std::int64_t pieces() { return 1; }
+
+  void take(parameter<float> const& whole) {
+    auto const shape = shape_of(whole);
+    at_home_.push_back({whole,
+                        shape,
+                        cuda::pinned_memory(shape.piece_bytes()),
+                        cuda::pinned_memory(bytes(shape.count))});
+    refresh(at_home_.back());
+  }
+  [[nodiscard]] static gathered_shape<Element> shape_of(parameter<float> const& whole) {
+    return {static_cast<std::int64_t>(whole.value.size()), pieces(), whole.decays};
+  }
+
+  void gather(std::size_t weight, std::byte* to, cudaStream_t stream) const {
+    auto const& home = at_home_[weight];
+    cuda::check(cudaMemcpyAsync(to,
+                                home.read.data(),
+                                static_cast<std::size_t>(home.shape.piece_bytes()),
+                                cudaMemcpyHostToDevice,
+                                stream),
+                "cudaMemcpyAsync");
+  }
+  //! Puts a whole gradient there. @pre once in a step
+  void scatter(std::size_t weight, float* from, cudaStream_t stream) const {
+    auto const& home = at_home_[weight];
+    if (sum_)
+      sum_(from, home.shape.count, stream);
+    cuda::check(cudaMemcpyAsync(home.gradient.data(),
+                                from,
+                                static_cast<std::size_t>(bytes(home.shape.count)),
+                                cudaMemcpyDeviceToHost,
+                                stream),
+                "cudaMemcpyAsync");
+  }
+  [[nodiscard]] std::vector<float> gradient(std::size_t weight) const {
+    auto const& home = at_home_[weight];
+    auto const* const from = reinterpret_cast<float const*>(home.gradient.data());
+    return {from, from + home.shape.count};
+  }
+  [[nodiscard]] std::vector<float> value(std::size_t weight) const {
+    return at_home_[weight].trained.value;
+  }
+
+  //! Once what came before on the stream is done.
+  void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
+    cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    for (auto& home : at_home_) {
+      auto const* const from = reinterpret_cast<float const*>(home.gradient.data());
+      std::copy_n(from, home.shape.count, home.trained.gradient.begin());
+      optimizer.update(home.trained, step);
+      refresh(home);
+    }
+  }
+  template <class Archive>
+  void exchange(Archive& with) {
+    for (auto& home : at_home_) {
+      with(home.trained.value);
+      with(home.trained.mean);
+      with(home.trained.square);
+      refresh(home);
+    }
+  }
+  [[nodiscard]] std::vector<trained<Element>>& on_device() { return none_; }
+
+private:
+  struct at_home {
+    parameter<float> trained;
+    gathered_shape<Element> shape;
+    cuda::pinned_memory read;     // what passes read, as it lies in slots
+    cuda::pinned_memory gradient; // of the last step
+  };
+  [[nodiscard]] static std::int64_t bytes(std::int64_t numbers) {
+    return numbers * static_cast<std::int64_t>(sizeof(float));
+  }
+  static void refresh(at_home& home) {
+    auto const& values = home.trained.value;
+    if (home.shape.rounds()) {
+      auto* const to = reinterpret_cast<Element*>(home.read.data());
+      std::transform(
+        values.begin(), values.end(), to, [](float x) { return static_cast<Element>(x); });
+    } else {
+      std::copy(values.begin(), values.end(), reinterpret_cast<float*>(home.read.data()));
+    }
+  }
+
+  sum_over_gpus sum_; // over replicas
+  std::vector<at_home> at_home_;
+  std::vector<trained<Element>> none_;
+};
 
 //! Bytes of the slots with whole weights and gradients of a stage.
 struct gathered_bytes {
@@ -50,17 +283,8 @@ template <class Element, class Home>
 class gathered_stage : public stage<Element> {
 public:
   //! @param host the same stage on the host, whose weights this one begins with
-  //! @param before weights that stand before those of the layers
-  gathered_stage(gpt::stage<float>& host,
-                 model_size const& size,
-                 layer_range const& held,
-                 step_cut const& cut,
-                 gpu_run const& how,
-                 device_work<Element>& work,
-                 device_work<Element>* beside,
-                 std::size_t before)
-      : stage<Element>(host, size, size, held, cut, how.replicas, work, beside, before),
-        home_(how, largest_of(this->weights_)) {
+  gathered_stage(gpt::stage<float>& host, stage_start<Element> const& with, gpu_run const& how)
+      : stage<Element>(host, with), home_(how, largest_of(this->weights_)) {
     this->weights_.clear();
     host.for_each_parameter([this](parameter<float>& p) {
       home_.take(p);
@@ -71,9 +295,8 @@ public:
 
   void gather_weights(pp::context const& where, pp::output out) {
     placing in(out.data);
-    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    for (std::size_t i = 0; i < shapes_.size(); ++i)
       home_.gather(i, shapes_[i].take_weight(in), stream_of(where));
-    }
   }
   void use_weights(pp::context const&, pp::input given) {
     placing in(const_cast<std::byte*>(given.data)); // which are read alone
@@ -88,15 +311,13 @@ public:
     cuda::check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.bytes), stream_of(where)),
                 "cudaMemsetAsync");
     placing in(out.data);
-    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    for (std::size_t i = 0; i < shapes_.size(); ++i)
       this->weights_[i].add_at(shapes_[i].take_gradient(in));
-    }
   }
   void scatter_gradients(pp::context const& where, pp::input given) {
     placing in(const_cast<std::byte*>(given.data)); // which is nobody else's any more
-    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    for (std::size_t i = 0; i < shapes_.size(); ++i)
       home_.scatter(i, shapes_[i].take_gradient(in), stream_of(where));
-    }
   }
 
   // What the optimizer does, it does at home.
@@ -106,17 +327,14 @@ public:
   template <class Archive>
   void exchange(Archive& with) {
     home_.exchange(with);
-    if (this->clipped_) {
+    if (this->clipped_)
       this->clipped_->exchange(with);
-    }
   }
   void set_clipping(clipping const& how, bool) {
     this->clipped_.emplace(how);
-    for (auto& piece : home_.on_device()) {
-      if (how.early) {
+    for (auto& piece : home_.on_device())
+      if (how.early)
         piece.make_room_for_copy();
-      }
-    }
   }
   void contribute(pp::output row, cudaStream_t stream) {
     auto const all = [](std::size_t) { return true; };
@@ -142,9 +360,8 @@ private:
   }
   static std::int64_t largest_of(std::vector<trained<Element>> const& weights) {
     std::int64_t most = 0;
-    for (auto const& each : weights) {
+    for (auto const& each : weights)
       most = std::max(most, each.count());
-    }
     return most;
   }
   template <class Read>

@@ -20,23 +20,20 @@
 #include <utility>
 #include <vector>
 
-#include "../adamw.hpp"
 #include "../clipped_stage.hpp"
 #include "../model.hpp"
+#include "../papers/vocabulary_piece.hpp"
+#include "../parameter.hpp"
 #include "../sized_runner.hpp"
 #include "../slot_sizes.hpp"
 #include "../stage.hpp"
-#include "../stage_copies.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
-#include "../vocabulary_cut.hpp"
-#include "gpu_run.hpp"
 #include "gpu_stage.hpp"
 #include "named_state.hpp"
 
 namespace gpt {
 
-//! What the slots of a timetable's plan take.
 struct gpu_slots {
   model_size size;
   gpu_run how;
@@ -46,9 +43,8 @@ struct gpu_slots {
   [[nodiscard]] gpu_slot_sizes operator()(pp::timetable_view table,
                                           std::vector<std::int64_t> const& lengths) const {
     std::optional<sharded_cut> around;
-    if (how.barriers) {
+    if (how.barriers)
       around = cut_around(size, table, *how.barriers);
-    }
     return {how.numbers,
             how.shard,
             size,
@@ -65,17 +61,6 @@ struct gpu_slots {
 
 //! For each way that microbatches take, the copy of a stage that is there.
 struct gpu_copies : copies_of<gpu_stage> {
-  void gather_weights(pp::context const& where, pp::output out) {
-    at(where).gather_weights(where, out);
-  }
-  void use_weights(pp::context const& where, pp::input in) { at(where).use_weights(where, in); }
-  void collect_gradients(pp::context const& where, pp::output out) {
-    at(where).collect_gradients(where, out);
-  }
-  void scatter_gradients(pp::context const& where, pp::input in) {
-    at(where).scatter_gradients(where, in);
-  }
-
   //! Two passes of the device at once, so that one has something to do while the shards of the
   //! other make a sum. Those that add to the gradients of one stage follow each other.
   void braid(pp::pass_kind kind,
@@ -85,15 +70,13 @@ struct gpu_copies : copies_of<gpu_stage> {
              gpu_copies& other) {
     gpu_stage& first = at(half.where);
     gpu_stage& second = other.at(other_half.where);
-    if (&first == &second && kind != pp::pass_kind::forward) {
+    if (&first == &second && kind != pp::pass_kind::forward)
       other_half.where.stream = half.where.stream;
-    }
     first.run_half(kind, half, 0);
     second.run_half(other_kind, other_half, 1);
   }
 };
 
-//! A stage as the library knows it.
 struct called_stage : gpu_copies {
   static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
 };
@@ -166,7 +149,6 @@ public:
   }
   //! The plan of the last step, and the sizes that it was made of.
   [[nodiscard]] auto const& plan_in_use() const { return plans_.now(); }
-  //! What was made and used again of plans.
   [[nodiscard]] auto const& plans() const { return plans_.plans(); }
 
   //! Forward and backward of all microbatches, without the optimizer unless it is part of the plan.
@@ -174,9 +156,8 @@ public:
   double step(batch const& pieces) {
     for_each_stage([&](gpu_stage& each) { each.set_text(pieces, runner().origin()); });
     plans_.step();
-    if (stages_.size() > 1) {
+    if (stages_.size() > 1)
       add_up_copies();
-    }
     return reports_loss() ? last().loss_sum() / static_cast<double>(tokens_) : 0;
   }
   //! To be called before anyone looks at the weights. Where ranks have stages, collective.
@@ -191,11 +172,9 @@ public:
       found.clipped = counts.clipped;
       found.left_out = counts.left_out;
     });
-    if constexpr (clips) {
-      for (Called const& each : called_) {
+    if constexpr (clips)
+      for (Called const& each : called_)
         found.rolled_back += each.rolled_back;
-      }
-    }
     found.corrected = plans_.early_steps().corrected();
     found.repeated = plans_.early_steps().repeated();
     return found;
@@ -206,11 +185,10 @@ public:
   //! ranks have stages, collective.
   void update(adamw const& optimizer, std::int64_t step) {
     if constexpr (!clips) {
-      if (clipping_) {
+      if (clipping_)
         step_clipped();
-      } else {
+      else
         for_each_stage([&](gpu_stage& each) { each.update(optimizer, step, runner().origin()); });
-      }
     }
   }
 
@@ -232,9 +210,8 @@ public:
   template <class Visit>
   void for_each_own_gradient(Visit visit) const {
     for_each_stage([&](gpu_stage const& each) {
-      if (!each.is_gathered()) {
+      if (!each.is_gathered())
         each.for_each_gradient(visit);
-      }
     });
   }
   //! All gradients become zero, without a step of the optimizer.
@@ -245,7 +222,6 @@ public:
     });
   }
   [[nodiscard]] bool reports_loss() const { return stages_.front().back() != nullptr; }
-  //! When each pass of the last step ran, in seconds. Where ranks have stages, collective.
   [[nodiscard]] pp::dynamic_timetable trace() { return runner().trace(); }
   //! Gradients and values of the stages that are here, in the order of the layers; of those with
   //! two copies, the first ones, and then the second ones.
@@ -269,11 +245,9 @@ private:
                                                            gpu_stages const& of) {
     std::vector<std::vector<tensor_part>> parts;
     for (auto const& way : of) {
-      for (std::size_t stage = 0; stage < way.size(); ++stage) {
-        if (way[stage] != nullptr) {
+      for (std::size_t stage = 0; stage < way.size(); ++stage)
+        if (way[stage] != nullptr)
           parts.push_back(parts_on_gpu(size, table, how, static_cast<int>(stage)));
-        }
-      }
     }
     return parts;
   }
@@ -281,9 +255,8 @@ private:
   to_call(pp::shape const& extents, gpu_stages const& from, gpu_run const& how) {
     Called one{};
     one.extents = extents;
-    if constexpr (clips) {
+    if constexpr (clips)
       one.how = how.clip;
-    }
     std::vector<Called> called(from.front().size(), one);
     bool const one_copy = extents.where == pp::placement::custom;
     for (auto const& way : from) {
@@ -298,11 +271,9 @@ private:
   template <class Visit>
   void for_each_stage(Visit visit) const {
     for (auto const& way : stages_) {
-      for (auto const& each : way) {
-        if (each != nullptr) {
+      for (auto const& each : way)
+        if (each != nullptr)
           visit(*each);
-        }
-      }
     }
   }
   template <class Read>
@@ -333,9 +304,8 @@ private:
     pp::cuda::check(cudaMemsetAsync(rows_.data(), 0, bytes, on), "cudaMemsetAsync");
     auto row = shard_.number;
     for (auto const& each : stages_.front()) {
-      if (each != nullptr) {
+      if (each != nullptr)
         each->contribute(where, {static_cast<int>(row), rows_.data() + row * row_bytes, row_bytes});
-      }
       row += shard_.of;
     }
     if (over_rows_) { // all but one rank add zeros to a row
@@ -346,15 +316,13 @@ private:
     for_each_stage([&](gpu_stage& each) { each.optimizer_step(where, all); });
   }
 
-  //! Both copies of every stage get the sum of what they have.
   void add_up_copies() {
     auto const on = runner().origin();
     for (Called const& each : called_) {
       gpu_stage* const one = each.of.front();
       gpu_stage* const other = each.of.back();
-      if (one == other) {
+      if (one == other)
         continue; // a single one, or neither is here
-      }
       if (one != nullptr && other != nullptr) {
         add_copies(*one, *other, on);
       } else {

@@ -2,37 +2,160 @@
 #pragma once
 
 //! @file
-//! @brief A run on GPUs from the first line of its report to the last.
+//! @brief A run on GPUs, from its command line to the last line of its report.
 
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
+#include "../options.hpp"
+#include "../papers/attention_exchange.hpp"
+#include "../papers/vocabulary.hpp"
 #include "../prediction.hpp"
 #include "../report.hpp"
 #include "../single_device.hpp"
+#include "../stage.hpp"
 #include "../system.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
-#include "../vocabulary.hpp"
-#include "../vocabulary_report.hpp"
-#include "gathered_report.hpp"
-#include "gpu_options.hpp"
+#include "gpu_stage.hpp"
 
 namespace gpt {
+
+inline constexpr char const* gpu_usage =
+  "usage: gpt --backend cuda [--bf16] [--graph] [OPTION [VALUE]]...\n"
+  "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
+  "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
+  "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
+  "itself. All options of --with are there. --tensor N wants nccl with N times as many ranks as\n"
+  "--devices; more are replicas of the pipeline with --microbatches each,\n"
+  "which share the weights that --with sharded-weights or gathered-once gathers.\n\n"
+  "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
+  "  --graph            every step but the first is one CUDA graph\n"
+  "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
+  "  --checkpoint       as below, with either backend; ranks go on from the newest that has all\n"
+  "                     tensors of each, whoever has written them\n\n";
+
+struct gpu_options {
+  options common;
+  operands numbers = operands::float32;
+  bool graph = false;
+  std::chrono::seconds deadline{60};
+
+  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
+};
+
+//! @param ranks of a run over NCCL: as many devices, unless told otherwise; 0: on one GPU
+//! @throws std::invalid_argument with one line for the user
+[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
+                                                  int ranks = 0) {
+  gpu_options chosen;
+  std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
+  words.insert(words.end(), given.begin(), given.end());
+  chosen.numbers = detail::take_word(words, "--bf16") ? operands::bf16 : operands::float32;
+  chosen.graph = detail::take_word(words, "--graph");
+  chosen.deadline = std::chrono::seconds(detail::take_number(words, "--deadline", 60));
+  chosen.common = read_options(words);
+  if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
+    auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
+    chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
+  }
+  if (chosen.common.post_validation && chosen.graph) {
+    throw std::invalid_argument("with --post-validation the host decides in the middle of an "
+                                "iteration, which a graph does not let it; leave out --graph");
+  }
+  auto const& named = registry::find_schedule(chosen.common.schedule);
+  if (named.traits.weights_travel || named.traits.stages_go_one_way) {
+    throw std::invalid_argument("on GPUs every stage has a device, where it goes forward and back; "
+                                "--backend threads has " +
+                                chosen.common.schedule);
+  }
+  return chosen;
+}
+
+//! Those of with_vocabulary, where the vocabulary is in shards.
+[[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
+  return registry::has_shards(o.own.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
+}
+
+//! The schedule whose devices take over attention of each other, where that is chosen.
+[[nodiscard]] inline std::optional<exchange_schedule> exchange_in(options const& o) {
+  return o.own.adapted == registry::adapter::attention_exchange
+           ? std::optional(exchange_system::schedule(o))
+           : std::nullopt;
+}
+//! Whether stages are more than layers of a schedule: they have no costs, nor other schedules
+//! beside them.
+[[nodiscard]] inline bool is_system(options const& o) {
+  return barriers_in(o) || exchange_in(o);
+}
+
+//! What schedules may lie from the host: attention rounds to bf16, and products may.
+[[nodiscard]] inline double allowed_error(operands numbers) {
+  return numbers == operands::bf16 ? 0.03 : 0.02;
+}
+
+//! Where the weights lie that are gathered, if any are.
+[[nodiscard]] inline weights_home home_of(options const& o) {
+  return o.own.adapted == registry::adapter::weights_on_host ? weights_home::host
+                                                             : weights_home::shards;
+}
+
+//! What options say of a run on a GPU.
+[[nodiscard]] inline gpu_run run_of(gpu_options const& o) {
+  return {.numbers = o.numbers,
+          .barriers = barriers_in(o.common),
+          .home = home_of(o.common),
+          .exchange = exchange_in(o.common)};
+}
+
+//! @param replicas of the pipeline
+//! @throws std::invalid_argument for what gathered weights do not go with
+inline void check_gathered(options const& o, pp::timetable_view table, int replicas) {
+  if (!registry::gathers_weights(o.own.adapted))
+    return;
+  bool const on_host = home_of(o) == weights_home::host;
+  if (o.clip != 0 && on_host) {
+    throw std::invalid_argument(
+      "with weights-on-host the host steps on what lies there, but --clip wants all gradients on "
+      "GPUs; leave it out");
+  }
+  if (o.clip != 0 && replicas > 1) {
+    throw std::invalid_argument("where replicas share the weights, no GPU has the gradients of a "
+                                "whole stage, which --clip wants; leave it out");
+  }
+  if (on_host && table.over.extents.routes() > 1) {
+    throw std::invalid_argument(
+      "weights-on-host wants one copy of every stage, but this schedule has two; choose another");
+  }
+}
+
+//! Slots of whole weights and gradients, planned beside measured, where they are gathered.
+//! @param made the plan and its sizes. @param ran when each pass of the last step ran
+template <class Plan>
+void report_gathered(options const& o, Plan const& made, pp::timetable_view ran) {
+  static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
+                                         {"gradients", pp::slot_class::full_gradients}};
+  if (registry::gathers_weights(o.own.adapted))
+    report_pools(o, "Whole weights and gradients in slots", *made.first, ran, made.sizes, pools);
+}
 
 //! The step that a model begins with: ranks may go on from a checkpoint.
 template <class Model>
 [[nodiscard]] std::int64_t begin_of(Model const& model) {
-  if constexpr (requires { model.first; }) {
+  if constexpr (requires { model.first; })
     return model.first;
-  }
   return 0;
 }
 
@@ -51,7 +174,6 @@ training train_on_gpus(options const& o,
   return result;
 }
 
-//! What clipping does in a run.
 [[nodiscard]] inline clipping clipping_of(options const& o) {
   clipping how;
   how.optimizer.steps = o.steps;
@@ -86,9 +208,8 @@ int report_run(gpu_options const& chosen,
               chosen.numbers == operands::bf16 ? "bf16" : "float",
               result.losses.back(),
               unigram_entropy(text.bytes));
-  if (o.clip != 0) {
+  if (o.clip != 0)
     report_clipping(o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
-  }
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
     write_run(o, text, result, table, about, result.traces.back());
@@ -105,9 +226,8 @@ int report_run(gpu_options const& chosen,
   }
   bool const good = check();
   check_output();
-  if (!good) {
+  if (!good)
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
-  }
   return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
 }
 
@@ -124,7 +244,6 @@ int report_run(gpu_options const& chosen,
   return o.clip != 0 && can;
 }
 
-//! One step from the first weights.
 struct first_step {
   double loss = 0;
   std::vector<float> gradients;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 #include <pipe/flow/shape.hpp>
 
 #include <cuda_bf16.h>
@@ -11,15 +12,14 @@
 #include <utility>
 #include <variant>
 
-#include "../sharded_piece.hpp"
+#include "../papers/exchanged_stage.cuh"
+#include "../papers/helix_stage.cuh"
+#include "../papers/tensor_shard.hpp"
+#include "../papers/vocabulary_piece.hpp"
+#include "../papers/vocabulary_stage.cuh"
 #include "../slot_sizes.hpp"
-#include "../stage_shard.hpp"
-#include "../vocabulary_cut.hpp"
-#include "exchanged_stage.cuh"
 #include "gathered_stage.cuh"
 #include "gpu_stage.hpp"
-#include "helix_stage.cuh"
-#include "sharded_stage.cuh"
 #include "stage.cuh"
 
 namespace gpt {
@@ -39,35 +39,20 @@ namespace {
 template <class Element>
 using shared_work = std::array<std::shared_ptr<on_gpu::device_work<Element>>, 2>;
 
-template <class Element>
-struct stage_at_work {
+//! A stage, of the types below, with what it works with.
+template <class Element, class Stage>
+struct at_work {
   shared_work<Element> work;
-  on_gpu::stage<Element> stage;
+  Stage stage;
 };
 template <class Element>
-struct helix_at_work {
-  shared_work<Element> work;
-  on_gpu::helix_stage<Element> stage;
-};
+using pieces_of_weights = on_gpu::gathered_stage<Element, on_gpu::weights_in_pieces<Element>>;
 template <class Element>
-struct exchanged_at_work {
-  shared_work<Element> work;
-  on_gpu::exchanged_stage<Element> stage;
-};
-template <class Element>
-struct piece_at_work {
-  shared_work<Element> work;
-  on_gpu::sharded_stage<Element> stage;
-};
-template <class Element, class Home>
-struct gathered_at_work {
-  shared_work<Element> work;
-  on_gpu::gathered_stage<Element, Home> stage;
-};
-template <class Element>
-using pieces_at_work = gathered_at_work<Element, on_gpu::weights_in_pieces<Element>>;
-template <class Element>
-using hosted_at_work = gathered_at_work<Element, on_gpu::weights_on_host<Element>>;
+using weights_at_host = on_gpu::gathered_stage<Element, on_gpu::weights_on_host<Element>>;
+
+template <template <class> class... Stages>
+using any_stage =
+  std::variant<at_work<float, Stages<float>>..., at_work<__nv_bfloat16, Stages<__nv_bfloat16>>...>;
 
 //! Whether layers are cut at their attention, which some microbatches have on other devices.
 bool cuts_layers(std::vector<layer_range> const& stages) {
@@ -84,27 +69,20 @@ void check(model_size const& size, pp::timetable_view table) {
   };
   for (int i = 0; i < table.size(); ++i) {
     auto const& kind = (*table.over.declared)[table.passes[i].kind];
-    if (kind.calls > pp::stage_call::scatter_gradients) {
+    if (kind.calls > pp::stage_call::scatter_gradients)
       refuse(std::string("no pass that is called ") + kind.word.c_str());
-    }
   }
 }
 
 } // namespace
 
 struct gpu_stage::either {
-  std::variant<stage_at_work<float>,
-               stage_at_work<__nv_bfloat16>,
-               helix_at_work<float>,
-               helix_at_work<__nv_bfloat16>,
-               exchanged_at_work<float>,
-               exchanged_at_work<__nv_bfloat16>,
-               piece_at_work<float>,
-               piece_at_work<__nv_bfloat16>,
-               pieces_at_work<float>,
-               pieces_at_work<__nv_bfloat16>,
-               hosted_at_work<float>,
-               hosted_at_work<__nv_bfloat16>>
+  any_stage<on_gpu::stage,
+            on_gpu::helix_stage,
+            on_gpu::exchanged_stage,
+            on_gpu::sharded_stage,
+            pieces_of_weights,
+            weights_at_host>
     of;
 
   template <class Visit>
@@ -115,222 +93,183 @@ struct gpu_stage::either {
 
 namespace {
 
-//! What the stages of each device share.
+//! What stages are made of, as make_gpu_stages is told.
+struct making {
+  model_size const& size;
+  pp::timetable_view table;
+  step_cut const& cut;
+  std::uint64_t seed;
+  gpu_run const& how;
+  std::optional<int> only;
+
+  //! [ways, stages]: make(way, stage, device) of those that are here, null for others.
+  template <class Make>
+  [[nodiscard]] gpu_stages each(Make make) const {
+    auto const& extents = table.over.extents;
+    gpu_stages made(static_cast<std::size_t>(extents.routes()));
+    for (std::size_t way = 0; way < made.size(); ++way)
+      for (int stage = 0; stage < extents.stages(); ++stage) {
+        bool const routed = extents.where == pp::placement::custom;
+        int const first = routed ? static_cast<int>(way) : first_of_way(extents, way);
+        int const device = pp::device_of(table, stage, first);
+        made[way].push_back(device == only.value_or(device) ? make(way, stage, device) : nullptr);
+      }
+    return made;
+  }
+};
+
 template <class Element>
 class work_of_devices {
 public:
   //! @param sizes of slots. @param cut of the step, or of the largest that may come
   template <class Sizes>
-  work_of_devices(model_size const& size,
-                  pp::timetable_view table,
-                  step_cut const& cut,
-                  Sizes const& sizes,
-                  gpu_run const& how)
-      : size_(size), how_(how), all_(static_cast<std::size_t>(table.over.extents.devices)) {
-    for (int i = 0; i < table.size(); ++i) {
-      auto what = table.passes[i];
-      what.chunk = how.any_chunks ? std::uint16_t{0} : what.chunk;
+  work_of_devices(making const& with, step_cut const& cut, Sizes const& sizes)
+      : with_(with), all_(static_cast<std::size_t>(with.table.over.extents.devices)) {
+    for (int i = 0; i < with.table.size(); ++i) {
+      auto what = with.table.passes[i];
+      what.chunk = with.how.any_chunks ? std::uint16_t{0} : what.chunk;
       tokens_ = std::max(tokens_, cut.range({what.microbatch, what.chunk}).count());
-      if (what.kind == pp::pass_kind::backward) {
+      if (what.kind == pp::pass_kind::backward)
         between_ = std::max(between_, sizes.bytes(pp::slot_class::weight_input, what));
-      }
       beside_ = beside_ || what.overlapped;
     }
   }
 
   [[nodiscard]] shared_work<Element> const& of(int device) {
     auto& shared = all_[static_cast<std::size_t>(device)];
-    for (auto& each : shared) {
-      if (each == nullptr && (beside_ || &each == &shared.front())) {
+    for (auto& each : shared)
+      if (each == nullptr && (beside_ || &each == &shared.front()))
         each = std::make_shared<on_gpu::device_work<Element>>(
-          size_, tokens_, between_, how_.workspace_bytes, how_.sum);
-      }
-    }
+          with_.size, tokens_, between_, with_.how.workspace_bytes, with_.how.sum);
     return shared;
   }
 
+  //! A whole stage, or a shard of it, on a device.
+  [[nodiscard]] on_gpu::stage_start<Element>
+  start(int device, layer_range const& held, step_cut const& cut) {
+    auto const& work = of(device);
+    return {with_.size,
+            size_of_shard(with_.size, with_.how.shard),
+            held,
+            cut,
+            with_.how.replicas,
+            work[0].get(),
+            work[1].get(),
+            held.embeds ? std::size_t{2} : std::size_t{0}};
+  }
+  //! @param more what the stage is made of beside
+  template <class Stage, class... More>
+  [[nodiscard]] std::unique_ptr<gpu_stage> put(int device, More&&... more) {
+    return std::make_unique<gpu_stage>(
+      std::make_unique<gpu_stage::either>(
+        gpu_stage::either{at_work<Element, Stage>{of(device), Stage(std::forward<More>(more)...)}}),
+      with_.how);
+  }
+
 private:
-  model_size size_;
-  gpu_run const& how_;
+  making with_;
   std::int64_t tokens_ = 0;
   std::int64_t between_ = 0;
   bool beside_ = false;
   std::vector<shared_work<Element>> all_;
 };
 
-template <class AtWork>
-std::unique_ptr<gpu_stage> put_to_work(AtWork stage, gpu_run const& how) {
-  return std::make_unique<gpu_stage>(
-    std::make_unique<gpu_stage::either>(gpu_stage::either{std::move(stage)}), how);
-}
-
 template <class Element>
-gpu_stages make_stages(model_size const& size,
-                       pp::timetable_view table,
-                       step_cut const& cut,
-                       std::uint64_t seed,
-                       gpu_run const& how,
-                       std::optional<int> only) {
-  auto const held = cut_layers(size.layers, table.over.extents.stages());
-  auto const own = size_of_shard(size, how.shard);
+gpu_stages make_stages(making const& with) {
+  auto const& size = with.size;
+  auto const& cut = with.cut;
+  auto const held = cut_layers(size.layers, with.table.over.extents.stages());
   step_cut const whole(cut.microbatches(), cut_sequence(size.sequence, 1));
-  auto const& largest = how.any_chunks ? whole : cut;
+  auto const& largest = with.how.any_chunks ? whole : cut;
+  auto const own = size_of_shard(size, with.how.shard);
   on_gpu::slot_sizes<Element> const slots{size, own, largest, held};
-  work_of_devices<Element> works(size, table, largest, slots, how);
-  gpu_stages made(static_cast<std::size_t>(table.over.extents.routes()));
+  work_of_devices<Element> works(with, largest, slots);
   device_memory<float> on_host;
-  auto const make = [&](auto& host, int device, layer_range const& layers, step_cut const& seen) {
-    auto const& work = works.of(device);
-    std::size_t const before = layers.embeds ? 2 : 0;
-    return put_to_work(
-      stage_at_work<Element>{
-        work,
-        on_gpu::stage<Element>(
-          host, size, own, layers, seen, how.replicas, *work[0], work[1].get(), before)},
-      how);
-  };
-  auto const make_gathered =
-    [&]<class AtWork>(int device, layer_range const& layers, step_cut const& seen) {
-      stage<float> host(size, layers, cut, seed, on_host);
-      auto const& work = works.of(device);
-      std::size_t const before = layers.embeds ? 2 : 0;
-      return put_to_work(
-        AtWork{work, {host, size, layers, seen, how, *work[0], work[1].get(), before}}, how);
-    };
-  for (std::size_t way = 0; way < made.size(); ++way) {
-    int const first = first_of_way(table.over.extents, way);
-    auto const seen = cut.seen(first, first_of_way(table.over.extents, way + 1));
-    for (auto const& layers : held) {
-      int const device = pp::device_of(table, static_cast<int>(made[way].size()), first);
-      if (device != only.value_or(device)) {
-        made[way].push_back(nullptr);
-      } else if (gathers_weights_of(table, static_cast<int>(made[way].size()))) {
-        made[way].push_back(
-          how.home == weights_home::host
-            ? make_gathered.template operator()<hosted_at_work<Element>>(device, layers, seen)
-            : make_gathered.template operator()<pieces_at_work<Element>>(device, layers, seen));
-      } else if (how.shard.of > 1) {
-        stage_shard host(size, layers, cut.microbatches(), seed, how.shard, on_host);
-        made[way].push_back(make(host, device, layers, seen));
-      } else {
-        stage<float> host(size, layers, cut, seed, on_host);
-        made[way].push_back(make(host, device, layers, seen));
-      }
+  return with.each([&](std::size_t way, int number, int device) {
+    auto const& extents = with.table.over.extents;
+    auto const& layers = held[static_cast<std::size_t>(number)];
+    auto const seen = with.cut.seen(first_of_way(extents, way), first_of_way(extents, way + 1));
+    auto const start = works.start(device, layers, seen);
+    if (with.how.shard.of > 1) {
+      stage_shard host(with.size, layers, seen.microbatches(), with.seed, with.how.shard, on_host);
+      return works.template put<on_gpu::stage<Element>>(device, host, start);
     }
-  }
-  return made;
+    stage<float> host(with.size, layers, with.cut, with.seed, on_host);
+    if (!gathers_weights_of(with.table, number))
+      return works.template put<on_gpu::stage<Element>>(device, host, start);
+    return with.how.home == weights_home::host
+             ? works.template put<weights_at_host<Element>>(device, host, start, with.how)
+             : works.template put<pieces_of_weights<Element>>(device, host, start, with.how);
+  });
 }
 
 //! Layers cut at their attention. The stages of the first way have all weights, those of others are
 //! further places of attention.
 template <class Element>
-gpu_stages make_cut_layers(model_size const& size,
-                           pp::timetable_view table,
-                           step_cut const& cut,
-                           std::uint64_t seed,
-                           gpu_run const& how,
-                           std::optional<int> only) {
-  auto const held = cut_model(size, table.over.extents);
-  on_gpu::helix_slot_sizes<Element> const slots{size, cut, held};
-  work_of_devices<Element> works(size, table, cut, slots, how);
-  gpu_stages made(static_cast<std::size_t>(table.over.extents.routes()));
+gpu_stages make_cut_layers(making const& with) {
+  auto const held = cut_model(with.size, with.table.over.extents);
+  on_gpu::helix_slot_sizes<Element> const slots{with.size, with.cut, held};
+  work_of_devices<Element> works(with, with.cut, slots);
   device_memory<float> on_host;
-  for (std::size_t way = 0; way < made.size(); ++way) {
-    for (auto const& layers : held) {
-      auto const number = static_cast<int>(made[way].size());
-      int const device = pp::device_of(table, number, static_cast<int>(way));
-      bool const again = way > 0 && layers.part != layer_part::attention;
-      if (again || device != only.value_or(device)) {
-        made[way].push_back(nullptr);
-        continue;
-      }
-      stage<float> host(size, layers, cut, seed, on_host);
-      auto const& work = works.of(device);
-      made[way].push_back(put_to_work(
-        helix_at_work<Element>{work,
-                               on_gpu::helix_stage<Element>(
-                                 host, size, layers, cut, how.replicas, *work[0], work[1].get())},
-        how));
-    }
-  }
-  return made;
-}
-
-template <class Element>
-[[nodiscard]] on_gpu::exchanged_slot_sizes<Element> exchanged_sizes_of(
-  model_size const& size, exchange_schedule const& schedule, pp::shape const& extents) {
-  return {size, schedule, extents, cut_sequence(size.sequence, schedule.inner.chunks)};
+  return with.each([&](std::size_t way, int number, int device) -> std::unique_ptr<gpu_stage> {
+    auto const& layers = held[static_cast<std::size_t>(number)];
+    if (way > 0 && layers.part != layer_part::attention)
+      return nullptr;
+    stage<float> host(with.size, layers, with.cut, with.seed, on_host);
+    return works.template put<on_gpu::helix_stage<Element>>(
+      device, host, works.start(device, layers, with.cut));
+  });
 }
 
 //! Parts of layers, where devices take over attention of each other.
 template <class Element>
-gpu_stages make_exchanged(model_size const& size,
-                          pp::timetable_view table,
-                          std::uint64_t seed,
-                          gpu_run const& how,
-                          std::optional<int> only) {
-  auto const slots = exchanged_sizes_of<Element>(size, *how.exchange, table.over.extents);
-  step_cut const cut(table.over.extents.microbatches, slots.chunks);
+gpu_stages make_exchanged(making const& with) {
+  auto const& extents = with.table.over.extents;
+  on_gpu::exchanged_slot_sizes<Element> const slots(with.size, *with.how.exchange, extents);
+  step_cut const cut(extents.microbatches, slots.chunks);
   step_cut const largest(cut.microbatches(), {slots.chunks.back()}); // none is longer
-  work_of_devices<Element> works(size, table, largest, slots, how);
-  gpu_stages made(1);
+  work_of_devices<Element> works(with, largest, slots);
   device_memory<float> on_host;
-  std::vector<std::shared_ptr<on_gpu::exchanged_layer<Element>>> layers(
-    static_cast<std::size_t>(size.layers));
-  for (int number = 0; number < table.over.extents.stages(); ++number) {
-    int const device = pp::device_of(table, number);
-    if (device != only.value_or(device)) {
-      made.front().push_back(nullptr);
-      continue;
-    }
+  using layer_on_gpu = on_gpu::exchanged_layer<Element>;
+  std::vector<std::shared_ptr<layer_on_gpu>> layers(static_cast<std::size_t>(with.size.layers));
+  return with.each([&](std::size_t, int number, int device) {
     auto const what = slots.stage(number);
-    auto const& work = works.of(device);
     bool const wants_layer = what.part != pp::layer_part::taken_attention;
     auto& layer = layers[static_cast<std::size_t>(what.layer)];
     if (wants_layer && layer == nullptr) {
       layer_range const held{
-        what.layer, what.layer + 1, what.layer == 0, what.layer + 1 == size.layers};
-      stage<float> host(size, held, cut, seed, on_host);
-      layer = std::make_shared<on_gpu::exchanged_layer<Element>>(
-        host, size, held, cut, how.replicas, *work[0]);
+        what.layer, what.layer + 1, what.layer == 0, what.layer + 1 == with.size.layers};
+      stage<float> host(with.size, held, cut, with.seed, on_host);
+      layer = std::make_shared<layer_on_gpu>(host, works.start(device, held, cut));
     }
-    made.front().push_back(put_to_work(
-      exchanged_at_work<Element>{
-        work,
-        on_gpu::exchanged_stage<Element>(slots, number, wants_layer ? layer : nullptr, *work[0])},
-      how));
-  }
-  return made;
+    return works.template put<on_gpu::exchanged_stage<Element>>(
+      device, slots, number, wants_layer ? layer : nullptr, *works.of(device)[0]);
+  });
 }
 
-//! With the vocabulary in shards.
 template <class Element>
-gpu_stages make_pieces(model_size const& size,
-                       pp::timetable_view table,
-                       std::uint64_t seed,
-                       gpu_run const& how,
-                       std::optional<int> only) {
-  auto const cut = cut_around(size, table, *how.barriers);
-  on_gpu::sharded_slot_sizes<Element> const slots{size, cut};
-  work_of_devices<Element> works(size, table, cut.step, slots, how);
-  gpu_stages made(1);
+gpu_stages make_pieces(making const& with) {
+  auto const cut = cut_around(with.size, with.table, *with.how.barriers);
+  on_gpu::sharded_slot_sizes<Element> const slots{with.size, cut};
+  work_of_devices<Element> works(with, cut.step, slots);
   device_memory<float> on_host;
-  for (int number = 0; number < table.over.extents.stages(); ++number) {
-    int const device = pp::device_of(table, number);
-    if (device != only.value_or(device)) {
-      made.front().push_back(nullptr);
-      continue;
-    }
-    sharded_piece host(size, number, cut, seed, on_host);
-    auto const& work = works.of(device);
-    on_gpu::piece_of_model const piece(size, cut, number);
-    made.front().push_back(put_to_work(
-      piece_at_work<Element>{work,
-                             on_gpu::sharded_stage<Element>(
-                               host, size, piece, cut, how.replicas, *work[0], work[1].get())},
-      how));
-  }
-  return made;
+  return with.each([&](std::size_t, int number, int device) {
+    sharded_piece host(with.size, number, cut, with.seed, on_host);
+    on_gpu::piece_of_model const piece(with.size, cut, number);
+    auto start = works.start(device, piece.held, cut.step);
+    start.before = piece.weights_before();
+    return works.template put<on_gpu::sharded_stage<Element>>(
+      device, host, start, piece, cut.barriers == 1);
+  });
+}
+
+template <class Element>
+gpu_stages make_any(making const& with) {
+  return with.how.barriers   ? make_pieces<Element>(with)
+         : with.how.exchange ? make_exchanged<Element>(with)
+         : cuts_layers(cut_model(with.size, with.table.over.extents))
+           ? make_cut_layers<Element>(with)
+           : make_stages<Element>(with);
 }
 
 } // namespace
@@ -342,29 +281,15 @@ gpu_stages make_gpu_stages(model_size const& size,
                            gpu_run const& how,
                            std::optional<int> only) {
   check(size, table);
-  bool const bf16 = how.numbers == operands::bf16;
-  if (how.barriers) {
-    return bf16 ? make_pieces<__nv_bfloat16>(size, table, seed, how, only)
-                : make_pieces<float>(size, table, seed, how, only);
-  }
-  if (how.exchange) {
-    return bf16 ? make_exchanged<__nv_bfloat16>(size, table, seed, how, only)
-                : make_exchanged<float>(size, table, seed, how, only);
-  }
-  if (cuts_layers(cut_model(size, table.over.extents))) {
-    return bf16 ? make_cut_layers<__nv_bfloat16>(size, table, cut, seed, how, only)
-                : make_cut_layers<float>(size, table, cut, seed, how, only);
-  }
-  return bf16 ? make_stages<__nv_bfloat16>(size, table, cut, seed, how, only)
-              : make_stages<float>(size, table, cut, seed, how, only);
+  making const with{size, table, cut, seed, how, only};
+  return how.numbers == operands::bf16 ? make_any<__nv_bfloat16>(with) : make_any<float>(with);
 }
 
 gathered_slots
 gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how) {
   gathered_slots found;
-  if (!table.over.declared->scatters) {
+  if (!table.over.declared->scatters)
     return found;
-  }
   auto const group = how.weights.of > 1 ? how.weights.of : weight_shard_count;
   auto const pieces = how.home == weights_home::host ? 1 : group;
   for (layer_range const& held : cut_layers(size.layers, table.over.extents.stages())) {
@@ -381,27 +306,23 @@ gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run cons
 }
 
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
-  if (!exchange) {
+  if (!exchange)
     return bytes(of, maker);
-  }
   return numbers == operands::bf16
-           ? exchanged_sizes_of<__nv_bfloat16>(size, *exchange, extents).bytes(of, maker, reader)
-           : exchanged_sizes_of<float>(size, *exchange, extents).bytes(of, maker, reader);
+           ? on_gpu::exchanged_slot_sizes<__nv_bfloat16>(size, *exchange, extents)
+               .bytes(of, maker, reader)
+           : on_gpu::exchanged_slot_sizes<float>(size, *exchange, extents).bytes(of, maker, reader);
 }
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
-  if (of == pp::slot_class::weights || of == pp::slot_class::full_gradients) {
+  if (of == pp::slot_class::weights || of == pp::slot_class::full_gradients)
     return (of == pp::slot_class::weights ? gathered.weights : gathered.gradients)[maker.stage];
-  }
   auto const with = [&]<class Element>(Element) {
-    if (around) {
+    if (around)
       return on_gpu::sharded_slot_sizes<Element>{size, *around}.bytes(of, maker);
-    }
-    if (exchange) {
-      return exchanged_sizes_of<Element>(size, *exchange, extents).bytes(of, maker);
-    }
-    if (cuts_layers(stages)) {
+    if (exchange)
+      return on_gpu::exchanged_slot_sizes<Element>(size, *exchange, extents).bytes(of, maker);
+    if (cuts_layers(stages))
       return on_gpu::helix_slot_sizes<Element>{size, cut, stages}.bytes(of, maker);
-    }
     return on_gpu::slot_sizes<Element>{size, size_of_shard(size, shard), cut, stages}.bytes(of,
                                                                                             maker);
   };
@@ -410,9 +331,8 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) con
 
 gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)
     : of_(std::move(of)), over_replicas_(how.over_replicas) {
-  if (how.clip != nullptr) {
+  if (how.clip != nullptr)
     of_->visit([&](auto& stage) { stage.set_clipping(*how.clip, how.shard.number == 0); });
-  }
 }
 gpu_stage::~gpu_stage() = default;
 
@@ -433,9 +353,8 @@ namespace {
 template <class Either, class Visit>
 void visit_gathered(Either& of, Visit visit) {
   of.visit([&](auto& stage) {
-    if constexpr (requires { stage.all_gradients(); }) {
+    if constexpr (requires { stage.all_gradients(); })
       visit(stage);
-    }
   });
 }
 } // namespace
@@ -503,17 +422,15 @@ step_counts gpu_stage::counts() const {
 }
 void gpu_stage::for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const {
   of_->visit([&](auto& stage) {
-    for (auto const& weight : stage.weights()) {
+    for (auto const& weight : stage.weights())
       visit(weight.gradient(), weight.count());
-    }
   });
 }
 void gpu_stage::for_each_sum(std::function<void(float*, std::int64_t)> const& visit) const {
   for_each_gradient(visit);
   of_->visit([&](auto& stage) {
-    if (stage.loss_count() > 0) {
+    if (stage.loss_count() > 0)
       visit(stage.losses(), stage.loss_count());
-    }
   });
 }
 double gpu_stage::loss_sum() const {
@@ -546,20 +463,18 @@ std::vector<float> fetch_all(Stage const& stage, Tensor tensor) {
 
 std::vector<float> gpu_stage::gradients() const {
   return of_->visit([](auto& stage) {
-    if constexpr (requires { stage.all_gradients(); }) {
+    if constexpr (requires { stage.all_gradients(); })
       return stage.all_gradients();
-    } else {
+    else
       return fetch_all(stage, [](auto const& weight) { return weight.gradient(); });
-    }
   });
 }
 std::vector<float> gpu_stage::values() const {
   return of_->visit([](auto& stage) {
-    if constexpr (requires { stage.all_values(); }) {
+    if constexpr (requires { stage.all_values(); })
       return stage.all_values();
-    } else {
+    else
       return fetch_all(stage, [](auto const& weight) { return weight.value(); });
-    }
   });
 }
 

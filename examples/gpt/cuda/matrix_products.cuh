@@ -44,11 +44,9 @@ public:
   matrix_products& operator=(matrix_products const&) = delete;
   ~matrix_products() { (void)cublasDestroy(handle_); }
 
-  //! What follows runs on this stream.
   void use(cudaStream_t stream) {
-    if (known_ && stream == stream_) {
+    if (known_ && stream == stream_)
       return;
-    }
     check_blas(cublasSetStream(handle_, stream), "cublasSetStream"); // takes the workspace away
     check_blas(
       cublasSetWorkspace(handle_, workspace_.data(), static_cast<std::size_t>(workspace_bytes_)),

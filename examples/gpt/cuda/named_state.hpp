@@ -6,7 +6,6 @@
 
 #include <pipe/cluster/packed_state.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -22,15 +21,11 @@
 
 #include "../clipped_stage.hpp"
 #include "../model.hpp"
-#include "../sharded_piece.hpp"
+#include "../papers/vocabulary_piece.hpp"
 #include "../slot_sizes.hpp"
-#include "../tensor_parts.hpp"
-#include "../vocabulary_cut.hpp"
-#include "gpu_run.hpp"
+#include "gpu_stage.hpp"
 
 namespace gpt {
-
-namespace pp = pipelining;
 
 //! The pieces of weights that are gathered, each of a name of its own: ranges of their numbers, one
 //! behind the other.
@@ -41,9 +36,8 @@ namespace pp = pipelining;
   std::vector<tensor_part> all;
   for (tensor_part const& each : weights) {
     std::int64_t count = 1;
-    for (auto const extent : each.shape) {
+    for (auto const extent : each.shape)
       count *= extent;
-    }
     std::int64_t const piece = (count + pieces - 1) / pieces;
     for (auto i = first; i < first + (group.of > 1 ? 1 : pieces); ++i) {
       chunk_range const range{std::min(i * piece, count), std::min((i + 1) * piece, count)};
@@ -85,18 +79,14 @@ public:
     bytes_ = pack.bytes();
     std::size_t at = 0;
     for (auto const& stage : parts) {
-      for (tensor_part const& part : stage) {
-        for (char const* const kind : {".value", ".mean", ".square"}) {
+      for (tensor_part const& part : stage)
+        for (char const* const kind : {".value", ".mean", ".square"})
           add(next(at), part, kind);
-        }
-      }
-      if (clips) {
+      if (clips)
         add(next(at), whole_part("optimizer.counts", {3}), "");
-      }
     }
-    if (at != bytes_.size()) {
+    if (at != bytes_.size())
       throw std::logic_error("stages on GPUs have other parameters than parts_on_gpu names");
-    }
   }
   named_state(named_state const&) = delete;
   named_state& operator=(named_state const&) = delete;
@@ -108,17 +98,14 @@ public:
     std::vector<std::vector<pp::state_tensor>> files(1);
     for (auto const& each : tensors_) {
       auto& boxes = seen[each.name];
-      if (!boxes.insert(each.first).second) {
+      if (!boxes.insert(each.first).second)
         continue;
-      }
       files.resize(std::max(files.size(), boxes.size()));
       files[boxes.size() - 1].push_back(each);
     }
     return files;
   }
-  //! To be loaded.
   [[nodiscard]] std::vector<pp::state_tensor> const& all() const { return tensors_; }
-  //! Hands what was loaded to the stages.
   template <class Model>
   void use(Model& model) const {
     pp::state_unpacker unpack(bytes_);
@@ -127,12 +114,10 @@ public:
   }
 
 private:
-  //! The bytes of the next record.
   std::span<std::byte> next(std::size_t& at) {
     std::uint64_t header[2]; // bytes of an element, and how many there are
-    if (bytes_.size() - at < sizeof header) {
+    if (bytes_.size() - at < sizeof header)
       throw std::logic_error("stages on GPUs have fewer parameters than parts_on_gpu names");
-    }
     std::memcpy(header, bytes_.data() + at, sizeof header);
     auto const count = static_cast<std::size_t>(header[0] * header[1]);
     auto* const begin = reinterpret_cast<std::byte*>(bytes_.data()) + at + sizeof header;
@@ -143,12 +128,10 @@ private:
   void add(std::span<std::byte> numbers, tensor_part const& part, char const* kind) {
     bool const counts = *kind == '\0';
     std::int64_t bytes = counts ? 8 : 4;
-    for (auto const extent : part.shape) {
+    for (auto const extent : part.shape)
       bytes *= extent;
-    }
-    if (bytes > static_cast<std::int64_t>(numbers.size())) {
+    if (bytes > static_cast<std::int64_t>(numbers.size()))
       throw std::logic_error("a stage on a GPU has another parameter than " + part.name);
-    }
     tensors_.push_back({part.name + kind,
                         counts ? "I64" : "F32",
                         part.shape,

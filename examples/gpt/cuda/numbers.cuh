@@ -25,7 +25,7 @@
 
 #include "../layers.hpp"
 #include "../model.hpp"
-#include "../vocabulary_cut.hpp"
+#include "../papers/vocabulary_piece.hpp"
 
 namespace gpt::on_gpu {
 
@@ -51,9 +51,8 @@ public:
 private:
   //! @param result that thread 0 has
   __device__ float tell(float result) {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
       memory_->result = result;
-    }
     __syncthreads();
     float const told = memory_->result;
     __syncthreads(); // before the next reduction writes
@@ -90,7 +89,6 @@ void for_each_token(std::int64_t tokens, cudaStream_t stream, Work work) {
   cuda::check(cudaGetLastError(), "a kernel that works token by token");
 }
 
-//! to = from, in another type.
 template <class To, class From>
 void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) {
   thrust::transform(on(stream), from, from + count, to, [] __device__(From x) {
@@ -98,7 +96,6 @@ void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) 
   });
 }
 
-//! to += from
 inline void add(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   thrust::transform(on(stream), to, to + count, from, to, thrust::plus<float>{});
 }
@@ -106,15 +103,22 @@ inline void copy_bytes(void* to, void const* from, std::size_t bytes, cudaStream
   cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
               "cudaMemcpyAsync");
 }
-//! to = from
 inline void copy(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(float), stream);
 }
-//! numbers = 0
 inline void clear(float* numbers, std::int64_t count, cudaStream_t stream) {
   cuda::check(cudaMemsetAsync(numbers, 0, static_cast<std::size_t>(count) * sizeof(float), stream),
               "cudaMemsetAsync");
 }
+
+//! Tokens of so many numbers each, and the stream that works on them.
+struct token_rows {
+  std::int64_t tokens;
+  std::int64_t width;
+  cudaStream_t stream;
+
+  [[nodiscard]] std::int64_t count() const { return tokens * width; }
+};
 
 //! What layer norm keeps of its tokens for backward.
 struct normalised {
@@ -124,47 +128,35 @@ struct normalised {
 
 //! y = gain * (x - mean(x)) / sqrt(variance(x) + epsilon), token by token.
 template <class Element>
-void layer_norm_forward(Element* y,
-                        normalised kept,
-                        float const* x,
-                        float const* gain,
-                        std::int64_t tokens,
-                        std::int64_t width,
-                        cudaStream_t stream) {
-  for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
-    float const* const from = x + token * width;
-    float sum = 0;
-    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
-      sum += from[d];
-    }
-    float const mean = over.sum(sum) / static_cast<float>(width);
-    float squares = 0;
-    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
-      squares += (from[d] - mean) * (from[d] - mean);
-    }
-    float const variance = over.sum(squares) / static_cast<float>(width);
-    float const inverse = 1.0f / sqrtf(variance + 1e-5f);
-    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
-      float const n = (from[d] - mean) * inverse;
-      kept.normal[token * width + d] = n;
-      y[token * width + d] = static_cast<Element>(gain[d] * n);
-    }
-    if (threadIdx.x == 0) {
-      kept.inverse[token] = inverse;
-    }
-  });
+void layer_norm_forward(
+  Element* y, normalised kept, float const* x, float const* gain, token_rows rows) {
+  for_each_token(
+    rows.tokens, rows.stream, [=] __device__(std::int64_t token, row_reduction & over) {
+      float const* const from = x + token * rows.width;
+      float sum = 0;
+      for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads)
+        sum += from[d];
+      float const mean = over.sum(sum) / static_cast<float>(rows.width);
+      float squares = 0;
+      for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads)
+        squares += (from[d] - mean) * (from[d] - mean);
+      float const variance = over.sum(squares) / static_cast<float>(rows.width);
+      float const inverse = 1.0f / sqrtf(variance + 1e-5f);
+      for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads) {
+        float const n = (from[d] - mean) * inverse;
+        kept.normal[token * rows.width + d] = n;
+        y[token * rows.width + d] = static_cast<Element>(gain[d] * n);
+      }
+      if (threadIdx.x == 0)
+        kept.inverse[token] = inverse;
+    });
 }
 
 //! y = gain * normal: again what forward has made.
 template <class Element>
-void apply_gain(Element* y,
-                float const* normal,
-                float const* gain,
-                std::int64_t tokens,
-                std::int64_t width,
-                cudaStream_t stream) {
-  thrust::tabulate(on(stream), y, y + tokens * width, [=] __device__(std::int64_t i) {
-    return static_cast<Element>(gain[i % width] * normal[i]);
+void apply_gain(Element* y, float const* normal, float const* gain, token_rows rows) {
+  thrust::tabulate(on(rows.stream), y, y + rows.count(), [=] __device__(std::int64_t i) {
+    return static_cast<Element>(gain[i % rows.width] * normal[i]);
   });
 }
 
@@ -174,30 +166,28 @@ inline void layer_norm_backward(float* dx,
                                 float const* dy,
                                 normalised kept,
                                 float const* gain,
-                                std::int64_t tokens,
-                                std::int64_t width,
-                                cudaStream_t stream) {
-  for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
-    float const* const g = dy + token * width;
-    float const* const n = kept.normal + token * width;
-    float sum = 0;
-    float along = 0;
-    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
-      sum += gain[d] * g[d];
-      along += gain[d] * g[d] * n[d];
-    }
-    sum = over.sum(sum) / static_cast<float>(width);
-    along = over.sum(along) / static_cast<float>(width);
-    float const inverse = kept.inverse[token];
-    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
-      dx[token * width + d] += inverse * (gain[d] * g[d] - sum - n[d] * along);
-    }
-  });
+                                token_rows rows) {
+  for_each_token(
+    rows.tokens, rows.stream, [=] __device__(std::int64_t token, row_reduction & over) {
+      float const* const g = dy + token * rows.width;
+      float const* const n = kept.normal + token * rows.width;
+      float sum = 0;
+      float along = 0;
+      for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads) {
+        sum += gain[d] * g[d];
+        along += gain[d] * g[d] * n[d];
+      }
+      sum = over.sum(sum) / static_cast<float>(rows.width);
+      along = over.sum(along) / static_cast<float>(rows.width);
+      float const inverse = kept.inverse[token];
+      for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads)
+        dx[token * rows.width + d] += inverse * (gain[d] * g[d] - sum - n[d] * along);
+    });
   thrust::tabulate(
-    on(stream), gain_gradient, gain_gradient + width, [=] __device__(std::int64_t d) {
+    on(rows.stream), gain_gradient, gain_gradient + rows.width, [=] __device__(std::int64_t d) {
       float sum = gain_gradient[d];
-      for (std::int64_t token = tokens - 1; token >= 0; --token) {
-        sum += dy[token * width + d] * kept.normal[token * width + d];
+      for (std::int64_t token = rows.tokens - 1; token >= 0; --token) {
+        sum += dy[token * rows.width + d] * kept.normal[token * rows.width + d];
       }
       return sum;
     });
@@ -235,15 +225,10 @@ void gelu_backward(
 }
 
 //! x = embedding of the byte + embedding of its position, [tokens, width].
-inline void embedding_forward(float* x,
-                              float const* bytes,
-                              float const* positions,
-                              std::uint8_t const* text,
-                              std::int64_t tokens,
-                              std::int64_t width,
-                              cudaStream_t stream) {
-  thrust::tabulate(on(stream), x, x + tokens * width, [=] __device__(std::int64_t i) {
-    return bytes[text[i / width] * width + i % width] + positions[i];
+inline void embedding_forward(
+  float* x, float const* bytes, float const* positions, std::uint8_t const* text, token_rows rows) {
+  thrust::tabulate(on(rows.stream), x, x + rows.count(), [=] __device__(std::int64_t i) {
+    return bytes[text[i / rows.width] * rows.width + i % rows.width] + positions[i];
   });
 }
 
@@ -254,20 +239,16 @@ inline void rows_backward(float* row_gradients,
                           byte_range bytes,
                           float const* dx,
                           std::uint8_t const* text,
-                          std::int64_t tokens,
-                          std::int64_t width,
-                          cudaStream_t stream) {
-  thrust::tabulate(on(stream),
+                          token_rows rows) {
+  thrust::tabulate(on(rows.stream),
                    row_gradients,
-                   row_gradients + bytes.count() * width,
+                   row_gradients + bytes.count() * rows.width,
                    [=] __device__(std::int64_t i) {
-                     auto const byte = static_cast<std::uint8_t>(bytes.first + i / width);
+                     auto const byte = static_cast<std::uint8_t>(bytes.first + i / rows.width);
                      float sum = row_gradients[i];
-                     for (std::int64_t token = tokens - 1; token >= 0; --token) {
-                       if (text[token] == byte) {
-                         sum += dx[token * width + i % width];
-                       }
-                     }
+                     for (std::int64_t token = rows.tokens - 1; token >= 0; --token)
+                       if (text[token] == byte)
+                         sum += dx[token * rows.width + i % rows.width];
                      return sum;
                    });
 }
@@ -278,11 +259,9 @@ inline void embedding_backward(float* byte_gradients,
                                float* position_gradients,
                                float const* dx,
                                std::uint8_t const* text,
-                               std::int64_t tokens,
-                               std::int64_t width,
-                               cudaStream_t stream) {
-  rows_backward(byte_gradients, {0, vocabulary}, dx, text, tokens, width, stream);
-  add(position_gradients, dx, tokens * width, stream);
+                               token_rows rows) {
+  rows_backward(byte_gradients, {0, vocabulary}, dx, text, rows);
+  add(position_gradients, dx, rows.count(), rows.stream);
 }
 
 namespace detail {
@@ -294,14 +273,12 @@ struct row_of_logits {
 __device__ inline row_of_logits
 look_at_logits(float const* logits, std::int64_t count, row_reduction& over) {
   float most = logits[0];
-  for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
+  for (std::int64_t v = threadIdx.x; v < count; v += row_threads)
     most = most < logits[v] ? logits[v] : most;
-  }
   most = over.most(most);
   float sum = 0;
-  for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
+  for (std::int64_t v = threadIdx.x; v < count; v += row_threads)
     sum += expf(logits[v] - most);
-  }
   return {most, over.sum(sum)};
 }
 } // namespace detail
@@ -315,9 +292,8 @@ inline void cross_entropy_forward(float* losses,
   for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
     float const* const row = logits + token * vocabulary;
     auto const seen = detail::look_at_logits(row, vocabulary, over);
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
       losses[token] = logf(seen.sum) - (row[next_bytes[token]] - seen.most);
-    }
   });
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 #include "on_cuda.hpp"
 
 #include <pipe/run/clock.hpp>

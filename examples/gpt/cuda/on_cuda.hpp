@@ -5,10 +5,10 @@
 //! @brief Trains a byte-level GPT in a pipeline of virtual devices on one GPU, and compares
 //! schedules with each other bit by bit and with the model on the host.
 //!
-//! What to read, in this order: layer_parts.cuh and layer.cuh (a layer as products, rows and
-//! attention), stage.cuh (what a stage does in each pass and where it keeps what), gpu_model.hpp
-//! (how the library runs the stages), then this file. The host's model in examples/gpt has the same
-//! layers, one function each.
+//! What to read, in this order: layer.cuh (a layer as products, rows and attention), stage.cuh
+//! (what a stage does in each pass and where it keeps what), gpu_model.hpp (how the library runs
+//! the stages), then this file. The host's model in examples/gpt has the same layers, one function
+//! each.
 
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/flow/shape.hpp>
@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <iterator>
 #include <map>
@@ -26,35 +25,34 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "../report.hpp"
+#include "../single_device.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
 #include "checkpointed_model.hpp"
-#include "gathered_report.hpp"
 #include "gpu_model.hpp"
-#include "gpu_options.hpp"
 #include "gpu_report.hpp"
-#include "relative_error.hpp"
 
 namespace gpt {
 
 inline constexpr int skipped = 77; //!< exit status
 
-//! One step of a schedule.
+//! A model on virtual devices of this GPU.
+//! @param of the first iteration
+template <class Clock, class Called = called_stage>
+[[nodiscard]] auto model_of(gpu_options const& o,
+                            pp::timetable_view table,
+                            std::vector<std::int64_t> const& lengths,
+                            gpu_run const& how) {
+  return on_virtual_devices<Clock, Called>(
+    o.common.size, table, cut_for(table, lengths), o.seed(), how);
+}
+
 template <class Clock>
 first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
-  auto const& c = o.common;
-  auto model = on_virtual_devices<Clock>(c.size,
-                                         table,
-                                         cut_for(table, c.lengths),
-                                         o.seed(),
-                                         {.numbers = o.numbers,
-                                          .barriers = barriers_in(c),
-                                          .home = home_of(c),
-                                          .exchange = exchange_in(c)});
+  auto model = model_of<Clock>(o, table, o.common.lengths, run_of(o));
   double const loss = model.step(pieces);
   return {loss, model.gradients()};
 }
@@ -91,12 +89,10 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
   // By chunks, whether stages have two copies, and whether the last microbatch comes first.
   std::map<std::tuple<int, bool, bool>, first_step> first;
   std::vector<std::string> names(std::begin(compared_schedules), std::end(compared_schedules));
-  if (adds_from_last(timetable_of(c, name_of(c)))) {
+  if (adds_from_last(timetable_of(c, name_of(c))))
     names.emplace_back("breadth-first"); // of whole layers
-  }
-  if (std::find(names.begin(), names.end(), name_of(c)) == names.end()) {
+  if (std::find(names.begin(), names.end(), name_of(c)) == names.end())
     names.push_back(name_of(c));
-  }
   for (auto const& name : names) {
     auto const table = timetable_of(c, name);
     bool const halves = table.over.extents.where == pp::placement::bidirectional;
@@ -165,27 +161,17 @@ template <class Clock>
 bool compare_sizes(gpu_options const& o,
                    std::vector<sized_table> const& sizes,
                    batch const& pieces) {
-  if (sizes.size() == 1) {
+  if (sizes.size() == 1)
     return true;
-  }
-  auto const& c = o.common;
-  auto const& first = sizes.front();
-  auto model =
-    on_virtual_devices<Clock>(c.size,
-                              first.table,
-                              cut_for(first.table, first.lengths),
-                              o.seed(),
-                              {.numbers = o.numbers, .any_chunks = true, .home = home_of(c)});
+  auto how = run_of(o);
+  how.any_chunks = true;
+  auto model = model_of<Clock>(o, sizes.front().table, sizes.front().lengths, how);
   std::size_t different = 0;
   for (int round = 0; round < 2; ++round) {
     for (auto const& now : sizes) {
       model.use(now.table, now.lengths);
       model.step(pieces);
-      auto alone = on_virtual_devices<Clock>(c.size,
-                                             now.table,
-                                             cut_for(now.table, now.lengths),
-                                             o.seed(),
-                                             {.numbers = o.numbers, .home = home_of(c)});
+      auto alone = model_of<Clock>(o, now.table, now.lengths, run_of(o));
       alone.step(pieces);
       different += differences(model.gradients(), alone.gradients());
       model.clear_gradients();
@@ -204,29 +190,21 @@ int train_on_virtual_devices(gpu_options const& o,
                              text_to_learn const& text,
                              std::vector<sized_table> const& sizes) {
   auto const& c = o.common;
-  auto const how = clipping_of(c);
+  auto const clipped = clipping_of(c);
   auto const& first = sizes.front();
-  auto model = on_virtual_devices<Clock, Called>(c.size,
-                                                 first.table,
-                                                 cut_for(first.table, first.lengths),
-                                                 o.seed(),
-                                                 {.numbers = o.numbers,
-                                                  .graph = o.graph,
-                                                  .timed = true,
-                                                  .clip = c.clip != 0 ? &how : nullptr,
-                                                  .any_chunks = sizes.size() > 1,
-                                                  .barriers = barriers_in(c),
-                                                  .home = home_of(c),
-                                                  .exchange = exchange_in(c)});
+  auto how = run_of(o);
+  how.graph = o.graph;
+  how.timed = true;
+  how.clip = c.clip != 0 ? &clipped : nullptr;
+  how.any_chunks = sizes.size() > 1;
+  auto model = model_of<Clock, Called>(o, first.table, first.lengths, how);
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
     model, checkpoints_in(o, "devices", alone, text), c.every, c.steps};
-  if (!c.checkpoint.empty()) {
+  if (!c.checkpoint.empty())
     training.restore_newest();
-  }
-  if (!training.has_steps(true)) {
+  if (!training.has_steps(true))
     return 0;
-  }
   return report_run(
     o,
     c,
@@ -238,9 +216,8 @@ int train_on_virtual_devices(gpu_options const& o,
     [&] {
       auto found = model.clipping_done();
       found.weights = hash_of(std::vector<float>());
-      for (auto const& each : model.stages().front()) {
+      for (auto const& each : model.stages().front())
         found.weights = hash_of(each->values(), found.weights);
-      }
       return found;
     },
     [&] {
@@ -268,17 +245,14 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
     std::printf("skipped, %s\n", why.c_str());
     return skipped;
   }
-  if (has_shards_of_stages(c)) {
+  if (has_shards_of_stages(c))
     throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");
-  }
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
   auto const table = chosen_timetable(c);
   c.lengths = lengths_of(c.size, table);
-  for (auto const* name : compared_schedules) {
-    if (!is_system(c)) {
+  for (auto const* name : compared_schedules)
+    if (!is_system(c))
       (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
-    }
-  }
   check_gathered(c, table, 1);
   auto const sizes = tables_of_sizes(c, table);
   return clips_in_plan(c, table)

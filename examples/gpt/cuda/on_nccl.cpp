@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
 #include "on_nccl.hpp"
 
 #include <pipe/cluster/launch_address.hpp>
@@ -38,9 +39,8 @@ int gpt::run_on_nccl(std::vector<std::string_view> const& words) {
     // Ranks find each other through a small server in rank 0. It tells all of them what has failed.
     auto const address = pp::store_address_of(here);
     std::optional<pp::store_server> server;
-    if (rank == 0) {
+    if (rank == 0)
       server.emplace(address);
-    }
     pp::store line(address, rank, chosen.deadline);
     return train_on_rank(chosen, here, line);
   } catch (std::invalid_argument const&) {

@@ -26,23 +26,20 @@
 #include <numeric>
 #include <optional>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "../papers/tensor_parallel.hpp"
+#include "../papers/tensor_stage.hpp"
 #include "../report.hpp"
-#include "../tensor_device.hpp"
-#include "../tensor_report.hpp"
+#include "../single_device.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
 #include "checkpointed_model.hpp"
-#include "gathered_report.hpp"
 #include "gpu_model.hpp"
-#include "gpu_options.hpp"
 #include "gpu_report.hpp"
 #include "on_cuda.hpp"
 #include "rank_sums.hpp"
-#include "relative_error.hpp"
 #include "tools/support/termination.hpp"
 
 namespace gpt {
@@ -110,16 +107,14 @@ struct rank_in_training : checkpointed_model<Model> {
   }
 
   double step(batch const& pieces) {
-    if (example::asked_to_end(line)) {
+    if (example::asked_to_end(line))
       this->model.runner().fail("was told to end (SIGTERM)");
-    }
     return step_of_replica(this->model, pieces, replica, microbatches, replicas);
   }
   void update(adamw const& optimizer, std::int64_t step) {
     checkpointed_model<Model>::update(optimizer, step);
-    if (stop_wanted) { // after this step here, perhaps after another one elsewhere
+    if (stop_wanted) // after this step here, perhaps after another one elsewhere
       this->model.runner().fail("was interrupted");
-    }
   }
 };
 
@@ -157,9 +152,8 @@ struct place_in_run {
     auto const key_of = [&](int of) { return start + '/' + key + '/' + std::to_string(of); };
     line.set(key_of(rank()), std::to_string(mine));
     std::vector<double> all;
-    for (int other = 0; reports && other < pp::ranks_of(layout); ++other) {
+    for (int other = 0; reports && other < pp::ranks_of(layout); ++other)
       all.push_back(std::stod(line.get(key_of(other), over.deadline)));
-    }
     return all;
   }
   //! A hash of the weights of all stages, one rank after the other; of the first shard of each.
@@ -198,9 +192,8 @@ inline void add_to(std::vector<float>& sum, std::vector<float> const& numbers) {
 [[nodiscard]] inline std::vector<std::int64_t> repeated(std::vector<std::int64_t> const& lengths,
                                                         int replicas) {
   std::vector<std::int64_t> all;
-  for (int replica = 0; replica < replicas; ++replica) {
+  for (int replica = 0; replica < replicas; ++replica)
     all.insert(all.end(), lengths.begin(), lengths.end());
-  }
   return all;
 }
 
@@ -229,16 +222,14 @@ gradients_of_device(pp::timetable_view table, int device, Read read) {
   int const first = std::min(pipeline.index, mirrored);
   auto const rank_at = [&](int device) { return pipeline.ranks[static_cast<std::size_t>(device)]; };
   std::string const name = pipeline.name + "/copies " + std::to_string(first);
-  if (table.over.extents.where != pp::placement::bidirectional || mirrored == pipeline.index) {
+  if (table.over.extents.where != pp::placement::bidirectional || mirrored == pipeline.index)
     return {pipeline.index, 0, name, {rank_at(pipeline.index)}};
-  }
   return {first,
           pipeline.index == first ? 0 : 1,
           name,
           {rank_at(first), rank_at(table.over.extents.devices - 1 - first)}};
 }
 
-//! A rank by itself.
 [[nodiscard]] inline pp::rank_group alone(int rank) {
   return {rank, 0, "alone " + std::to_string(rank), {rank}};
 }
@@ -248,9 +239,8 @@ gradients_of_device(pp::timetable_view table, int device, Read read) {
   pp::rank_group all{place.replica, 0, "whole pipeline " + std::to_string(place.replica), {}};
   for (int device = 0; device < layout.devices; ++device) {
     for (int shard = 0; shard < layout.shards; ++shard) {
-      if (device == place.device && shard == place.shard) {
+      if (device == place.device && shard == place.shard)
         all.index = static_cast<int>(all.ranks.size());
-      }
       all.ranks.push_back(
         pp::rank_of(layout, {.device = device, .replica = place.replica, .shard = shard}));
     }
@@ -270,19 +260,13 @@ bool compare_with_one_gpu(gpu_options const& o,
                           first_step const& found) {
   auto const& c = o.common;
   pp::timetable_view const table = of.table;
+  auto how = run_of(o);
+  how.replicas = here.layout.replicas;
   std::vector<float> mine; // of all replicas
   std::vector<float> all;
   double expected = 0; // of the first
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    auto alone = on_virtual_devices<Clock>(c.size,
-                                           table,
-                                           cut_for(table, of.lengths),
-                                           o.seed(),
-                                           {.numbers = o.numbers,
-                                            .replicas = here.layout.replicas,
-                                            .barriers = barriers_in(c),
-                                            .home = home_of(c),
-                                            .exchange = exchange_in(c)});
+    auto alone = model_of<Clock>(o, table, of.lengths, how);
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
@@ -294,9 +278,8 @@ bool compare_with_one_gpu(gpu_options const& o,
   auto const counts = here.gather("different of size " + std::to_string(number),
                                   static_cast<double>(differences(found.gradients, mine)),
                                   reports);
-  if (!reports) {
+  if (!reports)
     return true;
-  }
   double const different = std::accumulate(counts.begin(), counts.end(), 0.0);
   options whole = c; // one device has the microbatches of all replicas
   whole.lengths = repeated(of.lengths, here.layout.replicas);
@@ -332,20 +315,16 @@ bool compare_with_host(gpu_options const& o,
     expected = replica == 0 ? one : expected;
     add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {
              std::vector<float> of_stage;
-             host.shard(stage, here.place.shard).for_each_parameter([&](parameter<float>& p) {
-               of_stage.insert(of_stage.end(), p.gradient.begin(), p.gradient.end());
-             });
+             append(of_stage, host.shard(stage, here.place.shard), &parameter<float>::gradient);
              return of_stage;
            }));
   }
-  for (float& x : mine) { // each is of the mean over its microbatches alone
+  for (float& x : mine) // each is of the mean over its microbatches alone
     x /= static_cast<float>(here.layout.replicas);
-  }
   bool const reports = here.reports(table);
   auto const errors = here.gather("error", relative_error(found.gradients, mine), reports);
-  if (!reports) {
+  if (!reports)
     return true;
-  }
   double const worst = *std::max_element(errors.begin(), errors.end());
   std::printf("\nOne step of %s over NCCL: %zu ranks, %d shards of every stage, held against all "
               "shards on the host:\nthe loss is %.6f and %.6f; error of the worst rank: %.3f %%\n",
@@ -384,9 +363,8 @@ bool check_first_steps(gpu_options const& o,
   auto one = again.template model<called_stage>(o, sizes.front());
   std::vector<first_step> found;
   for (auto const& now : sizes) {
-    if (sizes.size() > 1) {
+    if (sizes.size() > 1)
       one.use(now.table, now.lengths);
-    }
     double const loss =
       step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
     found.push_back({loss, one.gradients()});
@@ -394,13 +372,11 @@ bool check_first_steps(gpu_options const& o,
   }
   one.runner().close();
   sums.close();
-  if (here.layout.shards > 1) {
+  if (here.layout.shards > 1)
     return compare_with_host(o, sizes.front().table, pieces, again, found.front());
-  }
   bool good = true;
-  for (std::size_t size = 0; size < sizes.size(); ++size) {
+  for (std::size_t size = 0; size < sizes.size(); ++size)
     good = compare_with_one_gpu(o, sizes[size], size, pieces, again, found[size]) && good;
-  }
   return good;
 }
 
@@ -415,9 +391,8 @@ int train_at_place(gpu_options const& o,
   pp::timetable_view const table = sizes.front().table;
   auto const how = clipping_of(c);
   here.how.clip = c.clip != 0 ? &how : nullptr;
-  if constexpr (Called::totals_bytes > 0) {
+  if constexpr (Called::totals_bytes > 0)
     here.how.over_replicas = sums.replicas.function(); // else behind the plan
-  }
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
@@ -451,9 +426,8 @@ int train_at_place(gpu_options const& o,
   if (!here.reports(table)) { // one rank tells of the run
     all.tells = false;
     (void)train_on_gpus(all, text, sizes, training);
-    if (c.clip != 0) {
+    if (c.clip != 0)
       (void)clipped();
-    }
     return check() ? 0 : 1;
   }
   return report_run(
@@ -495,7 +469,7 @@ int train_on_rank(gpu_options o,
     pp::place_of(layout, started.rank),
     line,
     name,
-    {.numbers = o.numbers, .graph = o.graph, .timed = true, .replicas = layout.replicas},
+    run_of(o),
     {.gpu = gpu, .deadline = o.deadline, .name = name + '/' + pipeline.name}};
   here.over.world_ranks = pipeline.ranks;
   auto const group_on = [&](pp::rank_axis axis) {
@@ -512,10 +486,10 @@ int train_on_rank(gpu_options o,
     sums_over(c.clip == 0 || in_plan ? alone(started.rank) : whole_pipeline(layout, here.place))};
   sums.tell(here.over);
   here.how.shard = {here.place.shard, shards};
-  here.how.barriers = barriers_in(c);
-  here.how.home = home_of(c);
+  here.how.graph = o.graph;
+  here.how.timed = true;
+  here.how.replicas = layout.replicas;
   here.how.weights = sums.replicas.weights(here.place.replica, layout.replicas);
-  here.how.exchange = exchange_in(c);
   here.how.sum = sums.shards.function();
   here.how.copies = sums.copies.function();
   here.how.over_rows = sums.rows.function<double>();

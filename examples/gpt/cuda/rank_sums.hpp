@@ -19,11 +19,9 @@
 #include <string>
 #include <type_traits>
 
-#include "gpu_run.hpp"
+#include "gpu_stage.hpp"
 
 namespace gpt {
-
-namespace pp = pipelining;
 
 //! The communicator of a group of ranks. A run that fails has aborted it, so that only `close` ends
 //! it.
@@ -37,9 +35,8 @@ public:
             pp::basic_store<Clock>& line,
             std::string const& name,
             std::chrono::nanoseconds deadline) {
-    if (group.ranks.size() == 1) {
+    if (group.ranks.size() == 1)
       return;
-    }
     std::string const key = name + '/' + group.name;
     ncclUniqueId id{};
     if (group.index == 0) {
@@ -71,9 +68,8 @@ public:
   //! The same as a function, which this must outlive; empty where there are no others.
   template <class Number = float>
   [[nodiscard]] sum_of<Number> function() const {
-    if (!has_others()) {
+    if (!has_others())
       return {};
-    }
     return [this](Number* numbers, std::int64_t count, cudaStream_t stream) {
       add_up(numbers, count, stream);
     };
@@ -102,11 +98,9 @@ public:
   }
   //! What runners must know of: kernels of theirs wait beside those of this group.
   void tell(pp::cuda::nccl_ranks& over) const {
-    if (has_others()) {
+    if (has_others())
       over.communicators.push_back({communicator_, most_blocks});
-    }
   }
-  //! Collective, behind the ends of the runners.
   void close() {
     if (has_others()) {
       pp::cuda::check(ncclCommDestroy(communicator_), "ncclCommDestroy");
@@ -120,24 +114,19 @@ private:
   ncclComm_t communicator_ = nullptr;
 };
 
-//! All sums that a rank takes part in.
 struct sums_of_rank {
   rank_sums shards;
   rank_sums copies;
   rank_sums replicas;
   rank_sums rows; //!< over its pipeline, with all shards
 
-  //! What runners must know of.
   void tell(pp::cuda::nccl_ranks& over) const {
-    for (rank_sums const* const each : {&shards, &copies, &replicas, &rows}) {
+    for (rank_sums const* const each : {&shards, &copies, &replicas, &rows})
       each->tell(over);
-    }
   }
-  //! Collective, behind the ends of the runners.
   void close() {
-    for (rank_sums* const each : {&shards, &copies, &replicas, &rows}) {
+    for (rank_sums* const each : {&shards, &copies, &replicas, &rows})
       each->close();
-    }
   }
 };
 

@@ -21,16 +21,12 @@
 #include <vector>
 
 #include "../stage.hpp"
-#include "clipped_optimizer.cuh"
 #include "device_work.cuh"
-#include "head.cuh"
 #include "layer.cuh"
 #include "numbers.cuh"
 #include "trained.cuh"
 
 namespace gpt::on_gpu {
-
-namespace pp = pipelining;
 
 //! What a stage keeps of a unit from forward to the end of its backward.
 template <class Element>
@@ -48,13 +44,11 @@ struct stage_kept {
              bool whole_sequence) {
     for (auto layer = held.first; layer < held.last; ++layer) {
       layers.emplace_back(in, size, own, tokens);
-      if (whole_sequence) {
+      if (whole_sequence)
         key_values.push_back(in.take<bfloat16>(tokens * 2 * own.key_width()));
-      }
     }
-    if (held.ends) {
+    if (held.ends)
       head = head_pass<Element>::keep(in, size, tokens);
-    }
   }
 };
 
@@ -69,12 +63,10 @@ struct stage_gradients {
                   model_size const& own,
                   layer_range const& held,
                   std::int64_t tokens) {
-    for (auto layer = held.first; layer < held.last; ++layer) {
+    for (auto layer = held.first; layer < held.last; ++layer)
       layers.emplace_back(in, size, own, tokens);
-    }
-    if (held.ends) {
+    if (held.ends)
       logits = in.take<Element>(tokens * vocabulary);
-    }
   }
 };
 
@@ -83,9 +75,8 @@ template <class T>
 [[nodiscard]] std::vector<T*>
 sequence_caches(placing& in, model_size const& own, layer_range const& held, std::int64_t tokens) {
   std::vector<T*> caches;
-  for (auto layer = held.first; layer < held.last; ++layer) {
+  for (auto layer = held.first; layer < held.last; ++layer)
     caches.push_back(in.take<T>(tokens * 2 * own.key_width()));
-  }
   return caches;
 }
 
@@ -120,28 +111,29 @@ struct slot_sizes {
   }
 };
 
+template <class Element>
+struct stage_start {
+  model_size size;
+  model_size own; //!< the shard's share of heads and hidden numbers
+  layer_range held;
+  step_cut cut;
+  int replicas; //!< of the pipeline, with other microbatches
+  device_work<Element>* work;
+  device_work<Element>* beside; //!< for passes that run beside others of the device; null: none do
+  std::size_t before;           //!< weights that stand before those of the layers
+};
+
 //! A stage as the library calls it. Forward passes come chunk by chunk, backward passes in the
 //! order of gradient_order.
 template <class Element>
 class stage {
 public:
-  //! @param replicas of the pipeline, with other microbatches
-  //! @param beside for passes that run beside others of the device; null: none do
   //! @param host the same stage, or shard of it, on the host, whose weights this one begins with
-  //! @param before weights that stand before those of the layers
   template <class Host>
-  stage(Host& host,
-        model_size const& size,
-        model_size const& own,
-        layer_range held,
-        step_cut cut,
-        int replicas,
-        device_work<Element>& work,
-        device_work<Element>* beside,
-        std::size_t before)
-      : size_(size), own_(own), held_(held), cut_(std::move(cut)), replicas_(replicas),
-        before_(before), work_{&work, beside},
-        text_(held.embeds || held.ends ? cut_.microbatches() * (size.sequence + 1) : 0),
+  stage(Host& host, stage_start<Element> const& with)
+      : size_(with.size), own_(with.own), held_(with.held), cut_(with.cut),
+        replicas_(with.replicas), before_(with.before), work_{with.work, with.beside},
+        text_(held_.embeds || held_.ends ? cut_.microbatches() * (size_.sequence + 1) : 0),
         losses_(loss_count() * static_cast<std::int64_t>(sizeof(float))) {
     host.for_each_parameter([this](parameter<float>& p) { weights_.emplace_back(p); });
   }
@@ -149,9 +141,8 @@ public:
   //! Puts the bytes to learn from where passes read them, as work of this stream.
   //! @param text [microbatches, sequence + 1]
   void set_text(std::vector<std::uint8_t> const& text, cudaStream_t stream) {
-    if (held_.ends) { // what is behind a short sequence, or of the other copy, counts as nothing
+    if (held_.ends) // what is behind a short sequence, or of the other copy, counts as nothing
       clear(losses(), loss_count(), stream);
-    }
     if (text_.data() != nullptr) {
       cuda::check(
         cudaMemcpyAsync(text_.data(), text.data(), text.size(), cudaMemcpyHostToDevice, stream),
@@ -164,15 +155,13 @@ public:
     pass const p = begin(where, half);
     auto const kept = kept_of(p);
     float* const x = held_.ends ? p.work->scratch().residual : floats(out);
-    if (held_.embeds) {
+    if (held_.embeds)
       embed(p, x);
-    } else {
+    else
       copy(x, floats(in), p.tokens * size_.width, p.stream);
-    }
     layers_forward(p, kept, x);
-    if (held_.ends) {
+    if (held_.ends)
       at_head(p, kept.head).forward(losses_of(p), x);
-    }
   }
   void backward_input(pp::context const& where, pp::input in, pp::output out, int half = 0) {
     pass const p = begin(where, half);
@@ -190,7 +179,6 @@ public:
     weight_half(p, made);
   }
 
-  //! How the work of the next step is cut.
   void set_cut(step_cut cut) { cut_ = std::move(cut); }
 
   //! The optimizer of clipped gradients. See clipped_optimizer.
@@ -198,11 +186,9 @@ public:
   void set_clipping(clipping const& how, bool first) {
     clipped_.emplace(how);
     counts_whole_ = first;
-    for (auto& weight : weights_) {
-      if (how.early) {
+    for (auto& weight : weights_)
+      if (how.early)
         weight.make_room_for_copy();
-      }
-    }
   }
   void contribute(pp::output row, cudaStream_t stream) {
     std::size_t const begin = before_;
@@ -225,19 +211,15 @@ public:
   //! @pre nothing is under way
   template <class Archive>
   void exchange(Archive& with) {
-    for (auto& weight : weights_) {
+    for (auto& weight : weights_)
       weight.exchange(with);
-    }
-    if (clipped_) {
+    if (clipped_)
       clipped_->exchange(with);
-    }
   }
 
-  //! One step of the optimizer between iterations.
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
-    for (auto& weight : weights_) {
+    for (auto& weight : weights_)
       weight.update(optimizer, step, stream);
-    }
   }
 
   //! In the order of the layers, as the stage on the host has them.
@@ -254,7 +236,6 @@ public:
   }
 
 protected:
-  //! A pass under way.
   struct pass {
     pp::context const* where;
     unit of;
@@ -275,9 +256,8 @@ protected:
   //! The residual x becomes the output of the last layer.
   void layers_forward(pass const& p, stage_kept<Element> const& kept, float* x) {
     auto const caches = caches_of(p, kept);
-    for (std::size_t i = 0; i < kept.layers.size(); ++i) {
+    for (std::size_t i = 0; i < kept.layers.size(); ++i)
       at_layer(i, p, kept).forward(x, caches[i]);
-    }
   }
   //! The gradient dx of that becomes the one of the input of the first layer.
   void layers_backward_input(pass const& p,
@@ -287,9 +267,8 @@ protected:
     auto const caches = caches_of(p, kept);
     auto const carried = carried_of(p);
     for (std::size_t i = kept.layers.size(); i-- > 0;) {
-      if (p.chunk.end == cut_.tokens(p.of.microbatch)) { // the last chunk comes first
+      if (p.chunk.end == cut_.tokens(p.of.microbatch)) // the last chunk comes first
         clear(carried[i], p.chunk.end * 2 * own_.key_width(), p.stream);
-      }
       at_layer(i, p, kept).backward_input(dx, made.layers[i], caches[i], carried[i]);
     }
   }
@@ -299,27 +278,22 @@ protected:
     input_order_.check(p.of, cut_, "backward_input");
     auto const kept = kept_of(p);
     float* const dx = held_.embeds ? p.work->scratch().residual : floats(out);
-    if (held_.ends) {
+    if (held_.ends)
       at_head(p, kept.head).backward_input(dx, made.logits, share());
-    } else {
+    else
       copy(dx, floats(in), p.tokens * size_.width, p.stream);
-    }
     layers_backward_input(p, kept, dx, made);
-    if (held_.embeds) {
+    if (held_.embeds)
       embed_backward(p, dx);
-    }
   }
   void weight_half(pass const& p, stage_gradients<Element> const& made) {
-    if (own_.width == size_.width) { // shards add up in the order of their table, whatever it is
+    if (own_.width == size_.width) // shards add up in the order of their table, whatever it is
       weight_order_.check(p.of, cut_, "backward_weight");
-    }
     auto const kept = kept_of(p);
-    if (held_.ends) {
+    if (held_.ends)
       at_head(p, kept.head).backward_weight(made.logits);
-    }
-    for (std::size_t i = kept.layers.size(); i-- > 0;) {
+    for (std::size_t i = kept.layers.size(); i-- > 0;)
       at_layer(i, p, kept).backward_weight(made.layers[i]);
-    }
   }
 
   [[nodiscard]] stage_kept<Element> kept_of(pass const& p) const {
@@ -333,9 +307,8 @@ protected:
   //! Keys and values of the sequence, layer by layer.
   [[nodiscard]] std::vector<bfloat16*> caches_of(pass const& p,
                                                  stage_kept<Element> const& kept) const {
-    if (cut_.chunks(p.of.microbatch) == 1) {
+    if (cut_.chunks(p.of.microbatch) == 1)
       return kept.key_values;
-    }
     placing in(p.where->state.data);
     return sequence_caches<bfloat16>(in, own_, held_, cut_.tokens(p.of.microbatch));
   }
@@ -349,6 +322,10 @@ protected:
     return sequence_caches<float>(in, own_, held_, cut_.tokens(p.of.microbatch));
   }
 
+  [[nodiscard]] token_rows rows(pass const& p) const { return {p.tokens, size_.width, p.stream}; }
+  [[nodiscard]] part_pass<Element> part(pass const& p) const {
+    return {size_, own_, p.tokens, p.work, p.stream};
+  }
   [[nodiscard]] layer_pass<Element>
   at_layer(std::size_t index, pass const& p, stage_kept<Element> const& kept) {
     auto* const w = &weights_[before_ + index * layer_weights<Element>::count];
@@ -381,19 +358,14 @@ protected:
                       weights_[0].value(),
                       weights_[1].value() + p.chunk.begin * size_.width,
                       text_of(p),
-                      p.tokens,
-                      size_.width,
-                      p.stream);
+                      rows(p));
   }
-  //! Adds to the gradients of the embedding.
   void embed_backward(pass const& p, float const* dx) {
     embedding_backward(weights_[0].gradient(),
                        weights_[1].gradient() + p.chunk.begin * size_.width,
                        dx,
                        text_of(p),
-                       p.tokens,
-                       size_.width,
-                       p.stream);
+                       rows(p));
   }
 
   //! Of a token in the mean loss.

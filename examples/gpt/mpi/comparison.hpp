@@ -11,17 +11,14 @@
 #include <random>
 #include <vector>
 
-#include "../clipped_device.hpp"
+#include "../clipped_stage.hpp"
 #include "../options.hpp"
 #include "../single_device.hpp"
 #include "../stage.hpp"
 #include "../text.hpp"
-#include "rank_groups.hpp"
+#include "rank_run.hpp"
 
 namespace gpt {
-
-//! What is held.
-enum class learnt { gradients, weights };
 
 //! All of the last step: gradients, and weights behind it.
 struct trained {
@@ -29,14 +26,8 @@ struct trained {
   std::vector<float> weights{};
 };
 
-//! Appends the numbers of a stage, or of all stages of one device.
-template <class Stage>
-void append(std::vector<float>& numbers, Stage& stage, learnt what) {
-  stage.for_each_parameter([&](parameter<float>& p) {
-    auto const& from = what == learnt::gradients ? p.gradient : p.value;
-    numbers.insert(numbers.end(), from.begin(), from.end());
-  });
-}
+//! What is held of every parameter.
+using learnt = std::vector<float> parameter<float>::*;
 
 //! The numbers of all stages of a pipeline in their order, and of a second copy of them behind
 //! these; then those of the other shards. On the rank with device 0 and shard 0; elsewhere of no
@@ -85,9 +76,8 @@ template <class Model>
 //! Collective, among the ranks that gather.
 [[nodiscard]] inline std::size_t differences_of_replicas(trained const& own, MPI_Comm replicas) {
   std::size_t different = 0;
-  if (replicas == MPI_COMM_NULL) {
+  if (replicas == MPI_COMM_NULL)
     return different;
-  }
   for (auto const& numbers : {own.gradients, own.weights}) {
     auto first = numbers;
     MPI_Bcast(first.data(), static_cast<int>(first.size()), MPI_FLOAT, 0, replicas);
@@ -103,9 +93,8 @@ template <class Device, class Gradient>
 void set_gradients(Device& device, Gradient gradient) {
   std::size_t next = 0;
   device.for_each_parameter([&](parameter<float>& p) {
-    for (float& x : p.gradient) {
+    for (float& x : p.gradient)
       x = gradient(next++);
-    }
   });
 }
 
@@ -120,11 +109,10 @@ void step_of_replicas(Device& device,
     auto const share = share_of(pieces, replica, microbatches);
     device.step(share);
     std::vector<float> gradients;
-    append(gradients, device, learnt::gradients);
+    append(gradients, device, &parameter<float>::gradient);
     sum.resize(gradients.size());
-    for (std::size_t i = 0; i < sum.size(); ++i) {
+    for (std::size_t i = 0; i < sum.size(); ++i)
       sum[i] = replica == 0 ? gradients[i] : sum[i] + gradients[i];
-    }
     set_gradients(device, [](std::size_t) { return 0.0F; });
   }
   set_gradients(device, [&](std::size_t i) { return sum[i] / static_cast<float>(replicas); });
@@ -147,12 +135,11 @@ template <class Device, class Before, class Update>
       random_batch(text.bytes, replicas * o.microbatches, o.size.sequence, random);
     before(step);
     step_of_replicas(device, pieces, replicas, o.microbatches);
-    if (step + 1 == o.steps) {
-      append(alone.gradients, device, learnt::gradients);
-    }
+    if (step + 1 == o.steps)
+      append(alone.gradients, device, &parameter<float>::gradient);
     update(step);
   }
-  append(alone.weights, device, learnt::weights);
+  append(alone.weights, device, &parameter<float>::value);
   return alone;
 }
 

@@ -2,11 +2,13 @@
 #pragma once
 
 //! @file
-//! @brief The stages of one rank and the runner that drives them.
+//! @brief The stages of one rank, what they share with other ranks, and the runner that drives
+//! them.
 
 #include <pipe/cluster/store.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/mpi/mpi.hpp>
+#include <pipe/run/context.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
@@ -21,12 +23,102 @@
 #include <vector>
 
 #include "../clipped_stage.hpp"
-#include "../pipeline.hpp"
+#include "../host/pipeline.hpp"
 #include "../sized_runner.hpp"
 #include "../training.hpp"
-#include "place_of_stage.hpp"
+#include "rank_run.hpp"
+#include "sums.hpp"
 
 namespace gpt {
+
+//! What a rank shares with the rank of its pipeline that has the other copies of its stages.
+struct copy_group {
+  MPI_Comm pipeline = MPI_COMM_NULL;
+  patient_wait wait{};
+};
+
+//! A stage of the model, where it is at home, be it for some of the microbatches; on all other
+//! ranks an empty place that no pass visits. Where a pipeline has two copies of it, one of them.
+struct place_of_stage {
+  static constexpr bool takes_chunks = true;
+  std::unique_ptr<pipeline_stage> here{};
+  replica_group replicas{};
+  MPI_Comm pipeline = MPI_COMM_NULL;
+  int other = -1;                 //!< the rank that has the other copy; -1: there is none
+  std::vector<float> gradients{}; //!< all of the stage behind each other, where it has replicas
+  replica_sum sum{};
+  copy_sum with_copy{};
+  bool fails = false;
+
+  void forward(pp::context const& where, pp::input x, pp::output y) {
+    if (fails && where.microbatch == 1)
+      throw std::runtime_error("it was told to, by --fail-at");
+    here->forward(where, x, y);
+  }
+  void backward(pp::context const& where, pp::input dy, pp::output dx) {
+    here->backward(where, dy, dx);
+  }
+  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
+    here->backward_input(where, dy, dx);
+  }
+  void backward_weight(pp::context const& where) { here->backward_weight(where); }
+  void gather_weights(pp::context const& where, pp::output out) {
+    here->gather_weights(where, out);
+  }
+  void use_weights(pp::context const& where, pp::input in) { here->use_weights(where, in); }
+  void collect_gradients(pp::context const& where, pp::output out) {
+    here->collect_gradients(where, out);
+  }
+  void scatter_gradients(pp::context const& where, pp::input in) {
+    here->scatter_gradients(where, in);
+  }
+
+  //! Nothing is added to the gradients of this stage any more in this step, while other stages
+  //! still run: the sum with the other copy begins, or that with the replicas.
+  void gradients_ready(pp::context const& where) {
+    if (other >= 0)
+      with_copy.start(*here, other, where.stage, pipeline);
+    else
+      start_replicas();
+  }
+
+  //! What follows when all stages of the rank are ready, in the order of the stages.
+  void add_copy(patient_wait const& wait) {
+    if (other >= 0) {
+      with_copy.finish(*here, wait);
+      start_replicas();
+    }
+  }
+
+  //! Waits for the mean over the replicas, where other stages cannot do anything meanwhile.
+  void join_replicas() {
+    if (replicas.communicator != MPI_COMM_NULL) {
+      sum.share(replicas.wait);
+      sum.finish(replicas.wait);
+      take_mean();
+    }
+  }
+
+  //! Puts the mean over the replicas where the optimizer looks for gradients.
+  void take_mean() { copy_in(*here, &parameter<float>::gradient, gradients.data()); }
+
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    here->for_each_parameter(visit);
+  }
+  void refresh() { here->refresh(); }
+
+  static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
+
+private:
+  void start_replicas() {
+    if (replicas.communicator == MPI_COMM_NULL)
+      return;
+    gradients.clear();
+    append(gradients, *here, &parameter<float>::gradient);
+    sum.start(gradients, replicas.communicator);
+  }
+};
 
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
 //! @tparam Place a stage as the library calls it: `place_of_stage`, or with its optimizer.
@@ -36,30 +128,19 @@ public:
   //! Whether the optimizer is part of the plan, and may leave steps out.
   static constexpr bool clips = Place::totals_bytes > 0;
 
-  //! @param lengths tokens of the sequence of each microbatch
-  //! @param device of the plan that this rank is. @param line the store of its pipeline
-  //! @param pipeline the ranks of its pipeline
-  //! @param early stages step before they know the norm of all gradients
-  basic_rank_model(model_size const& size,
-                   pp::timetable_view table,
-                   std::vector<std::int64_t> const& lengths,
-                   std::uint64_t seed,
-                   int device,
-                   pp::store& line,
-                   MPI_Comm pipeline,
-                   replica_group replicas,
-                   pp::mpi_ranks const& options,
-                   bool early = false)
-      : replicas_(replicas), copies_{pipeline, {&line, options.deadline, "the other copies"}},
-        places_(make_places(size, table, lengths, seed, device)), homes_(make_homes(table)),
-        reports_loss_(device == pp::device_of(table, table.over.extents.stages() - 1)),
-        plans_(plan_maker<host_slots>{{size, Place::totals_bytes}, early},
+  //! @param run with the lengths of sequences; must outlive this
+  basic_rank_model(rank_run& run, pp::timetable_view table)
+      : replicas_(run.replicas()), copies_{run.groups.pipeline,
+                                           {&run.line(), run.chosen.deadline, "the other copies"}},
+        places_(make_places(run, table)), homes_(make_homes(table)),
+        reports_loss_(run.place.device == pp::device_of(table, table.over.extents.stages() - 1)),
+        plans_(plan_maker<host_slots>{{run.o.size, Place::totals_bytes}, run.o.post_validation},
                table,
-               lengths,
+               run.o.lengths,
                places_,
-               line,
-               pipeline,
-               options) {}
+               run.line(),
+               run.groups.pipeline,
+               run.runner_options()) {}
 
   //! The steps that follow are of this timetable: see `sized_runner`. Collective.
   //! @pre the same schedule, devices and microbatches as before; one copy of every stage
@@ -75,9 +156,8 @@ public:
   void step(batch const& pieces) {
     for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
     plans_.step();
-    if constexpr (clips) {
+    if constexpr (clips)
       return; // the optimizer has stepped, with means
-    }
     outside_of(plans_.runner(), [&] {
       for_each_place([&](Place& each) { each.add_copy(copies_.wait); });
       if (replicas_.communicator != MPI_COMM_NULL) {
@@ -90,9 +170,8 @@ public:
 
   //! The last stage throws in the next step, where it is here.
   void fail_in_next_step(bool fails) {
-    if (places_.back().here) {
+    if (places_.back().here)
       places_.back().fails = fails;
-    }
   }
 
   //! What of each device of the pipeline lay in slots in the last step. Collective.
@@ -111,25 +190,20 @@ public:
     return all;
   }
 
-  //! Ends the run on all ranks.
   [[noreturn]] void fail(std::string const& why) { plans_.runner().fail(why); }
 
-  //! What was made and used again of plans.
   [[nodiscard]] auto const& plans() const { return plans_.plans(); }
 
   //! One step of the optimizer, unless it was part of the plan.
   void update(adamw const& optimizer, std::int64_t step) {
-    if constexpr (!clips) {
+    if constexpr (!clips)
       for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
-    }
   }
   //! @param how must outlive this
   void set_clipping(clipping const& how) {
-    if constexpr (clips) {
+    if constexpr (clips)
       for_each_place([&](Place& each) { each.set_clipping(how); });
-    }
   }
-  //! To be called before anyone looks at the weights. Collective.
   void finish() { plans_.finish(); }
   //! How many steps were taken and left out, which all stages know. What an early step has left to
   //! be validated is validated before. Collective.
@@ -160,21 +234,17 @@ public:
     return found;
   }
 
-  //! The mean loss of the step, where the last stage is; of two copies, the first.
   [[nodiscard]] std::optional<double> loss() const {
     auto const& last = places_.back();
     return reports_loss_ ? std::optional(last.here->loss() + last.with_copy.other_loss())
                          : std::nullopt;
   }
 
-  //! Calls visit(number, stage) for each stage of this rank.
   template <class Visit>
   void for_each_stage(Visit visit) {
-    for (std::size_t s = 0; s < places_.size(); ++s) {
-      if (places_[s].here) {
+    for (std::size_t s = 0; s < places_.size(); ++s)
+      if (places_[s].here)
         visit(s, *places_[s].here);
-      }
-    }
   }
   [[nodiscard]] std::size_t stage_count() const { return places_.size(); }
   //! 2 where there is a second copy of every stage.
@@ -186,52 +256,42 @@ private:
   // In the order of the stages, which is the same on all replicas.
   template <class Visit>
   void for_each_place(Visit visit) {
-    for (Place& each : places_) {
-      if (each.here) {
+    for (Place& each : places_)
+      if (each.here)
         visit(each);
-      }
-    }
   }
 
   static std::vector<std::vector<int>> make_homes(pp::timetable_view table) {
     bool const copies = table.over.extents.where == pp::placement::bidirectional;
     std::vector<std::vector<int>> homes(copies ? 2 : 1);
-    for (std::size_t way = 0; way < homes.size(); ++way) {
-      for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
+    for (std::size_t way = 0; way < homes.size(); ++way)
+      for (int stage = 0; stage < table.over.extents.stages(); ++stage)
         homes[way].push_back(pp::device_of(table, stage, first_of_way(table.over.extents, way)));
-      }
-    }
     return homes;
   }
 
-  std::vector<Place> make_places(model_size const& size,
-                                 pp::timetable_view table,
-                                 std::vector<std::int64_t> const& lengths,
-                                 std::uint64_t seed,
-                                 int device) {
+  std::vector<Place> make_places(rank_run const& run, pp::timetable_view table) {
     pp::shape const& extents = table.over.extents;
     bool const copies = extents.where == pp::placement::bidirectional;
     std::vector<Place> places;
-    for (auto const& layers : cut_model(size, extents)) {
+    for (auto const& layers : cut_model(run.o.size, extents)) {
       int const stage = static_cast<int>(places.size());
       place_of_stage place;
       for (int route = 0; route < extents.routes(); ++route) {
         auto const way = static_cast<std::size_t>(copies ? route : 0);
         int const microbatch = copies ? first_of_way(extents, way) : route;
-        if (place.here || pp::device_of(table, stage, microbatch) != device) {
+        if (place.here || pp::device_of(table, stage, microbatch) != run.place.device)
           continue;
-        }
-        auto const cut = cut_for(table, lengths, stage)
+        auto const cut = cut_for(table, run.o.lengths, stage)
                            .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
-        place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory_);
+        place.here = std::make_unique<pipeline_stage>(run.o.size, layers, cut, run.seed(), memory_);
         place.replicas = replicas_;
         if (copies) {
           place.pipeline = copies_.pipeline;
           place.other = pp::device_of(table, stage, first_of_way(extents, 1 - way));
         }
-        if (gathers_weights_of(table, stage)) {
+        if (gathers_weights_of(table, stage))
           place.here->shard(weight_shard_count);
-        }
       }
       places.push_back(Place(std::move(place)));
     }
@@ -247,9 +307,7 @@ private:
   sized_runner<pp::mpi_runner<std::vector<Place>>> plans_;
 };
 
-//! The optimizer steps between iterations.
 using rank_model = basic_rank_model<place_of_stage>;
-//! It steps in them, on clipped gradients.
 using clipped_rank_model = basic_rank_model<clipped_stage<place_of_stage>>;
 
 } // namespace gpt

@@ -2,30 +2,121 @@
 #pragma once
 
 //! @file
-//! @brief An attempt at the run, as one rank sees it.
+//! @brief An attempt at the run, as one rank sees it: its command line, and which ranks it works
+//! with.
 
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/mpi/mpi.hpp>
 #include <pipe/mpi/store.hpp>
 
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "../options.hpp"
+#include "../saved_state.hpp"
 #include "../text.hpp"
-#include "patient_wait.hpp"
-#include "rank_groups.hpp"
-#include "rank_options.hpp"
-#include "replica_sum.hpp"
+#include "sums.hpp"
 
 namespace gpt {
 
-namespace pp = pipelining;
+inline constexpr char const* usage_of_ranks =
+  "usage: mpirun -n N gpt_mpi [OPTION VALUE]... [--check]\n"
+  "Trains a byte-level GPT in a pipeline of N processes, or in several that share the batch. "
+  "Options are those of\ngpt, without --output, and\n\n"
+  "  --devices P          devices of a pipeline (N / T), each a process, or T of them with "
+  "--tensor T;\n"
+  "                       N / P / T pipelines have --microbatches each\n"
+  "  --checkpoint FOLDER  write checkpoints there, and go on from the newest that all ranks\n"
+  "                       have, written by other devices, stages or shards or by the same\n"
+  "  --every K            steps between two checkpoints (10)\n"
+  "  --restarts R         when a step fails and all processes live, go on from the checkpoint in\n"
+  "                       the same processes, at most R times (0)\n"
+  "  --fail-at S          the last stage of the first pipeline fails in step S, once: to see a "
+  "restart\n"
+  "  --deadline S         seconds that a rank waits for a message before the run fails (60)\n"
+  "  --reports FOLDER     when the run fails, every rank also writes its report there\n"
+  "  --check              train once more in one process, and compare all gradients and weights\n";
 
-//! How far an attempt has come.
+struct rank_options {
+  options training{}; //!< of one pipeline
+  pp::rank_layout layout{};
+  std::int64_t restarts = 0;
+  std::int64_t fail_at = 0; //!< counted from 1; 0: never
+  bool check = false;
+  std::chrono::seconds deadline{60};
+  std::string reports{};
+};
+
+//! @throws std::invalid_argument with one line for the user
+[[nodiscard]] inline rank_options read_rank_options(std::vector<std::string_view> const& given,
+                                                    int ranks) {
+  using namespace gpt::detail;
+  rank_options chosen;
+  auto words = given;
+  chosen.check = take_word(words, "--check");
+  if (std::find(words.begin(), words.end(), "--output") != words.end())
+    throw std::invalid_argument("--output is not for gpt_mpi: no files are written");
+  auto const devices = take_number(words, "--devices", 0);
+  chosen.restarts = take_number(words, "--restarts", 0);
+  chosen.fail_at = take_number(words, "--fail-at", 0);
+  chosen.deadline = std::chrono::seconds(take_number(words, "--deadline", 60));
+  chosen.reports = take_value(words, "--reports").value_or("");
+  chosen.training = read_options(words);
+  if (chosen.restarts > 0 && chosen.training.checkpoint.empty())
+    throw std::invalid_argument("--restarts wants a --checkpoint to go on from");
+  auto const shards = has_shards_of_stages(chosen.training) ? shards_of_stages(chosen.training) : 1;
+  chosen.training.devices = devices != 0 ? devices : std::max<std::int64_t>(ranks / shards, 1);
+  chosen.layout =
+    pp::layout_of(ranks, static_cast<int>(chosen.training.devices), static_cast<int>(shards));
+  return chosen;
+}
+
+//! All that must be the same on all ranks.
+[[nodiscard]] inline std::string about_ranks(rank_options const& chosen,
+                                             text_to_learn const& text) {
+  // All members: one that is new does not compile before it has its place here.
+  auto const& [training, layout, restarts, fail_at, check, deadline, reports] =
+    chosen; // folders, patience and a failure may be a rank's own
+  run_lines lines;
+  lines.add("checkpoints", training.checkpoint.empty() ? "no" : "yes");
+  lines.add("every", training.every);
+  lines.add("restarts", restarts);
+  lines.add("check", check ? "yes" : "no");
+  return "options=read\n" + about_state(training, layout.replicas, text) +
+         about_parts("gpt", training, text).cut + pp::lines_of(layout) + lines.text();
+}
+
+//! The communicators of a rank. All ranks make theirs together, new ones for every attempt at the
+//! run: those of an earlier one may have messages that nobody fetches.
+struct rank_groups {
+  MPI_Comm pipeline = MPI_COMM_NULL; //!< a rank is a device of the plan
+  MPI_Comm replicas = MPI_COMM_NULL; //!< of the same stages in other pipelines; null: none
+  MPI_Comm shards = MPI_COMM_SELF;   //!< all shards of these stages
+
+  rank_groups(pp::rank_layout const& layout, int rank) {
+    auto const split = [rank, &layout](pp::rank_axis axis, MPI_Comm& communicator) {
+      auto const group = pp::group_of(layout, axis, rank);
+      MPI_Comm_split(MPI_COMM_WORLD, group.number, group.index, &communicator);
+      MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+    };
+    split(pp::rank_axis::pipeline, pipeline);
+    if (layout.replicas > 1)
+      split(pp::rank_axis::data, replicas);
+    if (layout.shards > 1)
+      split(pp::rank_axis::tensor, shards);
+  }
+};
+
 struct progress {
   std::int64_t attempt = 0;
   std::int64_t step = 0;
@@ -49,9 +140,8 @@ struct rank_run {
     rank_options const& with, int number, text_to_learn learnt, pp::store& all, progress& how_far)
       : chosen(with), o(with.training), rank(number), place(pp::place_of(with.layout, number)),
         text(std::move(learnt)), everyone(all), now(how_far), groups(with.layout, number) {
-    if (with.layout.devices != pp::ranks_of(with.layout)) {
+    if (with.layout.devices != pp::ranks_of(with.layout))
       own_.emplace(groups.pipeline, with.deadline);
-    }
   }
 
   //! The store of this pipeline, which knows its ranks by the numbers of their devices.

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <examples/gpt/exchanged_layers.hpp>
+#include <examples/gpt/papers/attention_exchange.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <random>
 #include <tools/support/exchange_on_one_device.hpp>

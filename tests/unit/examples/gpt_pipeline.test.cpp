@@ -24,8 +24,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <examples/gpt/clipped_device.hpp>
-#include <examples/gpt/pipeline.hpp>
+#include <examples/gpt/clipped_stage.hpp>
+#include <examples/gpt/host/pipeline.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <limits>
 #include <tests/support/gpt_bits.hpp>

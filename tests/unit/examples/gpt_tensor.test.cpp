@@ -11,8 +11,8 @@
 #include <cmath>
 #include <cstring>
 #include <examples/gpt/single_device.hpp>
-#include <examples/gpt/tensor_device.hpp>
-#include <examples/gpt/tensor_parallel.hpp>
+#include <examples/gpt/papers/tensor_stage.hpp>
+#include <examples/gpt/papers/tensor_parallel.hpp>
 #include <random>
 #include <vector>
 

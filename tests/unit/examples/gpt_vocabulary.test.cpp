@@ -15,7 +15,7 @@
 #include <cmath>
 #include <cstring>
 #include <examples/gpt/single_device.hpp>
-#include <examples/gpt/vocabulary.hpp>
+#include <examples/gpt/papers/vocabulary.hpp>
 #include <random>
 #include <vector>
 

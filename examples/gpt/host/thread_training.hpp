@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Training on threads, with checkpoints in the files that ranks of MPI have, too.
+
+#include <pipe/cluster/rank_layout.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "../clipped_stage.hpp"
+#include "../options.hpp"
+#include "../parameter.hpp"
+#include "../saved_state.hpp"
+#include "../text.hpp"
+#include "../training.hpp"
+#include "pipeline.hpp"
+
+namespace gpt {
+
+//! Writes the state of a model between steps, and reads it before the first one.
+//! @tparam Model `pipelined_model` or `clipped_model`
+template <class Model>
+class thread_checkpoints {
+public:
+  //! @param o, text, model must outlive this
+  thread_checkpoints(options const& o, text_to_learn const& text, Model& model)
+      : o_(o), text_(text),
+        model_(model), files_{o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)},
+        random_(static_cast<std::uint64_t>(o.seed)) {
+    if (!o.checkpoint.empty())
+      restore();
+  }
+  thread_checkpoints(thread_checkpoints const&) = delete;
+  thread_checkpoints& operator=(thread_checkpoints const&) = delete;
+
+  [[nodiscard]] std::int64_t first() const { return first_; }
+
+  //! To be called after each step.
+  //! @throws std::runtime_error where a file cannot be written
+  void after(std::int64_t step) {
+    if (o_.checkpoint.empty())
+      return;
+    std::int64_t const done = step + 1;
+    draw();
+    if (done % o_.every == 0 || done == o_.steps || stop_wanted != 0) {
+      model_.finish(); // what is to be validated in the next iteration
+      pp::save_tensors(files_, done, tensors(false));
+    }
+  }
+
+private:
+  static constexpr bool clips = requires(Model & model) { model.called().front().counts(); };
+
+  //! The pieces of a step, to know where the data go on.
+  void draw() { (void)random_batch(text_.bytes, o_.microbatches, o_.size.sequence, random_); }
+
+  void restore() {
+    auto const wanted = tensors(true);
+    auto const steps = pp::checkpoints_of(files_, wanted);
+    if (steps.empty())
+      return;
+    first_ = steps.back();
+    (void)pp::load_tensors(files_, first_, wanted);
+    set_numbers(random_, position_);
+    for (auto* const each : {&model_.stages(), &model_.copies()})
+      for (auto& stage : *each)
+        stage.refresh();
+    if constexpr (clips)
+      for (auto& stage : model_.called())
+        stage.set_counts({counts_[0], counts_[1], counts_[2]});
+    std::printf("goes on after step %lld\n", static_cast<long long>(first_));
+  }
+
+  //! @param all copies of every stage, which have the same numbers, instead of one
+  std::vector<pp::state_tensor> tensors(bool all) {
+    std::vector<pp::state_tensor> result;
+    position_ = numbers_of(random_);
+    result.push_back(pp::tensor_of("data.position", position_));
+    if constexpr (clips) {
+      auto const& found = model_.called().front().counts();
+      counts_ = {found.taken, found.clipped, found.left_out};
+      result.push_back(pp::tensor_of("optimizer.counts", counts_));
+    }
+    for (auto& stage : model_.stages())
+      add_tensors(result, stage);
+    if (all)
+      for (auto& stage : model_.copies())
+        add_tensors(result, stage);
+    return result;
+  }
+
+  options const& o_;
+  text_to_learn const& text_;
+  Model& model_;
+  pp::checkpoint_place files_;
+  std::mt19937_64 random_; // says which pieces of the text come next
+  std::vector<std::uint64_t> position_{};
+  std::vector<std::int64_t> counts_{};
+  std::int64_t first_ = 0;
+};
+
+//! Trains with an optimizer that steps between iterations, or in them, on clipped gradients.
+inline training
+train(options const& o, text_to_learn const& text, std::vector<sized_table> const& sizes) {
+  pp::timetable_view const table = sizes.front().table;
+  auto const seed = static_cast<std::uint64_t>(o.seed);
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  if (o.clip == 0) {
+    pipelined_model model(o.size, table, o.lengths, seed);
+    thread_checkpoints saved(o, text, model);
+    auto const update = [&](std::int64_t step) {
+      model.update(optimizer, step);
+      saved.after(step);
+    };
+    return train_sizes(o, text, sizes, model, update, saved.first());
+  }
+  clipping const how{optimizer, o.clip, o.post_validation};
+  clipped_model model(o.size, table, o.lengths, seed, o.post_validation);
+  for (auto& stage : model.called())
+    stage.set_clipping(how);
+  thread_checkpoints saved(o, text, model);
+  auto const after = [&](std::int64_t step) { saved.after(step); };
+  auto result = train_sizes(o, text, sizes, model, after, saved.first());
+  model.finish();
+  auto const& counts = model.called().front().counts();
+  result.clipped = {counts.clipped,
+                    counts.left_out,
+                    0,
+                    model.early_steps().corrected(),
+                    model.early_steps().repeated(),
+                    hash_of(weights_of(model.stages()))};
+  for (auto const& stage : model.called())
+    result.clipped->rolled_back += stage.rolled_back();
+  return result;
+}
+
+} // namespace gpt

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A layer of the GPT: what comes before attention, attention, what follows; and all three
+//! as one, for one chunk at a time. Of a stage in shards, a part has some heads of the attention,
+//! or some of the hidden numbers of the MLP.
+//!
+//! A part keeps nothing of a unit: what its backward needs lies where the caller says, in
+//! `kept_numbers` numbers from forward on.
+
+#include <pipe/attention/backward.hpp>
+#include <pipe/attention/forward.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "layers.hpp"
+#include "memory.hpp"
+#include "model.hpp"
+
+namespace gpt {
+
+namespace attention = pipelining::attention;
+
+namespace detail {
+[[nodiscard]] inline double deviation(model_size const& size) {
+  return 0.5 / std::sqrt(double(size.width));
+}
+//! The same of a matrix whose product is added to the residual.
+[[nodiscard]] inline double residual_deviation(model_size const& size) {
+  return deviation(size) / std::sqrt(2.0 * double(size.layers));
+}
+
+//! Part of a matrix with so many columns, in `blocks` alike, of each of which it has some. It
+//! starts with the numbers of the whole one wherever that is cut.
+template <class Number>
+[[nodiscard]] linear<Number> cut_matrix(linear<Number> const& whole,
+                                        std::int64_t columns,
+                                        std::int64_t blocks,
+                                        chunk_range rows,
+                                        chunk_range of_block) {
+  linear<Number> part({}, rows.count(), blocks * of_block.count(), 1.0);
+  auto to = part.weight.value.begin();
+  for (auto row = rows.begin; row < rows.end; ++row)
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      auto const from = row * columns + block * (columns / blocks) + of_block.begin;
+      to = std::copy_n(whole.weight.value.begin() + from, of_block.count(), to);
+    }
+  part.refresh();
+  return part;
+}
+} // namespace detail
+
+template <class Number>
+class before_attention {
+public:
+  before_attention(model_size const& size,
+                   std::uint64_t seed,
+                   std::int64_t layer,
+                   shard_of_stage which = {})
+      : width_(size.width), own_(size_of_shard(size, which)), norm_(width_),
+        query_({seed, layer, 0}, width_, width_, detail::deviation(size)),
+        key_value_({seed, layer, 1}, width_, 2 * size.key_width(), detail::deviation(size)) {
+    if (which.of > 1) {
+      chunk_range const all{0, width_};
+      auto const keys = size.key_width();
+      query_ = detail::cut_matrix(query_, width_, 1, all, which.share(width_));
+      key_value_ = detail::cut_matrix(key_value_, 2 * keys, 2, all, which.share(keys));
+    }
+  }
+
+  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
+    return tokens * (size.width + 1);
+  }
+
+  //! Of x [tokens, width] writes query [tokens, own width] and key_value [tokens, 2, own key heads,
+  //! head dim].
+  void forward(Number const* x,
+               Number* query,
+               Number* key_value,
+               std::int64_t tokens,
+               Number* kept,
+               scratch<Number>& space) const {
+    norm_.normalise(x, kept, kept + tokens * width_, tokens);
+    Number* const normal = again(tokens, kept, space);
+    std::fill_n(query, tokens * own_.width, Number{0});
+    std::fill_n(key_value, tokens * keys(), Number{0});
+    query_.add_forward(normal, query, own_.width, tokens);
+    key_value_.add_forward(normal, key_value, keys(), tokens);
+  }
+
+  //! Adds to the gradient of what the norm gives; of shards, the sum of all of that is wanted.
+  void backward_products(Number const* query_gradient,
+                         Number const* key_value_gradient,
+                         Number* normal_gradient,
+                         std::int64_t tokens) {
+    query_.add_backward_input(query_gradient, normal_gradient, tokens);
+    key_value_.add_backward_input(key_value_gradient, normal_gradient, tokens);
+  }
+  //! Adds what that gives to dx [tokens, width], and to the gradient of the gain, which is too
+  //! small to keep for.
+  void join(Number const* normal_gradient, Number* dx, std::int64_t tokens, Number const* kept) {
+    norm_.add_backward(normal_gradient, kept, kept + tokens * width_, dx, tokens);
+  }
+  //! Both, without shards.
+  void add_backward_input(Number const* query_gradient,
+                          Number const* key_value_gradient,
+                          Number* dx,
+                          std::int64_t tokens,
+                          Number const* kept,
+                          scratch<Number>& space) {
+    Number* const normal_gradient = space.zeros(tokens * width_);
+    backward_products(query_gradient, key_value_gradient, normal_gradient, tokens);
+    join(normal_gradient, dx, tokens, kept);
+  }
+
+  void add_backward_weight(Number const* query_gradient,
+                           Number const* key_value_gradient,
+                           std::int64_t tokens,
+                           Number const* kept,
+                           scratch<Number>& space) {
+    Number const* const normal = again(tokens, kept, space);
+    query_.add_backward_weight(normal, query_gradient, tokens);
+    key_value_.add_backward_weight(normal, key_value_gradient, tokens);
+  }
+
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    visit(norm_.gain);
+    visit(query_.weight);
+    visit(key_value_.weight);
+  }
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
+    visit(query_);
+    visit(key_value_);
+  }
+
+private:
+  [[nodiscard]] std::int64_t keys() const { return 2 * own_.key_width(); }
+  [[nodiscard]] Number*
+  again(std::int64_t tokens, Number const* kept, scratch<Number>& space) const {
+    Number* const normal = space.zeros(tokens * width_);
+    norm_.apply_gain(kept, normal, tokens);
+    return normal;
+  }
+
+  std::int64_t width_;
+  model_size own_;
+  layer_norm<Number> norm_;
+  linear<Number> query_;
+  linear<Number> key_value_;
+};
+
+//! A chunk that attends to some tokens, and how its tensors lie: queries [tokens, heads, head dim],
+//! keys and values [seen, 2, key heads, head dim].
+struct attending {
+  model_size size;
+  chunk_range chunk;
+  chunk_range seen;
+
+  [[nodiscard]] attention::parameters parameters() const {
+    attention::parameters p;
+    p.query_length = chunk.count();
+    p.query_offset = chunk.begin;
+    p.key_length = seen.count();
+    p.key_offset = seen.begin;
+    p.heads = size.heads;
+    p.key_heads = size.key_heads;
+    p.head_dim = size.head_dim();
+    return p;
+  }
+  template <class Element>
+  [[nodiscard]] attention::tensor_view<Element> queries(Element* data) const {
+    return attention::dense_tensor(data, 1, chunk.count(), size.heads, size.head_dim());
+  }
+  template <class Element>
+  [[nodiscard]] attention::tensor_view<Element> keys(Element* data) const {
+    auto view = attention::dense_tensor(data, 1, seen.count(), size.key_heads, size.head_dim());
+    view.length_stride = 2 * size.key_width();
+    return view;
+  }
+  template <class Element>
+  [[nodiscard]] attention::tensor_view<Element> values(Element* data) const {
+    return keys(data + size.key_width());
+  }
+  //! Of log-sum-exp [heads, tokens].
+  template <class Element>
+  [[nodiscard]] attention::row_view<Element> rows(Element* data) const {
+    return attention::dense_rows(data, 1, size.heads, chunk.count());
+  }
+};
+
+//! Attention, which has no weights. What it keeps begins with its query, so that whoever makes that
+//! can write it there, and goes on with its output.
+template <class Number>
+class attention_part {
+public:
+  explicit attention_part(model_size const& size) : size_(size) {}
+
+  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
+    return tokens * (2 * size.width + size.heads);
+  }
+  [[nodiscard]] Number* output(Number* kept, std::int64_t tokens) const {
+    return kept + tokens * size_.width;
+  }
+
+  //! @param key_value of the tokens that are seen
+  template <class Mask = attention::causal>
+  void forward(chunk_range chunk,
+               chunk_range seen,
+               Number const* key_value,
+               Number* kept,
+               scratch<Number>& space,
+               Mask const& mask = {}) const {
+    attending const at{size_, chunk, seen};
+    attention::forward(at.parameters(),
+                       attention::forward_tensors<Number>{at.queries<Number const>(kept),
+                                                          at.keys(key_value),
+                                                          at.values(key_value),
+                                                          at.queries(output(kept, chunk.count())),
+                                                          at.rows(log_sum_exp(kept, chunk))},
+                       mask,
+                       attention::plain{},
+                       space.attention_space);
+  }
+
+  //! @param output_gradient [tokens, width]. @param query_gradient [tokens, width], zeros before.
+  //! @param key_value_gradient as key_value: gets its share of all that is seen added
+  //! @pre output and log-sum-exp in what is kept are of all keys
+  template <class Mask = attention::causal>
+  void backward(chunk_range chunk,
+                chunk_range seen,
+                Number const* key_value,
+                Number const* output_gradient,
+                Number* query_gradient,
+                Number* key_value_gradient,
+                Number* kept,
+                scratch<Number>& space,
+                Mask const& mask = {}) const {
+    attending const at{size_, chunk, seen};
+    attention::backward(
+      at.parameters(),
+      attention::backward_tensors<Number>{at.queries<Number const>(kept),
+                                          at.keys(key_value),
+                                          at.values(key_value),
+                                          at.queries<Number const>(output(kept, chunk.count())),
+                                          at.rows<Number const>(log_sum_exp(kept, chunk)),
+                                          at.queries(output_gradient),
+                                          at.queries(query_gradient),
+                                          at.keys(key_value_gradient),
+                                          at.values(key_value_gradient)},
+      mask,
+      attention::plain{},
+      space.attention_space);
+  }
+
+private:
+  [[nodiscard]] Number* log_sum_exp(Number* kept, chunk_range chunk) const {
+    return kept + 2 * chunk.count() * size_.width; // [heads, tokens]
+  }
+
+  model_size size_;
+};
+
+template <class Number>
+class mlp {
+public:
+  mlp(model_size const& size, std::uint64_t seed, std::int64_t layer, shard_of_stage which = {})
+      : width_(size.width), hidden_(size.hidden() / which.of), norm_(width_),
+        up_({seed, layer, 3}, width_, size.hidden(), detail::deviation(size)),
+        down_({seed, layer, 4}, size.hidden(), width_, detail::residual_deviation(size)) {
+    if (which.of > 1) {
+      auto const mine = which.share(size.hidden());
+      up_ = detail::cut_matrix(up_, size.hidden(), 1, {0, width_}, mine);
+      down_ = detail::cut_matrix(down_, width_, 1, mine, {0, width_});
+    }
+  }
+
+  [[nodiscard]] static std::int64_t
+  kept_numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
+    return tokens * (size.width + 1 + 2 * size.hidden() / which.of);
+  }
+  //! Numbers that its backward for the input makes for that of the weights.
+  [[nodiscard]] static std::int64_t
+  added_numbers(model_size const& size, shard_of_stage, std::int64_t tokens) {
+    return tokens * size.width;
+  }
+
+  //! Adds to y [tokens, width], which may be x.
+  void forward(
+    Number const* x, Number* y, std::int64_t tokens, Number* kept, scratch<Number>& space) const {
+    auto const u = lay_out(kept, tokens);
+    norm_.normalise(x, u.normal, u.inverse, tokens);
+    Number* const normal = space.zeros(tokens * width_);
+    norm_.apply_gain(u.normal, normal, tokens);
+    std::fill_n(u.inner, tokens * hidden_, Number{0});
+    up_.add_forward(normal, u.inner, hidden_, tokens);
+    gelu(u.inner, u.outer, tokens * hidden_);
+    down_.add_forward(u.outer, y, width_, tokens);
+  }
+  //! Adds to the gradient of what the norm gives.
+  //! @param dy the gradient of what the layer hands on
+  void backward_input(Number const* dy,
+                      Number* normal_gradient,
+                      std::int64_t tokens,
+                      Number* kept,
+                      Number* added,
+                      scratch<Number>& space) {
+    auto const u = lay_out(kept, tokens);
+    std::copy_n(dy, tokens * width_, added);
+    Number* const wide = space.zeros(tokens * hidden_);
+    down_.add_backward_input(added, wide, tokens);
+    gelu_backward(u.inner, wide, tokens * hidden_);
+    up_.add_backward_input(u.inner, normal_gradient, tokens);
+  }
+  //! Adds what that gives, of shards the sum over all, to dx.
+  void join(Number const* normal_gradient, Number* dx, std::int64_t tokens, Number* kept) {
+    auto const u = lay_out(kept, tokens);
+    norm_.add_backward(normal_gradient, u.normal, u.inverse, dx, tokens);
+  }
+  void
+  backward_weight(std::int64_t tokens, Number* kept, Number const* added, scratch<Number>& space) {
+    auto const u = lay_out(kept, tokens);
+    Number* const normal = space.zeros(tokens * width_);
+    norm_.apply_gain(u.normal, normal, tokens);
+    up_.add_backward_weight(normal, u.inner, tokens);
+    down_.add_backward_weight(u.outer, added, tokens);
+  }
+
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    visit(norm_.gain);
+    visit(up_.weight);
+    visit(down_.weight);
+  }
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
+    visit(up_);
+    visit(down_);
+  }
+
+private:
+  //! What is kept, as tensors. backward_input replaces `inner` by its gradient.
+  struct kept_state {
+    Number* normal;  //!< [tokens, width]
+    Number* inverse; //!< [tokens], of the norm
+    Number* inner;   //!< [tokens, own hidden], before GELU
+    Number* outer;   //!< [tokens, own hidden], after GELU
+  };
+  [[nodiscard]] kept_state lay_out(Number* kept, std::int64_t tokens) const {
+    Number* const inverse = kept + tokens * width_;
+    Number* const inner = inverse + tokens;
+    return {kept, inverse, inner, inner + tokens * hidden_};
+  }
+
+  std::int64_t width_;
+  std::int64_t hidden_;
+  layer_norm<Number> norm_;
+  linear<Number> up_;
+  linear<Number> down_;
+};
+
+//! The projection of attention's output onto the residual, and the MLP after it.
+template <class Number>
+class after_attention {
+public:
+  after_attention(model_size const& size, std::uint64_t seed, std::int64_t layer)
+      : width_(size.width),
+        projection_({seed, layer, 2}, width_, width_, detail::residual_deviation(size)),
+        mlp_(size, seed, layer) {}
+
+  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
+    return mlp<Number>::kept_numbers(size, {}, tokens);
+  }
+  //! Numbers that its backward for the input makes for that of the weights.
+  [[nodiscard]] static std::int64_t added_numbers(model_size const& size, std::int64_t tokens) {
+    return tokens * 2 * size.width;
+  }
+
+  //! x [tokens, width], the residual, becomes the layer's output.
+  //! @param output of attention, [tokens, width]
+  void forward(Number const* output,
+               Number* x,
+               std::int64_t tokens,
+               Number* kept,
+               scratch<Number>& space) const {
+    projection_.add_forward(output, x, width_, tokens);
+    mlp_.forward(x, x, tokens, kept, space);
+  }
+
+  //! dx [tokens, width], the gradient of the layer's output, becomes that of the residual.
+  void backward_input(
+    Number* dx, std::int64_t tokens, Number* kept, Number* added, scratch<Number>& space) {
+    Number* const normal_gradient = space.more_zeros(tokens * width_);
+    mlp_.backward_input(dx, normal_gradient, tokens, kept, added, space);
+    mlp_.join(normal_gradient, dx, tokens, kept);
+    std::copy_n(dx, tokens * width_, added + tokens * width_);
+  }
+  //! After it: adds to the gradient of attention's output.
+  void add_output_gradient(Number* gradient, std::int64_t tokens, Number const* added) const {
+    projection_.add_backward_input(added + tokens * width_, gradient, tokens);
+  }
+
+  void add_backward_weight(Number const* output,
+                           std::int64_t tokens,
+                           Number* kept,
+                           Number const* added,
+                           scratch<Number>& space) {
+    projection_.add_backward_weight(output, added + tokens * width_, tokens);
+    mlp_.backward_weight(tokens, kept, added, space);
+  }
+
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    visit(projection_.weight);
+    mlp_.for_each_parameter(visit);
+  }
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
+    visit(projection_);
+    mlp_.for_each_matrix(visit);
+  }
+
+private:
+  std::int64_t width_;
+  linear<Number> projection_;
+  mlp<Number> mlp_;
+};
+
+//! Where a layer works: at a chunk of a microbatch.
+struct place_of_unit {
+  std::size_t microbatch;
+  std::size_t unit; //!< chunks of all microbatches, counted one after the other
+  chunk_range chunk;
+};
+
+} // namespace gpt

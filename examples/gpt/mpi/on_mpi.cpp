@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! @file
+//! @brief Trains the model of the example gpt with one MPI process per device, in one pipeline or
+//! several that share the batch.
+//!
+//! What to read, in this order: the model and its stages in the folder above, rank_run.hpp (how
+//! processes meet), rank_model.hpp (one rank's share of the model), sums.hpp (what ranks add up
+//! together), then this file: how they train, and end or go on when one of them fails.
+//! paper_ranks.hpp has shares of another kind.
+
+#include <pipe/cluster/checkpoint.hpp>
+#include <pipe/cluster/rank_layout.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/mpi/store.hpp>
+#include <pipe/run/error.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <mpi.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "../backend.hpp"
+#include "../memory.hpp"
+#include "../options.hpp"
+#include "../papers/tensor_parallel.hpp"
+#include "../papers/tensor_shard.hpp"
+#include "../papers/tensor_stage.hpp"
+#include "../papers/vocabulary.hpp"
+#include "../papers/weight_travel.hpp"
+#include "../report.hpp"
+#include "../saved_state.hpp"
+#include "../single_device.hpp"
+#include "../text.hpp"
+#include "../training.hpp"
+#include "comparison.hpp"
+#include "paper_ranks.hpp"
+#include "rank_model.hpp"
+#include "rank_run.hpp"
+#include "sums.hpp"
+#include "tools/support/file_doors.hpp"
+#include "tools/support/termination.hpp"
+
+namespace pp = pipelining;
+
+namespace {
+
+using namespace gpt;
+
+enum exit_status { good = 0, differs = 1, misused = 2, failed = 3 };
+
+//! To stderr at once, so that the reports of several processes do not mix; and into a file, since a
+//! launcher that ends its processes may drop what they still say.
+void report(std::string const& text, std::string const& file = {}) {
+  std::string const line = "gpt_mpi: " + text + '\n';
+  if (!file.empty() && example::why_not_opened(file).empty())
+    std::ofstream(file) << line;
+  [[maybe_unused]] auto const written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+std::string name_of_machine() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+void introduce(int rank, int ranks, std::string const& pipeline) {
+  std::printf("rank %d of %d is process %ld on %s, %s\n",
+              rank,
+              ranks,
+              static_cast<long>(::getpid()),
+              name_of_machine().c_str(),
+              pipeline.c_str());
+  std::fflush(stdout);
+}
+
+void report_step(options const& o, std::int64_t step, double loss, double tokens_per_second) {
+  std::printf("step %lld/%lld   loss %.3f   %.0f tokens/s\n",
+              static_cast<long long>(step + 1),
+              static_cast<long long>(o.steps),
+              loss,
+              tokens_per_second);
+  std::fflush(stdout);
+}
+
+//! All that the next step depends on, as tensors of the whole model: what this rank writes between
+//! two steps, or reads to go on.
+template <class Model>
+struct training_state {
+  Model& model;
+  std::mt19937_64& random;               // says which pieces of the text come next
+  std::vector<std::uint64_t> position{}; // of that
+  std::vector<std::int64_t> counts{};    // of the optimizer's steps, which leaves some out
+  std::vector<pp::state_tensor> tensors{};
+
+  //! Collective.
+  training_state(Model& of, std::mt19937_64& with) : model(of), random(with) {
+    position = numbers_of(random);
+    tensors.push_back(pp::tensor_of("data.position", position));
+    if constexpr (Model::clips) {
+      auto const found = model.counts();
+      counts = {found.taken, found.clipped, found.left_out};
+      tensors.push_back(pp::tensor_of("optimizer.counts", counts));
+    }
+    model.for_each_stage([&](std::size_t, auto& stage) { add_tensors(tensors, stage); });
+  }
+  training_state(training_state const&) = delete;
+  training_state& operator=(training_state const&) = delete;
+  ~training_state() = default;
+
+  void use() {
+    set_numbers(random, position);
+    if constexpr (Model::clips)
+      model.set_counts({counts[0], counts[1], counts[2]});
+    model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
+  }
+};
+
+adamw optimizer_of(options const& o) {
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  return optimizer;
+}
+
+//! Where the checkpoints of a rank lie, and of which run they are.
+pp::checkpoint_place checkpoints_of(rank_run const& run) {
+  return {run.o.checkpoint,
+          "rank-" + std::to_string(run.rank),
+          about_state(run.o, run.chosen.layout.replicas, run.text),
+          run.chosen.layout};
+}
+
+//! Goes on from the newest checkpoint that all ranks have, where there is one.
+template <class Model>
+void resume(rank_run& run, Model& model, std::mt19937_64& random) {
+  // [snippet restore]
+  pp::checkpoint_place const files = checkpoints_of(run);
+  training_state state(model, random);
+  auto const newest = pp::agree_on_checkpoint(run.everyone,
+                                              files,
+                                              state.tensors,
+                                              run.rank,
+                                              pp::ranks_of(run.chosen.layout),
+                                              "attempt " + std::to_string(run.now.attempt),
+                                              run.chosen.deadline);
+  if (!newest)
+    return;
+  run.first = *newest;
+  pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors);
+  state.use();
+  // [snippet restore]
+  if (run.rank == 0) {
+    std::printf("read %.0f kB, %.0f kB of them from files of other ranks\n",
+                1e-3 * static_cast<double>(bytes.read),
+                1e-3 * static_cast<double>(bytes.moved));
+    std::printf("goes on after step %lld\n", static_cast<long long>(*newest));
+    std::fflush(stdout);
+  }
+}
+
+template <class Model>
+void save(rank_run const& run, Model& model, std::mt19937_64& random, std::int64_t steps) {
+  training_state const state(model, random);
+  try {
+    pp::save_tensors(checkpoints_of(run), steps, state.tensors);
+  } catch (std::runtime_error const& error) {
+    model.fail(std::string("could not save its state: ") + error.what());
+  }
+  if (run.rank == 0) {
+    std::printf("saved step %lld\n", static_cast<long long>(steps));
+    std::fflush(stdout);
+  }
+}
+
+//! All steps, with checkpoints between. Returns the gradients of the last one, as `gather` does,
+//! where they will be held against those of one process.
+//! @param before called with the number of each step
+template <class Model, class Before>
+std::vector<float> train(rank_run& run, Model& model, Before before) {
+  rank_options const& chosen = run.chosen;
+  options const& o = run.o;
+  introduce(run.rank, pp::ranks_of(chosen.layout), run.pipeline_name());
+  std::mt19937_64 random(run.seed());
+  if (!o.checkpoint.empty())
+    resume(run, model, random);
+  using clock = std::chrono::steady_clock;
+  auto const optimizer = optimizer_of(o);
+  auto const replicas = chosen.layout.replicas;
+  std::vector<float> gradients;
+  run.now.trains = true;
+  for (std::int64_t& step = run.now.step = run.first; step < o.steps; ++step) {
+    if (example::asked_to_end(run.line()))
+      model.fail("was told to end (SIGTERM)");
+    before(step);
+    model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
+                            run.place.shard == 0 && step + 1 == chosen.fail_at);
+    auto const all =
+      random_batch(run.text.bytes, replicas * o.microbatches, o.size.sequence, random);
+    auto const pieces = share_of(all, run.place.replica, o.microbatches);
+    bool const last = step + 1 == o.steps;
+    auto start = clock::now();
+    model.step(pieces);
+    std::chrono::duration<double> took = clock::now() - start;
+    if (last && chosen.check && o.clip == 0)
+      gradients = gather(model, &parameter<float>::gradient, run.groups);
+    start = clock::now();
+    model.update(optimizer, step);
+    took += clock::now() - start;
+    if (step == run.first || step % 10 == 0 || last) {
+      auto const loss = model.loss();
+      if (loss && run.place.replica == 0 && run.place.shard == 0)
+        report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
+    }
+    if (!o.checkpoint.empty() && ((step + 1) % o.every == 0 || last))
+      save(run, model, random, step + 1);
+  }
+  return gradients;
+}
+
+//! Holds all replicas against the first, and that against one process.
+//! @param alone trains that one
+template <class Alone>
+exit_status hold(rank_run const& run, trained own, Alone alone) {
+  if (!run.chosen.check || !run.leads_pipeline())
+    return good;
+  auto different = differences_of_replicas(own, run.groups.replicas);
+  if (!run.leads())
+    return good;
+  trained const expected = alone();
+  bool const with_gradients = !own.gradients.empty();
+  if (with_gradients)
+    different += differences(own.gradients, expected.gradients);
+  different += differences(own.weights, expected.weights);
+  std::printf("%zu %s after %lld steps, held against one process: %zu values differ\n",
+              own.gradients.size() + own.weights.size(),
+              with_gradients ? "gradients and weights" : "weights",
+              static_cast<long long>(run.o.steps),
+              different);
+  return different == 0 ? good : differs;
+}
+
+//! Trains a model whose stages are on their ranks, or their shards, and holds it.
+//! @param before called with the number of each step
+//! @param report what a run ends with, by all ranks together
+//! @param alone a device that has all stages and shards, made where it is needed
+template <class Model, class Before, class Report, class Alone>
+exit_status train_and_hold(rank_run& run, Model& model, Before before, Report report, Alone alone) {
+  auto gradients = train(run, model, before);
+  if (run.first < run.o.steps)
+    report();
+  if (!run.chosen.check)
+    return good;
+  return hold(
+    run, {std::move(gradients), gather(model, &parameter<float>::value, run.groups)}, [&] {
+      auto device = alone();
+      auto const optimizer = optimizer_of(run.o);
+      return train_alone(
+        run.o,
+        run.chosen.layout.replicas,
+        run.text,
+        device,
+        [](std::int64_t) {},
+        [&](std::int64_t step) { device.update(optimizer, step); });
+    });
+}
+
+//! Trains whole stages on one process: what ranks are held against.
+//! @param sizes of the iterations that take turns
+trained train_stages_alone(rank_run const& run,
+                           std::vector<sized_table> const& sizes,
+                           clipping const& how) {
+  options const& o = run.o;
+  pp::timetable_view const table = sizes.front().table;
+  bool const halves = table.over.extents.where == pp::placement::bidirectional;
+  auto const cut = [&](std::size_t at) {
+    return cut_whole(sizes[at].lengths).back_from_last(adds_from_last(table));
+  };
+  // The norm adds up stage by stage.
+  auto const stages =
+    o.clip != 0 ? cut_model(o.size, table.over.extents) : cut_layers(o.size.layers, 1);
+  single_device<float> device(o.size, stages, cut(0), run.seed(), halves);
+  std::int64_t taken = 0;
+  return train_alone(
+    o,
+    run.chosen.layout.replicas,
+    run.text,
+    device,
+    [&](std::int64_t step) {
+      if (sizes.size() > 1)
+        device.set_cut(cut(size_of_step(step, o.steps, sizes.size())));
+    },
+    [&](std::int64_t step) {
+      if (o.clip != 0)
+        taken = take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken);
+      else
+        device.update(how.optimizer, step);
+    });
+}
+
+//! What rank 0 tells of slots and memory. Collective.
+template <class Model>
+void report_memory(rank_run const& run, Model& model, pp::timetable_view table, std::size_t sizes) {
+  bool const leads = run.rank == 0;
+  if (leads && sizes > 1) {
+    std::printf("iterations of %zu sizes: %ld plans made, %ld times one was there\n",
+                sizes,
+                model.plans().made(),
+                model.plans().reused());
+  }
+  if (run.o.own.adapted == registry::adapter::offload && run.first < run.o.steps) {
+    auto const slots = model.slots();
+    if (leads)
+      report_slots(run.o, slots);
+  }
+  auto const peaks = model.peak_bytes();
+  if (leads)
+    report_kept(run.o, table, peaks);
+}
+
+//! Whole stages that stay on their ranks.
+//! @tparam Model `rank_model`, or with its optimizer
+template <class Model>
+exit_status train_stages(rank_run& run) {
+  rank_options const& chosen = run.chosen;
+  options& o = run.o;
+  auto const table = timetable_of(o, name_of(o));
+  o.lengths = lengths_of(o.size, table);
+  auto const sizes = tables_of_sizes(o, table);
+  left_to_mpi<Model> here(run, table);
+  Model& model = *here;
+  clipping const how{optimizer_of(o), o.clip, o.post_validation};
+  model.set_clipping(how);
+  auto gradients = train(run, model, [&](std::int64_t step) {
+    if (sizes.size() > 1) {
+      auto const& size = sizes[size_of_step(step, o.steps, sizes.size())];
+      model.use(size.table, size.lengths);
+    }
+  });
+  model.finish();
+  report_memory(run, model, table, sizes.size());
+  if (!chosen.check && o.clip == 0)
+    return good;
+  auto weights = gather(model, &parameter<float>::value, run.groups);
+  if (o.clip != 0) {
+    auto const found = model.clipping_done(hash_of(weights));
+    if (run.rank == 0)
+      report_clipping(o, found, static_cast<std::size_t>(o.steps));
+  }
+  return hold(run, {std::move(gradients), std::move(weights)}, [&] {
+    return train_stages_alone(run, sizes, how);
+  });
+}
+
+//! WeiPipe: ranks have groups of layers at home.
+exit_status train_travelling(rank_run& run) {
+  options& o = run.o;
+  auto const table = travelling_system::plan(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  left_to_mpi<travelling_rank> here(run, table);
+  travelling_rank& model = *here;
+  auto const report = [&] {
+    auto const bytes = model.bytes();
+    if (run.leads())
+      report_travelled(o, bytes);
+  };
+  return train_and_hold(
+    run,
+    model,
+    [](std::int64_t) {},
+    report,
+    [&] { return single_device<float>(o.size, 1, cut_whole(o.lengths), run.seed()); });
+}
+
+//! Stages in shards, each a rank.
+exit_status train_tensor(rank_run& run) {
+  options& o = run.o;
+  auto const table = tensor_system::plan(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  shard_of_stage const which{run.place.shard, run.chosen.layout.shards};
+  using device = shard_device<shard_sums>;
+  left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
+  device& here = *kept;
+  shard_sizes const sizes{o.size, cut_model(o.size, table.over.extents), which};
+  using stage = tensor_stage<shard_sums>;
+  left_to_mpi<sharded_rank<stage>> stages(run, table, sizes, [&](int number) {
+    auto const& layers = sizes.stages[static_cast<std::size_t>(number)];
+    return std::make_unique<stage>(o.size, layers, o.microbatches, run.seed(), which, here);
+  });
+  auto& model = *stages;
+  auto const report = [&] {
+    std::vector<sum_counts> counts(static_cast<std::size_t>(run.chosen.layout.devices));
+    int const bytes = sizeof(sum_counts);
+    MPI_Allgather(
+      &here.counts, bytes, MPI_BYTE, counts.data(), bytes, MPI_BYTE, run.groups.pipeline);
+    auto const ran = model.trace();
+    if (run.leads())
+      tensor_system::report_shard(o, model.plan(), ran, sizes, counts);
+  };
+  return train_and_hold(
+    run,
+    model,
+    [&](std::int64_t) { here.counts = {}; },
+    report,
+    [&] { return tensor_device(o.size, table, which.of, run.seed()); });
+}
+
+//! Embedding and output layer in shards.
+exit_status train_vocabulary(rank_run& run) {
+  options& o = run.o;
+  auto const table = vocabulary_system::plan(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  auto const cut = cut_around(o.size, table, barriers_of(o));
+  device_memory<float> memory;
+  piece_sizes const sizes{o.size, cut};
+  left_to_mpi<sharded_rank<sharded_stage>> stages(run, table, sizes, [&](int number) {
+    return std::make_unique<sharded_stage>(o.size, number, cut, run.seed(), memory);
+  });
+  auto& model = *stages;
+  auto const report = [&] {
+    auto const ran = model.trace();
+    if (run.leads())
+      report_pools(
+        o, vocabulary_system::in_slots, model.plan(), ran, sizes, vocabulary_system::pools);
+  };
+  return train_and_hold(
+    run,
+    model,
+    [](std::int64_t) {},
+    report,
+    [&] { return sharded_device(o.size, cut, run.seed()); });
+}
+
+exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
+  auto text = find_text(chosen.training.text, GPT_EXAMPLE_README);
+  agree_on_run(everyone,
+               about_ranks(chosen, text),
+               rank,
+               pp::ranks_of(chosen.layout),
+               "options",
+               chosen.deadline);
+  rank_run run(chosen, rank, std::move(text), everyone, now);
+  if (has_shards_of_stages(run.o))
+    return train_tensor(run);
+  if (registry::has_shards(run.o.own.adapted))
+    return train_vocabulary(run);
+  if (registry::find_schedule(run.o.schedule).traits.weights_travel)
+    return train_travelling(run);
+  return run.o.clip == 0 ? train_stages<rank_model>(run) : train_stages<clipped_rank_model>(run);
+}
+
+//! True where a stage has thrown, and all processes live: MPI is as good as before. Where one has
+//! died, its launcher has to start all of them again.
+bool can_go_on(std::string_view reason) {
+  return reason.find(" failed in ") != std::string_view::npos &&
+         reason.find("the process of rank") == std::string_view::npos;
+}
+
+exit_status run(rank_options const& chosen, int rank) {
+  progress now;
+  for (;; ++now.attempt) {
+    now.trains = false;
+    // Rank 0's store outlives its report: it tells the other ranks what has failed. Every attempt
+    // has a store, a runner and communicators of its own: nothing of an earlier one gets in.
+    pp::mpi_store meeting(MPI_COMM_WORLD, chosen.deadline);
+    try {
+      return train_chosen(chosen, rank, meeting.line(), now);
+    } catch (std::invalid_argument const&) {
+      throw;
+    } catch (std::exception const& error) {
+      if (chosen.layout.devices != pp::ranks_of(chosen.layout)) {
+        auto const group = pp::group_of(chosen.layout, pp::rank_axis::pipeline, rank);
+        meeting.line().abort(group.name + ": " + error.what());
+      }
+      report("rank " + std::to_string(rank) + ", step " + std::to_string(now.step + 1) + ": " +
+               error.what(),
+             chosen.reports.empty() ? std::string()
+                                    : chosen.reports + "/rank-" + std::to_string(rank) + ".txt");
+      if (!now.trains || now.attempt >= chosen.restarts || !can_go_on(error.what()))
+        return failed;
+    }
+  }
+}
+
+//! Options that cannot be run. Collective, with ranks that may have read better ones: then the
+//! difference is told.
+rank_options read_options_of_rank(std::vector<std::string_view> const& words, int rank, int ranks) {
+  try {
+    return read_rank_options(words, ranks);
+  } catch (std::invalid_argument const& error) {
+    rank_options const usual;
+    pp::mpi_store meeting(MPI_COMM_WORLD, usual.deadline);
+    agree_on_run(meeting.line(),
+                 std::string("options=refused (") + error.what() + ")\n",
+                 rank,
+                 ranks,
+                 "options",
+                 usual.deadline);
+    throw;
+  }
+}
+
+} // namespace
+
+int gpt::run_on_mpi(std::vector<std::string_view> const& words) {
+  // When a process dies, mpirun sends SIGTERM to all others at once, and a second later what nobody
+  // can ignore. That second is for their reports.
+  example::keep_termination_for_later();
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  int status = failed;
+  try {
+    auto const chosen = read_options_of_rank(words, rank, ranks);
+    if (chosen.training.help) {
+      std::fputs(rank == 0 ? usage_of_ranks : "", stdout);
+      status = good;
+    } else {
+      status = run(chosen, rank);
+    }
+  } catch (std::invalid_argument const& error) {
+    if (rank == 0)
+      report(error.what());
+    status = misused;
+  } catch (std::exception const& error) {
+    report("rank " + std::to_string(rank) + ": " + error.what());
+  }
+  std::fflush(stdout);
+  if (status == failed) {
+    // When another process ends, mpirun of Open MPI 4 loses its patience with the rest at once, and
+    // kills them before they have reported.
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    std::_Exit(status); // MPI_Finalize would wait for what never comes
+  }
+  MPI_Finalize();
+  return status;
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Ranks of pipelines whose stages are shards, of layers (tensor parallel) or of the
+//! vocabulary with layers between; and of WeiPipe, whose microbatches stay while weights travel
+//! round the ring of ranks: between steps every rank has the parameters of one group of layers.
+
+#include <pipe/cluster/store.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/mpi/mpi.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../model.hpp"
+#include "../papers/weight_travel.hpp"
+#include "../parameter.hpp"
+#include "../stage.hpp"
+#include "../text.hpp"
+#include "rank_run.hpp"
+#include "sums.hpp"
+
+namespace gpt {
+
+//! The stages that are at home on this rank, and the runner that drives them.
+//! @tparam Stage as the library calls it
+template <class Stage>
+class sharded_rank {
+public:
+  static constexpr bool clips = false; //!< the optimizer steps between iterations
+
+  //! @param make called with the number of each stage that is at home here; returns a unique_ptr
+  template <class Sizes, class Make>
+  sharded_rank(rank_run& run, pp::timetable_view table, Sizes const& sizes, Make make)
+      : plan_(pp::lower(table, sizes)), mean_(run.replicas()) {
+    for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
+      homes_.push_back(pp::device_of(table, stage));
+      stages_.push_back(homes_.back() == run.place.device ? make(stage) : nullptr);
+    }
+    runner_ = std::make_unique<pp::mpi_runner<stages_here>>(
+      plan_, stages_, run.line(), run.groups.pipeline, run.runner_options());
+  }
+
+  //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
+  //! the optimizer.
+  void step(batch const& pieces) {
+    if (fails_)
+      fail("failed in this step: it was told to, by --fail-at");
+    for_each_stage([&](std::size_t, Stage& stage) { stage.set_batch(pieces); });
+    runner_->step();
+    outside_of(*runner_, [&] { mean_.take(*this); });
+  }
+  //! The next step fails, where the last stage is.
+  void fail_in_next_step(bool fails) { fails_ = fails && stages_.back() != nullptr; }
+  void update(adamw const& optimizer, std::int64_t step) {
+    for_each_stage([&](std::size_t, Stage& stage) { stage.update(optimizer, step); });
+  }
+  [[nodiscard]] std::optional<double> loss() const {
+    return stages_.back() ? std::optional(stages_.back()->loss()) : std::nullopt;
+  }
+
+  [[nodiscard]] pp::dynamic_timetable trace() { return runner_->trace(); }
+  [[nodiscard]] pp::plan const& plan() const { return plan_; }
+
+  template <class Visit>
+  void for_each_stage(Visit visit) {
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+      if (stages_[s])
+        visit(s, *stages_[s]);
+  }
+  [[nodiscard]] std::size_t stage_count() const { return homes_.size(); }
+  [[nodiscard]] std::size_t ways() const { return 1; }
+  [[nodiscard]] int home_of(std::size_t stage, std::size_t) const { return homes_[stage]; }
+  [[noreturn]] void fail(std::string const& why) { runner_->fail(why); }
+
+private:
+  using stages_here = std::vector<std::unique_ptr<Stage>>; // null: elsewhere
+
+  pp::plan plan_;
+  replica_mean mean_;
+  bool fails_ = false;
+  std::vector<int> homes_; // device, by stage
+  stages_here stages_;
+  std::unique_ptr<pp::mpi_runner<stages_here>> runner_;
+};
+
+//! The parameters of group g on rank g, and the way from there to rank 0, which has the first
+//! microbatch, and back from the last rank, which has the last one.
+class groups_on_ranks {
+public:
+  std::vector<std::int64_t> numbers; //!< of the parameters of each group
+
+  groups_on_ranks(rank_run& run, std::vector<layer_range> const& groups, step_cut const& cut)
+      : numbers(parameter_counts(run.o.size, groups)), rank_(run.place.device),
+        last_(static_cast<int>(groups.size()) - 1),
+        own_(run.o.size, groups[static_cast<std::size_t>(rank_)], cut, run.seed(), memory_),
+        world_(run.groups.pipeline), wait_{&run.line(), run.chosen.deadline, "the other ranks"} {
+    weights_.resize(static_cast<std::size_t>(numbers[static_cast<std::size_t>(rank_)]));
+    gradients_.resize(weights_.size());
+    outgoing_.resize(groups.size());
+    outgoing_requests_.resize(groups.size(), MPI_REQUEST_NULL);
+  }
+
+  //! Before a step: the weights set out, once for forward passes and once for backward passes.
+  void begin() {
+    copy_out(own_, &parameter<float>::value, weights_.data());
+    auto const count = static_cast<int>(weights_.size());
+    for (bool const back : {false, true}) {
+      if (rank_ != 0) {
+        check(MPI_Isend(
+          weights_.data(), count, MPI_FLOAT, 0, tag(rank_, back), world_, &sent_[back ? 1 : 0]));
+      }
+    }
+    if (rank_ != last_) {
+      check(MPI_Irecv(
+        gradients_.data(), count, MPI_FLOAT, last_, gradient_tag(rank_), world_, &received_));
+    }
+  }
+  //! Behind it: the gradients are here.
+  void end() {
+    wait_(sent_[0]);
+    wait_(sent_[1]);
+    wait_(received_);
+    for (MPI_Request& request : outgoing_requests_)
+      wait_(request);
+    copy_in(own_, &parameter<float>::gradient, gradients_.data());
+  }
+
+  //! What the first microbatch takes: weights of a group; with gradients, zeros behind them.
+  void send(std::size_t group, bool with_gradients, float* to) {
+    auto const count = static_cast<int>(numbers[group]);
+    if (group == 0) {
+      std::copy(weights_.begin(), weights_.end(), to);
+    } else {
+      MPI_Request request = MPI_REQUEST_NULL;
+      int const home = static_cast<int>(group);
+      check(MPI_Irecv(to, count, MPI_FLOAT, home, tag(home, with_gradients), world_, &request));
+      wait_(request);
+    }
+    if (with_gradients)
+      std::fill_n(to + count, count, 0.0F);
+  }
+  //! What the last one puts back.
+  void receive_gradients(std::size_t group, float const* from) {
+    auto const home = static_cast<int>(group);
+    auto& numbers_out = outgoing_[group];
+    numbers_out.assign(from, from + numbers[group]);
+    if (home == rank_) {
+      gradients_ = numbers_out;
+      return;
+    }
+    check(MPI_Isend(numbers_out.data(),
+                    static_cast<int>(numbers_out.size()),
+                    MPI_FLOAT,
+                    home,
+                    gradient_tag(home),
+                    world_,
+                    &outgoing_requests_[group]));
+  }
+
+  [[nodiscard]] stage<float>& own() { return own_; }
+
+private:
+  static int tag(int group, bool back) { return 3 * group + (back ? 1 : 0); }
+  static int gradient_tag(int group) { return 3 * group + 2; }
+  static void check(int code) {
+    if (code != MPI_SUCCESS)
+      throw std::runtime_error("MPI could not begin to move weights or gradients");
+  }
+
+  int rank_;
+  int last_; // rank
+  device_memory<float> memory_;
+  stage<float> own_;
+  MPI_Comm world_;
+  patient_wait wait_;
+  std::vector<float> weights_;
+  std::vector<float> gradients_;
+  std::vector<std::vector<float>> outgoing_; // by group, on the last rank
+  std::vector<MPI_Request> outgoing_requests_;
+  MPI_Request sent_[2]{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  MPI_Request received_ = MPI_REQUEST_NULL;
+};
+
+//! This rank's share of the model, and of the microbatches.
+class travelling_rank {
+public:
+  static constexpr bool clips = false; //!< the optimizer steps between iterations
+
+  travelling_rank(rank_run& run, pp::timetable_view table)
+      : groups_(cut_layers(run.o.size.layers, run.o.devices)),
+        cut_(run.o.microbatches, cut_sequence(run.o.size.sequence, 1)),
+        home_(run, groups_, cut_), sizes_{run.o.size, groups_, home_.numbers},
+        plan_(pp::lower(table, sizes_)),
+        device_(run.o.size, groups_, cut_.seen_in_turn(run.place.device, run.o.devices), home_),
+        microbatches_(static_cast<std::size_t>(run.o.microbatches), {&device_}),
+        pipeline_(run.groups.pipeline), mean_(run.replicas()),
+        runner_(plan_, microbatches_, run.line(), pipeline_, run.runner_options()) {}
+
+  void step(batch const& pieces) {
+    if (fails_)
+      fail("failed in this step: it was told to, by --fail-at");
+    device_.set_batch(pieces);
+    outside_of(runner_, [&] { home_.begin(); });
+    runner_.step();
+    outside_of(runner_, [&] {
+      home_.end();
+      mean_.take(*this);
+    });
+  }
+  //! The next step fails, where the last group is at home.
+  void fail_in_next_step(bool fails) {
+    fails_ = fails && runner_.rank() + 1 == static_cast<int>(groups_.size());
+  }
+  //! One step of the optimizer, of the group that is at home here.
+  void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
+
+  //! The mean loss of the step, on the first rank: each has those of its microbatches. Collective.
+  [[nodiscard]] std::optional<double> loss() const {
+    std::vector<float> all(device_.losses().size());
+    MPI_Reduce(device_.losses().data(),
+               all.data(),
+               static_cast<int>(all.size()),
+               MPI_FLOAT,
+               MPI_SUM,
+               0,
+               pipeline_); // of one number and zeros
+    double sum = 0;
+    for (float const x : all)
+      sum += static_cast<double>(x);
+    return runner_.rank() == 0 ? std::optional(sum / static_cast<double>(cut_.tokens()))
+                               : std::nullopt;
+  }
+
+  //! By device, of the last step. Collective.
+  [[nodiscard]] std::vector<travelled_bytes> bytes() {
+    auto const ran = runner_.trace();
+    auto const own = device_.sent_bytes();
+    std::vector<std::int64_t> sent(groups_.size());
+    MPI_Allgather(&own, 1, MPI_INT64_T, sent.data(), 1, MPI_INT64_T, pipeline_);
+    std::vector<travelled_bytes> all;
+    for (std::size_t device = 0; device < sent.size(); ++device) {
+      all.push_back(
+        travelled_by(plan_.view(), ran, sizes_, static_cast<int>(device), sent[device]));
+    }
+    return all;
+  }
+
+  //! Calls visit(group, its layers) for the group that is at home here.
+  template <class Visit>
+  void for_each_stage(Visit visit) {
+    visit(static_cast<std::size_t>(runner_.rank()), home_.own());
+  }
+  [[nodiscard]] std::size_t stage_count() const { return groups_.size(); }
+  [[nodiscard]] std::size_t ways() const { return 1; }
+  [[nodiscard]] int home_of(std::size_t group, std::size_t) const {
+    return static_cast<int>(group);
+  }
+
+  [[noreturn]] void fail(std::string const& why) { runner_.fail(why); }
+
+private:
+  std::vector<layer_range> groups_;
+  step_cut cut_;
+  groups_on_ranks home_;
+  travelling_sizes sizes_;
+  pp::plan plan_;
+  visited_device<groups_on_ranks> device_;
+  std::vector<staying_microbatch<groups_on_ranks>> microbatches_;
+  MPI_Comm pipeline_;
+  replica_mean mean_;
+  bool fails_ = false;
+  pp::mpi_runner<std::vector<staying_microbatch<groups_on_ranks>>> runner_;
+};
+
+} // namespace gpt

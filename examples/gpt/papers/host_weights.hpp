@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The model under RoundPipe: parameters lie on the host, and those of a stage are in a slot
+//! of a device while it runs.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/run/threads.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../model.hpp"
+#include "../options.hpp"
+#include "../parameter.hpp"
+#include "../report.hpp"
+#include "../single_device.hpp"
+#include "../stage.hpp"
+#include "../system.hpp"
+#include "../text.hpp"
+
+namespace gpt {
+
+//! What lies on the host: pieces of the model, cut wherever a stage that goes forward or back ends,
+//! with their parameters; and what goes into each piece, of every microbatch.
+struct model_on_host {
+  device_memory<float> memory;
+  std::vector<stage<float>> pieces;
+  std::vector<std::vector<float>> inputs; //!< [M x pieces][tokens, width]
+
+  [[nodiscard]] float* input(std::int64_t microbatch, std::size_t piece) {
+    return inputs[static_cast<std::size_t>(microbatch) * pieces.size() + piece].data();
+  }
+};
+
+//! Some pieces, as one stage of RoundPipe: forward alone, or forward again and back.
+class loaded_stage {
+public:
+  struct span {
+    std::size_t first;
+    std::size_t last;
+    bool back;
+    bool turns; //!< the first that goes back: its input comes from the stage before
+  };
+
+  loaded_stage(model_size const& size,
+               std::vector<layer_range> const& cut,
+               step_cut step,
+               model_on_host& host,
+               device_memory<float>& memory,
+               span of)
+      : host_(&host), of_(of) {
+    for (std::int64_t m = 0; !of.back && m < step.microbatches(); ++m)
+      step.recompute({m, 0}); // those that go forward keep nothing
+    for (std::size_t i = of.first; i < of.last; ++i) {
+      pieces_.emplace_back(size, cut[i], step, 0, memory);
+      pieces_.back().shard(0);
+    }
+    for (auto& each : between_)
+      each.resize(static_cast<std::size_t>(size.sequence * size.width));
+  }
+
+  void set_batch(batch const& pieces) {
+    for (auto& piece : pieces_)
+      piece.set_batch(pieces);
+  }
+  //! Numbers of its weights and transposed matrices, and of its gradients.
+  [[nodiscard]] std::int64_t weight_numbers() const {
+    return sum([](auto const& piece) { return piece.weight_numbers(); });
+  }
+  [[nodiscard]] std::int64_t gradient_numbers() const {
+    return sum([](auto const& piece) { return piece.gradient_numbers(); });
+  }
+  [[nodiscard]] double loss() const { return pieces_.back().loss(); }
+
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    float const* x = in.as<float>().data();
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      if (x != nullptr) // the first piece embeds
+        std::copy_n(x, between_[0].size(), host_->input(where.microbatch, of_.first + i));
+      x = forward(where, i, x, i + 1 < pieces_.size() ? nullptr : out.as<float>().data());
+    }
+  }
+  void backward(pp::context const& where, pp::input in, pp::output out) {
+    float const* const got = in.as<float>().data();
+    float const* x = of_.turns ? got : host_->input(where.microbatch, of_.first);
+    for (std::size_t i = 0; i < pieces_.size(); ++i)
+      x = forward(where, i, x, nullptr);
+    float const* dy = got; // which the head does not read
+    for (std::size_t i = pieces_.size(); i-- > 0;) {
+      float* const dx = i == 0 && out.slot >= 0 ? out.as<float>().data() : between_[i % 2].data();
+      pieces_[i].backward({where.microbatch, 0}, dy, dx);
+      dy = dx;
+    }
+  }
+
+  void gather_weights(pp::context const&, pp::output out) {
+    float* to = out.as<float>().data();
+    each_with_home([&](stage<float>& piece, stage<float>& home) {
+      copy_out(home, &parameter<float>::value, to);
+      piece.use(to);
+      piece.refresh_matrices();
+      to += piece.weight_numbers();
+    });
+  }
+  void use_weights(pp::context const&, pp::input) {} // where they have been gathered to
+  void collect_gradients(pp::context const&, pp::output out) {
+    float* to = out.as<float>().data();
+    for (auto& piece : pieces_) {
+      piece.collect(to);
+      to += piece.gradient_numbers();
+    }
+  }
+  void scatter_gradients(pp::context const&, pp::input in) {
+    float const* from = in.as<float>().data();
+    each_with_home([&](stage<float>&, stage<float>& home) {
+      home.for_each_parameter([&](parameter<float>& p) {
+        for (auto& x : p.gradient)
+          x += *from++;
+      });
+    });
+  }
+
+private:
+  //! One piece. @param y where its output goes; null: between two pieces @return there
+  float const* forward(pp::context const& where, std::size_t piece, float const* x, float* y) {
+    float* const to = y == nullptr ? between_[piece % 2].data() : y;
+    pieces_[piece].forward({where.microbatch, 0}, x, to);
+    return to;
+  }
+  template <class Visit>
+  void each_with_home(Visit visit) {
+    for (std::size_t i = 0; i < pieces_.size(); ++i)
+      visit(pieces_[i], host_->pieces[of_.first + i]);
+  }
+  template <class NumbersOf>
+  [[nodiscard]] std::int64_t sum(NumbersOf numbers_of) const {
+    std::int64_t all = 0;
+    for (auto const& piece : pieces_)
+      all += numbers_of(piece);
+    return all;
+  }
+
+  model_on_host* host_;
+  span of_;
+  std::vector<stage<float>> pieces_;
+  std::vector<float> between_[2]; // what goes from piece to piece
+};
+
+//! Bytes of messages, and of the weights and gradients of a stage.
+struct round_sizes {
+  std::int64_t message = 0;
+  std::vector<std::int64_t> weights; //!< by stage
+  std::vector<std::int64_t> gradients;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    return of == pp::slot_class::weights          ? weights[maker.stage]
+           : of == pp::slot_class::full_gradients ? gradients[maker.stage]
+           : of == pp::slot_class::output         ? message
+                                                  : 0;
+  }
+};
+
+//! The list of stages that takes least, where layers are equal.
+[[nodiscard]] inline pp::round_stages best_list(model_size const& size, std::int64_t devices) {
+  return pp::best_round_stages(std::vector<pp::layer_cost>(static_cast<std::size_t>(size.layers)),
+                               static_cast<int>(devices));
+}
+
+//! The list of so many stages, which have equal numbers of layers as far as these go.
+//! @throws std::invalid_argument for stages without layers
+[[nodiscard]] inline pp::round_stages
+even_list(model_size const& size, std::int64_t forward, std::int64_t backward) {
+  auto const runs = [](std::int64_t layers, std::int64_t stages) {
+    std::vector<int> all;
+    for (layer_range const& each : cut_layers(layers, stages))
+      all.push_back(static_cast<int>(each.last - each.first));
+    return all;
+  };
+  pp::round_stages list{{}, runs(size.layers, backward)};
+  auto const rest = size.layers - list.backward.front();
+  if (backward > size.layers || forward > rest) {
+    throw std::invalid_argument("RoundPipe: " + std::to_string(size.layers) +
+                                " layers are at most as many stages that go "
+                                "back, and all but those of the first of these, " +
+                                std::to_string(rest) +
+                                ", at most as many that go forward; ask for fewer than " +
+                                std::to_string(forward) + " forward and " +
+                                std::to_string(backward) + " back, or for more --layers");
+  }
+  list.forward = runs(rest, forward);
+  return list;
+}
+
+//! The model on the threads of this process, one per device, none of which owns any part of it.
+class round_model {
+public:
+  //! @param table of RoundPipe over this list, with its weights in with_sharded_weights
+  round_model(model_size const& size,
+              pp::round_stages list,
+              pp::timetable_view table,
+              std::uint64_t seed)
+      : cut_(table.over.extents.microbatches, cut_sequence(size.sequence, 1)),
+        list_(std::move(list)), memories_(static_cast<std::size_t>(table.over.extents.devices)) {
+    make_stages(size, seed);
+    sizes_.message = size.sequence * size.width * bytes_of_number;
+    for (auto const& each : stages_) {
+      sizes_.weights.push_back(each.weight_numbers() * bytes_of_number);
+      sizes_.gradients.push_back(each.gradient_numbers() * bytes_of_number);
+    }
+    plan_ = pp::lower(table, sizes_);
+    runner_ = std::make_unique<pp::thread_runner<std::vector<loaded_stage>>>(plan_, stages_);
+  }
+
+  double step(batch const& pieces) {
+    for (auto& stage : stages_)
+      stage.set_batch(pieces);
+    runner_->step();
+    return stages_[list_.forward.size()].loss();
+  }
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto& piece : host_.pieces)
+      piece.update(optimizer, step);
+  }
+  [[nodiscard]] std::vector<stage<float>>& stages() { return host_.pieces; }
+  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
+  [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
+  [[nodiscard]] round_sizes const& sizes() const { return sizes_; }
+
+private:
+  static constexpr std::int64_t bytes_of_number = sizeof(float);
+
+  //! The model in pieces that every stage is made of, and the stages.
+  void make_stages(model_size const& size, std::uint64_t seed) {
+    std::vector<std::int64_t> ends; // of stages, in layers
+    std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+    std::int64_t at = 0;
+    for (int const run : list_.forward) {
+      ranges.emplace_back(at, at + run);
+      at += run;
+    }
+    at = size.layers;
+    for (int const run : list_.backward) {
+      ranges.emplace_back(at - run, at);
+      at -= run;
+    }
+    for (auto const& [first, last] : ranges)
+      ends.push_back(last);
+    std::sort(ends.begin(), ends.end());
+    ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+    std::vector<layer_range> pieces;
+    for (auto const end : ends) {
+      auto const begin = pieces.empty() ? 0 : pieces.back().last;
+      pieces.push_back({begin, end, begin == 0, end == size.layers});
+      host_.pieces.emplace_back(size, pieces.back(), cut_, seed, host_.memory);
+    }
+    host_.inputs.assign(static_cast<std::size_t>(cut_.microbatches()) * pieces.size(),
+                        std::vector<float>(static_cast<std::size_t>(size.sequence * size.width)));
+    auto const piece_at = [&pieces](std::int64_t layer) {
+      return static_cast<std::size_t>(
+        std::find_if(pieces.begin(),
+                     pieces.end(),
+                     [layer](layer_range const& one) { return one.first >= layer; }) -
+        pieces.begin());
+    };
+    for (std::size_t s = 0; s < ranges.size(); ++s) {
+      bool const back = s >= list_.forward.size();
+      stages_.emplace_back(
+        size,
+        pieces,
+        cut_,
+        host_,
+        memories_[s % memories_.size()],
+        loaded_stage::span{
+          piece_at(ranges[s].first), piece_at(ranges[s].second), back, s == list_.forward.size()});
+    }
+  }
+
+  step_cut cut_;
+  pp::round_stages list_;
+  model_on_host host_;
+  std::vector<device_memory<float>> memories_; // by device
+  std::vector<loaded_stage> stages_;
+  round_sizes sizes_;
+  pp::plan plan_;
+  std::unique_ptr<pp::thread_runner<std::vector<loaded_stage>>> runner_;
+};
+
+//! RoundPipe: devices take stages in turn; see system.hpp.
+struct round_system {
+  static constexpr char const* one_device_has = "";
+  static constexpr char const* in_slots = "Weights and gradients loaded from the host";
+  static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
+                                         {"gradients", pp::slot_class::full_gradients}};
+
+  //! As many stages as asked for; those that are not, as in the list that takes least.
+  static pp::round_stages list(options const& o) {
+    auto best = best_list(o.size, o.devices);
+    if (!o.own.forward_stages && !o.own.backward_stages)
+      return best;
+    auto const given = [](std::optional<int> asked, auto const& runs) {
+      return asked.value_or(static_cast<int>(runs.size()));
+    };
+    return even_list(o.size,
+                     given(o.own.forward_stages, best.forward),
+                     given(o.own.backward_stages, best.backward));
+  }
+  //! @throws std::invalid_argument for options that it does not have
+  static pp::dynamic_timetable plan(options const& o) {
+    check_system(o, o.schedule);
+    auto choice = choice_of(o, name_of(o));
+    auto const stages = list(o);
+    choice.forward_stages = static_cast<int>(stages.forward.size());
+    choice.backward_stages = static_cast<int>(stages.backward.size());
+    return registry::make_named_timetable(choice, unit_costs);
+  }
+  static round_model pipeline(options const& o, pp::timetable_view table) {
+    return {o.size, list(o), table, seed_of(o)};
+  }
+  static single_device<float> one_device(options const& o, pp::timetable_view) {
+    return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
+  }
+};
+
+} // namespace gpt

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The GPT with stages in shards (tensor parallel): one pipeline of threads per shard, with
+//! sums over a few threads that go on with other work while they are made.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/run/threads.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../model.hpp"
+#include "../options.hpp"
+#include "../report.hpp"
+#include "../system.hpp"
+#include "../text.hpp"
+#include "tensor_shard.hpp"
+#include "tensor_stage.hpp"
+
+namespace gpt {
+
+//! Members that make the same sums in the same order, each on a thread. A sum has two ends, like
+//! one on a network: between them a member does something else.
+class all_reduce_group {
+public:
+  explicit all_reduce_group(std::size_t members) : next_(members, 0) {
+    for (round& each : rounds_)
+      each.parts.resize(members);
+  }
+
+  //! Hands in a member's part of its next sum. At most two sums of a member are under way.
+  //! @return which sum it is
+  std::size_t begin(std::size_t member, std::vector<float> const& part) {
+    std::unique_lock lock(mutex_);
+    std::size_t const number = next_[member]++;
+    round& here = rounds_[number % rounds_.size()];
+    wait(lock, [&] { return here.number == number; }); // all have left what was here before
+    here.parts[member] = part;
+    ++here.come;
+    changed_.notify_all();
+    return number;
+  }
+
+  //! Waits for the parts of all members and writes their sum.
+  void end(std::size_t number, std::vector<float>& sum) {
+    std::unique_lock lock(mutex_);
+    round& here = rounds_[number % rounds_.size()];
+    wait(lock, [&] { return here.come == here.parts.size(); });
+    add_parts(here.parts, sum);
+    if (++here.left == here.parts.size()) {
+      here.come = here.left = 0;
+      here.number += rounds_.size();
+      changed_.notify_all();
+    }
+  }
+
+  //! A member is gone: whoever waits, or will wait, throws.
+  void abort() {
+    std::scoped_lock const lock(mutex_);
+    aborted_ = true;
+    changed_.notify_all();
+  }
+
+private:
+  struct round {
+    std::size_t number = 0; // of the sum that is here or comes next
+    std::vector<std::vector<float>> parts{};
+    std::size_t come = 0;
+    std::size_t left = 0;
+  };
+
+  template <class Until>
+  void wait(std::unique_lock<std::mutex>& lock, Until until) {
+    changed_.wait(lock, [&] { return aborted_ || until(); });
+    if (aborted_)
+      throw std::runtime_error("another shard of the stage has failed");
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool aborted_ = false;
+  std::vector<std::size_t> next_; // by member
+  std::array<round, 4> rounds_ = numbered();
+
+  static std::array<round, 4> numbered() {
+    std::array<round, 4> all;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      all[i].number = i;
+    return all;
+  }
+};
+
+struct group_member {
+  all_reduce_group* group = nullptr;
+  std::size_t number = 0;
+
+  std::size_t begin(std::vector<float> const& part) { return group->begin(number, part); }
+  void end(std::size_t which, std::vector<float>& sum) { group->end(which, sum); }
+};
+
+//! Such a model on the threads of this process: a pipeline for each shard.
+class tensor_pipeline {
+public:
+  //! @param table without chunks, with one copy of every stage
+  tensor_pipeline(model_size const& size,
+                  pp::timetable_view table,
+                  std::int64_t shards,
+                  std::uint64_t seed)
+      : sizes_{size, cut_model(size, table.over.extents), {0, shards}},
+        plan_(std::make_shared<pp::plan const>(pp::lower(table, sizes_))) {
+    auto const devices = static_cast<std::size_t>(table.over.extents.devices);
+    for (std::size_t device = 0; device < devices; ++device)
+      groups_.push_back(std::make_unique<all_reduce_group>(static_cast<std::size_t>(shards)));
+    for (std::int64_t number = 0; number < shards; ++number) {
+      auto& one = *pipelines_.emplace_back(std::make_unique<pipeline_of_shard>());
+      one.devices = std::vector<shard_device<group_member>>(devices);
+      for (std::size_t device = 0; device < devices; ++device)
+        one.devices[device].sums = {groups_[device].get(), static_cast<std::size_t>(number)};
+      for (auto const& layers : sizes_.stages) {
+        auto const stage = static_cast<int>(one.stages.size());
+        auto& at = one.devices[static_cast<std::size_t>(pp::device_of(table, stage))];
+        one.stages.emplace_back(
+          size, layers, table.over.extents.microbatches, seed, shard_of_stage{number, shards}, at);
+      }
+      one.runner =
+        std::make_unique<pp::thread_runner<std::vector<called_stage>>>(*plan_, one.stages);
+    }
+  }
+
+  double step(batch const& pieces) {
+    std::vector<std::thread> others;
+    std::vector<std::exception_ptr> failed(pipelines_.size());
+    for (auto& each : pipelines_) {
+      for (auto& stage : each->stages)
+        stage.set_batch(pieces);
+      for (auto& device : each->devices)
+        device.counts = {};
+    }
+    for (std::size_t i = 0; i < pipelines_.size(); ++i) {
+      others.emplace_back([this, i, &failed] {
+        try {
+          pipelines_[i]->runner->step();
+        } catch (...) {
+          failed[i] = std::current_exception();
+          for (auto& group : groups_)
+            group->abort();
+        }
+      });
+    }
+    for (auto& each : others)
+      each.join();
+    for (auto const& each : failed)
+      if (each != nullptr)
+        std::rethrow_exception(each);
+    return pipelines_.front()->stages.back().loss();
+  }
+
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto& each : pipelines_)
+      for (auto& stage : each->stages)
+        stage.update(optimizer, step);
+  }
+
+  //! When each pass of the first shard ran in the last step, in seconds.
+  [[nodiscard]] pp::dynamic_timetable trace() const { return pipelines_.front()->runner->trace(); }
+  [[nodiscard]] pp::plan_view plan() const { return plan_->view(); }
+  [[nodiscard]] shard_sizes const& sizes() const { return sizes_; }
+  //! By device, of a shard in the last step.
+  [[nodiscard]] std::vector<sum_counts> counts() const {
+    std::vector<sum_counts> all;
+    for (auto const& device : pipelines_.front()->devices)
+      all.push_back(device.counts);
+    return all;
+  }
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    for (auto& each : pipelines_)
+      for (auto& stage : each->stages)
+        stage.for_each_parameter(visit);
+  }
+
+private:
+  using called_stage = tensor_stage<group_member>;
+
+  struct pipeline_of_shard {
+    std::vector<shard_device<group_member>> devices;
+    std::vector<called_stage> stages;
+    std::unique_ptr<pp::thread_runner<std::vector<called_stage>>> runner;
+  };
+
+  shard_sizes sizes_;
+  std::shared_ptr<pp::plan const> plan_;
+  std::vector<std::unique_ptr<all_reduce_group>> groups_; // by device
+  std::vector<std::unique_ptr<pipeline_of_shard>> pipelines_;
+};
+
+//! Passes of a device that have sums and nothing beside these: forward passes and gradients of
+//! inputs that are in no braid.
+[[nodiscard]] inline std::int64_t passes_alone(pp::timetable_view table, int device) {
+  std::int64_t count = 0;
+  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+    pp::pass const& what = table.passes[i];
+    bool const braided =
+      what.overlapped || (i + 1 < table.offsets[device + 1] && table.passes[i + 1].overlapped);
+    bool const sums =
+      what.kind == pp::pass_kind::forward || what.kind == pp::pass_kind::backward_input;
+    count += sums && !braided ? 1 : 0;
+  }
+  return count;
+}
+
+//! Tensor parallelism; see system.hpp.
+struct tensor_system {
+  static constexpr char const* one_device_has = " that has all shards";
+
+  //! @throws std::invalid_argument where stages cannot be in shards, or an option does not go with
+  //! these
+  static pp::dynamic_timetable plan(options const& o) {
+    check_system(o, "tensor parallelism (--tensor)");
+    auto const refuse = [](std::string const& why) {
+      throw std::invalid_argument("stages in shards (--tensor) " + why);
+    };
+    if (o.own.adapted != registry::adapter::none)
+      refuse("go into no adapter; leave --with out");
+    auto const shards = shards_of_stages(o);
+    if (o.size.key_heads % shards != 0) {
+      refuse("want the heads of keys and values, " + std::to_string(o.size.key_heads) +
+             ", to be a multiple of the " + std::to_string(shards) + " shards");
+    }
+    auto table = registry::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
+    auto const& named = registry::find_schedule(o.schedule);
+    pp::pipeline_view const over = table.over;
+    if (named.traits.weights_travel || over.extents.chunks > 1 || over.first_units != nullptr ||
+        over.holders != nullptr || over.extents.routes() > 1) {
+      refuse("want a schedule over whole sequences with one copy of every stage, which " +
+             o.schedule + " is not; take stp, 1f1b or a V shape");
+    }
+    for (int stage = 0; stage < table.over.extents.stages(); ++stage)
+      (void)weight_order(table, stage);
+    return table;
+  }
+  static tensor_pipeline pipeline(options const& o, pp::timetable_view table) {
+    return {o.size, table, shards_of_stages(o), seed_of(o)};
+  }
+  static tensor_device one_device(options const& o, pp::timetable_view table) {
+    return {o.size, table, shards_of_stages(o), seed_of(o)};
+  }
+  static void report(options const& o, pp::timetable_view, tensor_pipeline const& model) {
+    report_shard(o, model.plan(), model.trace(), model.sizes(), model.counts());
+  }
+  //! @param ran when each pass of a step of `work` ran. @param counts by device
+  static void report_shard(options const& o,
+                           pp::plan_view const& work,
+                           pp::timetable_view const& ran,
+                           shard_sizes const& sizes,
+                           std::span<sum_counts const> counts) {
+    static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation},
+                                           {"for weights", pp::slot_class::weight_input}};
+    report_pools(
+      o, "Slots of a shard of " + std::to_string(shards_of_stages(o)), work, ran, sizes, pools);
+    std::printf("\nSums over the shards in a step; exposed: waited for with nothing done beside");
+    auto const row = [&counts](char const* name, std::int64_t sum_counts::*number) {
+      return device_row_of(name, counts, number);
+    };
+    std::vector<std::int64_t> alone; // passes all of whose sums are exposed
+    for (int device = 0; device < ran.over.extents.devices; ++device)
+      alone.push_back(passes_alone(ran, device));
+    print_device_rows("",
+                      {row("sums", &sum_counts::made),
+                       row("exposed", &sum_counts::exposed),
+                       {"passes alone, planned", std::move(alone)},
+                       row("passes alone, measured", &sum_counts::exposed_passes)},
+                      1,
+                      0);
+  }
+};
+
+} // namespace gpt

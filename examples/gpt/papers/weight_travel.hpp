@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The model under WeiPipe: microbatches stay on their device, weights travel as messages.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/run/threads.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "../model.hpp"
+#include "../options.hpp"
+#include "../parameter.hpp"
+#include "../report.hpp"
+#include "../single_device.hpp"
+#include "../slot_sizes.hpp"
+#include "../stage.hpp"
+#include "../system.hpp"
+#include "../text.hpp"
+
+namespace gpt {
+
+//! What all devices share: the groups of layers with their parameters, where these lie between
+//! steps. The first microbatch takes weights from there, the last one puts gradients there.
+struct groups_at_home {
+  device_memory<float> memory;
+  std::vector<stage<float>> of;
+  std::vector<std::int64_t> numbers; //!< of the parameters of each
+
+  groups_at_home(model_size const& size,
+                 std::vector<layer_range> const& groups,
+                 step_cut const& cut,
+                 std::uint64_t seed)
+      : numbers(parameter_counts(size, groups)) {
+    for (layer_range const& layers : groups)
+      of.emplace_back(size, layers, cut, seed, memory);
+  }
+  //! Weights of a group; with gradients, those behind them.
+  void send(std::size_t group, bool with_gradients, float* to) {
+    to = copy_out(of[group], &parameter<float>::value, to);
+    if (with_gradients)
+      copy_out(of[group], &parameter<float>::gradient, to);
+  }
+  void receive_gradients(std::size_t group, float const* from) {
+    copy_in(of[group], &parameter<float>::gradient, from);
+  }
+};
+
+//! A device: the layers of every group without their weights, and room for what passes work with.
+//! @tparam Home where parameters lie between steps: it has `numbers`, `send` and
+//! `receive_gradients`, as `groups_at_home` does.
+template <class Home>
+class visited_device {
+public:
+  visited_device(model_size const& size,
+                 std::vector<layer_range> const& groups,
+                 step_cut const& cut,
+                 Home& home)
+      : home_(&home), numbers_(static_cast<std::size_t>(size.sequence * size.width)) {
+    std::int64_t largest = 0;
+    std::int64_t transposes = 0;
+    for (layer_range const& layers : groups) {
+      groups_.emplace_back(size, layers, cut, 0, memory_);
+      groups_.back().shard(0);
+      largest = std::max(largest, groups_.back().gradient_numbers());
+      transposes =
+        std::max(transposes, groups_.back().weight_numbers() - groups_.back().gradient_numbers());
+    }
+    weights_.resize(static_cast<std::size_t>(2 * largest));
+    transposes_.resize(static_cast<std::size_t>(transposes));
+  }
+  visited_device(visited_device const&) = delete;
+  visited_device& operator=(visited_device const&) = delete;
+
+  void set_batch(batch const& pieces) {
+    sent_ = 0;
+    for (auto& group : groups_)
+      group.set_batch(pieces);
+  }
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    auto& group = arrived(where, in, out, false);
+    float* const x = where.state.as<float>().data();
+    group.forward(unit_of(where), x, numbers_.data(), where.activation.as<float>().data());
+    if (!where.last_chunk())
+      std::copy(numbers_.begin(), numbers_.end(), x);
+  }
+  void backward(pp::context const& where, pp::input in, pp::output out) {
+    auto& group = arrived(where, in, out, true);
+    group.refresh_matrices();
+    float* const dy = where.state_gradient.as<float>().data();
+    group.backward(unit_of(where), dy, numbers_.data(), where.activation.as<float>().data());
+    if (!where.first_chunk())
+      std::copy(numbers_.begin(), numbers_.end(), dy);
+    if (out.slot < 0) {
+      auto const index = static_cast<std::size_t>(where.chunk);
+      home_->receive_gradients(index, weights_.data() + home_->numbers[index]);
+    }
+  }
+
+  [[nodiscard]] std::vector<float> const& losses() const { return groups_.back().losses(); }
+  //! Bytes of weights and gradients that it has handed on in this step.
+  [[nodiscard]] std::int64_t sent_bytes() const { return sent_; }
+
+private:
+  //! A microbatch is a stage of the timetable.
+  [[nodiscard]] static unit unit_of(pp::context const& where) { return {where.stage, 0}; }
+
+  //! The group with the weights that have come, which are where they will be sent from, with their
+  //! gradients for a backward pass.
+  stage<float>& arrived(pp::context const& where, pp::input in, pp::output out, bool back) {
+    auto const index = static_cast<std::size_t>(where.chunk);
+    auto const count = home_->numbers[index];
+    float* const here = out.slot < 0 ? weights_.data() : out.as<float>().data();
+    if (in.slot < 0)
+      home_->send(index, back, here);
+    else
+      std::copy_n(in.as<float>().data(), back ? 2 * count : count, here);
+    if (out.slot >= 0 && where.extents.devices > 1)
+      sent_ += (back ? 2 : 1) * count * static_cast<std::int64_t>(sizeof(float));
+    groups_[index].use(here, transposes_.data());
+    if (back)
+      groups_[index].add_gradients_to(here + count);
+    return groups_[index];
+  }
+
+  Home* home_;
+  device_memory<float> memory_;
+  std::vector<stage<float>> groups_;
+  std::vector<float> weights_;    // of the last microbatch, which sends to nobody
+  std::vector<float> transposes_; // of the matrices of one group
+  std::vector<float> numbers_;    // of tokens
+  std::int64_t sent_ = 0;
+};
+
+//! A microbatch, as the library knows a stage.
+template <class Home>
+struct staying_microbatch {
+  static constexpr bool takes_chunks = true;
+  visited_device<Home>* at;
+
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    at->forward(where, in, out);
+  }
+  void backward(pp::context const& where, pp::input in, pp::output out) {
+    at->backward(where, in, out);
+  }
+};
+
+//! Bytes of messages, which are weights, and of what stays.
+struct travelling_sizes {
+  model_size size;
+  std::vector<layer_range> groups;
+  std::vector<std::int64_t> numbers; //!< of the parameters of each
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    std::int64_t count = size.sequence * size.width; // what a group hands to the next one
+    if (of == pp::slot_class::output)
+      count = numbers[maker.chunk];
+    else if (of == pp::slot_class::input_gradient)
+      count = 2 * numbers[maker.chunk];
+    else if (of == pp::slot_class::activation)
+      count = kept_numbers(size, groups[maker.chunk], size.sequence);
+    return count * static_cast<std::int64_t>(sizeof(float));
+  }
+};
+
+//! What of a device was planned, and what came of it in the last step, in bytes.
+struct travelled_bytes {
+  std::int64_t planned_activations = 0; //!< slots
+  std::int64_t measured_activations = 0;
+  std::int64_t planned_sent = 0; //!< weights and gradients of a step
+  std::int64_t measured_sent = 0;
+  std::int64_t weight_slots = 0; //!< of weights on their way
+};
+
+//! @param ran when each pass of a step ran. @param sent bytes that the device has handed on in it
+[[nodiscard]] inline travelled_bytes travelled_by(pp::plan_view work,
+                                                  pp::timetable_view ran,
+                                                  travelling_sizes const& sizes,
+                                                  int device,
+                                                  std::int64_t sent) {
+  auto const slots = [&](pp::slot_class of) {
+    return work.layout(device, of).count * work.layout(device, of).bytes;
+  };
+  travelled_bytes found;
+  auto const kept = slot_use_of(work, ran, sizes, device, pp::slot_class::activation);
+  found.planned_activations = kept.planned;
+  found.measured_activations = kept.measured;
+  found.weight_slots = slots(pp::slot_class::received_input) + slots(pp::slot_class::output) +
+                       slots(pp::slot_class::received_gradient) +
+                       slots(pp::slot_class::input_gradient);
+  found.measured_sent = sent;
+  for (pp::item const& step : work.program_of(device))
+    found.planned_sent += step.what == pp::operation::send ? step.in_bytes : 0;
+  return found;
+}
+
+//! The model on the threads of this process, one per device, with as many groups of layers.
+class travelling_model {
+public:
+  travelling_model(model_size const& size, int devices, int microbatches, std::uint64_t seed)
+      : groups_(cut_layers(size.layers, devices)),
+        cut_(microbatches, cut_sequence(size.sequence, 1)), home_(size, groups_, cut_, seed),
+        table_(pp::make_timetable<pp::WeiPipe>({devices, microbatches})), sizes_{size,
+                                                                                 groups_,
+                                                                                 home_.numbers},
+        plan_(pp::lower(table_, sizes_)), devices_(make_devices(size, devices)),
+        microbatches_(staying(microbatches)), runner_(plan_, microbatches_) {}
+
+  double step(batch const& pieces) {
+    for (auto& each : devices_)
+      each->set_batch(pieces);
+    runner_.step();
+    double sum = 0; // in the order of one device
+    for (std::int64_t i = 0; i < cut_.tokens(); ++i) {
+      auto const device = i / sizes_.size.sequence % std::ssize(devices_);
+      sum += static_cast<double>(
+        devices_[static_cast<std::size_t>(device)]->losses()[static_cast<std::size_t>(i)]);
+    }
+    return sum / static_cast<double>(cut_.tokens());
+  }
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto& group : home_.of)
+      group.update(optimizer, step);
+  }
+  [[nodiscard]] std::vector<stage<float>>& stages() { return home_.of; }
+  [[nodiscard]] pp::dynamic_timetable const& table() const { return table_; }
+  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_.trace(); }
+
+  //! By device.
+  [[nodiscard]] std::vector<travelled_bytes> bytes() const {
+    std::vector<travelled_bytes> all;
+    auto const ran = runner_.trace();
+    for (auto const& each : devices_) {
+      int const device = static_cast<int>(all.size());
+      all.push_back(travelled_by(plan_.view(), ran, sizes_, device, each->sent_bytes()));
+    }
+    return all;
+  }
+
+private:
+  using device_of_threads = visited_device<groups_at_home>;
+
+  std::vector<std::unique_ptr<device_of_threads>> make_devices(model_size const& size,
+                                                               int devices) {
+    std::vector<std::unique_ptr<device_of_threads>> made;
+    for (int device = 0; device < devices; ++device) {
+      made.push_back(std::make_unique<device_of_threads>(
+        size, groups_, cut_.seen_in_turn(device, devices), home_));
+    }
+    return made;
+  }
+  std::vector<staying_microbatch<groups_at_home>> staying(int microbatches) {
+    std::vector<staying_microbatch<groups_at_home>> all;
+    for (int m = 0; m < microbatches; ++m)
+      all.push_back({devices_[static_cast<std::size_t>(m) % devices_.size()].get()});
+    return all;
+  }
+
+  std::vector<layer_range> groups_;
+  step_cut cut_;
+  groups_at_home home_;
+  pp::dynamic_timetable table_;
+  travelling_sizes sizes_;
+  pp::plan plan_;
+  std::vector<std::unique_ptr<device_of_threads>> devices_;
+  std::vector<staying_microbatch<groups_at_home>> microbatches_;
+  pp::thread_runner<std::vector<staying_microbatch<groups_at_home>>> runner_;
+};
+
+inline void report_travelled(options const& o, std::vector<travelled_bytes> const& all) {
+  std::printf("\nWhat stays and what travels (%s), planned, and measured in the last step",
+              name_of(o).c_str());
+  using bytes = travelled_bytes;
+  print_device_rows("kB",
+                    {device_row_of("activations, planned", all, &bytes::planned_activations),
+                     device_row_of("activations, measured", all, &bytes::measured_activations),
+                     device_row_of("weights sent, planned", all, &bytes::planned_sent),
+                     device_row_of("weights sent, measured", all, &bytes::measured_sent),
+                     device_row_of("slots for weights", all, &bytes::weight_slots)},
+                    1e3,
+                    1);
+  std::printf("  sent: weights forward, and weights and gradients backward, of the whole model "
+              "for each microbatch but the last\n");
+}
+
+//! WeiPipe: no stages on devices; see system.hpp.
+struct travelling_system {
+  static constexpr char const* one_device_has = "";
+
+  //! @throws std::invalid_argument for options that it does not have
+  static pp::dynamic_timetable plan(options const& o) {
+    check_system(o, o.schedule);
+    return registry::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
+  }
+  static travelling_model pipeline(options const& o, pp::timetable_view) {
+    return {o.size, static_cast<int>(o.devices), static_cast<int>(o.microbatches), seed_of(o)};
+  }
+  static single_device<float> one_device(options const& o, pp::timetable_view) {
+    return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
+  }
+  static void report(options const& o, pp::timetable_view, travelling_model const& model) {
+    report_travelled(o, model.bytes());
+  }
+};
+
+} // namespace gpt
