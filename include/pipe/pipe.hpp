@@ -64,10 +64,10 @@
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/attention_cost.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/verify.hpp>
 // IWYU pragma: end_exports

@@ -22,13 +22,13 @@
 #include <cstdint>
 #include <examples/gpt/clipped_stage.hpp>
 #include <examples/gpt/cuda/gpu_model.hpp>
-#include <examples/gpt/single_device.hpp>
 #include <examples/gpt/embedding.hpp>
-#include <examples/gpt/papers/exchange_schedule.hpp>
 #include <examples/gpt/layers.hpp>
+#include <examples/gpt/papers/exchange_schedule.hpp>
+#include <examples/gpt/papers/vocabulary.hpp>
+#include <examples/gpt/single_device.hpp>
 #include <examples/gpt/system.hpp>
 #include <examples/gpt/text.hpp>
-#include <examples/gpt/papers/vocabulary.hpp>
 #include <random>
 #include <stdexcept>
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Orders that the compiler makes, times and verifies under its default limits, with their peaks and spans.
+// Orders that the compiler makes, times and verifies under its default limits, with their peaks and
+// spans.
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>

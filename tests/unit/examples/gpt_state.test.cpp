@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <examples/gpt/host/pipeline.hpp>
-#include <examples/gpt/saved_state.hpp>
-#include <examples/gpt/papers/vocabulary_piece.hpp>
-#include <examples/gpt/single_device.hpp>
 #include <examples/gpt/papers/tensor_shard.hpp>
+#include <examples/gpt/papers/vocabulary_piece.hpp>
+#include <examples/gpt/saved_state.hpp>
+#include <examples/gpt/single_device.hpp>
 #include <memory>
 #include <random>
 #include <string>

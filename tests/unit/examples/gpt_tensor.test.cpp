@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <examples/gpt/single_device.hpp>
-#include <examples/gpt/papers/tensor_stage.hpp>
 #include <examples/gpt/papers/tensor_parallel.hpp>
+#include <examples/gpt/papers/tensor_stage.hpp>
+#include <examples/gpt/single_device.hpp>
 #include <random>
 #include <vector>
 

@@ -14,8 +14,8 @@
 
 #include <cmath>
 #include <cstring>
-#include <examples/gpt/single_device.hpp>
 #include <examples/gpt/papers/vocabulary.hpp>
+#include <examples/gpt/single_device.hpp>
 #include <random>
 #include <vector>
 

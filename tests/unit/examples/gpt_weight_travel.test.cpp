@@ -7,9 +7,9 @@
 #include <doctest/doctest.h>
 
 #include <examples/gpt/papers/host_weights.hpp>
+#include <examples/gpt/papers/weight_travel.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <examples/gpt/slot_sizes.hpp>
-#include <examples/gpt/papers/weight_travel.hpp>
 #include <stdexcept>
 #include <tests/support/gpt_bits.hpp>
 #include <vector>

@@ -6,10 +6,10 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
