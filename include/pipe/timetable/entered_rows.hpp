@@ -75,14 +75,14 @@ struct row_findings {
 misplaced(place_map const& map, place_row const& row, int number, entry_number entry, int taken) {
   pass const what = row.passes[entry];
   int const device = number % map.over.extents.devices;
-  report found{rule::repeated_pass, device, static_cast<int>(entry), what, what};
+  report found{report::rule::repeated_pass, device, static_cast<int>(entry), what, what};
   if (taken != kind_links::none && taken != map.over.links_of(what).made[0]) {
     found.other.kind = namer_of(map.over, taken, what.stage);
   } else if (map.over.row_of(what) != number) {
-    found.broken = rule::wrong_device;
+    found.broken = report::rule::wrong_device;
     found.other = {};
   } else if (what.overlapped && !completes_pair(row.passes, entry)) {
-    found.broken = rule::lone_half;
+    found.broken = report::rule::lone_half;
     found.other = {};
   }
   return found;
@@ -304,7 +304,7 @@ constexpr row_findings enter_row(row_entrance const into) {
         (place.still && !is_wanted(into.map.over, what.kind, what.stage))) {
       into.inputs[i] = nothing_before;
       if (found.first)
-        found.first = {rule::unknown_pass, into.device, static_cast<int>(i), what, {}};
+        found.first = {report::rule::unknown_pass, into.device, static_cast<int>(i), what, {}};
       continue;
     }
     int const base = into.one_route
@@ -338,7 +338,7 @@ constexpr row_findings enter_row(row_entrance const into) {
         break;
       pass const what = pass_at(over, line * over.units() + unit);
       if (map.places[line + over.extents.route_of(what.microbatch) * one_way][unit] == 0)
-        return {rule::missing_pass, device_of(over, what), 0, what, {}};
+        return {report::rule::missing_pass, device_of(over, what), 0, what, {}};
     }
   return {};
 }

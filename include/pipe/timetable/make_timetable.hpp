@@ -142,8 +142,11 @@ template <class Schedule, cost_model Cost, class Room>
   report result;
   auto const look_at = [&](row_writer const& made, int row) {
     if (result && made.count > capacity)
-      result = {
-        rule::too_many_passes, row % over.extents.devices, capacity, made.passes[capacity], {}};
+      result = {report::rule::too_many_passes,
+                row % over.extents.devices,
+                capacity,
+                made.passes[capacity],
+                {}};
   };
   offsets[0] = 0;
   if constexpr (closed_form_schedule<Schedule>) {
@@ -254,7 +257,7 @@ struct chunk;
 template <class...>
 struct conflicts_with;
 
-template <rule Broken,
+template <report::rule Broken,
           class Schedule,
           class Devices,
           class Microbatches,
@@ -262,31 +265,31 @@ template <rule Broken,
           class Entry,
           class... Pass>
 struct timetable_breaks {
-  static_assert(Broken != rule::too_many_passes,
+  static_assert(Broken != report::rule::too_many_passes,
                 "timetable: a device has more passes than its stages can have: each unit has one "
                 "forward and one backward, or one forward and the two halves");
   static_assert(
-    Broken != rule::unknown_pass,
+    Broken != report::rule::unknown_pass,
     "timetable: a pass names a stage, microbatch or chunk that the pipeline does not have");
-  static_assert(Broken != rule::wrong_device,
+  static_assert(Broken != report::rule::wrong_device,
                 "timetable: a pass is on a device that does not hold its stage");
-  static_assert(Broken != rule::lone_half,
+  static_assert(Broken != report::rule::lone_half,
                 "timetable: an overlapped pass does not follow the other half of its pair");
-  static_assert(Broken != rule::repeated_pass, "timetable: a pass stands twice");
-  static_assert(Broken != rule::missing_pass, "timetable: a pass is missing");
-  static_assert(Broken != rule::wrong_kinds,
+  static_assert(Broken != report::rule::repeated_pass, "timetable: a pass stands twice");
+  static_assert(Broken != report::rule::missing_pass, "timetable: a pass is missing");
+  static_assert(Broken != report::rule::wrong_kinds,
                 "timetable: the kinds of passes of a unit do not go together: one reads what none "
                 "makes, or none frees what one makes");
-  static_assert(Broken != rule::not_there,
+  static_assert(Broken != report::rule::not_there,
                 "timetable: a pass stands where what it needs of its stage is not there: weights "
                 "that have been gathered, or memory for its gradients");
-  static_assert(Broken != rule::waits_for_ever,
+  static_assert(Broken != report::rule::waits_for_ever,
                 "timetable: a pass waits for ever: the order of passes is circular");
-  static_assert(Broken != rule::overlaps,
+  static_assert(Broken != report::rule::overlaps,
                 "timetable: a pass starts before the pass before it on the same device has ended");
-  static_assert(Broken != rule::before_dependency,
+  static_assert(Broken != report::rule::before_dependency,
                 "timetable: a pass starts before a pass that it depends on has ended and arrived");
-  static_assert(Broken != rule::over_memory,
+  static_assert(Broken != report::rule::over_memory,
                 "timetable: a device holds more activations than the limit allows");
 };
 

@@ -49,8 +49,6 @@ struct report {
 
 namespace detail {
 
-using rule = report::rule;
-
 //! No limit on the activations of a device.
 inline constexpr int unlimited = 0x7fffffff;
 
@@ -70,30 +68,32 @@ inline constexpr int unlimited = 0x7fffffff;
 namespace detail {
 
 //! The sentence of a rule, without the passes. Compile errors use the same words.
-[[nodiscard]] constexpr char const* sentence(rule broken) noexcept {
+[[nodiscard]] constexpr char const* sentence(report::rule broken) noexcept {
   switch (broken) {
-  case rule::none: return "the timetable keeps every rule";
-  case rule::too_many_passes:
+  case report::rule::none: return "the timetable keeps every rule";
+  case report::rule::too_many_passes:
     return "a device has more passes than its stages can have: each unit has one forward and one "
            "backward, or one forward and the two halves";
-  case rule::unknown_pass:
+  case report::rule::unknown_pass:
     return "a pass names a stage, microbatch or chunk that the pipeline does not have";
-  case rule::wrong_device: return "a pass is on a device that does not hold its stage";
-  case rule::lone_half: return "an overlapped pass does not follow the other half of its pair";
-  case rule::repeated_pass: return "a pass stands twice";
-  case rule::missing_pass: return "a pass is missing";
-  case rule::wrong_kinds:
+  case report::rule::wrong_device: return "a pass is on a device that does not hold its stage";
+  case report::rule::lone_half:
+    return "an overlapped pass does not follow the other half of its pair";
+  case report::rule::repeated_pass: return "a pass stands twice";
+  case report::rule::missing_pass: return "a pass is missing";
+  case report::rule::wrong_kinds:
     return "the kinds of passes of a unit do not go together: one reads what none makes, or none "
            "frees what one makes";
-  case rule::not_there:
+  case report::rule::not_there:
     return "a pass stands where what it needs of its stage is not there: weights that have been "
            "gathered, or memory for its gradients";
-  case rule::waits_for_ever: return "a pass waits for ever: the order of passes is circular";
-  case rule::overlaps:
+  case report::rule::waits_for_ever:
+    return "a pass waits for ever: the order of passes is circular";
+  case report::rule::overlaps:
     return "a pass starts before the pass before it on the same device has ended";
-  case rule::before_dependency:
+  case report::rule::before_dependency:
     return "a pass starts before a pass that it depends on has ended and arrived";
-  case rule::over_memory: return "a device holds more activations than the limit allows";
+  case report::rule::over_memory: return "a device holds more activations than the limit allows";
   }
   return "unknown rule";
 }

@@ -90,10 +90,11 @@ constexpr report check_times(place_map const& map,
     double const end = ends[i];
     // Asked this way round so that no comparison with a NaN passes for a good one.
     if (!(start >= 0 && end >= start && end <= longest_time))
-      return {rule::waits_for_ever, device, static_cast<int>(i), what, {}};
+      return {report::rule::waits_for_ever, device, static_cast<int>(i), what, {}};
     if (what.overlapped ? i == 0 || start != starts[i - 1] || end != ends[i - 1]
                         : start < free_from)
-      return {rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
+      return {
+        report::rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
     free_from = end;
     input_line const input = inputs[i];
     bool there = input == nothing_before; // the rest stands before it in its own row
@@ -128,7 +129,7 @@ constexpr report check_memory(pool_effect const& of,
     // What the first half of a pair frees is held until both have ended.
     int const still = what.overlapped ? of.freed[static_cast<int>(row[i - 1].kind)] : 0;
     if (of.taken[kind] > 0 && held + still > memory_limit)
-      return {rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
+      return {report::rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
     held -= of.freed[kind];
   }
   return {};
@@ -177,7 +178,7 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
          !uses_all_data(users, found[i])) ||
         (over.declared->reads_in_groups && !reads_what_is_made(over, users, found, i))) {
       pass const what = pass_at(over, i);
-      result = {rule::wrong_kinds, device_of(over, what), 0, what, {}};
+      result = {report::rule::wrong_kinds, device_of(over, what), 0, what, {}};
     } else if (!goes_forward_only(over, i / over.units())) {
       good = found[i];
     }
@@ -190,7 +191,7 @@ constexpr report check_needs(place_map const& map, place_row const* rows) {
     needed_data there(map.over);
     for (entry_number i = 0; i < rows[device].count; ++i)
       if (pass const what = rows[device].passes[i]; !there.enter(what))
-        return {rule::not_there, device, static_cast<int>(i), what, {}};
+        return {report::rule::not_there, device, static_cast<int>(i), what, {}};
   }
   return {};
 }
@@ -225,7 +226,8 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
     } else if (int const held =
                  peak_of<int>(table, device, slot_class::activation, [](pass const&) { return 1; });
                held > memory_limit) {
-      result = {rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
+      result = {
+        report::rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
     }
   }
   return result;

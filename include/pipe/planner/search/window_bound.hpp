@@ -160,12 +160,12 @@ window_of(int stage, int stages, auto const& time, auto const& message) {
 [[nodiscard]] bool has_windows(pipeline_view const& over, cost_model auto const& cost) {
   shape const& extents = over.extents;
   if (!is_of_training(*over.declared) || over.edges != nullptr || over.first_units != nullptr ||
-      extents.chunks != 1 || stages(extents) != extents.devices || routes(extents) != 1)
+      extents.chunks != 1 || extents.stages() != extents.devices || extents.routes() != 1)
     return false;
-  for (int stage = 0; stage < stages(extents); ++stage)
+  for (int stage = 0; stage < extents.stages(); ++stage)
     for (role const is : {role::forward, role::input, role::weights})
       for (int i = 1; i < extents.microbatches; ++i)
-        if (pass what = row_writer::make(kind_with(training, is), stage, i);
+        if (pass what = row_writer::make(training.kind_with(is), stage, i);
             double{cost.duration(what)} !=
             double{cost.duration(row_writer::make(what.kind, stage, 0))})
           return false;
@@ -186,7 +186,7 @@ least_in_windows(pipeline_view const& over, cost_model auto const& cost, int lim
     return 0;
   std::span<double const> const links = checked_links(cost, extents.devices);
   auto const time = [&](role is, int stage) {
-    return double{cost.duration(row_writer::make(kind_with(training, is), stage, 0))};
+    return double{cost.duration(row_writer::make(training.kind_with(is), stage, 0))};
   };
   auto const message = [&](int from, int to) {
     return message_time(links.empty() ? nullptr : links.data(),
@@ -196,9 +196,9 @@ least_in_windows(pipeline_view const& over, cost_model auto const& cost, int lim
                         device_of(over, to));
   };
   double least = 0;
-  for (int stage = 0; stage < stages(extents); ++stage)
+  for (int stage = 0; stage < extents.stages(); ++stage)
     least = std::max(least,
-                     device_windows(window_of(stage, stages(extents), time, message),
+                     device_windows(window_of(stage, extents.stages(), time, message),
                                     extents.microbatches,
                                     static_cast<int>(held))
                        .least());
