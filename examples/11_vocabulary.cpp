@@ -13,8 +13,8 @@
 #include <random>
 #include <vector>
 
+#include "gpt/papers/vocabulary.hpp"
 #include "gpt/single_device.hpp"
-#include "gpt/vocabulary.hpp"
 
 namespace pp = pipelining;
 

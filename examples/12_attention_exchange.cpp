@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "gpt/exchanged_layers.hpp"
+#include "gpt/papers/attention_exchange.hpp"
 #include "gpt/single_device.hpp"
 #include "tools/support/exchange_on_one_device.hpp"
 
