@@ -78,7 +78,7 @@ inline std::vector<training_plan> training_plans() {
   return plans;
 }
 
-//! @brief Two copies of every stage: both ends of a tie on one device.
+//! @brief Several copies of stages: both ends of a tie on one device, or a stage on two in turn.
 inline std::vector<training_plan> copied_plans() {
   namespace pp = pipelining;
   std::vector<training_plan> plans;
@@ -101,6 +101,8 @@ inline std::vector<training_plan> copied_plans() {
   add("Chimera 4x4 in one lane",
       pp::lower<pp::communicators::one>(pp::make_timetable<pp::Chimera>({4, 4}), training_sizes));
   add("BitPipe 2x4 per pair", pp::lower(pp::make_timetable<pp::BitPipe>({2, 4}), training_sizes));
+  add("the second of two stages on two devices in turn x6",
+      pp::lower(pp::make_timetable<support::second_in_turn>({3, 6}), training_sizes));
   return plans;
 }
 
