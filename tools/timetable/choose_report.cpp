@@ -89,7 +89,8 @@ void append_heading(std::string& out, choose_command const& asked) {
   if (model.experts > 0)
     pp::append(out, ", ", model.experts_per_token, " of ", model.experts, " experts");
   if (model.modules > 0)
-    pp::append(out, ", ", model.modules, " modules for further tokens");
+    pp::append(
+      out, ", ", model.modules, model.modules == 1 ? " module" : " modules", " for further tokens");
   if (model.encoder.layers > 0)
     pp::append(out, ", ", model.encoder.layers, " layers of an encoder");
   pp::append(
