@@ -55,7 +55,7 @@ MUTANTS = [
      "    int const at = use.whole || PLANTED ? unit : work.microbatch;"),
     ("count several neighbours as one place", USES, "          at += count(*other, work) - 1;",
      "          at += PLANTED ? 0 : count(*other, work) - 1;"),
-    ("read the own chunk of other stages", USES, "at + whose.chunk - work.chunk;", "at + (PLANTED ? 0 : whose.chunk - work.chunk);"),
+    ("read the own chunk of other stages", USES, "\n           whose.chunk - work.chunk;", "\n           (PLANTED ? 0 : whose.chunk - work.chunk);"),
     ("number what all chunks read as the first of them does", GRAPH, "codes[edge] == all_chunks ? of.chunk : 0;",
      "codes[edge] == all_chunks && !PLANTED ? of.chunk : 0;"),
     ("number a neighbour as if all edges led to a chunk", GRAPH, "  result.number =\n    neighbours_by(",
