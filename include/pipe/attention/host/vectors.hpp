@@ -360,7 +360,7 @@ template <int Bytes, class Number>
                                              std::int64_t columns) {
   using cut = product_cut<Bytes, Number>;
   alignas(64) Number panel[cut::depth * cut::width];
-  bool const far = other_stride > 128 || other_stride < -128;
+  bool const apart = other_stride > 128 || other_stride < -128;
   for (std::int64_t n = 0; n < columns; n += cut::width) {
     auto const count = std::min(columns - n, cut::width);
     for (std::int64_t i = 0; i < inner; i += cut::depth) {
@@ -372,7 +372,8 @@ template <int Bytes, class Number>
         used.ahead += next * other_stride + (goes_on ? n : n + cut::width);
         used.ahead_of_tile = std::min(inner - next, cut::depth) * register_rows / rows;
       }
-      if (count % cut::lanes != 0 || count == 3 * cut::lanes || (rows > 2 * register_rows && far)) {
+      if (count % cut::lanes != 0 || count == 3 * cut::lanes ||
+          (rows > 2 * register_rows && apart)) {
         pack_columns<cut::width>(used.data, used.stride, terms, count, panel);
         used.data = panel;
         used.stride = cut::width;
