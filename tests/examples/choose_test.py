@@ -1098,7 +1098,11 @@ class Choice(unittest.TestCase):
         for words, each, adapter in ((SMALL, self.found, " with weights-on-host"), (longer, found, " with recompute")):
             least = next(row for row in (each["candidates"][i] for i in each["frontier"]) if not is_apart(row))
             self.assertTrue(least["schedule"].endswith(adapter), least)
-            self.check_header(least, *words, *only(least), "--memory", f"{least['memory_gb'] + 1e-6:.9f}GB")
+            limited = (*words, *only(least), "--memory", f"{least['memory_gb'] + 1e-6:.9f}GB")
+            within = json.loads(output(*limited, "--json"))  # with its adapter on some stages, too
+            pick = within["candidates"][within["pick"]]
+            self.assertLessEqual(pick["seconds"], least["seconds"])
+            self.check_header(pick, *limited)
 
     def check_header(self, pick, *words):
         self.headers.append((output(*words, "--format", "header"), pick["seconds"]))
