@@ -39,10 +39,10 @@ CONTRACTS = [
     (r"bool fused\(\)", "Whether its backward passes are fused."),
     (r"effort how = ", "How much is searched."),
     (r"walk steps\(\) const", "The walk that orders a device."),
-    (r"(int|parameter<.*>) chunks( = |\{\})", "Chunks of a sequence."),
-    (r"(int|parameter<.*>) stages_per_device( = |\{\})", "Stages of a device."),
-    (r"(int|parameter<.*>) group( = |\{\})", "Microbatches that pass a stage together; 0 leaves it to the schedule."),
-    (r"(int|parameter<.*>) stagger( = |\{\})",
+    (r"(int|(detail::)?parameter<.*>) chunks( = |\{\})", "Chunks of a sequence."),
+    (r"(int|(detail::)?parameter<.*>) stages_per_device( = |\{\})", "Stages of a device."),
+    (r"(int|(detail::)?parameter<.*>) group( = |\{\})", "Microbatches that pass a stage together; 0 leaves it to the schedule."),
+    (r"(int|(detail::)?parameter<.*>) stagger( = |\{\})",
      "Forward passes by which the warm-up of a device exceeds that of the next."),
     # Masks and scores of attention.
     (r"bool keep\(pair_position", "Whether the query sees the key."),
@@ -52,7 +52,7 @@ CONTRACTS = [
     # Costs and sizes.
     (r"double duration\(pass const& what\) const", "The time of a pass."),
     (r"double latency\(\) const", "The time of a message."),
-    (r"group_times groups\(\) const", "The times of the exchanges of groups of stages."),
+    (r"(detail::)?group_times groups\(\) const", "The times of the exchanges of groups of stages."),
     (r"std::span<double const> links\(\) const", "The times of messages by link, [P P]; empty where all are equal."),
     # Rules of adapters.
     (r"bool operator\(\)\(shape const&", "Whether the activation of this forward pass is recomputed."),
