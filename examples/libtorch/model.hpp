@@ -4,10 +4,11 @@
 //! @file
 //! @brief A small language model as a torch::nn::Sequential. Nothing here knows of pipelines.
 
+#include <torch/torch.h>
+
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <torch/torch.h>
 #include <vector>
 
 namespace example {
@@ -20,8 +21,8 @@ struct model_size {
   std::int64_t tokens = 16; //!< of a sequence
 };
 
-//! Attention of one head: every token looks at itself and at those before it. A sequence may come
-//! in pieces, first piece first; `past` has the keys and values of the pieces before.
+//! Attention of one head: every token looks at itself and at those before it. A sequence may come in
+//! pieces, first piece first; `past` has the keys and values of the pieces before.
 struct attention_impl : torch::nn::Module {
   torch::nn::Linear query;
   torch::nn::Linear key;
@@ -44,9 +45,10 @@ struct attention_impl : torch::nn::Module {
     auto const all_values = begins ? values : torch::cat({past_values, values}, 1);
     auto const own = x.size(1);
     auto const before = all_keys.size(1) - own;
-    auto const scores =
-      torch::matmul(query(x), all_keys.transpose(1, 2)) / std::sqrt(static_cast<double>(x.size(2)));
-    auto const later = torch::ones({own, before + own}, torch::kBool).triu(before + 1);
+    auto const scores = torch::matmul(query(x), all_keys.transpose(1, 2)) /
+                        std::sqrt(static_cast<double>(x.size(2)));
+    auto const later =
+      torch::ones({own, before + own}, torch::kBool).triu(before + 1);
     return torch::matmul(torch::softmax(scores.masked_fill(later, -1e30), -1), all_values);
   }
 };
@@ -60,11 +62,11 @@ struct block_impl : torch::nn::Module {
   torch::nn::Linear narrow;
 
   explicit block_impl(std::int64_t width)
-      : first_norm(register_module("first_norm",
-                                   torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
+      : first_norm(register_module(
+          "first_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
         attention(register_module("attention", std::make_shared<attention_impl>(width))),
-        second_norm(register_module("second_norm",
-                                    torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
+        second_norm(register_module(
+          "second_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
         widen(register_module("widen", torch::nn::Linear(width, 4 * width))),
         narrow(register_module("narrow", torch::nn::Linear(4 * width, width))) {}
 
