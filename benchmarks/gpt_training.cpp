@@ -34,7 +34,7 @@ struct run {
   bool in_pipelines; //!< with two devices, too
 };
 
-//! Sizes of cpu models that fit into a laptop: from overhead alone to arithmetic alone.
+//! Sizes for a laptop, from mostly overhead to mostly arithmetic.
 constexpr std::array<run, 4> runs{{{{16, 64, 4, 4, 128}, 16, true},
                                    {{8, 256, 8, 8, 128}, 8, true},
                                    {{4, 512, 8, 8, 256}, 2, false},

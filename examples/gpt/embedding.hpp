@@ -83,10 +83,7 @@ public:
                device_memory<Number>& memory) {
     auto& space = memory.space.numbers;
     auto& u = units_[unit];
-    if (kept == nullptr) {
-      u.kept = memory.pool.take(tokens * (width_ + 1));
-      kept = u.kept.data();
-    }
+    kept = memory.pool.place(tokens * (width_ + 1), kept, u.kept);
     lay_out(u, tokens, kept);
     norm.normalise(x, u.normal, u.inverse, tokens);
     space.resize(static_cast<std::size_t>(tokens * (width_ + vocabulary)));

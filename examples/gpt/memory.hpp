@@ -69,6 +69,16 @@ public:
     return lent;
   }
 
+  //! Where to keep so many numbers.
+  //! @param given there, where the caller has a place for them; null: in a block that `lent`
+  //! becomes
+  [[nodiscard]] Number* place(std::int64_t count, Number* given, block<Number>& lent) {
+    if (given != nullptr)
+      return given;
+    lent = take(count);
+    return lent.data();
+  }
+
   //! To be called at the end of every pass: what is lent now is what is kept between passes.
   void end_of_pass() { peak_ = live_ > peak_ ? live_ : peak_; }
 

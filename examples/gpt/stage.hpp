@@ -119,10 +119,7 @@ public:
     if (sequence.key_value.empty())
       sequence.key_value = memory.pool.take(lengths_[at.microbatch] * key_value_width());
     auto& u = units_[at.unit];
-    if (kept == nullptr) {
-      u.kept = memory.pool.take(kept_numbers(size_, tokens));
-      kept = u.kept.data();
-    }
+    kept = memory.pool.place(kept_numbers(size_, tokens), kept, u.kept);
     lay_out(u, tokens, kept);
     Number* const key_value = sequence.key_value.data();
     Number* const own = key_value + at.chunk.begin * key_value_width();

@@ -52,10 +52,7 @@ public:
                device_memory<Number>& memory) {
     auto const tokens = at.chunk.count();
     auto& u = units_[at.unit];
-    if (kept == nullptr) {
-      u.kept = memory.pool.take(own_numbers(tokens));
-      kept = u.kept.data();
-    }
+    kept = memory.pool.place(own_numbers(tokens), kept, u.kept);
     u.at = kept;
     auto const narrow = tokens * size_.width;
     if (after_ != nullptr) {
@@ -173,10 +170,7 @@ public:
                device_memory<Number>& memory) {
     auto const tokens = at.chunk.count();
     auto& u = units_[at.unit];
-    if (kept == nullptr) {
-      u.kept = memory.pool.take(kept_numbers(size_, tokens));
-      kept = u.kept.data();
-    }
+    kept = memory.pool.place(kept_numbers(size_, tokens), kept, u.kept);
     u.at = kept;
     auto const narrow = tokens * size_.width;
     std::copy_n(in + narrow, narrow, u.at);

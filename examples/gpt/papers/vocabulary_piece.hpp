@@ -285,10 +285,7 @@ private:
 
   void make_logits(unit u, float const* x, float* statistics, float* early, float* kept) {
     auto const tokens = range(u).count();
-    if (kept == nullptr) {
-      kept_[index(u)] = memory_->pool.take(tokens * (size_.width + bytes_.count()));
-      kept = kept_[index(u)].data();
-    }
+    kept = memory_->pool.place(tokens * (size_.width + bytes_.count()), kept, kept_[index(u)]);
     std::copy_n(x, tokens * size_.width, kept);
     float* const logits = kept + tokens * size_.width;
     std::fill_n(logits, tokens * bytes_.count(), 0.0F);
