@@ -149,9 +149,7 @@ std::uint64_t events_of(pipelining::plan const& work) {
     auto const steps = view.program_of(device);
     std::vector<bool> has(steps.size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      bool const pass = steps[i].what == pipelining::operation::run;
-      if (pass || i == 0 || steps[i - 1].what == pipelining::operation::run ||
-          steps[i - 1].group != steps[i].group)
+      if (!steps[i].joins)
         has[i] = true;
       for (int const wait : view.waits_of(steps[i]))
         has[static_cast<std::size_t>(wait)] = true;

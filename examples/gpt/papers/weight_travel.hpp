@@ -206,7 +206,7 @@ struct travelled_bytes {
                        slots(pp::slot_class::input_gradient);
   found.measured_sent = sent;
   for (pp::item const& step : work.program_of(device))
-    found.planned_sent += step.what == pp::operation::send ? step.in_bytes : 0;
+    found.planned_sent += step.what == pp::operation::send ? work.uses_of(step)[0].bytes : 0;
   return found;
 }
 
