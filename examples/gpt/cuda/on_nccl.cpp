@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "../backend.hpp"
+#include "../compiled_layers.hpp"
 #include "on_cuda.hpp"
 
 int gpt::run_on_nccl(std::vector<std::string_view> const& words) {

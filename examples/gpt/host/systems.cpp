@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "../compiled_layers.hpp"
 #include "../options.hpp"
 #include "../papers/attention_exchange.hpp"
 #include "../papers/host_weights.hpp"

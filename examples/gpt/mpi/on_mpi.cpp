@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "../backend.hpp"
+#include "../compiled_layers.hpp"
 #include "../memory.hpp"
 #include "../options.hpp"
 #include "../papers/tensor_parallel.hpp"

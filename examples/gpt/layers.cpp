@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "compiled_layers.hpp"
+
+namespace gpt {
+
+template class linear<float>;
+template class layer_norm<float>;
+template class embedding<float>;
+template class head<float>;
+template class before_attention<float>;
+template void attention_part<float>::forward(
+  chunk_range, chunk_range, float const*, float*, scratch<float>&, attention::causal const&) const;
+template void attention_part<float>::backward(chunk_range,
+                                              chunk_range,
+                                              float const*,
+                                              float const*,
+                                              float*,
+                                              float*,
+                                              float*,
+                                              scratch<float>&,
+                                              attention::causal const&) const;
+template void attention_part<float>::forward(
+  chunk_range, chunk_range, float const*, float*, scratch<float>&, attention::full const&) const;
+template void attention_part<float>::backward(chunk_range,
+                                              chunk_range,
+                                              float const*,
+                                              float const*,
+                                              float*,
+                                              float*,
+                                              float*,
+                                              scratch<float>&,
+                                              attention::full const&) const;
+template class after_attention<float>;
+template class mlp<float>;
+template class stage<float>;
+template void adamw::update(parameter<float>&, std::int64_t) const;
+
+} // namespace gpt
