@@ -43,8 +43,12 @@
 namespace gpt {
 
 //! The schedules that are checked against one device at the end of every run.
-inline constexpr char const* checked_schedules[] = {
-  "gpipe", "1f1b", "seq1f1b", "v-min", "v-half", "v-zb"};
+inline constexpr std::string_view checked_schedules[] = {registry::names::gpipe,
+                                                         registry::names::one_f_one_b,
+                                                         registry::names::seq1f1b,
+                                                         registry::names::v_min,
+                                                         registry::names::v_half,
+                                                         registry::names::v_zero_bubble};
 
 //! What the order is made for: it does not depend on the machine.
 inline constexpr pp::uniform_cost unit_costs{
@@ -398,7 +402,9 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
   auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
   auto const expected = gradients_of_one_device(o, pieces);
   auto const all = check_schedules(o, pieces, expected);
-  auto const is_fused = [](checked const& each) { return each.name == "1f1b"; };
+  auto const is_fused = [](checked const& each) {
+    return each.name == registry::names::one_f_one_b;
+  };
   auto const& fused = *std::find_if(all.begin(), all.end(), is_fused);
   std::size_t width = 10;
   for (auto const& each : all)

@@ -371,6 +371,26 @@ struct named_schedule {
   schedule_traits traits;      //!< what else programs ask
 };
 
+//! Names of rows that programs ask for by themselves: one that is misspelt does not compile.
+struct names {
+  static constexpr std::string_view gpipe = "gpipe";
+  static constexpr std::string_view one_f_one_b = "1f1b";
+  static constexpr std::string_view eager_one_f_one_b = "eager-1f1b";
+  static constexpr std::string_view interleaved = "interleaved";
+  static constexpr std::string_view breadth_first = "breadth-first";
+  static constexpr std::string_view seq1f1b = "seq1f1b";
+  static constexpr std::string_view chunk_flow = "chunkflow";
+  static constexpr std::string_view zero_bubble_h1 = "zb-h1";
+  static constexpr std::string_view zero_bubble_h2 = "zb-h2";
+  static constexpr std::string_view zero_bubble_auto = "zb-auto";
+  static constexpr std::string_view v_min = "v-min";
+  static constexpr std::string_view v_half = "v-half";
+  static constexpr std::string_view v_zero_bubble = "v-zb";
+  static constexpr std::string_view v_auto = "v-auto";
+  static constexpr std::string_view dual_pipe = "dualpipe";
+  static constexpr std::string_view dual_pipe_v = "dualpipe-v";
+};
+
 struct published_schedules;
 
 //! All schedules, in the order in which people should read about them.
