@@ -11,6 +11,8 @@ namespace gpt {
 
 extern template class linear<float>;
 extern template class layer_norm<float>;
+extern template void gelu(float const*, float*, std::int64_t);
+extern template void gelu_backward(float*, float const*, std::int64_t);
 extern template class embedding<float>;
 extern template class head<float>;
 extern template class before_attention<float>;

@@ -5,6 +5,8 @@ namespace gpt {
 
 template class linear<float>;
 template class layer_norm<float>;
+template void gelu(float const*, float*, std::int64_t);
+template void gelu_backward(float*, float const*, std::int64_t);
 template class embedding<float>;
 template class head<float>;
 template class before_attention<float>;

@@ -9,8 +9,6 @@
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/measured.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/svg.hpp>
@@ -32,12 +30,8 @@
 #include <utility>
 #include <vector>
 
-#include "host/pipeline.hpp"
-#include "options.hpp"
 #include "plot.hpp"
 #include "prediction.hpp"
-#include "single_device.hpp"
-#include "tools/support/file_doors.hpp"
 #include "training.hpp"
 
 namespace gpt {

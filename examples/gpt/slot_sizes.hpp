@@ -5,14 +5,7 @@
 //! @brief How a timetable cuts the work of a step, and the bytes that come of it: messages, slots,
 //! what is kept, planned and measured.
 
-#include <pipe/flow/flow.hpp>
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/plan.hpp>
-#include <pipe/plan/sizes.hpp>
 #include <pipe/planner/model/peak_bytes.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -22,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "model.hpp"
 #include "stage.hpp"
 
 namespace gpt {

@@ -13,9 +13,6 @@
 //! `stages()` or by `for_each_parameter`. A pipeline has `update`, a step of the optimizer, and
 //! `trace`, which says when each pass of the last step ran, in seconds.
 
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/plan.hpp>
-#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/text.hpp>
 
@@ -32,14 +29,7 @@
 #include <utility>
 #include <vector>
 
-#include "layers.hpp"
-#include "options.hpp"
-#include "parameter.hpp"
 #include "report.hpp"
-#include "single_device.hpp"
-#include "slot_sizes.hpp"
-#include "text.hpp"
-#include "training.hpp"
 
 namespace gpt {
 

@@ -4,9 +4,6 @@
 //! @file
 //! @brief The training loop: batches, steps, the progress line.
 
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/timetable.hpp>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -27,7 +24,6 @@
 #include "host/pipeline.hpp"
 #include "options.hpp"
 #include "single_device.hpp"
-#include "text.hpp"
 
 namespace gpt {
 

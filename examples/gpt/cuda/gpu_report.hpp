@@ -4,9 +4,6 @@
 //! @file
 //! @brief A run on GPUs, from its command line to the last line of its report.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 
 #include <algorithm>
@@ -19,16 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../options.hpp"
 #include "../papers/attention_exchange.hpp"
 #include "../papers/vocabulary.hpp"
-#include "../prediction.hpp"
-#include "../report.hpp"
-#include "../single_device.hpp"
-#include "../stage.hpp"
-#include "../system.hpp"
-#include "../text.hpp"
-#include "../training.hpp"
 #include "gpu_stage.hpp"
 
 namespace gpt {

@@ -2,8 +2,6 @@
 
 #include "on_cuda.hpp"
 
-#include <pipe/run/clock.hpp>
-
 #include "../backend.hpp"
 #include "../compiled_layers.hpp"
 

@@ -11,8 +11,6 @@
 //! each.
 
 #include <pipe/cluster/rank_layout.hpp>
-#include <pipe/flow/shape.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -27,13 +25,8 @@
 #include <tuple>
 #include <vector>
 
-#include "../report.hpp"
-#include "../single_device.hpp"
-#include "../text.hpp"
-#include "../training.hpp"
 #include "checkpointed_model.hpp"
 #include "gpu_model.hpp"
-#include "gpu_report.hpp"
 
 namespace gpt {
 

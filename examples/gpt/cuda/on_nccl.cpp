@@ -6,7 +6,6 @@
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cluster/store_server.hpp>
-#include <pipe/run/clock.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +17,6 @@
 
 #include "../backend.hpp"
 #include "../compiled_layers.hpp"
-#include "on_cuda.hpp"
 
 int gpt::run_on_nccl(std::vector<std::string_view> const& words) {
   int rank = 0;

@@ -8,7 +8,6 @@
 //! in each pass), pipeline.hpp (how the library runs the stages), then this file.
 
 #include <pipe/planner/registry/adapters.hpp>
-#include <pipe/timetable/cost.hpp>
 #include <pipe/view/figures.hpp>
 
 #include <algorithm>
@@ -25,12 +24,7 @@
 
 #include "../backend.hpp"
 #include "../compiled_layers.hpp"
-#include "../options.hpp"
-#include "../prediction.hpp"
-#include "../report.hpp"
 #include "../system.hpp"
-#include "../text.hpp"
-#include "../training.hpp"
 #include "thread_training.hpp"
 
 namespace pp = pipelining;

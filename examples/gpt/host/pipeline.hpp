@@ -4,12 +4,6 @@
 //! @file
 //! @brief The model cut into stages and run by the library: timetable, plan, threads.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/run/post_validated.hpp>
-#include <pipe/run/threads.hpp>
-#include <pipe/timetable/timetable.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,11 +11,7 @@
 #include <vector>
 
 #include "../clipped_stage.hpp"
-#include "../model.hpp"
 #include "../sized_runner.hpp"
-#include "../slot_sizes.hpp"
-#include "../stage.hpp"
-#include "../text.hpp"
 
 namespace gpt {
 

@@ -6,10 +6,7 @@
 //! them.
 
 #include <pipe/cluster/store.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/mpi/mpi.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
 
@@ -22,12 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "../clipped_stage.hpp"
-#include "../host/pipeline.hpp"
-#include "../sized_runner.hpp"
 #include "../training.hpp"
 #include "rank_run.hpp"
-#include "sums.hpp"
 
 namespace gpt {
 

@@ -5,14 +5,8 @@
 //! @brief The model under RoundPipe: parameters lie on the host, and those of a stage are in a slot
 //! of a device while it runs.
 
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/lower.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/run/threads.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -23,14 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "../model.hpp"
-#include "../options.hpp"
-#include "../parameter.hpp"
-#include "../report.hpp"
-#include "../single_device.hpp"
-#include "../stage.hpp"
 #include "../system.hpp"
-#include "../text.hpp"
 
 namespace gpt {
 
