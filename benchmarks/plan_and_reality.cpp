@@ -27,7 +27,7 @@
 
 namespace {
 
-using pp::registry::names;
+using pipelining::registry::names;
 
 namespace pp = pipelining;
 

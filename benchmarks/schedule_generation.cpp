@@ -40,7 +40,7 @@ namespace pp = pipelining;
 
 namespace {
 
-using pp::registry::names;
+using pipelining::registry::names;
 
 //! Bytes that are taken, and the most that were.
 struct heap_use {

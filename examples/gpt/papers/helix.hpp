@@ -69,6 +69,7 @@ public:
     auto const by_after = after_attention<Number>::added_numbers(size_, at.tokens());
     u.added = at.memory->pool.take(by_after + given);
     lay_out(u, at, at.kept != nullptr ? at.kept : u.kept.data());
+    u.after.added = u.added.data() + given;
     if (before_ != nullptr) {
       std::copy_n(dy + narrow, given, u.before.added);
       before_->add_backward_input(u.before.added, u.before.added + narrow, dx, u.before);
@@ -121,12 +122,11 @@ private:
   }
   void lay_out(unit_state& u, place const& at, Number* kept) const {
     auto const tokens = at.tokens();
-    auto const given = tokens * (size_.width + 2 * size_.key_width());
     Number* const added = u.added.data();
     Number* const before =
       kept + own_numbers(tokens) - before_attention<Number>::kept_numbers(size_, tokens);
     u.output = kept;
-    u.after = {tokens, kept + tokens * size_.width, added + given, &at.memory->space};
+    u.after = {tokens, kept + tokens * size_.width, nullptr, &at.memory->space};
     u.before = {tokens, before, added, &at.memory->space};
   }
 
