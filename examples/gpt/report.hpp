@@ -208,12 +208,6 @@ inline void report_clipping(options const& o, clipping_report const& found, std:
   }
 }
 
-//! A row of a table of bytes or counts, a column for each device.
-struct device_row {
-  std::string name;
-  std::vector<std::int64_t> numbers;
-};
-
 inline void print_device_rows(char const* corner,
                               std::vector<device_row> const& rows,
                               double unit,
@@ -240,29 +234,14 @@ template <class All, class Number>
 
 //! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
 //! beside measured.
-inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
-  bool const moves = o.own.adapted == registry::adapter::offload;
-  if (!moves && !o.own.gathers_weights())
+inline void report_slots(options const& o, std::vector<device_row> const& rows) {
+  if (rows.empty())
     return;
   std::printf(
     "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last step",
-    moves ? "Activations" : "Whole weights and gradients",
+    o.own.gathers_weights() ? "Whole weights and gradients" : "Activations",
     name_of(o).c_str());
-  auto const row = [&all](char const* name, std::int64_t slot_bytes::*bytes) {
-    return device_row_of(name, all, bytes);
-  };
-  print_device_rows("kB",
-                    moves
-                      ? std::vector{row("on the device, planned", &slot_bytes::planned),
-                                    row("on the device, measured", &slot_bytes::measured),
-                                    row("on the host, planned", &slot_bytes::planned_on_host),
-                                    row("on the host, measured", &slot_bytes::measured_on_host)}
-                      : std::vector{row("weights, planned", &slot_bytes::planned_weights),
-                                    row("weights, measured", &slot_bytes::measured_weights),
-                                    row("gradients, planned", &slot_bytes::planned_gradients),
-                                    row("gradients, measured", &slot_bytes::measured_gradients)},
-                    1e3,
-                    1);
+  print_device_rows("kB", rows, 1e3, 1);
 }
 
 //! Bytes that stages keep between passes, where that is all that their devices keep, as it is of

@@ -134,8 +134,7 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
 //! @param made the plan and its sizes. @param ran when each pass of the last step ran
 template <class Plan>
 void report_gathered(options const& o, Plan const& made, pp::timetable_view ran) {
-  static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
-                                         {"gradients", pp::slot_class::full_gradients}};
+  auto const& pools = gathered_pools;
   if (o.own.gathers_weights())
     report_pools(o, "Whole weights and gradients in slots", *made.first, ran, made.sizes, pools);
 }

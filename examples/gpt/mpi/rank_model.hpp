@@ -168,8 +168,9 @@ public:
   }
 
   //! What of each device of the pipeline lay in slots in the last step. Collective.
-  [[nodiscard]] std::vector<slot_bytes> slots() {
-    return slot_bytes_of(*plans_.now().first, plans_.runner().trace(), plans_.now().sizes);
+  [[nodiscard]] std::vector<device_row> slots() {
+    auto const& sizes = plans_.now().sizes;
+    return pool_rows(*plans_.now().first, plans_.runner().trace(), sizes, sizes.pools());
   }
 
   //! The most bytes that each device of the pipeline has kept between passes so far, those in slots

@@ -290,8 +290,7 @@ private:
 struct round_system {
   static constexpr char const* one_device_has = "";
   static constexpr char const* in_slots = "Weights and gradients loaded from the host";
-  static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
-                                         {"gradients", pp::slot_class::full_gradients}};
+  static constexpr auto const& pools = gathered_pools;
 
   //! As many stages as asked for; those that are not, as in the list that takes least.
   static pp::round_stages list(options const& o) {
