@@ -8,6 +8,7 @@
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports
+#include <pipe/planner/cut/expert_layers.hpp>
 #include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/planner/cut/sequence_groups.hpp>

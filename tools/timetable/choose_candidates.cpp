@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which schedules `timetable choose` tries, and what each would take.
+#include <pipe/planner/cut/expert_layers.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/layout.hpp>
@@ -38,11 +39,12 @@ namespace {
 //! schedules.
 class varying_cost {
 public:
-  varying_cost(any_cost const& base, double deviation, std::uint64_t sample)
-      : base_(base), deviation_(deviation), sample_(sample) {}
+  //! @param fused whether the flow has passes of both halves, which vary each by itself
+  varying_cost(any_cost const& base, double deviation, std::uint64_t sample, bool fused)
+      : base_(base), deviation_(deviation), sample_(sample), fused_(fused) {}
 
   [[nodiscard]] double duration(pp::pass const& what) const {
-    if (what.kind != pp::pass_kind::backward)
+    if (!fused_ || what.kind != pp::pass_kind::backward)
       return base_.duration(what) * factor(what);
     pp::pass half = what;
     half.kind = pp::pass_kind::backward_weight;
@@ -81,16 +83,18 @@ private:
   any_cost const& base_;
   double deviation_;
   std::uint64_t sample_;
+  bool fused_;
 };
 
 constexpr int samples = 40;
 
 double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, double jitter) {
   std::vector<double> times;
+  bool const fused = table.over.declared != pp::expert_training;
   for (int sample = 0; sample < samples; ++sample) {
     pp::device_orders const orders{table.over, table.passes, table.offsets};
-    times.push_back(pp::makespan(
-      pp::simulate(orders, varying_cost(cost, jitter, static_cast<std::uint64_t>(sample) + 1))));
+    times.push_back(pp::makespan(pp::simulate(
+      orders, varying_cost(cost, jitter, static_cast<std::uint64_t>(sample) + 1, fused))));
   }
   std::sort(times.begin(), times.end());
   return times[samples * 95 / 100];
@@ -388,10 +392,13 @@ int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
 
 } // namespace
 
-evaluated evaluate(choose_command const& asked,
-                   schedule_choice const& choice,
-                   made_orders& made,
-                   std::vector<int> const& cut) {
+namespace {
+
+//! With its layers as they are.
+evaluated evaluate_whole(choose_command const& asked,
+                         schedule_choice const& choice,
+                         made_orders& made,
+                         std::vector<int> const& cut) {
   named_schedule const& schedule = find_schedule(choice.name);
   if (schedule.traits.weights_travel || schedule.traits.stages_go_one_way ||
       choice.adapted == adapter::attention_exchange)
@@ -439,6 +446,16 @@ evaluated evaluate(choose_command const& asked,
     },
     [&](candidate const& one) { return costs_of(asked, one); },
     [&](pp::timetable_view table, candidate& one) { count_memory(asked, table, one); });
+}
+
+} // namespace
+
+evaluated evaluate(choose_command const& asked,
+                   schedule_choice const& choice,
+                   made_orders& made,
+                   std::vector<int> const& cut) {
+  evaluated whole = evaluate_whole(asked, choice, made, cut);
+  return asked.experts ? cut_at_experts(asked, std::move(whole)) : whole;
 }
 
 std::vector<pp::stage_content> content_of(choose_command const& asked, candidate const& one) {
@@ -941,7 +958,8 @@ candidates evaluate_all(choose_command const& asked) {
       }
     });
   search_orders(asked, orders, line, result);
-  add_relieved(asked, orders, line, result);
+  if (!asked.experts) // which go with no adapter
+    add_relieved(asked, orders, line, result);
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);
