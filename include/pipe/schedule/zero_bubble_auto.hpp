@@ -76,13 +76,14 @@ struct zero_bubble_policy {
   bool forward_first; //!< when a forward and a backward_input could both start
   double least_wait;  //!< a wait longer than this share of a backward_weight is worth one
   bool spare_worst;   //!< so is a wait that would make this device the one that waited longest
-  //! Passes in the turn of ZB-H1, as far as the limit lets forward passes run ahead, and nothing
-  //! else while the next one waits.
+  //! Passes in the turn of ZB-H1 (reach 2) or ZB-H2 (4), as far as the limit lets forward passes
+  //! run ahead, and nothing else while the next one waits.
   bool in_turn = false;
 };
 
-//! The schedule that no other may be slower than.
-inline constexpr zero_bubble_policy plain_zero_bubble{2, 0, true, 1, false, true};
+//! The schedules that no other may be slower than: ZB-H1, and with more memory ZB-H2.
+inline constexpr zero_bubble_policy plain_zero_bubble[] = {{2, 0, true, 1, false, true},
+                                                           {4, 0, true, 1, false, true}};
 
 //! Found by greedy selection: each is the one that shortens the spans of 2000 pipelines with random
 //! times and limits, and of the reference's own examples, most, given those before it. On the
@@ -266,12 +267,14 @@ private:
            own.held + 1 <= p_.limit + 1e-6;
   }
 
-  //! The next pass in the turn of ZB-H1, where a gradient of weights comes as late as the limit
-  //! allows, at most d microbatches late; returns as `decide` does.
-  constexpr double decide_in_turn(int d, double time) {
+  //! The next pass in the turn of ZB-H1 or ZB-H2, where a gradient of weights comes as late as the
+  //! limit allows, at most d or 2 d microbatches late; returns as `decide` does.
+  constexpr double decide_in_turn(zero_bubble_policy const& policy, int d, double time) {
     device const& own = at_[d];
-    int const lag =
-      p_.again == nullptr ? std::min(d, static_cast<int>(p_.limit + 1e-6) - own.reach) : d;
+    int const latest = policy.reach / 2 * d;
+    int const lag = p_.again == nullptr
+                      ? std::min(latest, static_cast<int>(p_.limit + 1e-6) - own.reach)
+                      : latest;
     bool const forwards_left = own.forwards < p_.microbatches;
     bool const forward_next = forwards_left && own.forwards - own.inputs < own.reach;
     bool const room = forward_next ? has_room_for_forward(d) : has_room_for_input(d);
@@ -287,7 +290,7 @@ private:
   //! or has something new to decide.
   constexpr double decide(zero_bubble_policy const& policy, int d, double time) {
     if (policy.in_turn)
-      return decide_in_turn(d, time);
+      return decide_in_turn(policy, d, time);
     device const& own = at_[d];
     bool const pending = own.weights < own.inputs;
     bool const room = has_room_for_forward(d);
@@ -422,14 +425,24 @@ public:
       consider(policy);
     if (proven())
       return;
-    // None is worse than the plain schedule, whose span may be longer and makespan shorter.
-    zero_bubble_run run(problem);
-    zero_bubble_figures const plain =
-      run(plain_zero_bubble, std::numeric_limits<double>::infinity(), nullptr);
+    // None is worse than a plain schedule, whose span may be longer and makespan shorter.
+    zero_bubble_figures plain;
+    zero_bubble_policy turn = plain_zero_bubble[0];
+    for (zero_bubble_policy const& policy : plain_zero_bubble) {
+      if (policy.reach > 2 && problem.limit <= problem.devices)
+        break;
+      zero_bubble_run run(problem);
+      zero_bubble_figures const here =
+        run(policy, std::numeric_limits<double>::infinity(), nullptr);
+      if (here.makespan < plain.makespan) {
+        plain = here;
+        turn = policy;
+      }
+    }
     most_ = plain.makespan * (1 + 1e-12);
     if (figures_.makespan <= most_)
       return;
-    best_ = plain_zero_bubble;
+    best_ = turn;
     figures_ = plain;
     for (zero_bubble_policy const& policy : zero_bubble_policies)
       consider(policy);
@@ -455,7 +468,7 @@ private:
 
   zero_bubble_problem problem_;
   zero_bubble_figures bound_;
-  zero_bubble_policy best_ = plain_zero_bubble;
+  zero_bubble_policy best_ = plain_zero_bubble[0];
   zero_bubble_figures figures_;
   double most_ = std::numeric_limits<double>::infinity();
 };
@@ -471,9 +484,10 @@ private:
 //! makespan; stops early where a lower bound proves the best found to be the best there is. Any P
 //! >= 1, M >= 1.
 //!
-//! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1, whose
-//! forward passes run ahead as far as the limit allows. With equal stages, limit P and no latency,
-//! the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit L <= M it is at least (P
+//! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1 or, above
+//! limit P, of ZB-H2, whose forward passes run ahead as far as the limit allows. With equal stages,
+//! limit P and no latency, the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit
+//! L <= M it is at least (P
 //! - 1)(F + I + 2c) - (L - 1) W on the span.
 //!
 //! @tparam TimesDevices the limit in multiples of P, or `dynamic` for `memory_limit`.
