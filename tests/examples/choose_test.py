@@ -1008,6 +1008,8 @@ class Choice(unittest.TestCase):
                 self.check_pick(found)
                 self.assertNotIn("cannot", found["candidates"][found["pick"]])  # lowered and proven
                 for row in found["candidates"]:
+                    if "vocabulary" in row["schedule"]:
+                        self.assertEqual("cannot" in row, more != ("--modules", 0), row)
                     if "layout" not in row or "vocabulary" in row["schedule"]:
                         continue
                     again = json.loads(output(*call, "--layout", row["layout"]))["candidates"]
@@ -1018,6 +1020,9 @@ class Choice(unittest.TestCase):
                         self.assertRegex(row["layout"], "mmL$")  # totals need all gradients of the embedding
             text = output(*words, 4, "--schedules", "1f1b", "--layout", "Et*3|t*3|m|L")
             self.assertIn("stages 0, 2 have the embedding: add up their gradients of it after each step, the plan does not\n", text)
+            for more, reason in (((), "modules need the whole embedding"), (("--modules", 0, "--pictures", 3), "an encoder needs whole embeddings")):
+                text = output(*words, 2, *more, "--schedules", "1f1b", "--all")
+                self.assertRegex(text, rf"  1f1b with vocabulary-1 = 1f1b with vocabulary-2 = .*  {reason}\n")
             clipped = run(*words, 4, "--schedules", "1f1b", "--layout", "Et*3|t*3|m|L", "--clip")
             self.assertIn("inner stages share the embedding", clipped.stderr)
             for more, wanted in ((("--modules", 65), "--modules wants a whole number between 1 and 64"),

@@ -713,7 +713,7 @@ void vary_options(named_schedule const& schedule,
 //! Calls in all adapters that the command can have.
 void vary_adapters(choose_command const& asked, std::vector<schedule_choice>& calls) {
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
-  // Costs from a file do not know shards; modules need the whole embedding, an encoder comes after.
+  // Costs from a file do not know shards; what modules and an encoder lack, rows say.
   if (!asked.measured && asked.layout.empty() && asked.devices > 1 &&
       asked.parts() == asked.model.layers)
     adapters.insert(adapters.end(),
@@ -916,6 +916,32 @@ void add_relieved(choose_command const& asked,
   }
 }
 
+//! Shards of the vocabulary that a model cannot have: rows with the figures of whole ones say why.
+void add_refused_shards(choose_command const& asked, candidates& found) {
+  if (asked.parts() == asked.model.layers || asked.measured || !asked.layout.empty() ||
+      asked.devices == 1)
+    return;
+  std::size_t const before = found.all.size();
+  for (std::size_t i = 0; i < before; ++i)
+    for (adapter const which :
+         {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced}) {
+      candidate one = found.all[i];
+      if (one.choice.adapted != adapter::none || one.choice.frozen > 0)
+        continue;
+      one.choice.adapted = which;
+      try {
+        (void)arrange(one.choice);
+      } catch (std::invalid_argument const&) {
+        continue; // nor can any other model
+      }
+      one.label = label_of(one.choice);
+      one.cannot = asked.model.modules > 0 ? "modules need the whole embedding"
+                                           : "an encoder needs whole embeddings";
+      one.table.reset();
+      found.all.push_back(std::move(one));
+    }
+}
+
 } // namespace
 
 candidates evaluate_all(choose_command const& asked) {
@@ -963,6 +989,7 @@ candidates evaluate_all(choose_command const& asked) {
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);
+  add_refused_shards(asked, result);
   return result;
 }
 
