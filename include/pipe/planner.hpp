@@ -23,5 +23,6 @@
 #include <pipe/planner/search/frontier.hpp>
 #include <pipe/planner/search/pipeline_search.hpp>
 #include <pipe/planner/search/v_auto.hpp>
+#include <pipe/planner/search/zero_bubble_within.hpp>
 // IWYU pragma: end_exports
 #endif

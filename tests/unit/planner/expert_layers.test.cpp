@@ -48,7 +48,6 @@ pp::uniform_cost whole_times(int layers) {
 struct layer {
   double attention_weight, expert_weight;
   double attention_gradient = 0, expert_gradient = 0;
-  friend bool operator==(layer const&, layer const&) = default;
 
   void perform(pp::pass_kind kind, pp::context const& at, pp::input in, pp::output) {
     using enum pp::detail::expert_datum;
