@@ -301,10 +301,10 @@ private:
     std::string const where = describe(each.extents());
     double const others = best();
     std::vector<pp::device_orders> starts;
-    if (each.searched)
+    if (options.own_starts) // from the beginning, where the best would displace all else
+      starts = each.starts;
+    else
       starts.push_back({each.found.table.over, each.found.table.passes, each.found.table.offsets});
-    if (options.own_starts) // from the beginning, by other chances
-      starts.insert(starts.end(), each.starts.begin(), each.starts.end());
     try {
       pp::found_order found =
         pp::search_order(std::span<pp::device_orders const>(starts),
