@@ -293,6 +293,10 @@ template <class WithCut, class Costs, class Count>
 [[nodiscard]] double
 seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens);
 
+//! True where even the upper end of its band fits; where none is published, of runs without what
+//! makes it unlike them.
+[[nodiscard]] bool surely_fits(choose_command const& asked, candidate const& one);
+
 //! The report in the format asked for. Lowers the pick.
 [[nodiscard]] std::string choose_report(choose_command const& asked, candidates& found);
 

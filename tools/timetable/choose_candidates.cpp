@@ -763,31 +763,62 @@ bool shows_few(choose_command const& asked) {
   return asked.format == "text" && !asked.all && !asked.search && asked.jitter == 0;
 }
 
-//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
-//! that fit, as the fastest with whole sequences, or where nothing of as little memory is as fast.
-bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
-  constexpr std::size_t shown = 4;
-  constexpr double most_gain = 0.2; // searches have saved 18 % of an order at most
-  bool const may_fit = one.gigabytes * (1 - most_gain) <= asked.memory_gb; // of memory, too
-  double const least = std::max(one.bound, one.seconds * (1 - most_gain));
-  std::vector<double> times;
-  bool beaten = false;
-  bool fastest = one.extents.chunks == 1 && may_fit; // of whole sequences
-  for (candidate const& each : found.all) {
-    if (!each.cannot.empty() || &each == &one)
-      continue;
-    beaten = beaten || (each.gigabytes <= one.gigabytes && each.seconds <= least);
-    if (each.gigabytes > asked.memory_gb)
-      continue;
-    times.push_back(each.seconds);
-    fastest = fastest && (each.choice.swept || each.extents.chunks > 1 || least < each.seconds);
+//! What the text names of the candidates so far, of those that can be run.
+struct named_so_far {
+  double fastest = HUGE_VAL; //!< that fits
+  double fourth = HUGE_VAL;  //!< time of those that fit
+  double whole = HUGE_VAL;   //!< fastest that fits with whole sequences, and needs no search
+  double sure = HUGE_VAL;    //!< fastest of which published runs say that it fits
+  double least = HUGE_VAL;   //!< memory
+  double next = HUGE_VAL;    //!< memory of what is faster than all that fits
+
+  named_so_far(choose_command const& asked, candidates const& found, candidate const& but) {
+    std::vector<double> times;
+    auto const counts = [&](candidate const& one) { return one.cannot.empty() && &one != &but; };
+    for (candidate const& each : found.all) {
+      if (!counts(each))
+        continue;
+      least = std::min(least, each.gigabytes);
+      if (surely_fits(asked, each))
+        sure = std::min(sure, each.seconds);
+      if (each.gigabytes > asked.memory_gb)
+        continue;
+      times.push_back(each.seconds);
+      if (!each.choice.swept && each.extents.chunks == 1)
+        whole = std::min(whole, each.seconds);
+    }
+    std::sort(times.begin(), times.end());
+    times.erase(std::unique(times.begin(), times.end()), times.end());
+    if (!times.empty())
+      fastest = times.front();
+    if (times.size() >= 4)
+      fourth = std::max(times[3], fastest * (1 + pp::memory_choice::equal));
+    for (candidate const& each : found.all)
+      if (counts(each) && each.gigabytes > asked.memory_gb && each.seconds < fastest)
+        next = std::min(next, each.gigabytes);
   }
-  std::sort(times.begin(), times.end());
-  times.erase(std::unique(times.begin(), times.end()), times.end());
-  return !beaten || fastest ||
-         (may_fit &&
-          (times.size() < shown ||
-           least <= std::max(times[shown - 1], times[0] * (1 + pp::memory_choice::equal))));
+};
+
+//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
+//! that fit, as the fastest with whole sequences, or for its memory, where nothing that takes as
+//! little is as fast.
+bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
+  constexpr double most_gain = 0.2; // searches have saved 18 % of an order at most
+  candidate smaller = one;
+  smaller.gigabytes *= 1 - most_gain; // of memory, too
+  named_so_far const named(asked, found, one);
+  double const least = std::max(one.bound, one.seconds * (1 - most_gain));
+  if (smaller.gigabytes <= asked.memory_gb &&
+      (least <= named.fourth || (one.extents.chunks == 1 && least < named.whole)))
+    return true;
+  bool const makes_room = least < named.fastest && one.choice.adapted == adapter::none;
+  bool const more_memory = least < named.fastest && smaller.gigabytes < named.next;
+  bool const surest = surely_fits(asked, smaller) && least < named.sure;
+  return (makes_room || more_memory || surest || smaller.gigabytes <= named.least) &&
+         std::none_of(found.all.begin(), found.all.end(), [&](candidate const& each) {
+           return each.cannot.empty() && &each != &one && each.gigabytes <= one.gigabytes &&
+                  each.seconds <= least;
+         });
 }
 
 //! How many candidates are begun before their turn: so many for each thread.
