@@ -115,6 +115,7 @@ struct candidate {
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
   double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
+  bool judged = true; //!< false: too large, and bounds stand for its times and its memory
   double bubble = 0;              //!< share of the span
   double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
@@ -142,6 +143,7 @@ struct candidates {
   double fastest = HUGE_VAL;                //!< of those that fit and can be run
   std::int64_t kept_passes = 0;             //!< of their timetables
   std::map<std::string, std::string> known; //!< why schedules, adapters and stages cannot be run
+  std::shared_ptr<made_orders> orders = std::make_shared<made_orders>(); //!< of all of them
 };
 
 //! Whether a schedule is one of those that were asked for.
@@ -183,6 +185,29 @@ struct evaluated {
                                  schedule_choice const& choice,
                                  made_orders& made,
                                  std::vector<int> const& cut = {});
+
+//! A choice with its names, extents and chunks. @throws std::invalid_argument as `evaluate` does
+[[nodiscard]] candidate without_layers(choose_command const& asked, schedule_choice const& choice);
+
+//! The layers of its stages that may be best. @throws as `cuts_of_layers` does
+[[nodiscard]] std::vector<std::vector<int>> cuts_of(choose_command const& asked,
+                                                    candidate const& one);
+
+//! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
+[[nodiscard]] evaluated
+evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders& orders);
+
+//! How many candidates are begun before their turn: so many for each thread.
+[[nodiscard]] std::size_t ahead_of(choose_command const& asked, unsigned each);
+
+//! A candidate that is too large with each of its cuts, as its order shows without times: not
+//! judged. Nothing where it may fit, or times decide.
+[[nodiscard]] std::optional<candidate>
+too_large(choose_command const& asked, schedule_choice const& choice, made_orders& made);
+
+//! Evaluates those that are not judged and that the text may name.
+//! @return whether there was one
+bool judge_too_large(choose_command const& asked, candidates& found);
 
 //! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
 //! HelixPipe, which is a pipeline of stages.

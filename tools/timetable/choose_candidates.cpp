@@ -393,6 +393,31 @@ int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
 
 } // namespace
 
+candidate without_layers(choose_command const& asked, schedule_choice const& choice) {
+  candidate one;
+  one.choice = choice;
+  one.label = label_of(choice);
+  one.type = type_of(choice);
+  one.extents = arrange(choice);
+  one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
+  return one;
+}
+
+std::vector<std::vector<int>> cuts_of(choose_command const& asked, candidate const& one) {
+  pp::shape const inside = extents_inside(one.choice);
+  std::vector<std::vector<int>> cuts;
+  if (!find_schedule(one.choice.name).traits.cuts_layers)
+    cuts = cuts_of_layers(asked, inside, has_shards(one.choice.adapted));
+  else if (inside.stages() != 2 * asked.model.layers + 1)
+    throw std::invalid_argument("a device has two stages for each of its layers, so "
+                                "--stages-per-device must be twice the layers over the devices");
+  else
+    cuts.emplace_back(static_cast<std::size_t>(inside.stages())); // has parts of layers
+  if (asked.frozen > 0)                                           // another cut has other passes
+    cuts.resize(1);
+  return cuts;
+}
+
 evaluated evaluate(choose_command const& asked,
                    schedule_choice const& choice,
                    made_orders& made,
@@ -401,28 +426,10 @@ evaluated evaluate(choose_command const& asked,
   if (schedule.traits.weights_travel || schedule.traits.stages_go_one_way ||
       choice.adapted == adapter::attention_exchange)
     return evaluate_apart(asked, choice);
-  candidate plain;
-  plain.choice = choice;
-  plain.label = label_of(choice);
-  plain.type = type_of(choice);
-  plain.extents = arrange(choice);
-  pp::shape const inside = extents_inside(choice);
-  std::vector<std::vector<int>> cuts;
-  if (!cut.empty())
-    cuts = {cut};
-  else if (!schedule.traits.cuts_layers)
-    cuts = cuts_of_layers(asked, inside, has_shards(choice.adapted));
-  else if (inside.stages() != 2 * asked.model.layers + 1)
-    throw std::invalid_argument("a device has two stages for each of its layers, so "
-                                "--stages-per-device must be twice the layers over the devices");
-  else
-    cuts.emplace_back(static_cast<std::size_t>(inside.stages())); // has parts of layers
-  if (asked.frozen > 0)                                           // another cut has other passes
-    cuts.resize(1);
-  plain.chunk_lengths = cut_sequence(asked, plain.extents.chunks);
+  candidate const plain = without_layers(asked, choice);
   return with_best_cut(
     asked,
-    cuts,
+    cut.empty() ? cuts_of(asked, plain) : std::vector<std::vector<int>>{cut},
     [&](std::vector<int> const& layers) {
       candidate one = plain;
       one.layers = layers;
@@ -774,7 +781,9 @@ struct named_so_far {
 
   named_so_far(choose_command const& asked, candidates const& found, candidate const& but) {
     std::vector<double> times;
-    auto const counts = [&](candidate const& one) { return one.cannot.empty() && &one != &but; };
+    auto const counts = [&](candidate const& one) {
+      return one.judged && one.cannot.empty() && &one != &but;
+    };
     for (candidate const& each : found.all) {
       if (!counts(each))
         continue;
@@ -816,19 +825,19 @@ bool may_be_shown(choose_command const& asked, candidate const& one, candidates 
   bool const surest = surely_fits(asked, smaller) && least < named.sure;
   return (makes_room || more_memory || surest || smaller.gigabytes <= named.least) &&
          std::none_of(found.all.begin(), found.all.end(), [&](candidate const& each) {
-           return each.cannot.empty() && &each != &one && each.gigabytes <= one.gigabytes &&
-                  each.seconds <= least;
+           return each.judged && each.cannot.empty() && &each != &one &&
+                  each.gigabytes <= one.gigabytes && each.seconds <= least;
          });
 }
 
-//! How many candidates are begun before their turn: so many for each thread.
+} // namespace
+
 std::size_t ahead_of(choose_command const& asked, unsigned each) {
   unsigned const threads =
     asked.threads > 0 ? static_cast<unsigned>(asked.threads) : std::thread::hardware_concurrency();
   return threads > 1 ? each * threads : 0;
 }
 
-//! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
 evaluated evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders& orders) {
   if (choice.swept)
     try {
@@ -838,6 +847,8 @@ evaluated evaluate_swept(choose_command const& asked, schedule_choice choice, ma
     }
   return evaluate(asked, choice, orders);
 }
+
+namespace {
 
 //! Searches for the orders that sweeps have made, as far as that can change what is shown.
 void search_orders(choose_command const& asked,
@@ -944,6 +955,22 @@ void add_relieved(choose_command const& asked,
 
 } // namespace
 
+namespace {
+
+//! Evaluates a choice, or says that it is too large.
+evaluated
+evaluate_first(choose_command const& asked, schedule_choice const& choice, made_orders& orders) {
+  try {
+    if (std::optional<candidate> one = too_large(asked, choice, orders))
+      return {std::move(*one), {}};
+  } catch (std::invalid_argument const&) {
+    // It says so again, or another order of its schedule can have its adapter.
+  }
+  return evaluate_swept(asked, choice, orders);
+}
+
+} // namespace
+
 candidates evaluate_all(choose_command const& asked) {
   std::vector<schedule_choice> calls;
   for (named_schedule const& schedule : named_schedules())
@@ -956,14 +983,14 @@ candidates evaluate_all(choose_command const& asked) {
       calls, {}, [](auto const& one) { return one.adapted != adapter::none; });
   candidates result;
   std::vector<choose_start> starts;
-  made_orders orders;
+  made_orders& orders = *result.orders;
   std::string best; // an answer before the end
   progress_line line(HUGE_VAL, 0.4);
   take_in_order(
     calls.size(),
     ahead_of(asked, 2),
     [](std::size_t) { return true; },
-    [&](std::size_t i) { return evaluate_swept(asked, calls[i], orders); },
+    [&](std::size_t i) { return shows_few(asked) ? evaluate_first(asked, calls[i], orders) : evaluate(asked, calls[i], orders); },
     [&](std::size_t i, std::future<evaluated> coming) {
       line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + best +
                label_of(calls[i]));
@@ -983,7 +1010,10 @@ candidates evaluate_all(choose_command const& asked) {
         result.refused.push_back(label_of(calls[i]) + ": " + error.what());
       }
     });
-  search_orders(asked, orders, line, result);
+  if (shows_few(asked))
+    do
+      search_orders(asked, orders, line, result);
+    while (judge_too_large(asked, result));
   add_relieved(asked, orders, line, result);
   line.end();
   if (!starts.empty())

@@ -15,6 +15,7 @@
 #include <pipe/config.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/sort_stably.hpp>
@@ -391,6 +392,11 @@ template <class Rows = published_schedules>
 //!         lacks, or extents that it cannot have.
 template <class Rows = published_schedules>
 [[nodiscard]] shape arrange(schedule_choice const& choice);
+
+//! The pipeline of a choice in its adapter, without orders.
+//! @pre its stages stay on their devices. @throws std::invalid_argument as `arrange` does
+template <class Rows = published_schedules>
+[[nodiscard]] pipeline arrange_pipeline(schedule_choice const& choice);
 
 //! The smallest number of microbatches that a choice can have, with its devices and options; none
 //! where no number up to four times the devices will do.
