@@ -200,6 +200,12 @@ evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders&
 //! How many candidates are begun before their turn: so many for each thread.
 [[nodiscard]] std::size_t ahead_of(choose_command const& asked, unsigned each);
 
+//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
+//! that fit, as the fastest with whole sequences, or for its memory, where nothing that takes as
+//! little is as fast.
+[[nodiscard]] bool
+may_be_shown(choose_command const& asked, candidate const& one, candidates const& found);
+
 //! A candidate that is too large with each of its cuts, as its order shows without times: not
 //! judged. Nothing where it may fit, or times decide.
 [[nodiscard]] std::optional<candidate>

@@ -770,6 +770,10 @@ bool shows_few(choose_command const& asked) {
   return asked.format == "text" && !asked.all && !asked.search && asked.jitter == 0;
 }
 
+} // namespace
+
+namespace {
+
 //! What the text names of the candidates so far, of those that can be run.
 struct named_so_far {
   double fastest = HUGE_VAL; //!< that fits
@@ -808,9 +812,8 @@ struct named_so_far {
   }
 };
 
-//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
-//! that fit, as the fastest with whole sequences, or for its memory, where nothing that takes as
-//! little is as fast.
+} // namespace
+
 bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
   constexpr double most_gain = 0.2; // searches have saved 18 % of an order at most
   candidate smaller = one;
@@ -829,8 +832,6 @@ bool may_be_shown(choose_command const& asked, candidate const& one, candidates 
                   each.gigabytes <= one.gigabytes && each.seconds <= least;
          });
 }
-
-} // namespace
 
 std::size_t ahead_of(choose_command const& asked, unsigned each) {
   unsigned const threads =
@@ -851,15 +852,14 @@ evaluated evaluate_swept(choose_command const& asked, schedule_choice choice, ma
 namespace {
 
 //! Searches for the orders that sweeps have made, as far as that can change what is shown.
-void search_orders(choose_command const& asked,
-                   made_orders& orders,
-                   progress_line& line,
-                   candidates& found) {
+//! @return whether there was one
+bool search_orders(choose_command const& asked, progress_line& line, candidates& found) {
   std::vector<std::size_t> swept;
   for (std::size_t i = 0; i < found.all.size(); ++i)
-    if (found.all[i].choice.swept && found.all[i].cannot.empty())
+    if (found.all[i].judged && found.all[i].choice.swept && found.all[i].cannot.empty())
       swept.push_back(i);
   std::ranges::stable_sort(swept, {}, [&](std::size_t i) { return found.all[i].seconds; });
+  bool any = false;
   std::vector<schedule_choice> choices;
   for (std::size_t const i : swept) {
     choices.push_back(found.all[i].choice);
@@ -869,8 +869,9 @@ void search_orders(choose_command const& asked,
     swept.size(),
     ahead_of(asked, 1),
     [&](std::size_t k) { return may_be_shown(asked, found.all[swept[k]], found); },
-    [&](std::size_t k) { return evaluate(asked, choices[k], orders); },
+    [&](std::size_t k) { return evaluate(asked, choices[k], *found.orders); },
     [&](std::size_t k, std::future<evaluated> made) {
+      any = true;
       candidate& old = found.all[swept[k]];
       line.say("searching for the order of " + old.label);
       try {
@@ -883,6 +884,7 @@ void search_orders(choose_command const& asked,
         old.cannot = error.what();
       }
     });
+  return any;
 }
 
 //! The stages of the devices that have not enough memory, one more of each: what its first stage
@@ -1012,8 +1014,9 @@ candidates evaluate_all(choose_command const& asked) {
     });
   if (shows_few(asked))
     do
-      search_orders(asked, orders, line, result);
-    while (judge_too_large(asked, result));
+      while (judge_too_large(asked, result)) {
+      }
+    while (search_orders(asked, line, result));
   add_relieved(asked, orders, line, result);
   line.end();
   if (!starts.empty())

@@ -131,8 +131,10 @@ bool judge_too_large(choose_command const& asked, candidates& found) {
   auto const matters = [&](candidate const& one) {
     if (one.judged)
       return false;
+    if (one.choice.swept)
+      return may_be_shown(asked, one, found);
     named_now const now(asked, found);
-    bool const makes_room = one.choice.adapted == adapter::none && !one.choice.swept;
+    bool const makes_room = one.choice.adapted == adapter::none;
     return (one.bound < now.fastest && (makes_room || one.gigabytes <= now.next)) ||
            (one.bound < now.sure && surely_fits(asked, one));
   };

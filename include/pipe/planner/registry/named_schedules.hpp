@@ -324,6 +324,8 @@ struct schedule_traits {
   bool cuts_layers = false;
   //! True when devices can take over attention of each other: see `adapter::attention_exchange`.
   bool exchanges_attention = false;
+  //! The schedule that has the same order where the search is left out. Empty: itself.
+  std::string_view swept_like = {};
   //! The adapters with which the table of systems shows the schedule, besides none.
   adapter shown_with = adapter::none;
 
@@ -459,6 +461,9 @@ public:
       choice.adapted_stages.clear();
     }
     choice.frozen = 0; // whose passes are left out
+    if (std::string_view const like = find_schedule<Rows>(choice.name).traits.swept_like;
+        choice.swept && !like.empty())
+      choice.name = like;
     made& one = entry(choice, detail::times_of(arrange<Rows>(choice), cost));
     std::call_once(one.once, [&] { one.orders = plain_orders<Rows>(choice, cost); });
     return one.orders;
