@@ -57,9 +57,15 @@ struct choose_command {
   [[nodiscard]] int parts() const { return model.encoder.layers + model.layers + model.modules; }
   //! What stages with so many of these hold, [S].
   [[nodiscard]] std::vector<pipelining::stage_content> contents(std::span<int const> parts) const {
-    return pipelining::stage_contents(
+    return pipelining::stage_content::of_layers(
       parts, model.dense_layers, frozen, model.encoder.layers, model.modules);
   }
+  //! Predictions for GPUs of this kind.
+  [[nodiscard]] pipelining::prediction predicted(pipelining::gpu const& on) const {
+    return {model, setup, on, reached};
+  }
+  //! Predictions for the GPUs of the first device.
+  [[nodiscard]] pipelining::prediction predicted() const { return predicted(gpus.front()); }
   //! The memory of a GPU of a device.
   [[nodiscard]] double room_gb(int device) const {
     return capped ? memory_gb : gpu(device).memory_gb;
@@ -115,9 +121,9 @@ struct candidate {
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
   double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
-  bool judged = true; //!< false: too large, and bounds stand for its times and its memory
-  double bubble = 0;              //!< share of the span
-  double bound = 0;               //!< no order on this placement with this memory takes less
+  bool judged = true;   //!< false: too large, and bounds stand for its times and its memory
+  double bubble = 0;    //!< share of the span
+  double bound = 0;     //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   std::vector<double> device_gigabytes; //!< [P] the same of each device
   double host_gigabytes = 0;            //!< of the device that has the most on the host
@@ -142,6 +148,8 @@ struct candidates {
   std::vector<std::string> refused;         //!< label: reason
   double fastest = HUGE_VAL;                //!< of those that fit and can be run
   std::int64_t kept_passes = 0;             //!< of their timetables
+  int simulated = 0;                        //!< how many were
+  int searched = 0;                         //!< of these, after sweeps
   std::map<std::string, std::string> known; //!< why schedules, adapters and stages cannot be run
   std::shared_ptr<made_orders> orders = std::make_shared<made_orders>(); //!< of all of them
 };

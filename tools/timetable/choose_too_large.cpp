@@ -23,10 +23,9 @@ namespace {
 
 //! The order of the stages alone: without shards around them, which put backward passes off, so
 //! that devices hold no less with them.
-pp::device_orders const& order_alone(schedule_choice choice,
-                                     pp::cost_table const& cost,
-                                     made_orders& made) {
-  if (!has_shards(choice.adapted))
+pp::device_orders const&
+order_alone(schedule_choice choice, pp::cost_table const& cost, made_orders& made) {
+  if (!choice.has_shards())
     return made.get(choice, cost);
   choice.adapted = adapter::none;
   any_cost const all(cost);
@@ -40,9 +39,9 @@ double gigabytes_alone(choose_command const& asked,
                        pp::device_orders const& orders) {
   std::vector<pp::stage_bytes> bytes;
   for (pp::stage_content const& each : content_of(asked, one))
-    bytes.push_back(pp::predict_bytes(asked.model, asked.setup, each, one.chunk_lengths));
+    bytes.push_back(asked.predicted().bytes(each, one.chunk_lengths));
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
-  int const shards = has_shards(one.choice.adapted) ? asked.devices : 0; // on either side
+  int const shards = one.choice.has_shards() ? asked.devices : 0; // on either side
   pp::timetable_view const table{
     .over = orders.over, .passes = orders.passes.data(), .offsets = orders.offsets.data()};
   auto const resident = [&](int stage) {
@@ -72,7 +71,7 @@ double gigabytes_alone(choose_command const& asked,
 //! Whether `too_large` knows the memory of a choice without times.
 bool is_simple(choose_command const& asked, schedule_choice const& choice) {
   return asked.frozen == 0 && !is_apart(choice) &&
-         (choice.adapted == adapter::none || has_shards(choice.adapted));
+         (choice.adapted == adapter::none || choice.has_shards());
 }
 
 } // namespace

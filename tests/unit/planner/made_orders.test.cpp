@@ -31,7 +31,7 @@ TEST_CASE("adapters have the orders that they have when each schedule is made fo
   for (char const* const name : {"1f1b", searched}) {
     pp::registry::made_orders made;
     for (double const forward : {4.0, 5.0})
-      for (pp::registry::named_adapter const& each : pp::registry::named_adapters) {
+      for (pp::registry::named_adapter const& each : pp::registry::named_adapter::all()) {
         if (each.which == pp::registry::adapter::attention_exchange)
           continue; // of slimpipe alone
         CAPTURE(name);
@@ -86,4 +86,30 @@ TEST_CASE("threads that ask for the same orders at once get the same ones, made 
   for (std::size_t i = 0; i < got.size(); ++i)
     CHECK(got[i] == got[i % 3 == 0 ? 0 : 1]);
   CHECK(got[0] != got[1]);
+}
+
+TEST_CASE("a schedule that is like another one where the search is left out has its order") {
+  int found = 0;
+  for (pp::registry::named_schedule const& each : pp::registry::named_schedules())
+    for (int const limit : {3, 4, 6, 8}) {
+      if (each.traits.swept_like.empty())
+        continue;
+      ++found;
+      CAPTURE(each.name);
+      pp::registry::schedule_choice choice;
+      choice.name = each.name;
+      choice.devices = 4;
+      choice.microbatches = 9;
+      choice.memory_limit = limit;
+      choice.swept = true;
+      pp::registry::any_cost const cost(pp::uniform_cost{
+        .forward = 10, .backward_input = 12, .backward_weight = 7, .communication = 1});
+      pp::device_orders const own = pp::registry::plain_orders(choice, cost);
+      choice.name = each.traits.swept_like;
+      pp::device_orders const other = pp::registry::plain_orders(choice, cost);
+      CHECK(own.passes == other.passes);
+      CHECK(own.offsets == other.offsets);
+      CHECK(own.over.extents == other.over.extents);
+    }
+  CHECK(found > 0);
 }
