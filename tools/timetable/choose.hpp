@@ -208,6 +208,18 @@ evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders&
 //! How many candidates are begun before their turn: so many for each thread.
 [[nodiscard]] std::size_t ahead_of(choose_command const& asked, unsigned each);
 
+//! What the text names of the candidates so far, of those that are judged and can be run.
+struct named_so_far {
+  double fastest = HUGE_VAL; //!< that fits
+  double fourth = HUGE_VAL;  //!< time of those that fit
+  double whole = HUGE_VAL;   //!< fastest that fits with whole sequences, and needs no search
+  double sure = HUGE_VAL;    //!< fastest of which published runs say that it fits
+  double least = HUGE_VAL;   //!< memory
+  double next = HUGE_VAL;    //!< memory of what is faster than all that fits
+
+  named_so_far(choose_command const& asked, candidates const& found, candidate const* but);
+};
+
 //! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
 //! that fit, as the fastest with whole sequences, or for its memory, where nothing that takes as
 //! little is as fast.

@@ -348,8 +348,10 @@ void measure(choose_command const& asked,
   count_memory(asked, table, one);
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   pp::time_bounds::options options{.chunk_shares = shares};
-  if (!one.choice.swept) // a search may hold more
+  if (!one.choice.swept) // a search may hold more, but for its own limit
     options.memory_limit = 0;
+  else if (one.choice.memory_limit && !one.choice.has_shards())
+    options.memory_limit = *one.choice.memory_limit;
   for (int device = 0; device < asked.devices && !one.choice.swept; ++device)
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
@@ -760,53 +762,41 @@ bool shows_few(choose_command const& asked) {
 
 } // namespace
 
-namespace {
-
-//! What the text names of the candidates so far, of those that can be run.
-struct named_so_far {
-  double fastest = HUGE_VAL; //!< that fits
-  double fourth = HUGE_VAL;  //!< time of those that fit
-  double whole = HUGE_VAL;   //!< fastest that fits with whole sequences, and needs no search
-  double sure = HUGE_VAL;    //!< fastest of which published runs say that it fits
-  double least = HUGE_VAL;   //!< memory
-  double next = HUGE_VAL;    //!< memory of what is faster than all that fits
-
-  named_so_far(choose_command const& asked, candidates const& found, candidate const& but) {
-    std::vector<double> times;
-    auto const counts = [&](candidate const& one) {
-      return one.judged && one.cannot.empty() && &one != &but;
-    };
-    for (candidate const& each : found.all) {
-      if (!counts(each))
-        continue;
-      least = std::min(least, each.gigabytes);
-      if (surely_fits(asked, each))
-        sure = std::min(sure, each.seconds);
-      if (each.gigabytes > asked.memory_gb)
-        continue;
-      times.push_back(each.seconds);
-      if (!each.choice.swept && each.extents.chunks == 1)
-        whole = std::min(whole, each.seconds);
-    }
-    std::sort(times.begin(), times.end());
-    times.erase(std::unique(times.begin(), times.end()), times.end());
-    if (!times.empty())
-      fastest = times.front();
-    if (times.size() >= 4)
-      fourth = std::max(times[3], fastest * (1 + pp::memory_choice::equal));
-    for (candidate const& each : found.all)
-      if (counts(each) && each.gigabytes > asked.memory_gb && each.seconds < fastest)
-        next = std::min(next, each.gigabytes);
+named_so_far::named_so_far(choose_command const& asked,
+                           candidates const& found,
+                           candidate const* but) {
+  std::vector<double> times;
+  auto const counts = [&](candidate const& one) {
+    return one.judged && one.cannot.empty() && &one != but;
+  };
+  for (candidate const& each : found.all) {
+    if (!counts(each))
+      continue;
+    least = std::min(least, each.gigabytes);
+    if (surely_fits(asked, each))
+      sure = std::min(sure, each.seconds);
+    if (each.gigabytes > asked.memory_gb)
+      continue;
+    times.push_back(each.seconds);
+    if (!each.choice.swept && each.extents.chunks == 1)
+      whole = std::min(whole, each.seconds);
   }
-};
-
-} // namespace
+  std::sort(times.begin(), times.end());
+  times.erase(std::unique(times.begin(), times.end()), times.end());
+  if (!times.empty())
+    fastest = times.front();
+  if (times.size() >= 4)
+    fourth = std::max(times[3], fastest * (1 + pp::memory_choice::equal));
+  for (candidate const& each : found.all)
+    if (counts(each) && each.gigabytes > asked.memory_gb && each.seconds < fastest)
+      next = std::min(next, each.gigabytes);
+}
 
 bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
   constexpr double most_gain = 0.2; // searches have saved 18 % of an order at most
   candidate smaller = one;
   smaller.gigabytes *= 1 - most_gain; // of memory, too
-  named_so_far const named(asked, found, one);
+  named_so_far const named(asked, found, &one);
   double const least = std::max(one.bound, one.seconds * (1 - most_gain));
   if (smaller.gigabytes <= asked.memory_gb &&
       (least <= named.fourth || (one.extents.chunks == 1 && least < named.whole)))

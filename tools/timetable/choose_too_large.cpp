@@ -102,37 +102,13 @@ too_large(choose_command const& asked, schedule_choice const& choice, made_order
   return one;
 }
 
-namespace {
-
-//! What the text names of the candidates so far that a too large one may take the place of.
-struct named_now {
-  double fastest = HUGE_VAL; //!< that fits
-  double sure = HUGE_VAL;    //!< fastest of which published runs say that it fits
-  double next = HUGE_VAL;    //!< memory of what is faster than all that fits
-
-  named_now(choose_command const& asked, candidates const& found) {
-    auto const counts = [](candidate const& one) { return one.judged && one.cannot.empty(); };
-    for (candidate const& each : found.all) {
-      if (counts(each) && each.gigabytes <= asked.memory_gb)
-        fastest = std::min(fastest, each.ranked);
-      if (counts(each) && surely_fits(asked, each))
-        sure = std::min(sure, each.ranked);
-    }
-    for (candidate const& each : found.all)
-      if (counts(each) && each.gigabytes > asked.memory_gb && each.ranked < fastest)
-        next = std::min(next, each.gigabytes);
-  }
-};
-
-} // namespace
-
 bool judge_too_large(choose_command const& asked, candidates& found) {
   auto const matters = [&](candidate const& one) {
     if (one.judged)
       return false;
     if (one.choice.swept)
       return may_be_shown(asked, one, found);
-    named_now const now(asked, found);
+    named_so_far const now(asked, found, &one);
     bool const makes_room = one.choice.adapted == adapter::none;
     return (one.bound < now.fastest && (makes_room || one.gigabytes <= now.next)) ||
            (one.bound < now.sure && surely_fits(asked, one));
