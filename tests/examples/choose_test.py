@@ -67,6 +67,10 @@ def write_equal_costs(folder):
     return file
 
 
+def row_of(rows, schedule):
+    return next(row for row in rows if row["schedule"] == schedule)
+
+
 class Choice(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -149,7 +153,7 @@ class Choice(unittest.TestCase):
         self.assertRegex(text, r"on the host: [\d.]+ GB for each GPU\n")
 
     def test_predictions_of_1f1b_by_hand(self):
-        row = next(row for row in self.rows if row["schedule"] == "1f1b")
+        row = row_of(self.rows, "1f1b")
         hidden, sequence, vocabulary = 2048, 2048, 51200
         held_layers = row["layers"]
         self.check_time_of_1f1b(row, 1)
@@ -208,8 +212,7 @@ class Choice(unittest.TestCase):
         alone, shared = seconds
         for other in ("zb-v", "1f1b", "v-half"):  # nothing of which is a pair
             self.assertLess(shared["stp"] / shared[other], 0.97 * alone["stp"] / alone[other])
-        row = next(row for row in json.loads(output(*SMALL, "--tensor", 4, "--schedules", "1f1b", "--format", "json"))["candidates"]
-                   if row["schedule"] == "1f1b")
+        row = row_of(json.loads(output(*SMALL, "--tensor", 4, "--schedules", "1f1b", "--format", "json"))["candidates"], "1f1b")
         self.check_time_of_1f1b(row, 4)
 
     def test_text_names_the_pick_and_what_memory_buys(self):
@@ -321,7 +324,7 @@ class Choice(unittest.TestCase):
             words = ("--model", model, "--sequence", 4096, "--gpu", "a100", "--devices", 8, "--microbatches", 32, *unsearched())
             rows = json.loads(output(*words, "--format", "json"))["candidates"]
             self.check_layouts(rows, 18)
-            row = next(row for row in rows if row["schedule"] == "1f1b")
+            row = row_of(rows, "1f1b")
             self.assertEqual(row["layers"][-1], 0)
             self.assertRegex(row["layout"], r"\|(\)\*\d+)?L$")
             self.assertLessEqual(round(row["seconds"], 3), 3.502)  # of a table with three decimals
@@ -550,7 +553,7 @@ class Choice(unittest.TestCase):
         time = [{row["schedule"]: row["seconds"] for row in each["candidates"]} for each in (fast, both, slow)]
         self.assertLess(time[0]["1f1b"], time[1]["1f1b"])
         self.assertLess(time[1]["1f1b"], time[2]["1f1b"])
-        layers = next(row["layers"] for row in both["candidates"] if row["schedule"] == "1f1b")
+        layers = row_of(both["candidates"], "1f1b")["layers"]
         self.assertGreater(layers[0], 2 * layers[1])  # 989 TFLOPS and 312, and the output layer on the second
         with tempfile.TemporaryDirectory() as folder:
             small = pathlib.Path(folder) / "small.json"
