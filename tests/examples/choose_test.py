@@ -240,7 +240,8 @@ class Choice(unittest.TestCase):
         moved = ("--model", "qwen3-30b-a3b", "--sequence", 4096, "--gpu", "h100", "--devices", 6, "--microbatches", 24,
                  *unsearched())  # layers move, and the pick is faster than some that are too large then
         for words, memories in ((self.fewer, (24, 26.5, 30)), (wide, (46, 52, 60, 80)),
-                                ((*wide, "--tied", "--clip"), (52,)), ((*wide, "--data", 4), (40, 46)), (moved, (80,))):
+                                ((*wide, "--tied", "--clip"), (52,)), ((*wide, "--data", 4), (40, 46)), (moved, (80,)),
+                                ((*wide, "--modules", 1), (60,))):  # whose rows of refused shards are counted, too
             for memory in memories:
                 few, every = (output(*words, "--memory", f"{memory}GB", *more) for more in ((), ("--all",)))
                 reasons = few[few.index("\npick: "):]

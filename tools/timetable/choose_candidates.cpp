@@ -960,7 +960,7 @@ void add_refused_shards(choose_command const& asked, candidates& found) {
     for (adapter const which :
          {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced}) {
       candidate one = found.all[i];
-      if (!one.judged || one.choice.adapted != adapter::none || one.choice.frozen > 0)
+      if (one.choice.adapted != adapter::none || one.choice.frozen > 0)
         continue;
       one.choice.adapted = which;
       try {

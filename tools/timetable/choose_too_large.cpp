@@ -104,7 +104,7 @@ too_large(choose_command const& asked, schedule_choice const& choice, made_order
 
 bool judge_too_large(choose_command const& asked, candidates& found) {
   auto const matters = [&](candidate const& one) {
-    if (one.judged)
+    if (one.judged || !one.cannot.empty())
       return false;
     if (one.choice.swept)
       return may_be_shown(asked, one, found);
