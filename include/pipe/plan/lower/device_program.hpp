@@ -148,7 +148,7 @@ public:
   //! @throws std::invalid_argument where a pass uses more slots than an item can name.
   void write(std::vector<event> events) {
     int most = 0;
-    for (event const& what : events)
+    for (event& what : events)
       most = std::max(most, count(what));
     if (most > 65535)
       throw std::invalid_argument("plan: a pass uses " + std::to_string(most) +
@@ -177,15 +177,12 @@ public:
 private:
   [[nodiscard]] next_item& next(int device) { return next_[static_cast<std::size_t>(device)]; }
 
-  //! The slots that an item of an event uses.
-  [[nodiscard]] int slots(event const& what) const {
+  //! Counts an event for its devices, and notes the slots of a pass in it.
+  //! @return the slots that each of its items uses
+  int count(event& what) {
     bool const runs = what.to == nothing && what.about == subject::pass;
-    return runs ? uses_.slots(table_.passes[what.entry]) : 1;
-  }
-  //! Counts what an event is for its devices.
-  //! @return the slots that its items use
-  int count(event const& what) {
-    int const used = slots(what);
+    int const used = runs ? uses_.slots(table_.passes[what.entry]) : 1;
+    what.rows = runs ? used : what.rows;
     next(what.device).index += 1;
     next(what.device).use += used;
     if (what.to != nothing) {
@@ -219,7 +216,7 @@ private:
   void write_items(event const& what) {
     next_item& from = next(what.device);
     if (what.to == nothing) {
-      (void)write_item(what, what.device, from, slots(what));
+      (void)write_item(what, what.device, from, what.about == subject::pass ? what.rows : 1);
       from.twin_before = next_item{}.twin_before;
       return;
     }
