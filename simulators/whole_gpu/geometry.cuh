@@ -232,7 +232,7 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();
   out.group_parts = sums.parts;
-  out.step_ranges = sums.ranges();
+  out.step_cut = sums.cut;
   out.heads_together = sums.section;
   // Blocks start in the order of their numbers, and tickets are given in that order.
   auto const pieces = static_cast<int>(out.pieces.size()); // one each, as far as there are

@@ -134,7 +134,7 @@ void answer(constants const& k, question const& q) {
     q.of.which == way::forward ? q.of.dim + q.of.value_dim() : 3 * q.of.dim + 2 * q.of.value_dim();
   auto const flops = 2 * pairs_of(q.of) * products;
   std::cout << R"({"name": ")" << q.of.name << R"(", "key_parts": )" << w.key_parts
-            << R"(, "group_parts": )" << w.group_parts << R"(, "step_ranges": )" << w.step_ranges
+            << R"(, "group_parts": )" << w.group_parts << R"(, "step_cut": )" << w.step_cut
             << R"(, "heads_together": )" << w.heads_together << R"(, "blocks": )" << w.blocks << R"(, "resident": )"
             << w.resident << R"(, "shared_bytes": )" << w.shared_bytes << R"(, "pieces": )"
             << pieces << R"(, "tiles": )" << visits << R"(, "asked": )" << w.asked

@@ -80,7 +80,7 @@ struct work {
   std::int64_t asked = 0; //!< tiles that the mask was asked about
   int key_parts = 1;      //!< parts that keys are cut into
   int group_parts = 1;    //!< parts that the heads of a group are cut into
-  int step_ranges = 1;    //!< ranges that the steps of queries are cut into
+  int step_cut = 0;       //!< steps of a piece at most; 0: all
   int heads_together = 0; //!< heads that are worked on together
   //! The piece that a block does after piece `last`, -1 before its first; none: at least as many as
   //! there are. It counts, so work is simulated once.

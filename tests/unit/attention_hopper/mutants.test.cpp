@@ -26,6 +26,7 @@ struct trial {
   sizes s;
   unsigned blocks;
   ptx::options how;
+  std::int32_t cut = 0; // steps of a piece, in backward
 };
 
 std::string off(char const* what, double error) {
@@ -97,6 +98,7 @@ gradients const& prepare(backward_problem<__nv_bfloat16>& problem, trial const& 
 std::string of_backward(machine& m, trial const& t, std::vector<float>& seen) {
   m.parts = t.blocks > 1 && t.how.warps == ptx::order::shuffled ? 2 : 1;
   m.section = t.blocks > 1 ? 3 : 0;
+  m.cut = t.cut;
   backward_problem<__nv_bfloat16> problem(m.where, t.s, 1);
   auto exactly = prepare(problem, t);
   if (t.blocks > 1) { // adds to a dQ
@@ -147,6 +149,8 @@ std::string verdict(std::string const& text, std::string const& kernel, std::int
                    .heads = 4,
                    .key_heads = 2,
                    .dim = dim};
+  // Pieces without a step, and queries that see nothing.
+  sizes const stairs{.queries = 430, .keys = 302, .key_offset = 128, .heads = 2, .key_heads = 1};
   std::vector<float> seen;
   auto const run = [&](machine& m, trial const& t) {
     return kernel == "FORWARD" ? of_forward(m, t) : of_backward(m, t, seen);
@@ -161,6 +165,7 @@ std::string verdict(std::string const& text, std::string const& kernel, std::int
     trials.insert(trials.begin() + 1, {deep, 1, together});
     if (dim == 64) { // parts in another order; the others share that code
       trials.push_back({wide, 3, together});
+      trials.push_back({stairs, 3, together, 1});
     }
   }
   try {

@@ -157,7 +157,7 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
   using shape = hopper_backward_shape<Dim>;
   run_roles<shape>(
     shared,
-    [&](int lane) { return take_work<shape, Order>(c, sums, lane); },
+    [&] { return take_work<shape, Order>(c, sums); },
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
       copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
     },

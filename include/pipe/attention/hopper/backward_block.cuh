@@ -208,7 +208,7 @@ struct backward_consumer {
 
 //! Makes the barriers and gives everybody a role: copy(memory, is_first_lane) and
 //! tell(memory, lane), order(memory, lane) for a warp each, consume(consumer) for two warpgroups.
-//! @param take gives the work, or 0 rows; asked by a warp
+//! @param take gives the work, or 0 rows; asked by one thread
 template <class Shape, class Take, class Copy, class Tell, class Order, class Consume>
 __device__ __forceinline__ void run_roles(unsigned char* shared,
                                           Take const& take,
@@ -228,12 +228,7 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
       begin_barrier(memory.told(stage), 1);
     }
     publish_barriers();
-  }
-  if (threadIdx.x < 32) {
-    auto const work = take(static_cast<int>(threadIdx.x));
-    if (threadIdx.x == 0) {
-      write_work(memory.work(), work);
-    }
+    write_work(memory.work(), take());
   }
   __syncthreads();
   if (read_work(memory.work()).rows == 0) {

@@ -79,31 +79,27 @@ steps_of_heads(Call const& c, int steps, key_work const& work, int first, int st
   return all;
 }
 
-//! Takes a piece of work, or none. Those of ranges that their tile does not see are passed on at
-//! once. By a warp: its lanes ask for a head each, since masks may read tables.
+//! Takes a piece of work, or none; by one thread. Those of ranges that their tile does not see are
+//! passed on at once: who waits for them has taken a later one.
 template <class Shape, query_order Order, class Call>
-__device__ inline key_work take_work(Call const& c, query_sums const& sums, int lane) {
+__device__ inline key_work take_work(Call const& c, query_sums const& sums) {
 #pragma unroll 1
-  while (true) {
-    int n = lane == 0 ? take_piece<Order>(sums) : 0;
-    n = __shfl_sync(0xffffffffu, n, 0);
-    if (n >= static_cast<int>(gridDim.x)) {
-      return {};
-    }
-    auto work = work_of_piece<Shape::keys>(c.p, sums, n);
-    auto const seen = steps_of_heads<Shape>(c, sums.steps, work, lane, 32);
-    work.begin = __reduce_min_sync(0xffffffffu, seen.begin);
-    work.end = __reduce_max_sync(0xffffffffu, seen.end);
-    if (work.begin < work.end || sums.cut == 0) {
+  for (int n = take_piece<Order>(sums); n < static_cast<int>(gridDim.x);
+       n = take_piece<Order>(sums)) {
+    auto const work = work_of_piece<Shape::keys>(c.p, sums, n);
+    if (sums.cut == 0) {
       return work;
     }
-    if (Order == query_order::kept && lane < query_sums::slices) {
-      auto* const written = written_of<Shape::keys>(c.p, sums, work) + lane;
+    if (auto const seen = steps_of_heads<Shape>(c, sums.steps, work, 0, 1); seen.begin < seen.end) {
+      return work;
+    }
+    for (int slice = 0; Order == query_order::kept && slice < query_sums::slices; ++slice) {
+      auto* const written = written_of<Shape::keys>(c.p, sums, work) + slice;
       wait_for_tile(written, work.part);
       write_after(written, work.part);
     }
-    __syncwarp();
   }
+  return {};
 }
 
 //! Starts to copy a step to a stage and says what the stage holds; by one lane.
@@ -129,6 +125,27 @@ __device__ __forceinline__ void bring_step(Call const& c,
     memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
 }
 
+//! Narrows the steps of a block to those that its tile sees. By a warp, whose lanes ask for a head
+//! each, since masks may read tables.
+template <class Shape, class Call>
+__device__ inline void
+find_steps(Call const& c, int steps, backward_memory<Shape> const& memory, int lane) {
+  auto work = read_work(memory.work());
+  work.begin = read_slot(memory.steps(0));
+  work.end = read_slot(memory.steps(1));
+  work.head = read_slot(memory.heads(0));
+  work.heads = read_slot(memory.heads(1));
+  auto const seen = steps_of_heads<Shape>(c, steps, work, lane, 32);
+  int const begin = __reduce_min_sync(0xffffffffu, seen.begin);
+  int const end = __reduce_max_sync(0xffffffffu, seen.end);
+  __syncwarp(); // all lanes have read the steps
+  if (lane == 0) {
+    write_slot(memory.steps(0), begin);
+    write_slot(memory.steps(1), end);
+  }
+  __syncwarp();
+}
+
 //! The copying warp, which finds the steps, last step first, of all heads in turn: where a mask is
 //! causal the blocks of a head begin at one step, and each adds to it after the tile before. It has
 //! few registers next to the registers for masks: it asks for its work again and again, and all
@@ -150,7 +167,7 @@ __device__ inline void copy_for_keys(Call const& c,
         memory.own(1, tile), maps.value, at, memory.own_full());
     }
   }
-  __syncwarp();
+  find_steps<Shape>(c, sums.steps, memory, thread_anew() % 32);
   ring_place<Shape::stages> place;
   auto const batch = [&] { return read_slot(memory.work()); };
   auto const tile = [&] { return read_slot(memory.work() + 8) / Shape::keys; };
