@@ -181,6 +181,12 @@ TEST_CASE("hopper backward: ranges of steps, of which a tile sees some, give the
                                   at::both<at::causal, at::document>{{}, {first.data(), 0}},
                                   at::plain{},
                                   21);
+    check_backward<__nv_bfloat16>( // heads see other steps, and a tile no last ones
+      "64_heads",
+      {.queries = 700, .keys = 700, .heads = 2, .key_heads = 1},
+      window_of_head{100},
+      at::plain{},
+      8);
     check_backward<__half>("64_own", // whose mask does not say which steps a tile sees
                            {.queries = 270, .query_offset = 9, .keys = 279, .heads = 2},
                            speckled{},

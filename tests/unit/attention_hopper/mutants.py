@@ -156,7 +156,7 @@ BACKWARD = {
     "empty_pieces_not_passed_on": (COPIES, "write_after(written, work.part);", ""),
     "empty_pieces_passed_on_at_once": (COPIES, "wait_for_tile(written, work.part);", ""),
     "steps_written_while_lanes_read": (COPIES, "__syncwarp(); // all lanes have read the steps", ""),
-    "steps_of_the_first_lane": (COPIES, "__reduce_min_sync(0xffffffffu, seen.begin)", "seen.begin"),
+    "steps_of_the_first_head": (COPIES, "__reduce_max_sync(0xffffffffu, end)", "end"),
     "steps_of_the_whole_tile": (COPIES, "min(seen.end, work.end)", "seen.end"),
     "parts_not_waited_for": (STEPS, "steps.wait_for_part(slice);", ""),
     "part_not_handed_on": (STEPS, "steps.hand_on_part(slice);", ""),

@@ -126,22 +126,27 @@ __device__ __forceinline__ void bring_step(Call const& c,
 }
 
 //! Narrows the steps of a block to those that its tile sees. By a warp, whose lanes ask for a head
-//! each, since masks may read tables.
+//! each, since masks may read tables; lanes beyond the heads ask for the last one.
 template <class Shape, class Call>
 __device__ inline void
-find_steps(Call const& c, int steps, backward_memory<Shape> const& memory, int lane) {
-  auto work = read_work(memory.work());
-  work.begin = read_slot(memory.steps(0));
-  work.end = read_slot(memory.steps(1));
-  work.head = read_slot(memory.heads(0));
-  work.heads = read_slot(memory.heads(1));
-  auto const seen = steps_of_heads<Shape>(c, steps, work, lane, 32);
-  int const begin = __reduce_min_sync(0xffffffffu, seen.begin);
-  int const end = __reduce_max_sync(0xffffffffu, seen.end);
+find_steps(Call const& c, int steps, backward_memory<Shape> const& memory) {
+  if (read_slot(memory.heads(0)) + 32 < read_slot(memory.heads(1))) {
+    return; // masks skip the others
+  }
+  auto const seen = steps_seen<Shape>(
+    c,
+    steps,
+    read_slot(memory.work()),
+    min(read_slot(memory.heads(0)) + thread_anew() % 32, read_slot(memory.heads(1)) - 1),
+    read_slot(memory.work() + 8) / Shape::keys);
+  int const begin = seen.begin < seen.end ? seen.begin : steps;
+  int const end = seen.begin < seen.end ? seen.end : 0;
+  int const first = max(__reduce_min_sync(0xffffffffu, begin), read_slot(memory.steps(0)));
+  int const last = min(__reduce_max_sync(0xffffffffu, end), read_slot(memory.steps(1)));
   __syncwarp(); // all lanes have read the steps
-  if (lane == 0) {
-    write_slot(memory.steps(0), begin);
-    write_slot(memory.steps(1), end);
+  if (thread_anew() % 32 == 0) {
+    write_slot(memory.steps(0), first);
+    write_slot(memory.steps(1), last);
   }
   __syncwarp();
 }
@@ -167,7 +172,7 @@ __device__ inline void copy_for_keys(Call const& c,
         memory.own(1, tile), maps.value, at, memory.own_full());
     }
   }
-  find_steps<Shape>(c, sums.steps, memory, thread_anew() % 32);
+  find_steps(c, sums.steps, memory);
   ring_place<Shape::stages> place;
   auto const batch = [&] { return read_slot(memory.work()); };
   auto const tile = [&] { return read_slot(memory.work() + 8) / Shape::keys; };
