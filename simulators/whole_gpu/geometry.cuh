@@ -208,7 +208,7 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   auto const blocks = static_cast<int>(sums.blocks(p, shape::keys, at::kernel_family::hopper));
   for (int n = 0; n < blocks; ++n) {
     auto const piece = at::detail::work_of_piece<shape::keys>(p, sums, n);
-    auto const seen = at::detail::steps_of_heads<shape>(call, sums.steps, piece, 0, 1);
+    auto const seen = at::detail::steps_of_heads<shape>(call, sums.steps, piece);
     if (sums.cut > 0 && seen.begin >= seen.end) {
       continue; // passed on by the block that takes the next one
     }

@@ -109,7 +109,8 @@ constexpr void share_work(query_sums& sums,
              16 * fitting * parts >= 15 * multiprocessors;
     });
   } else {
-    sums.parts = parts_of_group(p, [&](auto parts) { return tiles * parts >= 3 * multiprocessors; });
+    sums.parts =
+      parts_of_group(p, [&](auto parts) { return tiles * parts >= 3 * multiprocessors; });
   }
 }
 

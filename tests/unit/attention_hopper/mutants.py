@@ -157,7 +157,7 @@ BACKWARD = {
     "empty_pieces_passed_on_at_once": (COPIES, "wait_for_tile(written, work.part);", ""),
     "steps_written_while_lanes_read": (COPIES, "__syncwarp(); // all lanes have read the steps", ""),
     "steps_of_the_first_head": (COPIES, "__reduce_max_sync(0xffffffffu, end)", "end"),
-    "steps_of_the_whole_tile": (COPIES, "min(seen.end, work.end)", "seen.end"),
+    "steps_of_the_whole_tile": (COPIES, "min(__reduce_max_sync(0xffffffffu, end), read_slot(memory.steps(1)))", "__reduce_max_sync(0xffffffffu, end)"),
     "parts_not_waited_for": (STEPS, "steps.wait_for_part(slice);", ""),
     "part_not_handed_on": (STEPS, "steps.hand_on_part(slice);", ""),
     "parts_handed_on_before_all_have_added": (STEPS, "sums.ranges() > 1) {\n      meet_consumers();", "sums.ranges() > 1) {"),

@@ -29,7 +29,7 @@ struct trial {
   sizes s;
   unsigned blocks;
   ptx::options how;
-  std::int32_t cut = 0;             // steps of a piece, in backward
+  std::int32_t cut = 0;            // steps of a piece, in backward
   std::int32_t before = no_window; // keys that a head sees
 };
 

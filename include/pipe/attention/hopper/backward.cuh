@@ -7,10 +7,10 @@
 //!
 //! A block keeps 128 keys of one head with their values and visits the queries of all heads of the
 //! group, step by step, or of a part of heads and steps where blocks are few, and adds what its
-//! keys get to the running gradients once. Products are transposed: rows are keys, so weights never leave the
-//! registers. Gradients of the logits do: dK takes them from registers, dQ from shared memory,
-//! where both warpgroups put theirs. dQ is a sum over blocks: lanes add it to floats in memory,
-//! straight from their registers.
+//! keys get to the running gradients once. Products are transposed: rows are keys, so weights never
+//! leave the registers. Gradients of the logits do: dK takes them from registers, dQ from shared
+//! memory, where both warpgroups put theirs. dQ is a sum over blocks: lanes add it to floats in
+//! memory, straight from their registers.
 //!
 //! Five products of tiles. While the weights are made, dO meets the values; while dQ is added, dK
 //! is summed and the next queries meet their keys.

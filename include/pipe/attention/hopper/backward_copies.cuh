@@ -65,12 +65,12 @@ steps_seen(Call const& c, int steps, int batch, int head, int index) {
   }
 }
 
-//! The steps of a piece that some of its heads see: of the first one, and of each `stride`-th after.
+//! The steps of a piece that some of its heads see.
 template <class Shape, class Call>
 PIPELINING_HOST_DEVICE inline position_range
-steps_of_heads(Call const& c, int steps, key_work const& work, int first, int stride) {
+steps_of_heads(Call const& c, int steps, key_work const& work) {
   position_range all{work.end, work.begin};
-  for (int head = work.head + first; head < work.heads; head += stride) {
+  for (int head = work.head; head < work.heads; ++head) {
     auto const seen = steps_seen<Shape>(c, steps, work.batch, head, work.first / Shape::keys);
     if (seen.begin < seen.end) {
       all = {min(all.begin, max(seen.begin, work.begin)), max(all.end, min(seen.end, work.end))};
@@ -90,7 +90,7 @@ __device__ inline key_work take_work(Call const& c, query_sums const& sums) {
     if (sums.cut == 0) {
       return work;
     }
-    if (auto const seen = steps_of_heads<Shape>(c, sums.steps, work, 0, 1); seen.begin < seen.end) {
+    if (auto const seen = steps_of_heads<Shape>(c, sums.steps, work); seen.begin < seen.end) {
       return work;
     }
     for (int slice = 0; Order == query_order::kept && slice < query_sums::slices; ++slice) {
@@ -128,8 +128,7 @@ __device__ __forceinline__ void bring_step(Call const& c,
 //! Narrows the steps of a block to those that its tile sees. By a warp, whose lanes ask for a head
 //! each, since masks may read tables; lanes beyond the heads ask for the last one.
 template <class Shape, class Call>
-__device__ inline void
-find_steps(Call const& c, int steps, backward_memory<Shape> const& memory) {
+__device__ inline void find_steps(Call const& c, int steps, backward_memory<Shape> const& memory) {
   if (read_slot(memory.heads(0)) + 32 < read_slot(memory.heads(1))) {
     return; // masks skip the others
   }
