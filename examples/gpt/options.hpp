@@ -205,7 +205,7 @@ take_number(std::vector<std::string_view>& words, std::string_view name, std::in
                            vocabulary_2,
                            vocabulary_interlaced,
                            attention_exchange}) {
-    for (registry::named_adapter const& each : registry::named_adapters) {
+    for (registry::named_adapter const& each : registry::named_adapter::all()) {
       if (each.which == which && each.name == word)
         return which;
       if (each.which == which)

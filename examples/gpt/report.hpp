@@ -244,7 +244,7 @@ template <class All, class Number>
 //! beside measured.
 inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
   bool const moves = o.own.adapted == registry::adapter::offload;
-  if (!moves && !registry::gathers_weights(o.own.adapted))
+  if (!moves && !o.own.gathers_weights())
     return;
   std::printf(
     "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last step",

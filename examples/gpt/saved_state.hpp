@@ -134,7 +134,7 @@ about_parts(std::string_view program, options const& o, text_to_learn const& tex
   cut.add("schedule", registry::in_adapter(schedule, own.adapted));
   cut.add("tensor", tensor);
   cut.add("microbatches", microbatches);
-  for (registry::named_option const& each : registry::named_options)
+  for (registry::named_option const& each : registry::named_option::all())
     if (each.number != nullptr)
       cut.add(each.name, std::int64_t{(own.*each.number).value_or(0)});
   cut.add("memory-limit", own.memory_limit.value_or(0));

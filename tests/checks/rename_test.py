@@ -31,6 +31,13 @@ NAMES = [
      "bool const last = over.chunks_of(m) == 1 && pp::prove(plan).broken == pp::proof::rule::none;"),
     ("auto const own = pp::lower<pp::communicator_per_edge>(table);",
      "auto const own = pp::lower<pp::communicators::per_edge>(table);"),
+    ("double const flops = pp::linear_flops(model, tokens) + pp::parameters(pp::find_transformer(name));",
+     "double const flops = model.linear_flops(tokens) + pp::parameters(pp::transformer::named(name));"),
+    ("auto const cost = pp::predict_costs(model, setup, on, {.linear = 1}, extents, content, lengths);",
+     "auto const cost = pp::prediction{model, setup, on, {.linear = 1}}.costs(extents, content, lengths);"),
+    ("pp::bound_options how; pp::exact_options options; auto bytes = pp::predict_bytes(model, setup, content[0], lengths);",
+     "pp::time_bounds::options how; pp::exact_order::options options; "
+     "auto bytes = pp::prediction{model, setup}.bytes(content[0], lengths);"),
 ]
 
 

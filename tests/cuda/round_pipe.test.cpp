@@ -39,7 +39,7 @@ std::vector<word> on_one_device(int layers, int microbatches) {
 
 round_case case_of(int devices, int layers) {
   std::vector<pp::layer_cost> const costs(static_cast<std::size_t>(layers), {1, 1, 1});
-  auto const cut = pp::best_round_stages(costs, devices);
+  auto const cut = pp::round_stages::best(costs, devices);
   pp::RoundPipe<> const schedule{static_cast<int>(cut.forward.size()),
                                  static_cast<int>(cut.backward.size())};
   auto const table =

@@ -40,7 +40,7 @@ struct wrapping {
 [[nodiscard]] inline std::vector<wrapping> wrappings() {
   using own = wrapping::own;
   std::vector<wrapping> all{{""}};
-  for (pp::registry::named_adapter const& each : pp::registry::named_adapters)
+  for (pp::registry::named_adapter const& each : pp::registry::named_adapter::all())
     all.push_back({std::string(each.name), each.which});
   all.push_back({"offload-one-stage", pp::registry::adapter::offload, own::one_offloaded_stage});
   all.push_back({"scatter-once", pp::registry::adapter::sharded_weights, own::scatter_once});

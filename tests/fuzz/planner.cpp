@@ -40,17 +40,17 @@ void check_number(double number) {
 //! All that `choose` asks of a model.
 void check_predictions(pp::transformer const& shape, pp::gpu const& on) {
   pp::training_setup const setup{.sequence = 4096, .sequences = 2, .data = 2};
-  if (!takes<std::invalid_argument>([&] { pp::check_setup(shape, setup); }))
+  if (!takes<std::invalid_argument>([&] { setup.check(shape); }))
     return;
-  check_number(static_cast<double>(pp::parameters(shape)));
+  check_number(static_cast<double>(shape.parameters()));
   int const lengths[] = {2048, 2048};
   int const layers[] = {shape.layers, 1};
-  std::vector<pp::stage_content> const content = pp::stage_contents(layers);
-  pp::cost_table const times = pp::predict_costs(
-    shape, setup, on, {1e-6, 1e-6, 1e-6}, {.devices = 2, .chunks = 2}, content, lengths);
+  std::vector<pp::stage_content> const content = pp::stage_content::of_layers(layers);
+  pp::cost_table const times = pp::prediction{shape, setup, on, {1e-6, 1e-6, 1e-6}}.costs(
+    {.devices = 2, .chunks = 2}, content, lengths);
   for (pp::cost_table::timed_kind const& kind : times.kinds())
     check_number(times.duration(pp::row_writer::make(kind.kind, 0, 0, 1)));
-  pp::stage_bytes const bytes = pp::predict_bytes(shape, setup, content[0], lengths);
+  pp::stage_bytes const bytes = pp::prediction{shape, setup}.bytes(content[0], lengths);
   check(bytes.activation > 0 && bytes.resident() > 0 && bytes.message > 0, "bytes are missing");
 }
 
@@ -82,12 +82,12 @@ void read_cost_file(std::string_view text) {
 void read_model_file(std::string_view text) {
   if (auto const model =
         result_of([](std::string_view file) { return pp::read_transformer(file); }, text))
-    check_predictions(*model, pp::find_gpu("a100"));
+    check_predictions(*model, pp::gpu::named("a100"));
 }
 
 void read_gpu_file(std::string_view text) {
   if (auto const card = result_of([](std::string_view file) { return pp::read_gpu(file); }, text))
-    check_predictions(pp::find_transformer("gpt-7b"), *card);
+    check_predictions(pp::transformer::named("gpt-7b"), *card);
 }
 
 void read_layout_text(std::string_view text) {

@@ -66,7 +66,7 @@ inline void set(pipelining::registry::schedule_choice& choice,
     for (double const count : numbers(value, ","))
       choice.chunk_counts.push_back(static_cast<int>(count));
   else {
-    for (auto const& each : pipelining::registry::named_options)
+    for (auto const& each : pipelining::registry::named_option::all())
       if (each.number != nullptr && each.name == "--" + name) {
         choice.*each.number = std::stoi(value);
         return;

@@ -28,7 +28,7 @@ struct blocks_command {
   verbs verb = verbs::blocks;
   int devices = 8;
   std::string format = "text";
-  pp::block_options how{.longest_interval = 2};
+  pp::block_choice::options how{.longest_interval = 2};
 };
 
 template <int Most>
@@ -54,7 +54,9 @@ constexpr option_reader<blocks_command> block_options[] = {
    "N",
    verbs::blocks,
    "the most walks over the devices that a block has, 1 to 6",
-   set<whole<pp::most_block_legs>, &blocks_command::how, &pp::block_options::most_legs>},
+   set<whole<pp::block_choice::most_legs>,
+       &blocks_command::how,
+       &pp::block_choice::options::most_legs>},
   {"--chunks",
    "C[,C...]",
    verbs::blocks,
@@ -137,7 +139,7 @@ std::string type_of(pp::block_choice const& block) {
   std::string stride;
   std::string gap;
   for (int leg = 0; leg < 2 * block.legs; ++leg) {
-    pp::append(stride, leg > 0 ? ", " : "", pp::stride_of(block, leg));
+    pp::append(stride, leg > 0 ? ", " : "", block.stride_of(leg));
     gap += leg > 0 ? ", pipelining::first_fit" : "0";
   }
   std::string out;
@@ -156,7 +158,7 @@ std::string types_of(blocks_command const& asked, std::vector<pp::block_choice> 
   for (pp::block_choice const& each : pp::block_frontier(all, asked.devices)) {
     pp::append(
       out, "\n// ", decimals(each.memory, 3), " of ", asked.devices, " microbatches, at least ");
-    pp::append(out, decimals(pp::least_block_memory(each, asked.devices), 3), "; bubble ");
+    pp::append(out, decimals(each.least_memory(asked.devices), 3), "; bubble ");
     pp::append(out, per_cent(each.bubble), "\nusing block_", ++number, " = ", type_of(each), ";\n");
   }
   return out;

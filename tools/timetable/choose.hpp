@@ -57,9 +57,15 @@ struct choose_command {
   [[nodiscard]] int parts() const { return model.encoder.layers + model.layers + model.modules; }
   //! What stages with so many of these hold, [S].
   [[nodiscard]] std::vector<pipelining::stage_content> contents(std::span<int const> parts) const {
-    return pipelining::stage_contents(
+    return pipelining::stage_content::of_layers(
       parts, model.dense_layers, frozen, model.encoder.layers, model.modules);
   }
+  //! Predictions for GPUs of this kind.
+  [[nodiscard]] pipelining::prediction predicted(pipelining::gpu const& on) const {
+    return {model, setup, on, reached};
+  }
+  //! Predictions for the GPUs of the first device.
+  [[nodiscard]] pipelining::prediction predicted() const { return predicted(gpus.front()); }
   //! The memory of a GPU of a device.
   [[nodiscard]] double room_gb(int device) const {
     return capped ? memory_gb : gpu(device).memory_gb;

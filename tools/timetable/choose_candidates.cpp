@@ -130,22 +130,20 @@ void add_copies(choose_command const& asked, candidate const& one, pp::cost_tabl
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
       for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
         if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
-          cost.set(kind,
-                   stage,
-                   chunk,
-                   pp::copy_seconds(asked.model,
-                                    asked.setup,
-                                    asked.gpu(0),
-                                    content[static_cast<std::size_t>(stage)],
-                                    one.chunk_lengths[static_cast<std::size_t>(chunk)]));
+          cost.set(
+            kind,
+            stage,
+            chunk,
+            asked.predicted().copy_seconds(content[static_cast<std::size_t>(stage)],
+                                           one.chunk_lengths[static_cast<std::size_t>(chunk)]));
 }
 
 //! Weights and gradients of a stage cross the network of its replicas, or come from the host.
 void add_sharding(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(asked, one);
   for (int stage = 0; stage < one.extents.stages(); ++stage) {
-    pp::stage_bytes const bytes = pp::predict_bytes(
-      asked.model, asked.setup, content[static_cast<std::size_t>(stage)], one.chunk_lengths);
+    pp::stage_bytes const bytes =
+      asked.predicted().bytes(content[static_cast<std::size_t>(stage)], one.chunk_lengths);
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
       for (pp::pass_kind const kind :
            {pp::pass_kind::gather_weights, pp::pass_kind::scatter_gradients})
@@ -153,14 +151,14 @@ void add_sharding(choose_command const& asked, candidate const& one, pp::cost_ta
                  stage,
                  chunk,
                  one.choice.adapted == adapter::weights_on_host
-                   ? pp::loading_seconds(asked.gpu(0), bytes, kind)
-                   : pp::sharding_seconds(asked.setup, asked.gpu(0), bytes, kind));
+                   ? asked.predicted().loading_seconds(bytes, kind)
+                   : asked.predicted().sharding_seconds(bytes, kind));
   }
 }
 
 //! The extents of the stages between shards, or of all.
 pp::shape extents_inside(schedule_choice choice) {
-  if (has_shards(choice.adapted))
+  if (choice.has_shards())
     choice.adapted = adapter::none;
   return arrange(choice);
 }
@@ -169,7 +167,7 @@ pp::shape extents_inside(schedule_choice choice) {
 
 std::string label_of(schedule_choice const& c) {
   std::string text = c.name;
-  for (named_option const& each : named_options)
+  for (named_option const& each : named_option::all())
     if (each.number != nullptr && each.which != option::keep && each.given(c))
       pp::append(text, " ", each.name, " ", *(c.*each.number));
   if (c.memory_limit)
@@ -191,12 +189,9 @@ part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool e
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
-      double const alone =
-        pp::pass_seconds(asked.model, asked.setup, on, asked.reached, content, kind, all);
-      return exchanges
-               ? alone
-               : alone -
-                   pp::exchange_seconds(asked.model, asked.setup, on, content, kind, all.length);
+      double const alone = asked.predicted(on).pass_seconds(content, kind, all);
+      return exchanges ? alone
+                       : alone - asked.predicted(on).exchange_seconds(content, kind, all.length);
     };
     return pp::layer_cost{time(pp::pass_kind::forward),
                           time(pp::pass_kind::backward_input),
@@ -273,21 +268,21 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
     pp::detail::of_layers(asked.model,
                           asked.model.layers,
                           asked.model.dense_layers,
-                          [&](pp::transformer const& of) { return pp::linear_flops(of, all); }) /
+                          [&](pp::transformer const& of) { return of.linear_flops(all); }) /
       asked.reached.linear +
-    pp::vocabulary_flops(asked.model, all) / asked.reached.vocabulary;
-  double const attention = pp::attention_flops(asked.model, pp::pass_kind::forward, all) /
+    asked.model.vocabulary_flops(all) / asked.reached.vocabulary;
+  double const attention = asked.model.attention_flops(pp::pass_kind::forward, all) /
                            asked.reached.attention * asked.model.layers;
   int const alignment = tokens >= 128 * chunks * 4 ? 128 : 1;
   return pp::balanced_partition(
-    tokens, chunks, pp::work_of_attention_ratio(attention / linear, tokens), alignment);
+    tokens, chunks, pp::sequence_work::of_attention(attention / linear, tokens), alignment);
 }
 
 void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) {
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   std::vector<pp::stage_bytes> bytes;
   for (pp::stage_content const& each : content_of(asked, one))
-    bytes.push_back(pp::predict_bytes(asked.model, asked.setup, each, one.chunk_lengths));
+    bytes.push_back(asked.predicted().bytes(each, one.chunk_lengths));
   one.device_gigabytes.clear();
   for (int device = 0; device < asked.devices; ++device) {
     auto const activation = [&](pp::pass const& what) {
@@ -307,7 +302,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
       bool const other_way = one.extents.where == pp::placement::bidirectional &&
                              pp::device_of(table, stage, asked.microbatches - 1) == device;
       pp::stage_bytes of = bytes[static_cast<std::size_t>(stage)];
-      if (shards_weights(one.choice.adapted)) {
+      if (one.choice.shards_weights()) {
         of.weights = (of.weights + asked.setup.data - 1) / asked.setup.data;
         of.gradients = (of.gradients + asked.setup.data - 1) / asked.setup.data;
       }
@@ -318,7 +313,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
       }
       held += (first_way + other_way) * static_cast<double>(of.resident());
     }
-    if (gathers_weights(one.choice.adapted))
+    if (one.choice.gathers_weights())
       held += pp::peak_slot_bytes(table,
                                   device,
                                   pp::slot_class::weights,
@@ -352,7 +347,7 @@ void measure(choose_command const& asked,
   measure_time(asked, table, cost, one);
   count_memory(asked, table, one);
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
-  pp::bound_options options{.chunk_shares = shares};
+  pp::time_bounds::options options{.chunk_shares = shares};
   if (!one.choice.swept) // a search may hold more
     options.memory_limit = 0;
   for (int device = 0; device < asked.devices && !one.choice.swept; ++device)
@@ -411,7 +406,7 @@ evaluated evaluate(choose_command const& asked,
   if (!cut.empty())
     cuts = {cut};
   else if (!schedule.traits.cuts_layers)
-    cuts = cuts_of_layers(asked, inside, has_shards(choice.adapted));
+    cuts = cuts_of_layers(asked, inside, choice.has_shards());
   else if (inside.stages() != 2 * asked.model.layers + 1)
     throw std::invalid_argument("a device has two stages for each of its layers, so "
                                 "--stages-per-device must be twice the layers over the devices");
@@ -449,9 +444,9 @@ evaluated evaluate(choose_command const& asked,
 std::vector<pp::stage_content> content_of(choose_command const& asked, candidate const& one) {
   bool const named = !one.choice.name.empty(); // searched ones have no name
   if (named && find_schedule(one.choice.name).traits.cuts_layers)
-    return pp::parted_contents(one.extents.stages() / 2);
-  return has_shards(one.choice.adapted)
-           ? pp::shard_contents(one.layers, one.extents.devices, asked.model.dense_layers)
+    return pp::stage_content::of_parts(one.extents.stages() / 2);
+  return one.choice.has_shards()
+           ? pp::stage_content::of_shards(one.layers, one.extents.devices, asked.model.dense_layers)
            : asked.contents(one.layers);
 }
 
@@ -474,7 +469,7 @@ std::string layout_of(choose_command const& asked, candidate const& one) {
     stages.push_back(std::string(static_cast<std::size_t>(each.encoders), 'e') +
                      std::string(static_cast<std::size_t>(each.layers), 't') +
                      std::string(static_cast<std::size_t>(each.modules), 'm'));
-  if (!has_shards(one.choice.adapted)) { // else every device has a part of both ends
+  if (!one.choice.has_shards()) { // else every device has a part of both ends
     stages.front() = 'E' + stages.front();
     stages.back() += 'L';
   }
@@ -485,17 +480,10 @@ namespace {
 
 pp::cost_table predicted(choose_command const& asked, candidate const& one, pp::gpu const& on) {
   std::vector<pp::stage_content> const content = content_of(asked, one);
-  if (has_shards(one.choice.adapted))
-    return pp::predict_shards(asked.model,
-                              asked.setup,
-                              on,
-                              asked.reached,
-                              one.extents,
-                              content,
-                              one.chunk_lengths,
-                              one.choice.adapted == adapter::vocabulary_1 ? 1 : 2);
-  return pp::predict_costs(
-    asked.model, asked.setup, on, asked.reached, one.extents, content, one.chunk_lengths);
+  if (one.choice.has_shards())
+    return asked.predicted(on).costs_of_shards(
+      one.extents, content, one.chunk_lengths, one.choice.adapted == adapter::vocabulary_1 ? 1 : 2);
+  return asked.predicted(on).costs(one.extents, content, one.chunk_lengths);
 }
 
 } // namespace
@@ -504,7 +492,7 @@ double seconds_between(choose_command const& asked, int from, int to, std::int64
   auto const seconds = [&](pp::gpu on, bool same) {
     if (!same)
       on.link_gb_per_s = on.network_gb_per_s;
-    return pp::message_seconds(asked.model, asked.setup, on, from, to, tokens);
+    return asked.predicted(on).message_seconds(from, to, tokens);
   };
   bool const same = asked.gpu(from) == asked.gpu(to);
   return std::max(seconds(asked.gpu(from), same), seconds(asked.gpu(to), same));
@@ -515,7 +503,7 @@ namespace {
 //! The devices of a stage, of one between shards or of a shard: shard d of either end is on device
 //! d.
 std::vector<int> holders_in(candidate const& one, int stage) {
-  if (!has_shards(one.choice.adapted))
+  if (!one.choice.has_shards())
     return pp::holders_of({one.extents}, stage);
   pp::shape const inside = extents_inside(one.choice);
   int const chain = stage - inside.devices;
@@ -565,7 +553,7 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
 
 pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
   pp::cost_table cost = costs_of_passes(asked, one);
-  if (gathers_weights(one.choice.adapted))
+  if (one.choice.gathers_weights())
     add_sharding(asked, one, cost);
   return cost;
 }

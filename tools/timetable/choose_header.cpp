@@ -46,7 +46,7 @@ pp::stage_bytes most_of_chunk(choose_command const& asked, candidate const& pick
   pp::stage_bytes most;
   for (pp::stage_content const& content : content_of(asked, pick)) {
     pp::stage_bytes const bytes =
-      pp::predict_bytes(asked.model, chunk, content, pick.chunk_lengths);
+      pp::prediction{asked.model, chunk}.bytes(content, pick.chunk_lengths);
     most.activation = std::max(most.activation, bytes.activation);
     most.message = std::max(most.message, bytes.message);
     most.logits = std::max(most.logits, bytes.logits);
@@ -200,7 +200,7 @@ std::string value_of(candidate const& pick) {
 //! @return the text that sets them in a table of costs
 std::string append_times(std::string& out, candidate const& pick, pp::cost_table const& cost) {
   bool const adapted = pick.choice.adapted != adapter::none;
-  bool const shards = has_shards(pick.choice.adapted);
+  bool const shards = pick.choice.has_shards();
   std::string set; // of the kinds that the schedule has
   for (pp::pass_kind const kind : {pp::pass_kind::forward,
                                    pp::pass_kind::backward_input,
@@ -223,7 +223,7 @@ std::string append_times(std::string& out, candidate const& pick, pp::cost_table
     bool const gathers =
       kind == pp::pass_kind::gather_weights || kind == pp::pass_kind::scatter_gradients;
     if ((frugal && (!adapted || shards)) || (of_shard && !shards) ||
-        (gathers && !gathers_weights(pick.choice.adapted)))
+        (gathers && !pick.choice.gathers_weights()))
       continue;
     std::vector<double> times; // [stage, chunk]
     for (int stage = 0; stage < pick.extents.stages(); ++stage)
@@ -246,7 +246,7 @@ std::string append_times(std::string& out, candidate const& pick, pp::cost_table
 
 //! Sizes of slots: of the stage and chunk that need the most.
 void append_sizes(std::string& out, choose_command const& asked, candidate const& pick) {
-  bool const shards = has_shards(pick.choice.adapted);
+  bool const shards = pick.choice.has_shards();
   int const longest = *std::max_element(pick.chunk_lengths.begin(), pick.chunk_lengths.end());
   pp::stage_bytes const most = most_of_chunk(asked, pick, longest);
   pp::append(out, "//! Of the stage and chunk that need the most.\n");

@@ -41,8 +41,8 @@ pp::sequence_groups
 best_groups(std::vector<int> const& lengths, pp::grouped_gpus const& on, double room, int parts) {
   std::int64_t const each = std::int64_t{on.gpus} * static_cast<std::int64_t>(lengths.size());
   std::int64_t const steps = std::max<std::int64_t>(most_work / parts / each, 16);
-  pp::sequence_groups const best = pp::best_sequence_groups(lengths, on.gpus, on, room, steps);
-  return best.group_of.empty() ? pp::best_sequence_groups(
+  pp::sequence_groups const best = pp::sequence_groups::best(lengths, on.gpus, on, room, steps);
+  return best.group_of.empty() ? pp::sequence_groups::best(
                                    lengths, on.gpus, on, std::numeric_limits<double>::max(), steps)
                                : best;
 }
@@ -191,8 +191,8 @@ void count_packed_memory(choose_command const& asked,
   std::vector<double> resident;
   // Gradients of keys and values travel between the chunks of one sequence at a time.
   for (pp::stage_content const& stage : content)
-    resident.push_back(static_cast<double>(
-      pp::predict_bytes(asked.model, asked.setup, stage, one.chunk_lengths).resident()));
+    resident.push_back(
+      static_cast<double>(asked.predicted().bytes(stage, one.chunk_lengths).resident()));
   double const tensor = asked.setup.tensor;
   for (int device = 0; device < asked.devices; ++device) {
     double held = pp::peak_device_bytes(table, device, [&](pp::pass const& what) {
@@ -200,13 +200,10 @@ void count_packed_memory(choose_command const& asked,
       int const layers = content[what.stage].layers;
       auto const part = [&](std::int64_t bytes) { return static_cast<double>(bytes) / tensor; };
       // A chunk that is recomputed keeps its input, and keys and values for those behind it.
-      auto const of_layer = [&](pp::transformer const& of) {
-        return pp::activation_bytes(of, tokens);
-      };
+      auto const of_layer = [&](pp::transformer const& of) { return of.activation_bytes(tokens); };
       return pp::unit_bytes{
         part(pp::detail::of_layers(asked.model, layers, content[what.stage].dense, of_layer)),
-        part(pp::input_bytes(asked.model, tokens)) +
-          layers * part(pp::key_value_bytes(asked.model, tokens)),
+        part(asked.model.input_bytes(tokens)) + layers * part(asked.model.key_value_bytes(tokens)),
         0};
     });
     for (int stage = 0; stage < one.extents.stages(); ++stage)
@@ -273,10 +270,8 @@ public:
     for (int const length : asked.lengths)
       for (pp::pass_kind const kind :
            {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
-        work_ +=
-          pp::pass_seconds(
-            asked.model, asked.setup, asked.gpu(0), asked.reached, model, kind, {length, 0}) -
-          pp::exchange_seconds(asked.model, asked.setup, asked.gpu(0), model, kind, length);
+        work_ += asked.predicted().pass_seconds(model, kind, {length, 0}) -
+                 asked.predicted().exchange_seconds(model, kind, length);
   }
 
   [[nodiscard]] packing cut(pp::shape const& extents) const {

@@ -24,7 +24,7 @@ namespace {
 //! Buffers of some size, and what the model and the user need besides. Shards of a tied vocabulary
 //! lie on one device, so that no gradient of theirs travels.
 pp::uniform_sizes sizes_for(choose_command const& asked, candidate const& one) {
-  bool tied = (asked.model.tied || asked.tied) && !has_shards(one.choice.adapted);
+  bool tied = (asked.model.tied || asked.tied) && !one.choice.has_shards();
   if (asked.model.modules > 0) // theirs is that of the first stage, unless frozen
     tied = inner_modules(asked, one).empty() &&
            (tied || (asked.frozen == 0 && content_of(asked, one).back().modules > 0));
@@ -149,7 +149,7 @@ private:
 int extras_of(schedule_choice const& choice) {
   constexpr int more_than_options = 100;
   int count = choice.adapted == adapter::none ? 0 : more_than_options;
-  for (named_option const& each : named_options)
+  for (named_option const& each : named_option::all())
     count += each.given(choice) ? 1 : 0;
   return count;
 }
@@ -228,7 +228,7 @@ std::vector<pp::choice_point> points_of(candidates const& found) {
 
 pp::memory_choice choose_lowered(choose_command const& asked, candidates& found) {
   for (;;) {
-    pp::memory_choice const choice = pp::choose_within(points_of(found), asked.memory_gb);
+    pp::memory_choice const choice = pp::memory_choice::within(points_of(found), asked.memory_gb);
     if (!choice.pick)
       return choice;
     candidate& pick = found.all[*choice.pick];

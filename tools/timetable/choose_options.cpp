@@ -91,7 +91,7 @@ constexpr option_reader<choose_command> options[] = {
    "a known model, or a config.json of a model hub",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.model_name = std::string(word);
-     c.model = named_or_file(option, word, pp::find_transformer, pp::read_transformer);
+     c.model = named_or_file(option, word, pp::transformer::named, pp::read_transformer);
    },
    [](verbs) { return names_in(pp::detail::named_transformers()); }},
   {"--gpu",
@@ -103,7 +103,7 @@ constexpr option_reader<choose_command> options[] = {
      c.gpu_name = std::string(word);
      for (std::string_view const name :
           names_of(option, word, "one GPU for all devices, or one for each"))
-       c.gpus.push_back(named_or_file(option, name, pp::find_gpu, pp::read_gpu));
+       c.gpus.push_back(named_or_file(option, name, pp::gpu::named, pp::read_gpu));
    },
    [](verbs) { return names_in(pp::detail::known_gpus()); }},
   {"--sequence",
@@ -385,7 +385,7 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
   choose_parts(result, who);
   check_layout(result, who);
   check_frozen(result, who);
-  pp::check_setup(result.model, result.setup);
+  result.setup.check(result.model);
   if (result.measured && result.devices > result.parts())
     throw usage_error(who + std::to_string(result.devices) +
                       " devices are more than the model has layers, " +

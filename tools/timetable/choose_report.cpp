@@ -52,13 +52,13 @@ bool is_v(candidate const& one) {
 std::optional<pp::band> band_of(choose_command const& asked, candidate const& one) {
   if (is_apart(one.choice) || !one.groups.empty() || one.choice.adapted != adapter::none)
     return std::nullopt;
-  return pp::memory_band(asked.setup.tensor, one.extents.chunks, is_v(one));
+  return asked.predicted().memory_band(one.extents.chunks, is_v(one));
 }
 
 //! True where even the upper end of its band fits; where none is published, of runs without what
 //! makes it unlike them.
 bool surely_fits(choose_command const& asked, candidate const& one) {
-  pp::band const band = pp::memory_band(asked.setup.tensor, one.extents.chunks, is_v(one));
+  pp::band const band = asked.predicted().memory_band(one.extents.chunks, is_v(one));
   return one.gigabytes * band.most <= asked.memory_gb;
 }
 
@@ -94,7 +94,7 @@ void append_heading(std::string& out, choose_command const& asked) {
   if (model.encoder.layers > 0)
     pp::append(out, ", ", model.encoder.layers, " layers of an encoder");
   pp::append(
-    out, ", ", rounded(static_cast<double>(pp::parameters(model)) / 1e9, 2), "e9 parameters\n");
+    out, ", ", rounded(static_cast<double>(model.parameters()) / 1e9, 2), "e9 parameters\n");
   pp::append(out, asked.devices, " devices of ", asked.setup.tensor, " x ", asked.gpu_name);
   if (asked.lengths.empty())
     pp::append(out,
@@ -357,7 +357,7 @@ void append_memory(std::string& out,
            rounded(pick.gigabytes * band->most, 1) + " GB";
   else if (is_apart(pick.choice) || !pick.groups.empty())
     out += "of runs of its kind no memory is published";
-  else if (has_shards(pick.choice.adapted))
+  else if (pick.choice.has_shards())
     out += "of runs with a vocabulary in shards no memory is published";
   else
     out += "of runs that recompute or copy to the host nothing comparable is published";

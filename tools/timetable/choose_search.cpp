@@ -63,7 +63,7 @@ public:
   }
   //! Not where a layer is cut, or moves.
   [[nodiscard]] bool is_bounded(candidate const& one) const {
-    return !has_shards(one.choice.adapted) && !is_apart(one.choice);
+    return !one.choice.has_shards() && !is_apart(one.choice);
   }
 
 private:

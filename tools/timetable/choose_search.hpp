@@ -97,7 +97,7 @@ void add_searched(choose_command const& asked,
     model,
     orders,
     {.seed = asked.seed, .rounds = asked.rounds > 0 ? asked.rounds : for_ever, .most_cuts = 2000},
-    [&](pipelining::pipeline_search_progress const& at) {
+    [&](pipelining::found_pipeline::progress const& at) {
       std::string text = "searching: ";
       pipelining::append(text, at.looks, " pipelines, best ");
       if (std::isfinite(at.best)) // else nothing fits so far

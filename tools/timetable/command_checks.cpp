@@ -100,7 +100,7 @@ void check_room(command& result) {
 //! What adapters need, and options that belong to others.
 void check_adapter(command const& result, read_words const& read) {
   auto const has_option = [&read](std::string_view name) { return read.has(name); };
-  bool const offloads = moves_activations(result.choice.adapted);
+  bool const offloads = result.choice.moves_activations();
   bool const from_file = !result.cost_file.empty();
   double const copy =
     result.layout.text.empty() ? result.cost.copy_out : result.layout.layer.copy_out;
@@ -120,17 +120,17 @@ void check_adapter(command const& result, read_words const& read) {
     throw usage_error("--with offload needs --copy-cost T above 0: the time of a copy of an "
                       "activation to the host, or back");
   for (std::string_view const name : {"--gather", "--scatter"})
-    if (has_option(name) && (!gathers_weights(result.choice.adapted) || from_file))
+    if (has_option(name) && (!result.choice.gathers_weights() || from_file))
       throw usage_error(std::string(name) +
                         " is for --with sharded-weights, gathered-once and weights-on-host "
                         "only, and not for costs of a file");
   for (std::string_view const name : {"--resident", "--prefetch"})
     if (has_option(name) && result.choice.adapted != adapter::sharded_weights)
       throw usage_error(std::string(name) + " is for --with sharded-weights only");
-  if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
+  if (has_option("--vocabulary-cost") && !result.choice.has_shards())
     throw usage_error(
       "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
-  if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
+  if (result.choice.has_shards() && (result.measured || result.tokens))
     throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
                       "of a file, a layout or tokens, which say nothing of shards");
 }

@@ -109,10 +109,10 @@ void read_parts(stage_layout& layout, std::string_view option, std::string_view 
 }
 
 adapter read_adapter(std::string_view option, std::string_view word) {
-  std::string const name = one_of(option, word, names_in(named_adapters));
-  return std::find_if(std::begin(named_adapters),
-                      std::end(named_adapters),
-                      [&name](named_adapter const& each) { return each.name == name; })
+  std::string const name = one_of(option, word, names_in(named_adapter::all()));
+  auto const all = named_adapter::all();
+  return std::find_if(
+           all.begin(), all.end(), [&name](named_adapter const& each) { return each.name == name; })
     ->which;
 }
 
@@ -294,7 +294,7 @@ constexpr option_reader<command> all_options[] = {
    "or, of slimpipe, attention-exchange (devices take over attention of each other, with --tokens "
    "and --attention-ratio)",
    set<read_adapter, &command::choice, &schedule_choice::adapted>,
-   [](verbs) { return names_in(named_adapters); }},
+   [](verbs) { return names_in(named_adapter::all()); }},
   {"--frozen",
    "N",
    verbs::timetable,

@@ -38,7 +38,7 @@ std::vector<pp::stage_bytes> bytes_of(choose_command const& asked,
                                       std::vector<int> const& chunk_lengths) {
   std::vector<pp::stage_bytes> result;
   for (pp::stage_content const& each : content)
-    result.push_back(pp::predict_bytes(asked.model, asked.setup, each, chunk_lengths));
+    result.push_back(asked.predicted().bytes(each, chunk_lengths));
   return result;
 }
 
@@ -62,8 +62,8 @@ void set_links(choose_command const& asked, double bytes, pp::cost_table& cost) 
         cost.set_link(from,
                       to,
                       bytes / 1e9 /
-                        (pp::in_one_machine(on, asked.setup, from, to) ? on.link_gb_per_s
-                                                                       : on.network_gb_per_s));
+                        (asked.predicted(on).in_one_machine(from, to) ? on.link_gb_per_s
+                                                                      : on.network_gb_per_s));
 }
 
 //! @param hidden the cost without exchanges
@@ -82,10 +82,9 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
   one.extents = shown_extents(choice);
   part_times const parts = times_of_parts(asked, asked.gpu(0));
   one.layers = pp::balanced_layers(parts.layers, asked.devices, {}, {.last = parts.output});
-  contents const content = pp::stage_contents(one.layers);
+  contents const content = pp::stage_content::of_layers(one.layers);
   std::vector<pp::stage_bytes> const bytes = bytes_of(asked, content, one.chunk_lengths);
-  pp::cost_table cost = pp::predict_costs(
-    asked.model, asked.setup, asked.gpu(0), asked.reached, one.extents, content, one.chunk_lengths);
+  pp::cost_table cost = asked.predicted().costs(one.extents, content, one.chunk_lengths);
   std::int64_t widest = 0;
   for (pp::stage_bytes const& each : bytes)
     widest = std::max(widest, each.weights + each.gradients);
@@ -132,15 +131,13 @@ pp::round_stages cut_for_host(choose_command const& asked) {
   std::vector<double> sizes;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     pp::stage_bytes const of =
-      pp::predict_bytes(asked.model,
-                        asked.setup,
-                        {.embedding = i == 0, .output = i + 1 == layers.size()},
-                        std::vector<int>{static_cast<int>(asked.setup.sequence)});
+      asked.predicted().bytes({.embedding = i == 0, .output = i + 1 == layers.size()},
+                              std::vector<int>{static_cast<int>(asked.setup.sequence)});
     sizes.push_back(static_cast<double>(of.weights + of.gradients));
   }
   // A layer that is too large is a stage alone, and then the memory says so.
   double const largest = *std::max_element(sizes.begin(), sizes.end());
-  return pp::best_round_stages(
+  return pp::round_stages::best(
     layers,
     asked.devices,
     {.bytes = sizes, .most_bytes = std::max(asked.memory_gb * 1e9 / 2, largest)});
@@ -192,8 +189,7 @@ evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) 
   for (pp::stage_content const& each : content)
     one.layers.push_back(each.layers);
   std::vector<pp::stage_bytes> const bytes = bytes_of(asked, content, one.chunk_lengths);
-  pp::cost_table cost = pp::predict_costs(
-    asked.model, asked.setup, asked.gpu(0), asked.reached, one.extents, content, one.chunk_lengths);
+  pp::cost_table cost = asked.predicted().costs(one.extents, content, one.chunk_lengths);
   double const link = asked.gpu(0).host_gb_per_s * 1e9;
   double on_host = 0;
   for (int stage = 0; stage < one.extents.stages(); ++stage) {
@@ -245,10 +241,10 @@ exchanged_bytes exchanged_of(choose_command const& asked, std::int64_t tokens) {
   auto const share = [&](std::int64_t bytes) {
     return static_cast<double>(bytes) / asked.setup.tensor;
   };
-  double const hidden = share(pp::message_bytes(asked.model, tokens, sequences));
-  double const query = share(pp::attended_message_bytes(asked.model, tokens, sequences)) - hidden;
-  double const keys = share(pp::key_value_bytes(asked.model, tokens, sequences));
-  double const activation = share(pp::attention_activation_bytes(asked.model, tokens, sequences));
+  double const hidden = share(asked.model.message_bytes(tokens, sequences));
+  double const query = share(asked.model.attended_message_bytes(tokens, sequences)) - hidden;
+  double const keys = share(asked.model.key_value_bytes(tokens, sequences));
+  double const activation = share(asked.model.attention_activation_bytes(tokens, sequences));
   return {hidden, query, keys, activation - 2 * query - keys};
 }
 
@@ -282,11 +278,9 @@ void set_times(choose_command const& asked,
   pp::gpu const& on = asked.gpu(0);
   for (pp::pass_kind const kind :
        {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight}) {
-    double const once =
-      pp::pass_seconds(asked.model, asked.setup, on, asked.reached, content, kind, {tokens, 0});
+    double const once = asked.predicted(on).pass_seconds(content, kind, {tokens, 0});
     cost.set(kind, stage, 0, once * times);
-    cost.set_exchanges(
-      kind, stage, 0, pp::exchange_seconds(asked.model, asked.setup, on, content, kind, tokens));
+    cost.set_exchanges(kind, stage, 0, asked.predicted(on).exchange_seconds(content, kind, tokens));
   }
 }
 
@@ -303,8 +297,8 @@ held_bytes held_by(choose_command const& asked,
                    exchanged_bytes const& of) {
   pp::training_setup chunk = asked.setup;
   chunk.sequence = tokens;
-  pp::stage_bytes const bytes = pp::predict_bytes(
-    asked.model, chunk, content_of_part(asked, part), std::vector{static_cast<int>(tokens)});
+  pp::stage_bytes const bytes = pp::prediction{asked.model, chunk}.bytes(
+    content_of_part(asked, part), std::vector{static_cast<int>(tokens)});
   auto const activation = static_cast<double>(bytes.activation);
   if (part.part == pp::layer_part::taken_attention)
     return {part.taken == 0 ? 0 : activation + (part.taken - 1) * of.keys, 0};

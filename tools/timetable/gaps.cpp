@@ -57,7 +57,7 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
   for (int device = 0; device < table.over.extents.devices; ++device)
     row.peak = std::max(row.peak, pp::peak_activation_chunks(table, device));
   pp::shape const& extents = table.over.extents;
-  pp::bound_options options;
+  pp::time_bounds::options options;
   options.memory_limit = (row.peak + 1e-9) / extents.chunks;
   row.least = pp::least_times(table.over, asked.cost, options).makespan.least();
   row.proven = row.least >= row.makespan * (1 - 1e-9);

@@ -84,7 +84,7 @@ any_cost model_for(command const& asked,
     model = pp::chunk_costs(
       shown_extents(choice),
       chunk_lengths,
-      pp::work_of_attention_ratio(asked.attention_ratio.value(), asked.tokens.value()),
+      pp::sequence_work::of_attention(asked.attention_ratio.value(), asked.tokens.value()),
       mean);
   return find_schedule(choice.name).traits.stages_go_one_way ? cost_by_layers(choice, model)
                                                              : model;
@@ -197,8 +197,8 @@ pp::time_bounds bounds_of(made_table const& made) {
   if (exposed && !made.chunk_shares.empty())
     return {};
   // Pairs may take less time than their sum.
-  pp::bound_options options{.chunk_shares = made.chunk_shares,
-                            .pairs = made.cost.overlapped_pair >= 0};
+  pp::time_bounds::options options{.chunk_shares = made.chunk_shares,
+                                   .pairs = made.cost.overlapped_pair >= 0};
   // Beyond this the paths of memory take seconds; the bounds without a limit are fast.
   constexpr std::int64_t most_units = 1024;
   pp::flow const& declared = *table.over.declared;
@@ -222,7 +222,7 @@ schedule_choice choice_for(schedule_choice const& choice, std::string const& nam
   result.name = name;
   result.devices = choice.devices;
   result.microbatches = choice.microbatches;
-  for (named_option const& each : named_options)
+  for (named_option const& each : named_option::all())
     if (each.number != nullptr && has(takes, each.which))
       result.*each.number = choice.*each.number;
   if (has(takes, option::chunk_counts))

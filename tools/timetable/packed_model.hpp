@@ -102,18 +102,12 @@ private:
     seconds_.push_back(0);
     exchanges_.push_back(0);
     for (int const device : holders) {
+      pipelining::prediction const on = asked.predicted(asked.gpu(device));
       double seconds = 0;
       double exchanges = 0;
       for (pipelining::sequence_piece const& piece : chunk) {
-        exchanges += pipelining::exchange_seconds(
-          asked.model, asked.setup, asked.gpu(device), stage, kind, piece.tokens);
-        seconds += pipelining::pass_seconds(asked.model,
-                                            asked.setup,
-                                            asked.gpu(device),
-                                            asked.reached,
-                                            stage,
-                                            kind,
-                                            {piece.tokens, piece.offset});
+        exchanges += on.exchange_seconds(stage, kind, piece.tokens);
+        seconds += on.pass_seconds(stage, kind, {piece.tokens, piece.offset});
       }
       if (seconds >= seconds_.back()) {
         seconds_.back() = seconds;

@@ -207,8 +207,8 @@ double gigabytes(auto const& schedule,
   std::vector<int> const layers(static_cast<std::size_t>(table.over.extents.stages()),
                                 model.layers / table.over.extents.stages());
   std::vector<pp::stage_bytes> bytes;
-  for (pp::stage_content const& content : pp::stage_contents(layers))
-    bytes.push_back(pp::predict_bytes(model, setup, content, lengths));
+  for (pp::stage_content const& content : pp::stage_content::of_layers(layers))
+    bytes.push_back(pp::prediction{model, setup}.bytes(content, lengths));
   std::vector<double> const shares = pp::token_shares(lengths);
   double most = 0;
   for (int device = 0; device < devices; ++device) {
@@ -226,11 +226,11 @@ double gigabytes(auto const& schedule,
 
 double attention_ratio(pp::transformer const& model, int tokens) {
   pp::token_range const all{tokens, 0};
-  return pp::attention_flops(model, pp::pass_kind::forward, all) / pp::linear_flops(model, all);
+  return model.attention_flops(pp::pass_kind::forward, all) / model.linear_flops(all);
 }
 std::vector<int> four_chunks(pp::transformer const& model, int tokens) {
   return pp::balanced_partition(
-    tokens, 4, pp::work_of_attention_ratio(attention_ratio(model, tokens), tokens), 128);
+    tokens, 4, pp::sequence_work::of_attention(attention_ratio(model, tokens), tokens), 128);
 }
 
 std::string seq1f1b_memory() {
@@ -259,7 +259,7 @@ std::string seq1f1b_memory() {
   int within = 0;
   int all = 0;
   for (auto const& each : published) {
-    pp::transformer const model = pp::find_transformer(each.model);
+    pp::transformer const model = pp::transformer::named(each.model);
     int const tokens = each.kilotokens * 1024;
     pp::training_setup const setup{.sequence = tokens, .tensor = each.tensor};
     double const ours[] = {
@@ -273,7 +273,8 @@ std::string seq1f1b_memory() {
       row.push_back(ran ? decimals(each.bars[i], 1) : "out of memory");
       row.push_back(decimals(ours[i], 1));
       row.push_back(ran ? decimals(100 * (ours[i] / each.bars[i] - 1), 0) + " %" : "");
-      pp::band const band = pp::memory_band(each.tensor, i == 2 ? 4 : 1, false);
+      pp::band const band =
+        pp::prediction{{}, {.tensor = each.tensor}}.memory_band(i == 2 ? 4 : 1, false);
       all += ran ? 1 : 0;
       within += each.bars[i] >= ours[i] * band.least && each.bars[i] <= ours[i] * band.most ? 1 : 0;
     }
@@ -295,13 +296,9 @@ double seconds_of(auto const& schedule,
   std::vector<int> const layers(static_cast<std::size_t>(count), model.layers / count);
   pp::training_setup const setup{.sequence = std::accumulate(lengths.begin(), lengths.end(), 0),
                                  .tensor = 8};
-  pp::cost_table const cost = pp::predict_costs(model,
-                                                setup,
-                                                pp::find_gpu("a100"),
-                                                {0.6, 0.6, 0.6},
-                                                extents,
-                                                pp::stage_contents(layers),
-                                                lengths);
+  pp::cost_table const cost =
+    pp::prediction{model, setup, pp::gpu::named("a100"), {0.6, 0.6, 0.6}}.costs(
+      extents, pp::stage_content::of_layers(layers), lengths);
   return pp::makespan(pp::make_timetable(schedule, size, cost));
 }
 
@@ -326,7 +323,7 @@ std::string seq1f1b_speed() {
                                 "ours",
                                 "difference",
                                 "published over ours"}};
-  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::transformer const model = pp::transformer::named("gpt-7b");
   for (auto const& each : published) {
     int const tokens = each.kilotokens * 1024;
     auto const time = [&](auto const& schedule, std::vector<int> const& lengths) {

@@ -280,7 +280,7 @@ private:
   }
 
   void look(group& each, std::int64_t moves, std::uint64_t round) {
-    pp::order_search_options options{.memory_limit =
+    pp::found_order::options options{.memory_limit =
                                        each.room.empty() ? each.limit : pp::detail::unlimited,
                                      .room = each.room,
                                      .memory = each.memory,
@@ -303,7 +303,7 @@ private:
         pp::search_order(std::span<pp::device_orders const>(starts),
                          each.cost,
                          options,
-                         [&](pp::order_search_progress const& at) {
+                         [&](pp::found_order::progress const& at) {
                            std::string text = where;
                            pp::append(text, ": ", moves_ + at.moves, " moves");
                            if (double const least = std::min(at.best, others); least < HUGE_VAL) {

@@ -39,7 +39,9 @@ namespace {
 //! Whether a schedule stands in the table with an adapter. One that would be another row once more
 //! does not.
 bool stands_with(choose_command const& asked, schedule_choice const& call, adapter which) {
-  if (shards_weights(which) && which != adapter::weights_on_host && asked.setup.data == 1)
+  schedule_choice adapted = call;
+  adapted.adapted = which;
+  if (adapted.shards_weights() && asked.setup.data == 1)
     return false; // nobody to share them with
   if (!has(find_schedule(call.name).traits.shown_with, which))
     return false;
@@ -72,7 +74,7 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
       calls.push_back(call);
       calls.back().chunks = 4;
     }
-    for (named_adapter const& one : named_adapters)
+    for (named_adapter const& one : named_adapter::all())
       if (stands_with(asked, call, one.which)) {
         calls.push_back(call);
         calls.back().adapted = one.which;
@@ -103,10 +105,8 @@ traffic traffic_of(choose_command const& asked, evaluated const& made) {
       return made.sent(maker, reader);
     int const before = std::min<int>(maker.stage, reader.stage); // gradients are as large
     return shares[maker.chunk] *
-           static_cast<double>(pp::sent_bytes(asked.model,
-                                              asked.setup,
-                                              content[static_cast<std::size_t>(before)],
-                                              asked.setup.sequence));
+           static_cast<double>(asked.predicted().sent_bytes(
+             content[static_cast<std::size_t>(before)], asked.setup.sequence));
   };
   double const of_token = 3.0 * sizeof(float) * asked.setup.sequences;
   pp::pipeline_view const over = table.over;

@@ -204,11 +204,11 @@ void write_list() {
     pp::append(out, "\n");
   };
   for (pp::registry::named_schedule const& each : pp::registry::named_schedules()) {
-    std::string const options = pp::registry::option_names(each.takes);
+    std::string const options = pp::registry::named_option::list(each.takes);
     write_line(each.name, each.line, options.empty() ? "" : " (" + options + ")");
   }
   pp::append(out, "\nAdapters of a schedule, or of a FILE (--with NAME):\n\n");
-  for (pp::registry::named_adapter const& each : pp::registry::named_adapters)
+  for (pp::registry::named_adapter const& each : pp::registry::named_adapter::all())
     write_line(each.name, each.line);
 }
 

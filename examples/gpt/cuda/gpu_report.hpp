@@ -86,7 +86,7 @@ struct gpu_options {
 
 //! Those of with_vocabulary, where the vocabulary is in shards.
 [[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
-  return registry::has_shards(o.own.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
+  return o.own.has_shards() ? std::optional(barriers_of(o)) : std::nullopt;
 }
 
 //! The schedule whose devices take over attention of each other, where that is chosen.
@@ -123,7 +123,7 @@ struct gpu_options {
 //! @param replicas of the pipeline
 //! @throws std::invalid_argument for what gathered weights do not go with
 inline void check_gathered(options const& o, pp::timetable_view table, int replicas) {
-  if (!registry::gathers_weights(o.own.adapted))
+  if (!o.own.gathers_weights())
     return;
   bool const on_host = home_of(o) == weights_home::host;
   if (o.clip != 0 && on_host) {
@@ -147,7 +147,7 @@ template <class Plan>
 void report_gathered(options const& o, Plan const& made, pp::timetable_view ran) {
   static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
                                          {"gradients", pp::slot_class::full_gradients}};
-  if (registry::gathers_weights(o.own.adapted))
+  if (o.own.gathers_weights())
     report_pools(o, "Whole weights and gradients in slots", *made.first, ran, made.sizes, pools);
 }
 

@@ -43,7 +43,7 @@ using namespace gpt;
 void check_checkpoints(options const& o) {
   auto const& traits = registry::find_schedule(o.schedule).traits;
   if (!o.checkpoint.empty() &&
-      (has_shards_of_stages(o) || registry::has_shards(o.own.adapted) || traits.weights_travel ||
+      (has_shards_of_stages(o) || o.own.has_shards() || traits.weights_travel ||
        traits.stages_go_one_way || o.own.adapted == registry::adapter::attention_exchange)) {
     throw std::invalid_argument("--checkpoint on threads wants stages that stay whole on their "
                                 "devices, which those of " +

@@ -53,7 +53,7 @@ int run_one(options o, text_to_learn const& text) {
 std::optional<int> gpt::train_system(options o, text_to_learn const& text) {
   if (has_shards_of_stages(o))
     return run_one<tensor_system>(o, text);
-  if (registry::has_shards(o.own.adapted))
+  if (o.own.has_shards())
     return run_one<vocabulary_system>(o, text);
   if (o.own.adapted == registry::adapter::attention_exchange)
     return run_one<exchange_system>(o, text);

@@ -457,7 +457,7 @@ exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyo
   rank_run run(chosen, rank, std::move(text), everyone, now);
   if (has_shards_of_stages(run.o))
     return train_tensor(run);
-  if (registry::has_shards(run.o.own.adapted))
+  if (run.o.own.has_shards())
     return train_vocabulary(run);
   if (registry::find_schedule(run.o.schedule).traits.weights_travel)
     return train_travelling(run);

@@ -176,8 +176,8 @@ struct round_sizes {
 
 //! The list of stages that takes least, where layers are equal.
 [[nodiscard]] inline pp::round_stages best_list(model_size const& size, std::int64_t devices) {
-  return pp::best_round_stages(std::vector<pp::layer_cost>(static_cast<std::size_t>(size.layers)),
-                               static_cast<int>(devices));
+  return pp::round_stages::best(std::vector<pp::layer_cost>(static_cast<std::size_t>(size.layers)),
+                                static_cast<int>(devices));
 }
 
 //! The list of so many stages, which have equal numbers of layers as far as these go.

@@ -58,7 +58,7 @@ inline constexpr flow round_training =
 //! Stage n of the list is on device n mod P, which takes all microbatches through it and then goes
 //! on with stage n + P. A backward stage computes its forward passes again, so it has fewer layers
 //! than a forward stage; the first backward stage has the last layers, which no forward stage has.
-//! `best_round_stages` cuts layers so.
+//! `round_stages::best` cuts layers so.
 //!
 //! With stages that all take t and free messages the makespan of S stages is
 //! (k max(M, P) + r + M) t with S - 1 = k P + r, r < P: for M >= P a bubble of (P - 1) t where P

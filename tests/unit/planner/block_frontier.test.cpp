@@ -12,7 +12,7 @@ namespace pp = pipelining;
 
 namespace {
 
-std::vector<pp::block_choice> blocks_of(int devices, pp::block_options const& how) {
+std::vector<pp::block_choice> blocks_of(int devices, pp::block_choice::options const& how) {
   std::vector<pp::block_choice> all;
   pp::for_each_block(devices, how, [&](pp::block_choice const& each) { all.push_back(each); });
   return all;
@@ -50,9 +50,9 @@ double counted_memory(pp::block_choice const& choice, int devices) {
 
 TEST_CASE("no block holds less in the mean than the law of its interval says, whatever it is") {
   for (int devices = 1; devices <= 12; ++devices) {
-    pp::block_options const how{.most_legs = 4, .chunks = {1, 2, 3}, .microbatches = 1};
+    pp::block_choice::options const how{.most_legs = 4, .chunks = {1, 2, 3}, .microbatches = 1};
     pp::for_each_block(devices, how, [&](pp::block_choice const& each) {
-      double const least = pp::least_block_memory(each, devices) - 1e-9;
+      double const least = each.least_memory(devices) - 1e-9;
       if (each.legs == 2 && each.where == pp::placement::wave)
         CHECK(counted_memory<2, pp::waves>(each, devices) >= least);
       if (each.legs == 3 && each.where == pp::placement::wave)
@@ -69,12 +69,13 @@ TEST_CASE("the law is met by blocks whose passes follow each other at once") {
     for (int chunks = 1; chunks <= 3; ++chunks) {
       pp::block_choice const alone{.chunks = chunks, .interval = 2 * devices + 1};
       CHECK(counted_memory<1, pp::loops>(alone, devices) ==
-            doctest::Approx(pp::least_block_memory(alone, devices)));
+            doctest::Approx(alone.least_memory(devices)));
     }
-  CHECK(pp::least_block_memory({.legs = 2, .interval = 6}, 8) == doctest::Approx(3.0)); // P/3 + 1/3
-  CHECK(pp::least_block_memory({.legs = 6, .interval = 18}, 32) ==
+  CHECK(pp::block_choice{.legs = 2, .interval = 6}.least_memory(8) ==
+        doctest::Approx(3.0)); // P/3 + 1/3
+  CHECK(pp::block_choice{.legs = 6, .interval = 18}.least_memory(32) ==
         doctest::Approx(32.0 / 3 + 2.0 / 18));
-  CHECK(pp::least_block_memory({.legs = 2, .chunks = 4, .interval = 6}, 8) ==
+  CHECK(pp::block_choice{.legs = 2, .chunks = 4, .interval = 6}.least_memory(8) ==
         doctest::Approx((3.0 + 3) / 4));
 }
 

@@ -72,7 +72,7 @@ void check_table(pp::dynamic_timetable const& table,
                     shares.empty() ? pp::peak_activations(table, device).to_double()
                                    : pp::peak_activations(table, device, shares));
   for (bool const limited : {false, true}) {
-    pp::bound_options options{.chunk_shares = shares, .pairs = pairs};
+    pp::time_bounds::options options{.chunk_shares = shares, .pairs = pairs};
     if (limited)
       options.memory_limit = peak + 1e-9;
     pp::time_bounds const bounds = pp::least_times(table.over, cost, options);
@@ -427,7 +427,7 @@ TEST_CASE("no schedule beats the bounds with pairs or with uneven chunks") {
     check_table(pp::make_timetable<pp::DualPipe<>>({4, 12}, cost), cost, true);
     check_table(pp::make_timetable<pp::DualPipeV<>>({4, 12}, cost), cost, true);
   }
-  pp::sequence_work const work = pp::work_of_attention_ratio(2, 1000);
+  pp::sequence_work const work = pp::sequence_work::of_attention(2, 1000);
   for (bool const even : {false, true}) {
     std::vector<int> const lengths =
       even ? pp::even_partition(1000, 4) : pp::balanced_partition(1000, 4, work);

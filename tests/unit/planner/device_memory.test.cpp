@@ -40,8 +40,8 @@ struct predicted_sizes {
 
   predicted_sizes(std::vector<int> const& layers, std::vector<int> lengths)
       : chunk_lengths(std::move(lengths)) {
-    for (pp::stage_content const& held : pp::stage_contents(layers))
-      stages.push_back(pp::predict_bytes(model, setup, held, chunk_lengths));
+    for (pp::stage_content const& held : pp::stage_content::of_layers(layers))
+      stages.push_back(pp::prediction{model, setup}.bytes(held, chunk_lengths));
   }
   //! Of a chunk: its share of the tokens, which is whole here.
   [[nodiscard]] std::int64_t of_chunk(std::int64_t bytes, int chunk) const {

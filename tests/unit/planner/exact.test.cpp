@@ -217,7 +217,7 @@ bool everything() {
 //! what it needs, no device holds more than the limit.
 void check_steps(pp::shape const& extents,
                  pp::uniform_cost const& cost,
-                 pp::exact_options const& options,
+                 pp::exact_order::options const& options,
                  pp::exact_order const& order) {
   std::map<std::pair<pp::detail::exact_kind, std::pair<int, int>>, pp::detail::exact_step> found;
   double last = 0;
@@ -297,7 +297,7 @@ void check_steps(pp::shape const& extents,
 struct golden_case {
   pp::shape extents;
   pp::uniform_cost cost;
-  pp::exact_options options;
+  pp::exact_order::options options;
   double makespan = 0;
 };
 
@@ -392,7 +392,7 @@ TEST_CASE("orders are as short as those of a brute force over all names and mome
                                 static_cast<double>(c.input),
                                 static_cast<double>(c.weight),
                                 static_cast<double>(c.latency)};
-    pp::exact_options options{.memory_limit = c.cap};
+    pp::exact_order::options options{.memory_limit = c.cap};
     options.copy = c.copy;
     pp::exact_order const order = pp::shortest_order(extents, cost, options);
     CHECK(order.optimal);
@@ -423,7 +423,7 @@ TEST_CASE("rules that go a little too far would lose these orders") {
                             .microbatches = c.microbatches,
                             .stages_per_device = c.stages_per_device,
                             .where = c.wave ? pp::placement::wave : pp::placement::looped};
-    pp::exact_options const options{.memory_limit = c.cap, .copy = c.copy};
+    pp::exact_order::options const options{.memory_limit = c.cap, .copy = c.copy};
     pp::exact_order const order = pp::shortest_order(extents, c.cost, options);
     CHECK(order.optimal);
     CHECK(order.makespan == c.least);
@@ -463,7 +463,7 @@ TEST_CASE("orders of pipelines drawn at random are as short as those of a brute 
                             .stages_per_device = stages_per_device,
                             .where = p.wave ? pp::placement::wave : pp::placement::looped};
     pp::uniform_cost const cost{1.0 * p.forward, 1.0 * p.input, 1.0 * p.weight, 1.0 * p.latency};
-    pp::exact_options options{
+    pp::exact_order::options options{
       .memory_limit = p.cap, .activation_units = p.whole, .input_units = p.kept};
     options.copy = p.copy;
     if (recomputes)
@@ -532,7 +532,7 @@ TEST_CASE("orders with recomputation are as short as those of a brute force") {
                                 static_cast<double>(c.input),
                                 static_cast<double>(c.weight),
                                 static_cast<double>(c.latency)};
-    pp::exact_options options{
+    pp::exact_order::options options{
       .memory_limit = c.cap, .activation_units = c.whole, .input_units = c.kept};
     double const without = pp::shortest_order(extents, cost, options).makespan;
     options.copy = c.copy;
@@ -550,7 +550,7 @@ TEST_CASE("recomputation is used where memory is short, and only there") {
   pp::shape const extents{.devices = 3, .microbatches = 4};
   pp::uniform_cost const cost{1, 1, 1, 0};
   // Four units are one activation; its input is one unit. One activation and two inputs fit.
-  pp::exact_options options{.memory_limit = 6, .activation_units = 4, .input_units = 1};
+  pp::exact_order::options options{.memory_limit = 6, .activation_units = 4, .input_units = 1};
   double const without = pp::shortest_order(extents, cost, options).makespan;
   options.recompute = 1;
   pp::exact_order const with = pp::shortest_order(extents, cost, options);
@@ -583,8 +583,7 @@ TEST_CASE("orders are timetables that keep the limit, and no schedule is shorter
           CHECK(order.bound <= pp::makespan(table) + 1e-9);
           if (!order.optimal)
             return;
-          pp::dynamic_timetable const best =
-            pp::simulate(pp::passes_of(table.over.extents, order), cost);
+          pp::dynamic_timetable const best = pp::simulate(order.passes(table.over.extents), cost);
           CHECK(bool(pp::verify(best, peak)));
           CHECK(pp::makespan(best) == doctest::Approx(order.makespan));
         };
@@ -598,7 +597,7 @@ TEST_CASE("orders are timetables that keep the limit, and no schedule is shorter
 
 TEST_CASE("pipelines that are too large, or do not fit, are refused") {
   pp::uniform_cost const cost;
-  auto const message = [&](pp::shape const& extents, pp::exact_options const& options) {
+  auto const message = [&](pp::shape const& extents, pp::exact_order::options const& options) {
     try {
       static_cast<void>(pp::shortest_order(extents, cost, options));
     } catch (std::invalid_argument const& error) {

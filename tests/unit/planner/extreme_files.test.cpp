@@ -74,20 +74,20 @@ bool is_good(double number) {
 void check_predictions(pp::transformer const& shape, pp::gpu const& on) {
   pp::training_setup const setup{.sequence = 4096, .sequences = 2, .data = 2};
   try {
-    pp::check_setup(shape, setup);
+    setup.check(shape);
   } catch (std::invalid_argument const&) {
     return;
   }
-  CHECK(pp::parameters(shape) > 0);
+  CHECK(shape.parameters() > 0);
   pp::shape const extents{.devices = 2, .chunks = 2};
   int const lengths[] = {2048, 2048};
   int const layers[] = {shape.layers, 1};
-  std::vector<pp::stage_content> const content = pp::stage_contents(layers);
+  std::vector<pp::stage_content> const content = pp::stage_content::of_layers(layers);
   pp::cost_table const times =
-    pp::predict_costs(shape, setup, on, {1e-6, 1e-6, 1e-6}, extents, content, lengths);
+    pp::prediction{shape, setup, on, {1e-6, 1e-6, 1e-6}}.costs(extents, content, lengths);
   for (pp::cost_table::timed_kind const& kind : times.kinds())
     CHECK(is_good(times.duration(pp::row_writer::make(kind.kind, 0, 0, 1))));
-  pp::stage_bytes const bytes = pp::predict_bytes(shape, setup, content[0], lengths);
+  pp::stage_bytes const bytes = pp::prediction{shape, setup}.bytes(content[0], lengths);
   CHECK(bytes.activation > 0);
   CHECK(bytes.resident() > 0);
   CHECK(bytes.message > 0);
@@ -120,13 +120,13 @@ void check_all(std::string_view file, int times, Use const& use) {
 
 TEST_CASE("extreme numbers in the file of a model are refused or counted") {
   check_all(model, 600, [](std::string const& text) {
-    check_predictions(pp::read_transformer(text), pp::find_gpu("a100"));
+    check_predictions(pp::read_transformer(text), pp::gpu::named("a100"));
   });
 }
 
 TEST_CASE("extreme numbers in the file of a GPU are refused or counted") {
   check_all(card, 200, [](std::string const& text) {
-    check_predictions(pp::find_transformer("gpt-7b"), pp::read_gpu(text));
+    check_predictions(pp::transformer::named("gpt-7b"), pp::read_gpu(text));
   });
 }
 

@@ -119,7 +119,7 @@ TEST_CASE("the exact search and the search for large pipelines know slow links")
   pp::shape const extents{.devices = 3, .microbatches = 4};
   pp::cost_table const cost = costs_with_links(extents, 100);
   pp::exact_order const best = pp::shortest_order(extents, cost, {.memory_limit = 3});
-  pp::dynamic_timetable const timed = pp::simulate(pp::passes_of(extents, best), cost);
+  pp::dynamic_timetable const timed = pp::simulate(best.passes(extents), cost);
   CHECK(pp::makespan(timed) == doctest::Approx(best.makespan));
   std::vector<pp::device_orders> const starts{
     pp::make_orders(pp::OneFOneB{}, pp::pipeline_size{3, 4}, cost)};

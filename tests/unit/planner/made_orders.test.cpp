@@ -31,7 +31,7 @@ TEST_CASE("adapters have the orders that they have when each schedule is made fo
   for (char const* const name : {"1f1b", searched}) {
     pp::registry::made_orders made;
     for (double const forward : {4.0, 5.0})
-      for (pp::registry::named_adapter const& each : pp::registry::named_adapters) {
+      for (pp::registry::named_adapter const& each : pp::registry::named_adapter::all()) {
         if (each.which == pp::registry::adapter::attention_exchange)
           continue; // of slimpipe alone
         CAPTURE(name);

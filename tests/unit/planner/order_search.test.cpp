@@ -281,7 +281,7 @@ TEST_CASE(
                        memory.activation.back() * (1 + static_cast<double>(random() % 8) / 4));
       }
       double const least = every_order(devices, microbatches, split, cost).least(memory, room);
-      pp::order_search_options const options{
+      pp::found_order::options const options{
         .room = room, .memory = memory, .split_backward = split, .most_moves = 20000};
       pp::found_order const found =
         pp::search_order(std::span<pp::device_orders const>(starts), cost, options);
@@ -296,7 +296,7 @@ TEST_CASE(
 
 TEST_CASE("limits in bytes that cannot be are refused") {
   orders_list const starts{pp::make_orders(pp::OneFOneB{}, pp::pipeline_size{2, 4})};
-  auto const message = [&](pp::order_search_options const& options) -> std::string {
+  auto const message = [&](pp::found_order::options const& options) -> std::string {
     try {
       (void)pp::search_order(
         std::span<pp::device_orders const>(starts), pp::uniform_cost{}, options);
@@ -364,9 +364,9 @@ TEST_CASE("nothing found is longer than a start that keeps the limit, and every 
     pp::cost_table const cost = random_costs(starts[0].over.extents, seed);
     for (pp::device_orders const& start : starts) {
       pp::dynamic_timetable const table = pp::simulate(start, cost);
-      pp::order_search_options const options{.memory_limit = peak_of(table), .most_moves = 4000};
+      pp::found_order::options const options{.memory_limit = peak_of(table), .most_moves = 4000};
       for (pp::search_goal const goal : {pp::search_goal::makespan, pp::search_goal::span}) {
-        pp::order_search_options own = options;
+        pp::found_order::options own = options;
         own.goal = goal;
         pp::found_order const found =
           pp::search_order(std::span<pp::device_orders const>(starts), cost, own);
@@ -385,12 +385,12 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
   pp::pipeline_size const size{4, 8};
   orders_list const starts{pp::make_orders(pp::ZeroBubbleH1{}, size)};
   pp::cost_table const cost = random_costs(starts[0].over.extents, 5);
-  pp::order_search_options options{.memory_limit = 3, .most_moves = 30000};
+  pp::found_order::options options{.memory_limit = 3, .most_moves = 30000};
   std::span<pp::device_orders const> const list(starts);
   pp::found_order const first = pp::search_order(list, cost, options);
   std::vector<std::int64_t> told;
   double best = std::numeric_limits<double>::infinity();
-  auto const watch = [&](pp::order_search_progress const& at) {
+  auto const watch = [&](pp::found_order::progress const& at) {
     CHECK(at.best <= best);
     CHECK(at.bound == first.bound);
     best = at.best;
@@ -406,7 +406,7 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
   CHECK(std::is_sorted(told.begin(), told.end()));
 
   pp::found_order const ended = pp::search_order(
-    list, cost, options, [](pp::order_search_progress const& at) { return at.moves < 5000; });
+    list, cost, options, [](pp::found_order::progress const& at) { return at.moves < 5000; });
   CHECK(ended.moves < 10000);
   CHECK(ended.time >= first.time);
   options.memory_limit = 4;
@@ -419,7 +419,7 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
 TEST_CASE("whoever watches may end it before any order keeps the limit") {
   orders_list const starts{pp::make_orders(pp::VHalf{}, {4, 8})};
   int told = 0;
-  auto const watch = [&told](pp::order_search_progress const& at) {
+  auto const watch = [&told](pp::found_order::progress const& at) {
     CHECK(at.best == std::numeric_limits<double>::infinity());
     ++told;
     return false;
@@ -492,7 +492,7 @@ TEST_CASE("orders of a stage graph are searched along its edges") {
   // Two encoders: 1F1B fills its pipeline as if the second waited for the first.
   pp::with_stage_graph<pp::OneFOneB> const graph{{}, {{0, 2}, {1, 2}, {2, 3}, {1, 3}}};
   orders_list const starts{pp::make_orders(graph, {4, 8})};
-  pp::order_search_options const options{
+  pp::found_order::options const options{
     .memory_limit = 3, .split_backward = false, .most_moves = 20'000};
   auto const found = pp::search_order(starts, pp::uniform_cost{}, options);
   CHECK(pp::verify(found.table, 3));

@@ -303,7 +303,7 @@ TEST_CASE("the same seed finds the same pipeline, and whoever watches ends it") 
   pp::pipeline_size const size{6, 12};
   std::vector<pp::device_orders> const starts{pp::make_orders(pp::OneFOneB{}, size, {}),
                                               pp::make_orders(pp::ZeroBubbleH1{}, size, {})};
-  pp::pipeline_search_options const options{
+  pp::found_pipeline::options const options{
     .seed = 7, .rounds = 2, .most_cuts = 100, .order_moves = 3000};
   pp::found_pipeline const one = pp::search_pipeline(model, starts, options);
   pp::found_pipeline const other = pp::search_pipeline(model, starts, options);
@@ -316,13 +316,13 @@ TEST_CASE("the same seed finds the same pipeline, and whoever watches ends it") 
   CHECK(one.makespan >= one.bound);
   int told = 0;
   pp::found_pipeline const early =
-    pp::search_pipeline(model, starts, options, [&](pp::pipeline_search_progress const& at) {
+    pp::search_pipeline(model, starts, options, [&](pp::found_pipeline::progress const& at) {
       CHECK(at.bound == one.bound);
       return ++told < 5;
     });
   CHECK(early.looks <= 5);
   pp::found_pipeline const first = pp::search_pipeline(
-    model, starts, options, [](pp::pipeline_search_progress const&) { return false; });
+    model, starts, options, [](pp::found_pipeline::progress const&) { return false; });
   CHECK(first.looks == 1);
   CHECK(first.makespan >= one.makespan);
   CHECK(early.makespan >= one.makespan);

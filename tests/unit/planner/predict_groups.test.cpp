@@ -23,15 +23,15 @@ double alone(pp::transformer const& model, int tokens) {
   double sum = 0;
   for (pp::pass_kind const kind :
        {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
-    sum += pp::pass_seconds(
-      model, {.sequence = tokens}, card, {}, {model.layers, true, true}, kind, {tokens, 0});
+    sum += pp::prediction{model, {.sequence = tokens}, card, {}}.pass_seconds(
+      {model.layers, true, true}, kind, {tokens, 0});
   return sum;
 }
 
 } // namespace
 
 TEST_CASE("a group shares the work and exchanges heads for tokens") {
-  pp::transformer const model = pp::find_transformer("gpt-7b"); // 32 layers and heads of 128
+  pp::transformer const model = pp::transformer::named("gpt-7b"); // 32 layers and heads of 128
   pp::grouped_gpus const groups{model, card, {}, 64};
   CHECK(groups.time(4096, 1) == doctest::Approx(alone(model, 4096)));
   for (int const size : {2, 4, 8, 16}) {
@@ -46,7 +46,7 @@ TEST_CASE("a group shares the work and exchanges heads for tokens") {
 }
 
 TEST_CASE("heads of keys and values are repeated in groups larger than they are many") {
-  pp::transformer model = pp::find_transformer("llama-70b"); // 64 heads, 8 of keys and values
+  pp::transformer model = pp::transformer::named("llama-70b"); // 64 heads, 8 of keys and values
   pp::gpu wide = card;
   wide.gpus_per_machine = 64;
   auto const exchange = [&](int kv_heads, int size) {
@@ -63,10 +63,10 @@ TEST_CASE("heads of keys and values are repeated in groups larger than they are 
 }
 
 TEST_CASE("memory of groups is what one GPU would hold, shared") {
-  pp::transformer const model = pp::find_transformer("gpt-1.3b");
+  pp::transformer const model = pp::transformer::named("gpt-1.3b");
   pp::grouped_gpus const groups{model, card, {}, 16, 2};
-  pp::stage_bytes const whole = pp::predict_bytes(
-    model, {.sequence = 1000}, {model.layers, true, true}, std::vector<int>{1000});
+  pp::stage_bytes const whole = pp::prediction{model, {.sequence = 1000}}.bytes(
+    {model.layers, true, true}, std::vector<int>{1000});
   for (int const size : {1, 2, 16})
     CHECK(groups.bytes(1000, size) ==
           doctest::Approx(static_cast<double>(whole.activation + whole.logits) / size));
@@ -78,8 +78,8 @@ TEST_CASE("memory of groups is what one GPU would hold, shared") {
 }
 
 TEST_CASE("weights cross the network once for each machine") {
-  pp::transformer const model = pp::find_transformer("gpt-1.3b");
-  double const all = 8.0 * static_cast<double>(pp::parameters(model));
+  pp::transformer const model = pp::transformer::named("gpt-1.3b");
+  double const all = 8.0 * static_cast<double>(model.parameters());
   CHECK(pp::grouped_gpus{model, card, {}, 1}.gather_seconds() == 0);
   CHECK(pp::grouped_gpus{model, card, {}, 4}.gather_seconds() ==
         doctest::Approx(all * 3 / 4 / 300e9));

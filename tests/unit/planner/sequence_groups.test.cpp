@@ -118,12 +118,12 @@ bool compare(std::vector<int> const& lengths,
              Check const& check,
              double memory) {
   double const least = least_of_all(lengths, devices, check, memory);
-  pp::sequence_groups const found = pp::best_sequence_groups(lengths, devices, cost, memory);
+  pp::sequence_groups const found = pp::sequence_groups::best(lengths, devices, cost, memory);
   CHECK(found.optimal);
   // With hardly any steps the result fits, the bound holds, and so does what is called optimal.
   for (int const steps : {1, 2, 8, 30}) {
     pp::sequence_groups const quick =
-      pp::best_sequence_groups(lengths, devices, cost, memory, steps);
+      pp::sequence_groups::best(lengths, devices, cost, memory, steps);
     CHECK(quick.bound <= least * (1 + 1e-12));
     CHECK(quick.time >= least * (1 - 1e-12));
     if (quick.optimal)
@@ -190,20 +190,20 @@ TEST_CASE("groups are the best where many are nearly as good") {
 TEST_CASE("a bound that is met is enough, and memory may be filled to the last byte") {
   group_work const work{.linear = 1, .exchange = 4, .memory = 1};
   std::vector<int> const pair{60, 60};
-  pp::sequence_groups const full = pp::best_sequence_groups(pair, 2, work, 60, 2);
+  pp::sequence_groups const full = pp::sequence_groups::best(pair, 2, work, 60, 2);
   CHECK(full.optimal);
   CHECK(full.time == 60);
   CHECK(full.bound == 60);
   // Not all sums of powers were looked at, and need not be.
-  CHECK(pp::best_sequence_groups(pair, 4, group_work{}, 60, 1).optimal);
+  CHECK(pp::sequence_groups::best(pair, 4, group_work{}, 60, 1).optimal);
   // But where the bound is not met, sums and distributions that were not looked at may be better.
   std::vector<int> const one_long{100, 1, 1, 1};
-  CHECK(!pp::best_sequence_groups(one_long, 2, group_work{.exchange = 0.1}, 1e9, 2).optimal);
+  CHECK(!pp::sequence_groups::best(one_long, 2, group_work{.exchange = 0.1}, 1e9, 2).optimal);
   std::vector<int> const two{100, 1};
-  CHECK(!pp::best_sequence_groups(two, 4, group_work{.exchange = 0.1}, 1e9, 1).optimal);
+  CHECK(!pp::sequence_groups::best(two, 4, group_work{.exchange = 0.1}, 1e9, 1).optimal);
   std::vector<int> const one{100};
   // On one device alone nothing of it fits: the bound is of groups of two.
-  CHECK(pp::best_sequence_groups(one, 4, work, 50, 2).bound <= 150);
+  CHECK(pp::sequence_groups::best(one, 4, work, 50, 2).bound <= 150);
 }
 
 TEST_CASE("a large group beside many small ones is found where sums are too many to try") {
@@ -211,7 +211,7 @@ TEST_CASE("a large group beside many small ones is found where sums are too many
   std::vector<int> lengths(448, 1000);
   lengths.push_back(64000);
   group_work const work{.linear = 1, .exchange = 0.5, .memory = 1};
-  pp::sequence_groups const found = pp::best_sequence_groups(lengths, 256, work, 2000, 1000);
+  pp::sequence_groups const found = pp::sequence_groups::best(lengths, 256, work, 2000, 1000);
   // The long one takes 2000 and 968.75 on 32 devices, and less memory than that has no group.
   CHECK(found.sizes.front() == 32);
   CHECK(found.time == doctest::Approx(2968.75));
@@ -223,7 +223,7 @@ TEST_CASE("many sequences on many devices come near the bound") {
   for (int i = 0; i < 200; ++i)
     lengths.push_back(i % 40 == 0 ? 65536 : 512 + static_cast<int>(random() % 8192));
   group_work const work{.quadratic = 1e-4, .linear = 1, .exchange = 0.3, .memory = 1};
-  pp::sequence_groups const found = pp::best_sequence_groups(lengths, 32, work, 60000, 100000);
+  pp::sequence_groups const found = pp::sequence_groups::best(lengths, 32, work, 60000, 100000);
   CHECK(found.time <= 1.1 * found.bound);
   CHECK(slowest(lengths, found.sizes, found.group_of, work, 60000) ==
         doctest::Approx(found.time).epsilon(1e-12));
@@ -240,8 +240,8 @@ TEST_CASE("many sequences on many devices come near the bound") {
 TEST_CASE("groups of nothing are refused") {
   std::vector<int> const none;
   std::vector<int> const bad{3, 0};
-  CHECK_THROWS_WITH(pp::best_sequence_groups(none, 4, group_work{}),
+  CHECK_THROWS_WITH(pp::sequence_groups::best(none, 4, group_work{}),
                     doctest::Contains("at least one sequence"));
-  CHECK_THROWS_WITH(pp::best_sequence_groups(bad, 4, group_work{}),
+  CHECK_THROWS_WITH(pp::sequence_groups::best(bad, 4, group_work{}),
                     doctest::Contains("sequence 1 must"));
 }

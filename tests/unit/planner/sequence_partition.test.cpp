@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::array<int, 4> quarters = [] {
   std::array<int, 4> lengths{};
-  pp::balanced_partition(lengths, 1024, pp::work_of_attention_ratio(2.67, 1024), 8);
+  pp::balanced_partition(lengths, 1024, pp::sequence_work::of_attention(2.67, 1024), 8);
   return lengths;
 }();
 static_assert(quarters[0] + quarters[1] + quarters[2] + quarters[3] == 1024);
@@ -145,7 +145,8 @@ TEST_CASE("every cut is the multiple nearest to equal work") {
     int const alignment = 1 + static_cast<int>(random() % 20);
     int const tokens = alignment * chunks * (20 + static_cast<int>(random() % 200)) +
                        static_cast<int>(random() % static_cast<unsigned>(alignment));
-    auto const work = pp::work_of_attention_ratio(0.1 * static_cast<int>(random() % 100), tokens);
+    auto const work =
+      pp::sequence_work::of_attention(0.1 * static_cast<int>(random() % 100), tokens);
     auto const lengths = pp::balanced_partition(tokens, chunks, work, alignment);
     CHECK(std::accumulate(lengths.begin(), lengths.end(), 0) == tokens);
     int cut = 0;
@@ -176,7 +177,7 @@ TEST_CASE("no chunk is empty however short the sequence") {
       for (int chunks = 1; chunks <= (tokens - 1) / alignment + 1; ++chunks)
         for (double const ratio : {0.0, 1.0, 1e6}) {
           auto const lengths = pp::balanced_partition(
-            tokens, chunks, pp::work_of_attention_ratio(ratio, tokens), alignment);
+            tokens, chunks, pp::sequence_work::of_attention(ratio, tokens), alignment);
           CHECK(*std::min_element(lengths.begin(), lengths.end()) >= 1);
           CHECK(std::accumulate(lengths.begin(), lengths.end(), 0) == tokens);
         }
@@ -233,7 +234,7 @@ TEST_CASE("the fastest partition is the best of all, for times that follow no fo
 }
 
 TEST_CASE("the fastest partition of work by formula is the balanced one within one step") {
-  auto const work = pp::work_of_attention_ratio(1.5, 8192);
+  auto const work = pp::sequence_work::of_attention(1.5, 8192);
   for (int const chunks : {2, 3, 4, 8}) {
     auto const closed = pp::balanced_partition(8192, chunks, work, 32);
     auto const searched = pp::fastest_partition(8192, chunks, work, 32);
@@ -304,7 +305,7 @@ TEST_CASE("even chunks can be slower than 1F1B, balanced ones bring 1/C of its b
   for (row const& expected : rows) {
     CAPTURE(expected.ratio);
     CAPTURE(expected.chunks);
-    auto const work = pp::work_of_attention_ratio(expected.ratio, tokens);
+    auto const work = pp::sequence_work::of_attention(expected.ratio, tokens);
     auto const table = [&](std::vector<int> const& lengths) {
       pp::Seq1F1B<> const plan{static_cast<int>(lengths.size())};
       pp::pipeline_size const size{devices, expected.microbatches};

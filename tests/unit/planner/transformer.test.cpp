@@ -18,9 +18,9 @@ double layer_flops(pp::transformer const& model,
                    pp::pass_kind kind,
                    pp::token_range tokens,
                    int sequences = 1) {
-  double const linear = pp::linear_flops(model, tokens, sequences);
+  double const linear = model.linear_flops(tokens, sequences);
   return (kind == pp::pass_kind::backward ? 2 * linear : linear) +
-         pp::attention_flops(model, kind, tokens, sequences);
+         model.attention_flops(kind, tokens, sequences);
 }
 
 struct golden_shape {
@@ -60,8 +60,8 @@ TEST_CASE("shapes count what the golden file counts") {
     golden_shape const g = read(line);
     CAPTURE(line);
     pp::token_range const all{g.sequence, 0};
-    CHECK(pp::find_transformer(g.name) == g.shape);
-    CHECK(pp::parameters(g.shape) == g.parameters);
+    CHECK(pp::transformer::named(g.name) == g.shape);
+    CHECK(g.shape.parameters() == g.parameters);
     CHECK(pp::detail::layer_parameters(g.shape) == g.layer_parameters);
     CHECK(layer_flops(g.shape, pp::pass_kind::forward, all) == g.forward);
     CHECK(layer_flops(g.shape, pp::pass_kind::backward_input, all) == g.input);
@@ -69,11 +69,11 @@ TEST_CASE("shapes count what the golden file counts") {
     CHECK(layer_flops(g.shape, pp::pass_kind::backward, all) == g.input + g.weight);
     pp::token_range const quarter{g.sequence / 4, g.sequence / 4 * 3};
     CHECK(layer_flops(g.shape, pp::pass_kind::forward, quarter) == g.last_quarter);
-    CHECK(pp::vocabulary_flops(g.shape, all) == g.vocabulary);
-    CHECK(pp::activation_bytes(g.shape, g.sequence) == g.activation);
-    CHECK(pp::activation_bytes(g.shape, g.sequence) / 8 == g.activation_tensor8);
-    CHECK(pp::input_bytes(g.shape, g.sequence) == g.recomputed);
-    CHECK(pp::message_bytes(g.shape, g.sequence) == g.message);
+    CHECK(g.shape.vocabulary_flops(all) == g.vocabulary);
+    CHECK(g.shape.activation_bytes(g.sequence) == g.activation);
+    CHECK(g.shape.activation_bytes(g.sequence) / 8 == g.activation_tensor8);
+    CHECK(g.shape.input_bytes(g.sequence) == g.recomputed);
+    CHECK(g.shape.message_bytes(g.sequence) == g.message);
   }
 }
 
@@ -86,28 +86,28 @@ TEST_CASE("chunks of a sequence add up to it") {
     for (std::int64_t const length : {1000, 24, 3000, 72}) {
       tokens = {length, tokens.prefix + tokens.length};
       sum += layer_flops(each.shape, pp::pass_kind::backward_input, tokens);
-      bytes += pp::activation_bytes(each.shape, length);
+      bytes += each.shape.activation_bytes(length);
     }
     CHECK(sum == layer_flops(each.shape, pp::pass_kind::backward_input, {4096, 0}));
-    CHECK(bytes == pp::activation_bytes(each.shape, 4096));
+    CHECK(bytes == each.shape.activation_bytes(4096));
     CHECK(layer_flops(each.shape, pp::pass_kind::forward, {64, 0}, 3) ==
           3 * layer_flops(each.shape, pp::pass_kind::forward, {64, 0}));
   }
 }
 
 TEST_CASE("a mixture of experts holds all of them and runs some") {
-  pp::transformer const mixtral = pp::find_transformer("mixtral-8x7b");
+  pp::transformer const mixtral = pp::transformer::named("mixtral-8x7b");
   // Its model card: 46.7 billion parameters, of which a token meets 12.9 billion.
-  CHECK(static_cast<double>(pp::parameters(mixtral)) / 1e9 == doctest::Approx(46.7).epsilon(0.002));
+  CHECK(static_cast<double>(mixtral.parameters()) / 1e9 == doctest::Approx(46.7).epsilon(0.002));
   pp::transformer met = mixtral;
   met.experts = 2;
-  CHECK(static_cast<double>(pp::parameters(met)) / 1e9 == doctest::Approx(12.9).epsilon(0.005));
+  CHECK(static_cast<double>(met.parameters()) / 1e9 == doctest::Approx(12.9).epsilon(0.005));
   // A token's work is that of the dense layer it meets, and of the router.
   pp::transformer dense = mixtral;
   dense.experts = dense.experts_per_token = 0;
   dense.ffn *= 2;
   double const router = 2.0 * 100 * mixtral.hidden * mixtral.experts;
-  CHECK(pp::linear_flops(mixtral, {100, 0}) == pp::linear_flops(dense, {100, 0}) + router);
+  CHECK(mixtral.linear_flops({100, 0}) == dense.linear_flops({100, 0}) + router);
   // Two of eight devices' experts: 7/8 of the tokens' copies leave, and come back.
   CHECK(pp::detail::expert_message_bytes(mixtral, 100, 8) == 2 * 2.0 * 100 * 4096 * 2 * 7 / 8);
   CHECK(pp::detail::expert_message_bytes(mixtral, 100, 1) == 0);
@@ -122,15 +122,15 @@ TEST_CASE("shapes that no model has are refused by name") {
     }
     return "";
   };
-  pp::transformer good = pp::find_transformer("llama-70b");
+  pp::transformer good = pp::transformer::named("llama-70b");
   CHECK(message(good).empty());
   good.kv_heads = 7;
   CHECK(message(good).find("multiple of kv_heads") != std::string::npos);
-  good = pp::find_transformer("mixtral-8x7b");
+  good = pp::transformer::named("mixtral-8x7b");
   CHECK(message(good).empty());
   good.experts_per_token = 9;
   CHECK(message(good).find("experts_per_token") != std::string::npos);
-  CHECK_THROWS_WITH(pp::find_transformer("gpt-8b"), doctest::Contains("gpt-7b"));
+  CHECK_THROWS_WITH(pp::transformer::named("gpt-8b"), doctest::Contains("gpt-7b"));
 }
 
 TEST_CASE(
@@ -183,14 +183,14 @@ TEST_CASE("models of today have as many parameters as their makers say") {
                                 {"mixtral-8x22b", 141, 39},
                                 {"deepseek-v3", 671, 37}}) {
     CAPTURE(each.name);
-    pp::transformer const model = pp::find_transformer(each.name);
+    pp::transformer const model = pp::transformer::named(each.name);
     double const ends = (model.tied ? 1.0 : 2.0) * model.hidden * model.vocabulary;
     double const met =
       pp::detail::of_layers(model, model.layers, model.dense_layers, [](pp::transformer const& of) {
         return double(pp::detail::met_parameters(of));
       });
-    CHECK(double(pp::parameters(model)) / 1e9 > 0.988 * each.all);
-    CHECK(double(pp::parameters(model)) / 1e9 < 1.012 * each.all);
+    CHECK(double(model.parameters()) / 1e9 > 0.988 * each.all);
+    CHECK(double(model.parameters()) / 1e9 < 1.012 * each.all);
     CHECK((met + ends) / 1e9 > 0.97 * each.met);
     CHECK(met / 1e9 < 1.02 * each.met);
   }
@@ -198,12 +198,12 @@ TEST_CASE("models of today have as many parameters as their makers say") {
 
 TEST_CASE("the first layers of DeepSeek-V3 have no experts") {
   // By hand: in 1e6 parameters, attention has 187.1 and a matrix of an expert 3 x 7168 x 2048.
-  pp::transformer const model = pp::find_transformer("deepseek-v3");
+  pp::transformer const model = pp::transformer::named("deepseek-v3");
   double const attention = double(pp::detail::attention_parameters(model));
   double const expert = 3.0 * 7168 * 2048;
   double const all = 61 * attention + 3 * 3.0 * 7168 * 18432 + 58 * (257 * expert + 7168.0 * 256) +
                      2.0 * 7168 * 129280;
-  CHECK(double(pp::parameters(model)) == all);
+  CHECK(double(model.parameters()) == all);
   CHECK(all / 1e9 == doctest::Approx(671).epsilon(0.001));
   pp::transformer without = model;
   without.dense_layers = 0;
@@ -225,11 +225,11 @@ TEST_CASE("latent attention multiplies wider queries and keys than it adds up") 
                               .query_rank = 3,
                               .key_rank = 5,
                               .rope_width = 2};
-  CHECK(pp::attention_flops(model, pp::pass_kind::forward, {1, 7}) == 2 * (2 * 6 + 2 * 4) * 7.5);
+  CHECK(model.attention_flops(pp::pass_kind::forward, {1, 7}) == 2 * (2 * 6 + 2 * 4) * 7.5);
   CHECK(pp::detail::attention_parameters(model) ==
         16 * 3 + 3 * 2 * 6 + 16 * (5 + 2) + 5 * 2 * (4 + 4) + 2 * 4 * 16);
-  CHECK(pp::key_value_bytes(model, 1) == 2 * (2 * 6 + 2 * 4));
-  CHECK(pp::attention_activation_bytes(model, 1) == 2 * (12 + 12 + 8 + 8) + 4 * 2);
+  CHECK(model.key_value_bytes(1) == 2 * (2 * 6 + 2 * 4));
+  CHECK(model.attention_activation_bytes(1) == 2 * (12 + 12 + 8 + 8) + 4 * 2);
 }
 
 TEST_CASE("files of model hubs give the shapes that have a name") {
@@ -240,26 +240,26 @@ TEST_CASE("files of model hubs give the shapes that have a name") {
     "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
     "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
     "rope_scaling": {"factor": 40, "type": "yarn"}, "tie_word_embeddings": false,
-    "v_head_dim": 128, "vocab_size": 129280})") == pp::find_transformer("deepseek-v3"));
+    "v_head_dim": 128, "vocab_size": 129280})") == pp::transformer::named("deepseek-v3"));
   CHECK(pp::read_transformer(R"({"decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
     "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
     "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8,
     "num_hidden_layers": 48, "num_key_value_heads": 4, "sliding_window": null,
     "tie_word_embeddings": false, "vocab_size": 151936})") ==
-        pp::find_transformer("qwen3-30b-a3b"));
+        pp::transformer::named("qwen3-30b-a3b"));
   CHECK(pp::read_transformer(R"({"experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
     "hidden_size": 2880, "intermediate_size": 2880, "layer_types": ["sliding_attention"],
     "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 36,
     "num_key_value_heads": 8, "num_local_experts": 128, "vocab_size": 201088})") ==
-        pp::find_transformer("gpt-oss-120b"));
+        pp::transformer::named("gpt-oss-120b"));
   // "MTP: 11.5B unique parameters, excluding the shared embedding and head", says its file of
   // weights.
   pp::transformer next = pp::read_transformer(R"({"layers": 2, "hidden": 8, "heads": 2,
     "vocabulary": 9, "num_nextn_predict_layers": 3})");
   CHECK(next.modules == 3);
-  next = pp::find_transformer("deepseek-v3");
+  next = pp::transformer::named("deepseek-v3");
   next.modules = 1;
-  CHECK(double(pp::parameters(next) - pp::parameters(pp::find_transformer("deepseek-v3"))) ==
+  CHECK(double(next.parameters() - pp::transformer::named("deepseek-v3").parameters()) ==
         doctest::Approx(11.5e9).epsilon(0.01));
   // Of a model that reads pictures, the part that reads texts; Gemma has a gate without SiLU.
   pp::transformer const gemma = pp::read_transformer(R"({"model_type": "gemma3",
@@ -268,8 +268,8 @@ TEST_CASE("files of model hubs give the shapes that have a name") {
     "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
     "num_hidden_layers": 48, "tie_word_embeddings": true, "vocab_size": 262208}})");
   CHECK(gemma.gated);
-  CHECK(pp::parameters(gemma) / 1'000'000'000 == 11); // "12B" with what reads pictures
-  CHECK(gemma.encoder.layers == 0);                   // of which not all is said
+  CHECK(gemma.parameters() / 1'000'000'000 == 11); // "12B" with what reads pictures
+  CHECK(gemma.encoder.layers == 0);                // of which not all is said
   pp::transformer const seeing = pp::read_transformer(R"({"vision_config": {"hidden_size": 1152,
     "image_size": 896, "intermediate_size": 4304, "num_attention_heads": 16,
     "num_hidden_layers": 27, "patch_size": 14}, "text_config": {"hidden_size": 2560,
@@ -282,8 +282,7 @@ TEST_CASE("files of model hubs give the shapes that have a name") {
   // counted.
   pp::transformer blind = seeing;
   blind.encoder = {};
-  CHECK(double(pp::parameters(seeing) - pp::parameters(blind)) ==
-        doctest::Approx(0.41e9).epsilon(0.03));
+  CHECK(double(seeing.parameters() - blind.parameters()) == doctest::Approx(0.41e9).epsilon(0.03));
   auto const refusal = [](std::string const& encoder) -> std::string {
     try {
       (void)pp::read_transformer(R"({"layers": 2, "hidden": 8, "heads": 2, "vocabulary": 9,

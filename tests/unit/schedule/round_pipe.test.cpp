@@ -268,7 +268,7 @@ TEST_CASE("gradients of weights that are loaded from the host are those of one d
       host.inputs.assign(static_cast<std::size_t>(microbatches),
                          std::vector<std::uint64_t>(host.weights.size()));
       std::vector<pp::layer_cost> const layers(host.weights.size(), {1, 1, 1});
-      auto const cut = pp::best_round_stages(layers, devices);
+      auto const cut = pp::round_stages::best(layers, devices);
       if (cut.stages() < devices)
         continue;
       std::vector<host_stage> model;
@@ -336,14 +336,14 @@ TEST_CASE("the cut of RoundPipe is the best of all cuts") {
           least, std::max(static_cast<double>(back.size() + ahead.size()), double(devices)) * time);
       });
     });
-    auto const found = pp::best_round_stages(
+    auto const found = pp::round_stages::best(
       layers, devices, {.most_ratio = std::numeric_limits<double>::infinity()});
     CAPTURE(trial);
     CHECK(found.total == least);
     CHECK(slowest(backward, found.backward, true) <= found.time);
     CHECK(slowest(forward, found.forward, false) <= found.time);
     // The paper's candidates are among these.
-    auto const published = pp::best_round_stages(layers, devices);
+    auto const published = pp::round_stages::best(layers, devices);
     CHECK(published.total >= least);
     CHECK(published.time <= 1.1 * *std::max_element(backward.begin(), backward.end()));
   }
@@ -353,15 +353,16 @@ TEST_CASE("stages of RoundPipe hold what half of a device's memory holds") {
   std::vector<pp::layer_cost> const layers(6, {1, 1, 1});
   std::vector<double> const bytes(6, 10);
   auto const found =
-    pp::best_round_stages(layers, 2, {.bytes = bytes, .most_bytes = 20, .most_ratio = 10});
+    pp::round_stages::best(layers, 2, {.bytes = bytes, .most_bytes = 20, .most_ratio = 10});
   for (std::vector<int> const* const runs : {&found.forward, &found.backward})
     for (int const run : *runs)
       CHECK(run <= 2);
-  CHECK(pp::best_round_stages(layers, 2).forward == std::vector<int>{2, 3}); // packed from the back
-  CHECK(pp::best_round_stages(layers, 2).backward == std::vector<int>(6, 1));
+  CHECK(pp::round_stages::best(layers, 2).forward ==
+        std::vector<int>{2, 3}); // packed from the back
+  CHECK(pp::round_stages::best(layers, 2).backward == std::vector<int>(6, 1));
   CHECK_THROWS_WITH_AS(
-    (void)pp::best_round_stages(layers, 2, {.bytes = bytes, .most_bytes = 9}),
+    (void)pp::round_stages::best(layers, 2, {.bytes = bytes, .most_bytes = 9}),
     "round stages: the weights of one layer do not fit; a device holds those of two stages at once",
     std::invalid_argument);
-  CHECK_THROWS_AS((void)pp::best_round_stages({}, 2), std::invalid_argument);
+  CHECK_THROWS_AS((void)pp::round_stages::best({}, 2), std::invalid_argument);
 }

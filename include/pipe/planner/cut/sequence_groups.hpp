@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Groups of devices that share sequences of unequal length. Header for
-//! pipelining::group_cost, sequence_groups and best_sequence_groups.
+//! pipelining::group_cost and sequence_groups.
 
 #include <pipe/flow/sort_stably.hpp>
 
@@ -36,6 +36,29 @@ struct sequence_groups {
   double time = std::numeric_limits<double>::infinity(); //!< of the slowest; infinite: nothing fits
   double bound = 0;     //!< no groups and no distribution take less
   bool optimal = false; //!< whether none takes less, or, without any that fits, none fits
+
+  //! @brief The groups of devices, each a power of 2 large and all devices in one, and the
+  //! distribution of sequences over them whose slowest group is fastest.
+  //!
+  //! Tries all sums of powers of 2 where there are at most `most_steps`, else sums of one or two
+  //! sizes and as many others, distributes longest first, and then searches all distributions
+  //! within `most_steps` steps: where these are enough the result is optimal, else `bound` says how
+  //! far it may be. The bound: a sequence takes its time on the best size for it, and all of them
+  //! the devices' time that they need at least.
+  //!
+  //! @param lengths tokens of each sequence, at least one sequence. @param devices at least 1.
+  //! @param memory bytes that a device may hold.
+  //! @return `time` infinite where nothing was found that fits.
+  //! @throws std::invalid_argument without sequences or devices, or for a length below 1.
+  //! @complexity O(D n) for each of the sums, D devices and n sequences; exponential within the
+  //! steps.
+  //! @source own derivation for the problem of Wang et al., FlexSP (arXiv:2412.01523).
+  template <group_cost Cost>
+  [[nodiscard]] static sequence_groups best(std::span<int const> lengths,
+                                            int devices,
+                                            Cost const& cost,
+                                            double memory = std::numeric_limits<double>::infinity(),
+                                            std::int64_t most_steps = std::int64_t{1} << 20);
 };
 
 namespace detail {
@@ -210,41 +233,24 @@ bool each_sum_of_powers(int devices, std::int64_t most, auto const& with) {
 
 } // namespace detail
 
-//! @brief The groups of devices, each a power of 2 large and all devices in one, and the
-//! distribution of sequences over them whose slowest group is fastest.
-//!
-//! Tries all sums of powers of 2 where there are at most `most_steps`, else sums of one or two
-//! sizes and as many others, distributes longest first, and then searches all distributions within
-//! `most_steps` steps: where these are enough the result is optimal, else `bound` says how far it
-//! may be. The bound: a sequence takes its time on the best size for it, and all of them the
-//! devices' time that they need at least.
-//!
-//! @param lengths tokens of each sequence, at least one sequence. @param devices at least 1.
-//! @param memory bytes that a device may hold.
-//! @return `time` infinite where nothing was found that fits.
-//! @throws std::invalid_argument without sequences or devices, or for a length below 1.
-//! @complexity O(D n) for each of the sums, D devices and n sequences; exponential within the
-//! steps.
-//! @source own derivation for the problem of Wang et al., FlexSP (arXiv:2412.01523).
 template <group_cost Cost>
-[[nodiscard]] sequence_groups
-best_sequence_groups(std::span<int const> lengths,
-                     int devices,
-                     Cost const& cost,
-                     double memory = std::numeric_limits<double>::infinity(),
-                     std::int64_t most_steps = std::int64_t{1} << 20) {
+sequence_groups sequence_groups::best(std::span<int const> lengths,
+                                      int devices,
+                                      Cost const& cost,
+                                      double memory,
+                                      std::int64_t most_steps) {
   if (lengths.empty() || devices < 1)
     throw std::invalid_argument(
-      "best_sequence_groups: give at least one sequence and at least one device");
+      "sequence_groups: give at least one sequence and at least one device");
   std::vector<int> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);
   auto const length = [&](int sequence) { return lengths[static_cast<std::size_t>(sequence)]; };
   detail::sort_stably(order, [&](int a, int b) { return length(a) > length(b); });
-  sequence_groups best;
+  sequence_groups found;
   double area = 0;
   for (int const sequence : order) {
     if (length(sequence) < 1)
-      throw std::invalid_argument("best_sequence_groups: sequence " + std::to_string(sequence) +
+      throw std::invalid_argument("sequence_groups: sequence " + std::to_string(sequence) +
                                   " must have at least one token");
     double fastest = std::numeric_limits<double>::infinity();
     double cheapest = fastest;
@@ -254,10 +260,10 @@ best_sequence_groups(std::span<int const> lengths,
         cheapest = std::min(cheapest, size * double{cost.time(length(sequence), size)});
       }
     area += cheapest;
-    best.bound = std::max(best.bound, fastest);
+    found.bound = std::max(found.bound, fastest);
   }
-  best.bound = std::max(best.bound, area / devices);
-  detail::group_search<Cost> search(lengths, order, devices, cost, memory, best);
+  found.bound = std::max(found.bound, area / devices);
+  detail::group_search<Cost> search(lengths, order, devices, cost, memory, found);
   detail::each_plain_sum(
     devices, most_steps, [&](std::vector<int> const& sizes) { search.first_fit(sizes); });
   std::vector<std::vector<int>> sums;
@@ -267,12 +273,12 @@ best_sequence_groups(std::span<int const> lengths,
       search.first_fit(sizes);
     });
   for (std::vector<int> const& sizes : sums)
-    if (best.time > best.bound * (1 + 1e-12))
+    if (found.time > found.bound * (1 + 1e-12))
       complete = search.all(sizes, most_steps) && complete;
-  best.optimal = complete || best.time <= best.bound * (1 + 1e-12);
+  found.optimal = complete || found.time <= found.bound * (1 + 1e-12);
   if (complete)
-    best.bound = best.time;
-  return best;
+    found.bound = found.time;
+  return found;
 }
 
 } // namespace pipelining::inline v0_3

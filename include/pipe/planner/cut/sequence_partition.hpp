@@ -53,6 +53,12 @@ struct sequence_work {
   //! two.
   double backward_quadratic = 2.5;
 
+  //! @brief The work of a sequence of `tokens` whose attention takes `ratio` times the forward work
+  //! of all else; about tokens / (12 x hidden size) for a plain transformer with causal attention.
+  [[nodiscard]] static constexpr sequence_work of_attention(double ratio, int tokens) noexcept {
+    return {.linear = 1, .quadratic = 2 * ratio / tokens};
+  }
+
   //! @brief The work of a chunk. @param length tokens of the chunk. @param prefix tokens before it.
   [[nodiscard]] constexpr double operator()(pass_kind kind, int length, int prefix) const noexcept {
     double const alone = linear * length;
@@ -74,12 +80,6 @@ struct sequence_work {
 };
 
 static_assert(chunk_time<sequence_work>);
-
-//! @brief The work of a sequence of `tokens` whose attention takes `ratio` times the forward work
-//! of all else; about tokens / (12 x hidden size) for a plain transformer with causal attention.
-[[nodiscard]] constexpr sequence_work work_of_attention_ratio(double ratio, int tokens) noexcept {
-  return {.linear = 1, .quadratic = 2 * ratio / tokens};
-}
 
 namespace detail {
 

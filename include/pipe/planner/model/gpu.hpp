@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The data of a GPU that predictions need. Header for pipelining::gpu, efficiency, band,
-//! known_gpus and find_gpu.
+//! @brief The data of a GPU that predictions need. Header for pipelining::gpu, efficiency and
+//! band.
 //!
 //! The table holds data sheets, not measurements. Programs replace any number of it, and the
 //! timetable tool reads a GPU from a file.
@@ -26,6 +26,10 @@ struct gpu {
   double network_gb_per_s = 1; //!< to a GPU of another machine, one way
   double host_gb_per_s = 1;    //!< to the memory of the host, one way
   int gpus_per_machine = 8;    //!< that are joined by links
+
+  //! @brief The GPU of a name.
+  //! @throws std::invalid_argument that lists the names when there is none.
+  [[nodiscard]] static gpu named(std::string_view name);
 
   friend constexpr bool operator==(gpu const&, gpu const&) = default;
 };
@@ -100,9 +104,7 @@ constexpr void check_gpu(gpu const& rates) {
 
 } // namespace detail
 
-//! @brief The GPU of a name.
-//! @throws std::invalid_argument that lists the names when there is none.
-[[nodiscard]] inline gpu find_gpu(std::string_view name) {
+inline gpu gpu::named(std::string_view name) {
   std::string all;
   for (detail::named_gpu const& each : detail::known_gpus()) {
     if (each.name == name)

@@ -101,7 +101,9 @@ struct message_sample {
   return samples;
 }
 
-//! @brief How long messages took in steps that ran: the median over those that their reader waited
+namespace detail {
+
+//! How long messages took in steps that ran: the median over those that their reader waited
 //! for, whatever their edge and size.
 //! @param measured as for `message_samples`. @return 0 where nobody waited for a message
 //! @complexity O(n) for n passes
@@ -109,8 +111,10 @@ struct message_sample {
   std::vector<double> waits;
   for (message_sample const& each : message_samples(measured, [](pass const&) { return 0; }))
     waits.push_back(each.seconds);
-  return detail::median(std::move(waits));
+  return median(std::move(waits));
 }
+
+} // namespace detail
 
 //! @brief Latency and time per byte of every edge that somebody waited at.
 //!
@@ -223,7 +227,7 @@ namespace detail {
 }
 
 //! @brief The times of steps that ran as a cost model: of every kind, stage and chunk the median
-//! over microbatches and steps, of messages `message_seconds`.
+//! over microbatches and steps, of messages the median of those that somebody waited for.
 //!
 //! Kinds are the kinds of the flow. Half of a fused backward pass counts as a pass for the input,
 //! half as a pass for the weights.
@@ -238,7 +242,8 @@ namespace detail {
   shape const& extents = measured.front().over.extents;
   auto const count =
     static_cast<std::size_t>(extents.stages()) * static_cast<std::size_t>(extents.chunks);
-  cost_table result(*measured.front().over.declared, extents, {0, 0, 0, message_seconds(measured)});
+  cost_table result(
+    *measured.front().over.declared, extents, {0, 0, 0, detail::message_seconds(measured)});
   std::vector<std::vector<double>> samples(result.kinds().size() * count);
   auto const add = [&](int row, pass const& what, double time) {
     if (row >= 0)

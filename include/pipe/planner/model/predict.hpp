@@ -3,8 +3,8 @@
 
 //! @file
 //! @brief Times and memory of training a transformer on GPUs: predicted for stages, for a
-//! vocabulary in shards and for groups of GPUs. Header for pipelining::predict_costs,
-//! predict_bytes, predict_shards and grouped_gpus.
+//! vocabulary in shards and for groups of GPUs. Header for
+//! pipelining::prediction and grouped_gpus.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
@@ -59,110 +59,16 @@ namespace detail {
   int const count = setup.sequences * setup.pictures;
   // Without a mask, twice the causal one.
   return picture_share(setup, tokens) *
-         (linear_flops(layer, picture, count) / (rate * reached.linear) +
-          2 * attention_flops(layer, kind, picture, count) / (rate * reached.attention));
+         (layer.linear_flops(picture, count) / (rate * reached.linear) +
+          2 * layer.attention_flops(kind, picture, count) / (rate * reached.attention));
 }
 
 //! Bytes of what the encoder gives for the pictures of a chunk.
 [[nodiscard]] constexpr double
 encoded_bytes(transformer const& model, training_setup const& setup, std::int64_t tokens) noexcept {
-  return picture_share(setup, tokens) *
-         static_cast<double>(message_bytes(
-           encoder_shape(model), model.encoder.tokens, setup.sequences * setup.pictures));
+  return picture_share(setup, tokens) * static_cast<double>(encoder_shape(model).message_bytes(
+                                          model.encoder.tokens, setup.sequences * setup.pictures));
 }
-
-} // namespace detail
-
-//! @brief Seconds that the GPUs of a tensor parallel group exchange activations for one pass of a
-//! stage, which computes nothing of its own meanwhile: all-reduces, or with sequence parallelism
-//! gathers and scatters. 0 for the gradient of weights.
-//! @param tokens those of the chunk.
-//! @source own derivation; a layer gathers and scatters twice forward and twice backward, of which
-//! the first gather is before its projection.
-[[nodiscard]] constexpr double exchange_seconds(transformer const& model,
-                                                training_setup const& setup,
-                                                gpu const& on,
-                                                stage_content const& stage,
-                                                pass_kind kind,
-                                                std::int64_t tokens) noexcept {
-  if (detail::training_kind(kind).is == role::weights)
-    return 0;
-  double const gathered = static_cast<double>(message_bytes(model, tokens, setup.sequences));
-  stage_content const passed = detail::passed_layers(stage, kind);
-  double const layers =
-    passed.layers + passed.modules + 0.25 * stage.projections + 0.75 * stage.remainders;
-  double const pictures =
-    passed.encoders > 0 ? passed.encoders * detail::encoded_bytes(model, setup, tokens) : 0;
-  return 2 * 2.0 * (setup.tensor - 1) / setup.tensor * (layers * gathered + pictures) /
-         (on.link_gb_per_s * 1e9);
-}
-
-//! @brief Seconds of one pass of a stage: arithmetic at the given efficiency, exchanges of tensor
-//! and expert parallelism after it.
-//! @param tokens those of the chunk.
-//! @pre kind is not `backward`
-//! @source own derivation
-[[nodiscard]] constexpr double pass_seconds(transformer const& model,
-                                            training_setup const& setup,
-                                            gpu const& on,
-                                            efficiency const& reached,
-                                            stage_content const& content,
-                                            pass_kind kind,
-                                            token_range tokens) noexcept {
-  stage_content const stage = detail::passed_layers(content, kind);
-  double const rate = on.peak_tflops * 1e12 * setup.tensor;
-  double const linear = linear_flops(model, tokens, setup.sequences);
-  double const projection = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
-                            static_cast<double>(detail::projection_parameters(model));
-  double const products =
-    detail::of_layers(model, stage.layers, stage.dense, [&](transformer const& of) {
-      return linear_flops(of, tokens, setup.sequences);
-    });
-  double const joining = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
-                         static_cast<double>(detail::joining_parameters(model));
-  double seconds = (products + stage.modules * (linear + joining) + stage.projections * projection +
-                    stage.remainders * (linear - projection)) /
-                     (rate * reached.linear) +
-                   (stage.layers + stage.modules + stage.attentions) *
-                     attention_flops(model, kind, tokens, setup.sequences) /
-                     (rate * reached.attention);
-  if (stage.encoders > 0)
-    seconds +=
-      stage.encoders * detail::encoder_seconds(model, setup, rate, reached, kind, tokens.length);
-  if (stage.output)
-    seconds += (1 + model.modules) * vocabulary_flops(model, tokens, setup.sequences) /
-               (rate * reached.vocabulary * stage.shards);
-  if (detail::training_kind(kind).is != role::weights)
-    seconds += (stage.layers - stage.dense + stage.modules + stage.remainders) *
-               detail::expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
-               setup.tensor / (on.link_gb_per_s * 1e9);
-  return seconds + exchange_seconds(model, setup, on, content, kind, tokens.length);
-}
-
-//! @brief True when two devices of the pipeline sit in one machine. A device is `tensor` GPUs.
-//! Devices fill machine after machine.
-[[nodiscard]] constexpr bool
-in_one_machine(gpu const& on, training_setup const& setup, int one, int other) noexcept {
-  auto const machine = [&](std::int64_t number) { return number / on.gpus_per_machine; };
-  std::int64_t const first = std::int64_t{one < other ? one : other} * setup.tensor;
-  std::int64_t const last = (std::int64_t{one < other ? other : one} + 1) * setup.tensor - 1;
-  return machine(first) == machine(last);
-}
-
-//! @brief Seconds of a message between two devices of the pipeline.
-//! @param tokens of the message: the tokens of the longest chunk.
-[[nodiscard]] constexpr double message_seconds(transformer const& model,
-                                               training_setup const& setup,
-                                               gpu const& on,
-                                               int from,
-                                               int to,
-                                               std::int64_t tokens) noexcept {
-  double const rate = in_one_machine(on, setup, from, to) ? on.link_gb_per_s : on.network_gb_per_s;
-  return static_cast<double>(message_bytes(model, tokens, setup.sequences)) / setup.tensor /
-         (rate * 1e9);
-}
-
-namespace detail {
 
 //! Bytes that the forward passes of some tokens keep on a stage, of all GPUs that share it. A
 //! module keeps the inputs of two norms and their product besides those of its layer.
@@ -172,47 +78,16 @@ namespace detail {
                                                 std::int64_t tokens) noexcept {
   stage_content const kept = passed_layers(stage, training.kind_with(role::weights));
   std::int64_t bytes = of_layers(model, kept.layers, kept.dense, [&](transformer const& of) {
-    return activation_bytes(of, tokens, setup.sequences);
+    return of.activation_bytes(tokens, setup.sequences);
   });
-  bytes += kept.modules * (activation_bytes(model, tokens, setup.sequences) +
-                           4 * input_bytes(model, tokens, setup.sequences));
+  bytes += kept.modules * (model.activation_bytes(tokens, setup.sequences) +
+                           4 * model.input_bytes(tokens, setup.sequences));
   if (kept.encoders > 0)
-    bytes += static_cast<std::int64_t>(
-      picture_share(setup, tokens) * kept.encoders *
-      static_cast<double>(activation_bytes(
-        encoder_shape(model), model.encoder.tokens, setup.sequences * setup.pictures)));
+    bytes += static_cast<std::int64_t>(picture_share(setup, tokens) * kept.encoders *
+                                       static_cast<double>(encoder_shape(model).activation_bytes(
+                                         model.encoder.tokens, setup.sequences * setup.pictures)));
   return bytes;
 }
-
-} // namespace detail
-
-//! @brief Seconds of a copy of the data that a pass keeps, to the host or back.
-[[nodiscard]] constexpr double copy_seconds(transformer const& model,
-                                            training_setup const& setup,
-                                            gpu const& on,
-                                            stage_content const& stage,
-                                            std::int64_t tokens) noexcept {
-  return static_cast<double>(detail::kept_bytes(model, setup, stage, tokens)) / setup.tensor /
-         (on.host_gb_per_s * 1e9);
-}
-
-//! @brief Bytes of the message of a stage to the next one, on one GPU: an activation; after a
-//! projection query, keys and values too, after attention its output, after a module one hidden
-//! state more, between layers of an encoder those of pictures next to the embedded text.
-[[nodiscard]] constexpr std::int64_t sent_bytes(transformer const& model,
-                                                training_setup const& setup,
-                                                stage_content const& stage,
-                                                std::int64_t tokens) noexcept {
-  auto const bytes =
-    stage.projections > 0  ? detail::projected_message_bytes(model, tokens, setup.sequences)
-    : stage.attentions > 0 ? attended_message_bytes(model, tokens, setup.sequences)
-                           : stage.states * message_bytes(model, tokens, setup.sequences);
-  auto const pictures =
-    stage.pictures ? static_cast<std::int64_t>(detail::encoded_bytes(model, setup, tokens)) : 0;
-  return (bytes + pictures) / setup.tensor;
-}
-
-namespace detail {
 
 //! Calls `part(stage, chunk, tokens)` for all of them, chunk after chunk.
 //! @param chunk_lengths [C] tokens of each chunk.
@@ -234,127 +109,6 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
   return longest;
 }
 
-} // namespace detail
-
-//! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
-//! as long as its forward pass. The slowest link and the longest message give the latency.
-//! Exchanges of a tensor parallel group are hidden by fused backward passes and by composite ones,
-//! as `cost_table` does.
-//! @param content [S] what each stage holds. @param chunk_lengths [C] tokens of each chunk.
-//! @throws std::invalid_argument when there is not one entry per stage and chunk.
-//! @complexity O(S C + P^2)
-[[nodiscard]] inline cost_table predict_costs(transformer const& model,
-                                              training_setup const& setup,
-                                              gpu const& on,
-                                              efficiency const& reached,
-                                              shape const& extents,
-                                              std::span<stage_content const> content,
-                                              std::span<int const> chunk_lengths) {
-  if (content.size() != static_cast<std::size_t>(extents.stages()) ||
-      chunk_lengths.size() != static_cast<std::size_t>(extents.chunks))
-    throw std::invalid_argument(
-      "predict_costs: give one content per stage and one length per chunk");
-  std::int64_t longest = detail::longest_of(chunk_lengths);
-  training_setup one_gpu = setup;
-  one_gpu.tensor = 1;
-  std::int64_t widest = 0; // a token of parts of layers is as many tokens of whole ones
-  for (stage_content const& each : content)
-    widest = std::max(widest, sent_bytes(model, one_gpu, each, longest));
-  longest = widest / message_bytes(model, 1, setup.sequences);
-  int const last = extents.devices - 1;
-  cost_table table(
-    extents, {.communication = last > 0 ? message_seconds(model, setup, on, 0, last, longest) : 0});
-  for (int from = 0; from <= last; ++from)
-    for (int to = 0; to <= last; ++to)
-      if (double const time =
-            from == to ? table.latency() : message_seconds(model, setup, on, from, to, longest);
-          time != table.latency())
-        table.set_link(from, to, time);
-  detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
-    stage_content const& held = content[static_cast<std::size_t>(stage)];
-    auto const seconds = [&](role is) {
-      return pass_seconds(model, setup, on, reached, held, training.kind_with(is), tokens);
-    };
-    for (role const is : {role::forward, role::input, role::weights})
-      table.set(is, stage, chunk, seconds(is));
-    table.set(role::again, stage, chunk, seconds(role::forward));
-    for (role const is : {role::forward, role::again, role::input})
-      table.set_exchanges(
-        is,
-        stage,
-        chunk,
-        exchange_seconds(model, setup, on, held, training.kind_with(is), tokens.length));
-    table.set(role::copy, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
-  });
-  return table;
-}
-
-//! @brief The bytes of one stage on one GPU.
-//! @param chunk_lengths [C] tokens of each chunk.
-//! @source 18 bytes per parameter, of which 12 are the optimizer's: Rajbhandari et al., SC 2020.
-[[nodiscard]] constexpr stage_bytes predict_bytes(transformer const& model,
-                                                  training_setup const& setup,
-                                                  stage_content const& stage,
-                                                  std::span<int const> chunk_lengths) noexcept {
-  std::int64_t const longest = detail::longest_of(chunk_lengths);
-  std::int64_t const dense =
-    detail::layer_parameters(model) -
-    (model.experts > 0
-       ? (model.gated ? 3 : 2) * std::int64_t{model.hidden} * model.experts * model.ffn
-       : 0);
-  auto const of_stage = [&](int layers, int without_experts) {
-    return detail::of_layers(model, layers, without_experts, [&](transformer const& of) {
-      return of.experts > 0 ? dense + (detail::layer_parameters(model) - dense) / setup.expert
-                            : detail::layer_parameters(of);
-    });
-  };
-  // Modules of a stage have the embedding of the first one, or a copy of it.
-  bool const copy_of_embedding =
-    stage.modules > 0 && !stage.embedding && !(model.tied && stage.output);
-  std::int64_t const encoder_layer = detail::layer_parameters(detail::encoder_shape(model));
-  std::int64_t const held =
-    of_stage(stage.layers + stage.modules + stage.remainders, stage.dense) +
-    stage.modules * detail::joining_parameters(model) + stage.encoders * encoder_layer +
-    (stage.projections - stage.remainders) * detail::projection_parameters(model) +
-    ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0) + (copy_of_embedding ? 1 : 0)) *
-      ((detail::vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
-  std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
-  // Frozen layers, and the embedding before them, have weights only.
-  int const frozen_encoders = std::min(stage.encoders, stage.frozen);
-  int const frozen_layers = stage.frozen - frozen_encoders;
-  std::int64_t const still = stage.frozen == 0
-                               ? 0
-                               : of_stage(frozen_layers, std::min(stage.dense, frozen_layers)) +
-                                   frozen_encoders * encoder_layer +
-                                   (stage.embedding ? detail::vocabulary_parameters(model) : 0);
-  std::int64_t const trained = (held - still + setup.tensor - 1) / setup.tensor;
-  stage_bytes result;
-  // Beside attention a projection keeps the inputs of its norm and its product, and what follows
-  // attention all else, with a copy of attention's output.
-  std::int64_t const whole = activation_bytes(model, setup.sequence, setup.sequences);
-  std::int64_t const attention = attention_activation_bytes(model, setup.sequence, setup.sequences);
-  std::int64_t const before = 2 * input_bytes(model, setup.sequence, setup.sequences);
-  std::int64_t const copy = attended_message_bytes(model, setup.sequence, setup.sequences) -
-                            message_bytes(model, setup.sequence, setup.sequences);
-  std::int64_t const layers = detail::kept_bytes(model, setup, stage, setup.sequence);
-  result.activation = (layers + stage.attentions * attention + stage.projections * before +
-                       stage.remainders * (whole - attention - before + copy)) /
-                      setup.tensor;
-  result.weights = 2 * share;
-  result.gradients = 4 * trained;
-  result.optimizer = (12 * trained + setup.data - 1) / setup.data;
-  if (stage.output)
-    result.logits = (1 + model.modules) * detail::logits_bytes(model, longest, setup.sequences) /
-                    setup.tensor / stage.shards;
-  if (chunk_lengths.size() > 1)
-    result.carried = 2 * (stage.layers + stage.modules + stage.attentions) *
-                     key_value_bytes(model, setup.sequence, setup.sequences) / setup.tensor;
-  result.message = sent_bytes(model, setup, stage, setup.sequence);
-  return result;
-}
-
-namespace detail {
-
 //! The bytes of a gather, or else of a scatter: weights in bf16, gradients in single precision.
 [[nodiscard]] constexpr double travelling_bytes(stage_bytes const& stage, pass_kind kind) noexcept {
   return static_cast<double>(detail::training_kind(kind).calls == stage_call::scatter_gradients
@@ -364,46 +118,282 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief Seconds in which a GPU gathers the bf16 weights of a stage from the shards of its
-//! replicas, or scatters its gradients in single precision to them: all but its own share cross the
-//! network.
-//! @param kind a gather, or else the scatter.
-[[nodiscard]] constexpr double sharding_seconds(training_setup const& setup,
-                                                gpu const& on,
-                                                stage_bytes const& stage,
-                                                pass_kind kind) noexcept {
-  return detail::travelling_bytes(stage, kind) * (setup.data - 1) / setup.data /
-         (on.network_gb_per_s * 1e9);
-}
+//! @brief The training of one model on GPUs of one kind, for predictions.
+struct prediction {
+  transformer model{};    //!< its shape
+  training_setup setup{}; //!< sequences and sharing
+  gpu on{};               //!< each of the GPUs
+  efficiency reached{};   //!< shares of the peak rate
 
-//! @brief The time in which the weights of a stage come from the host, or its gradients go there
-//! (`scatter_gradients`), in seconds. For `weights_on_host`.
-[[nodiscard]] constexpr double
-loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcept {
-  return detail::travelling_bytes(stage, kind) / (on.host_gb_per_s * 1e9);
-}
+  //! @brief Seconds that the GPUs of a tensor parallel group exchange activations for one pass of a
+  //! stage, which computes nothing of its own meanwhile: all-reduces, or with sequence parallelism
+  //! gathers and scatters. 0 for the gradient of weights.
+  //! @param tokens those of the chunk.
+  //! @source own derivation; a layer gathers and scatters twice forward and twice backward, of
+  //! which the first gather is before its projection.
+  [[nodiscard]] constexpr double
+  exchange_seconds(stage_content const& stage, pass_kind kind, std::int64_t tokens) const noexcept {
+    if (detail::training_kind(kind).is == role::weights)
+      return 0;
+    double const gathered = static_cast<double>(model.message_bytes(tokens, setup.sequences));
+    stage_content const passed = detail::passed_layers(stage, kind);
+    double const layers =
+      passed.layers + passed.modules + 0.25 * stage.projections + 0.75 * stage.remainders;
+    double const pictures =
+      passed.encoders > 0 ? passed.encoders * detail::encoded_bytes(model, setup, tokens) : 0;
+    return 2 * 2.0 * (setup.tensor - 1) / setup.tensor * (layers * gathered + pictures) /
+           (on.link_gb_per_s * 1e9);
+  }
 
-//! @brief The factors between predicted bytes and bytes that runs hold, as published figures have
-//! them.
-//!
-//! Without tensor parallelism 1F1B and zero-bubble figures lie within 15 %. With it up to 26 % is
-//! held beyond the count (gathered copies, reserve), with chunks up to 43 %. V shapes free a part
-//! early and hold up to 29 % less than the count.
-//! @param tensor GPUs that share every layer. @param chunks of a sequence. @param v_shape whether
-//! stages lie in a V.
-[[nodiscard]] constexpr band memory_band(int tensor, int chunks, bool v_shape) noexcept {
-  band result{1 / 1.15, 1 / 0.85};
-  if (tensor > 1)
-    result.most = 1 / 0.74;
-  if (chunks > 1)
-    result.most = 1 / 0.57;
-  if (v_shape)
-    result.least = 1 / 1.29;
-  return result;
-}
+  //! @brief Seconds of one pass of a stage: arithmetic at the given efficiency, exchanges of tensor
+  //! and expert parallelism after it.
+  //! @param tokens those of the chunk.
+  //! @pre kind is not `backward`
+  //! @source own derivation
+  [[nodiscard]] constexpr double
+  pass_seconds(stage_content const& content, pass_kind kind, token_range tokens) const noexcept {
+    stage_content const stage = detail::passed_layers(content, kind);
+    double const rate = on.peak_tflops * 1e12 * setup.tensor;
+    double const linear = model.linear_flops(tokens, setup.sequences);
+    double const projection = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
+                              static_cast<double>(detail::projection_parameters(model));
+    double const products =
+      detail::of_layers(model, stage.layers, stage.dense, [&](transformer const& of) {
+        return of.linear_flops(tokens, setup.sequences);
+      });
+    double const joining = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
+                           static_cast<double>(detail::joining_parameters(model));
+    double seconds = (products + stage.modules * (linear + joining) +
+                      stage.projections * projection + stage.remainders * (linear - projection)) /
+                       (rate * reached.linear) +
+                     (stage.layers + stage.modules + stage.attentions) *
+                       model.attention_flops(kind, tokens, setup.sequences) /
+                       (rate * reached.attention);
+    if (stage.encoders > 0)
+      seconds +=
+        stage.encoders * detail::encoder_seconds(model, setup, rate, reached, kind, tokens.length);
+    if (stage.output)
+      seconds += (1 + model.modules) * model.vocabulary_flops(tokens, setup.sequences) /
+                 (rate * reached.vocabulary * stage.shards);
+    if (detail::training_kind(kind).is != role::weights)
+      seconds += (stage.layers - stage.dense + stage.modules + stage.remainders) *
+                 detail::expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
+                 setup.tensor / (on.link_gb_per_s * 1e9);
+    return seconds + exchange_seconds(content, kind, tokens.length);
+  }
+
+  //! @brief True when two devices of the pipeline sit in one machine. A device is `tensor` GPUs.
+  //! Devices fill machine after machine.
+  [[nodiscard]] constexpr bool in_one_machine(int one, int other) const noexcept {
+    auto const machine = [&](std::int64_t number) { return number / on.gpus_per_machine; };
+    std::int64_t const first = std::int64_t{one < other ? one : other} * setup.tensor;
+    std::int64_t const last = (std::int64_t{one < other ? other : one} + 1) * setup.tensor - 1;
+    return machine(first) == machine(last);
+  }
+
+  //! @brief Seconds of a message between two devices of the pipeline.
+  //! @param tokens of the message: the tokens of the longest chunk.
+  [[nodiscard]] constexpr double
+  message_seconds(int from, int to, std::int64_t tokens) const noexcept {
+    double const rate = in_one_machine(from, to) ? on.link_gb_per_s : on.network_gb_per_s;
+    return static_cast<double>(model.message_bytes(tokens, setup.sequences)) / setup.tensor /
+           (rate * 1e9);
+  }
+
+  //! @brief Seconds of a copy of the data that a pass keeps, to the host or back.
+  [[nodiscard]] constexpr double copy_seconds(stage_content const& stage,
+                                              std::int64_t tokens) const noexcept {
+    return static_cast<double>(detail::kept_bytes(model, setup, stage, tokens)) / setup.tensor /
+           (on.host_gb_per_s * 1e9);
+  }
+
+  //! @brief Bytes of the message of a stage to the next one, on one GPU: an activation; after a
+  //! projection query, keys and values too, after attention its output, after a module one hidden
+  //! state more, between layers of an encoder those of pictures next to the embedded text.
+  [[nodiscard]] constexpr std::int64_t sent_bytes(stage_content const& stage,
+                                                  std::int64_t tokens) const noexcept {
+    auto const bytes =
+      stage.projections > 0  ? detail::projected_message_bytes(model, tokens, setup.sequences)
+      : stage.attentions > 0 ? model.attended_message_bytes(tokens, setup.sequences)
+                             : stage.states * model.message_bytes(tokens, setup.sequences);
+    auto const pictures =
+      stage.pictures ? static_cast<std::int64_t>(detail::encoded_bytes(model, setup, tokens)) : 0;
+    return (bytes + pictures) / setup.tensor;
+  }
+
+  //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
+  //! as long as its forward pass. The slowest link and the longest message give the latency.
+  //! Exchanges of a tensor parallel group are hidden by fused backward passes and by composite
+  //! ones, as `cost_table` does.
+  //! @param content [S] what each stage holds. @param chunk_lengths [C] tokens of each chunk.
+  //! @throws std::invalid_argument when there is not one entry per stage and chunk.
+  //! @complexity O(S C + P^2)
+  [[nodiscard]] cost_table costs(shape const& extents,
+                                 std::span<stage_content const> content,
+                                 std::span<int const> chunk_lengths) const {
+    if (content.size() != static_cast<std::size_t>(extents.stages()) ||
+        chunk_lengths.size() != static_cast<std::size_t>(extents.chunks))
+      throw std::invalid_argument("costs: give one content per stage and one length per chunk");
+    std::int64_t longest = detail::longest_of(chunk_lengths);
+    prediction one_gpu{model, setup};
+    one_gpu.setup.tensor = 1;
+    std::int64_t widest = 0; // a token of parts of layers is as many tokens of whole ones
+    for (stage_content const& each : content)
+      widest = std::max(widest, one_gpu.sent_bytes(each, longest));
+    longest = widest / model.message_bytes(1, setup.sequences);
+    int const last = extents.devices - 1;
+    cost_table table(extents, {.communication = last > 0 ? message_seconds(0, last, longest) : 0});
+    for (int from = 0; from <= last; ++from)
+      for (int to = 0; to <= last; ++to)
+        if (double const time = from == to ? table.latency() : message_seconds(from, to, longest);
+            time != table.latency())
+          table.set_link(from, to, time);
+    detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
+      stage_content const& held = content[static_cast<std::size_t>(stage)];
+      auto const seconds = [&](role is) {
+        return pass_seconds(held, training.kind_with(is), tokens);
+      };
+      for (role const is : {role::forward, role::input, role::weights})
+        table.set(is, stage, chunk, seconds(is));
+      table.set(role::again, stage, chunk, seconds(role::forward));
+      for (role const is : {role::forward, role::again, role::input})
+        table.set_exchanges(
+          is, stage, chunk, exchange_seconds(held, training.kind_with(is), tokens.length));
+      table.set(role::copy, stage, chunk, copy_seconds(held, tokens.length));
+    });
+    return table;
+  }
+
+  //! @brief The bytes of one stage on one GPU.
+  //! @param chunk_lengths [C] tokens of each chunk.
+  //! @source 18 bytes per parameter, of which 12 are the optimizer's: Rajbhandari et al., SC 2020.
+  [[nodiscard]] constexpr stage_bytes bytes(stage_content const& stage,
+                                            std::span<int const> chunk_lengths) const noexcept {
+    std::int64_t const longest = detail::longest_of(chunk_lengths);
+    std::int64_t const dense =
+      detail::layer_parameters(model) -
+      (model.experts > 0
+         ? (model.gated ? 3 : 2) * std::int64_t{model.hidden} * model.experts * model.ffn
+         : 0);
+    auto const of_stage = [&](int layers, int without_experts) {
+      return detail::of_layers(model, layers, without_experts, [&](transformer const& of) {
+        return of.experts > 0 ? dense + (detail::layer_parameters(model) - dense) / setup.expert
+                              : detail::layer_parameters(of);
+      });
+    };
+    // Modules of a stage have the embedding of the first one, or a copy of it.
+    bool const copy_of_embedding =
+      stage.modules > 0 && !stage.embedding && !(model.tied && stage.output);
+    std::int64_t const encoder_layer = detail::layer_parameters(detail::encoder_shape(model));
+    std::int64_t const held =
+      of_stage(stage.layers + stage.modules + stage.remainders, stage.dense) +
+      stage.modules * detail::joining_parameters(model) + stage.encoders * encoder_layer +
+      (stage.projections - stage.remainders) * detail::projection_parameters(model) +
+      ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0) + (copy_of_embedding ? 1 : 0)) *
+        ((detail::vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
+    std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
+    // Frozen layers, and the embedding before them, have weights only.
+    int const frozen_encoders = std::min(stage.encoders, stage.frozen);
+    int const frozen_layers = stage.frozen - frozen_encoders;
+    std::int64_t const still = stage.frozen == 0
+                                 ? 0
+                                 : of_stage(frozen_layers, std::min(stage.dense, frozen_layers)) +
+                                     frozen_encoders * encoder_layer +
+                                     (stage.embedding ? detail::vocabulary_parameters(model) : 0);
+    std::int64_t const trained = (held - still + setup.tensor - 1) / setup.tensor;
+    stage_bytes result;
+    // Beside attention a projection keeps the inputs of its norm and its product, and what follows
+    // attention all else, with a copy of attention's output.
+    std::int64_t const whole = model.activation_bytes(setup.sequence, setup.sequences);
+    std::int64_t const attention =
+      model.attention_activation_bytes(setup.sequence, setup.sequences);
+    std::int64_t const before = 2 * model.input_bytes(setup.sequence, setup.sequences);
+    std::int64_t const copy = model.attended_message_bytes(setup.sequence, setup.sequences) -
+                              model.message_bytes(setup.sequence, setup.sequences);
+    std::int64_t const layers = detail::kept_bytes(model, setup, stage, setup.sequence);
+    result.activation = (layers + stage.attentions * attention + stage.projections * before +
+                         stage.remainders * (whole - attention - before + copy)) /
+                        setup.tensor;
+    result.weights = 2 * share;
+    result.gradients = 4 * trained;
+    result.optimizer = (12 * trained + setup.data - 1) / setup.data;
+    if (stage.output)
+      result.logits = (1 + model.modules) * detail::logits_bytes(model, longest, setup.sequences) /
+                      setup.tensor / stage.shards;
+    if (chunk_lengths.size() > 1)
+      result.carried = 2 * (stage.layers + stage.modules + stage.attentions) *
+                       model.key_value_bytes(setup.sequence, setup.sequences) / setup.tensor;
+    result.message = sent_bytes(stage, setup.sequence);
+    return result;
+  }
+
+  //! @brief Seconds in which a GPU gathers the bf16 weights of a stage from the shards of its
+  //! replicas, or scatters its gradients in single precision to them: all but its own share cross
+  //! the network.
+  //! @param kind a gather, or else the scatter.
+  [[nodiscard]] constexpr double sharding_seconds(stage_bytes const& stage,
+                                                  pass_kind kind) const noexcept {
+    return detail::travelling_bytes(stage, kind) * (setup.data - 1) / setup.data /
+           (on.network_gb_per_s * 1e9);
+  }
+
+  //! @brief The time in which the weights of a stage come from the host, or its gradients go there
+  //! (`scatter_gradients`), in seconds. For `weights_on_host`.
+  [[nodiscard]] constexpr double loading_seconds(stage_bytes const& stage,
+                                                 pass_kind kind) const noexcept {
+    return detail::travelling_bytes(stage, kind) / (on.host_gb_per_s * 1e9);
+  }
+
+  //! @brief The factors between predicted bytes and bytes that runs hold, as published figures have
+  //! them.
+  //!
+  //! Without tensor parallelism 1F1B and zero-bubble figures lie within 15 %. With it up to 26 % is
+  //! held beyond the count (gathered copies, reserve), with chunks up to 43 %. V shapes free a part
+  //! early and hold up to 29 % less than the count.
+  //! @param chunks of a sequence. @param v_shape whether stages lie in a V.
+  [[nodiscard]] constexpr band memory_band(int chunks, bool v_shape) const noexcept {
+    band result{1 / 1.15, 1 / 0.85};
+    if (setup.tensor > 1)
+      result.most = 1 / 0.74;
+    if (chunks > 1)
+      result.most = 1 / 0.57;
+    if (v_shape)
+      result.least = 1 / 1.29;
+    return result;
+  }
+
+  //! @brief Costs like those of `costs`, with the passes of shards: a product with the rows of a
+  //! shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A
+  //! look-up in the embedding takes no time, as in `costs`. A datum for all shards is as many
+  //! messages of its device, one after the other, and so is a datum from each shard to one device.
+  //! @param extents of `with_vocabulary` @param content as `stage_content::of_shards` gives it
+  //! @throws std::invalid_argument as `costs` does.
+  //! @complexity O(S C)
+  [[nodiscard]] cost_table costs_of_shards(shape const& extents,
+                                           std::span<stage_content const> content,
+                                           std::span<int const> chunk_lengths,
+                                           int barriers) const {
+    cost_table table = costs(extents, content, chunk_lengths);
+    table.set_groups(
+      {(extents.devices - 1) * table.latency(), (extents.devices - 1) * table.latency()});
+    pass_kind const products = training.kind_with(role::weights);
+    pass_kind const logits = detail::kind_in_groups(detail::kinds_of_training, of_stage::before);
+    pass_kind const gradient = detail::kind_in_groups(detail::kinds_of_training, of_stage::group);
+    detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
+      stage_content const& held = content[static_cast<std::size_t>(stage)];
+      double const product = held.output ? pass_seconds(held, products, tokens) : 0;
+      for (cost_table::timed_kind const& kind : table.kinds())
+        if (kind.in_groups)
+          table.set(kind.kind, stage, chunk, 0);
+      table.set(logits, stage, chunk, product * (barriers == 1 ? 2 : 1));
+      table.set(gradient, stage, chunk, product * (barriers == 1 ? 1 : 2));
+    });
+    return table;
+  }
+};
 
 //! @brief A model without a pipeline: groups of GPUs share the tokens of their sequences, and all
-//! GPUs share weights, gradients and the optimizer's state. A cost for `best_sequence_groups`.
+//! GPUs share weights, gradients and the optimizer's state. A cost for `sequence_groups::best`.
 //!
 //! In a group every GPU has a part of the tokens, and in attention a part of the heads: four
 //! all-to-alls of a layer forward (query, keys, values and output) and as many backward. Fewer
@@ -423,7 +413,7 @@ struct grouped_gpus {
   //! @brief Seconds that a group of so many GPUs takes for a sequence, forward and backward;
   //! nothing hides its exchanges.
   [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
-    training_setup const group{.sequence = tokens, .tensor = size};
+    prediction const group{model, {.sequence = tokens, .tensor = size}, on, reached};
     stage_content const whole{.layers = model.layers,
                               .embedding = true,
                               .output = true,
@@ -431,8 +421,8 @@ struct grouped_gpus {
                               .modules = model.modules};
     double seconds = 0;
     for (pass_kind const kind : detail::split_kinds(training))
-      seconds += pass_seconds(model, group, on, reached, whole, kind, {tokens, 0}) -
-                 exchange_seconds(model, group, on, whole, kind, tokens);
+      seconds +=
+        group.pass_seconds(whole, kind, {tokens, 0}) - group.exchange_seconds(whole, kind, tokens);
     return seconds + 2 * (model.layers + model.modules) * exchange_time(tokens, size);
   }
   //! @brief Bytes that each of them holds of a sequence until its backward pass: activations,
@@ -440,10 +430,10 @@ struct grouped_gpus {
   [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
     if (model.heads % size != 0)
       return std::numeric_limits<double>::infinity();
-    auto const of_layer = [&](transformer const& of) { return activation_bytes(of, tokens); };
+    auto const of_layer = [&](transformer const& of) { return of.activation_bytes(tokens); };
     return static_cast<double>(
              detail::of_layers(model, model.layers, model.dense_layers, of_layer) +
-             model.modules * (of_layer(model) + 4 * input_bytes(model, tokens)) +
+             model.modules * (of_layer(model) + 4 * model.input_bytes(tokens)) +
              (1 + model.modules) * detail::logits_bytes(model, tokens)) /
            size;
   }
@@ -452,12 +442,12 @@ struct grouped_gpus {
   [[nodiscard]] constexpr double resident_bytes() const noexcept {
     double const largest = static_cast<double>(
       std::max(detail::layer_parameters(model), detail::vocabulary_parameters(model)));
-    return 18.0 * static_cast<double>(parameters(model)) / gpus / data + (2 * 2 + 4) * largest;
+    return 18.0 * static_cast<double>(model.parameters()) / gpus / data + (2 * 2 + 4) * largest;
   }
   //! @brief Seconds in which all layers are gathered twice and their gradients scattered: no
   //! microbatch takes less. Every machine gets the data that it lacks once, its GPUs a part each.
   [[nodiscard]] constexpr double gather_seconds() const noexcept {
-    double const all = (2 * 2 + 4) * static_cast<double>(parameters(model));
+    double const all = (2 * 2 + 4) * static_cast<double>(model.parameters());
     double const sharing = static_cast<double>(gpus) * data;
     double const nearby = std::min<double>(sharing, on.gpus_per_machine);
     return seconds_of(all * (nearby - 1) / nearby, all * (sharing - nearby) / sharing / nearby);
@@ -476,40 +466,5 @@ private:
     return std::max(in_machine / on.link_gb_per_s, to_others / on.network_gb_per_s) / 1e9;
   }
 };
-
-//! @brief Costs like those of `predict_costs`, with the passes of shards: a product with the rows
-//! of a shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A
-//! look-up in the embedding takes no time, as in `predict_costs`. A datum for all shards is as
-//! many messages of its device, one after the other, and so is a datum from each shard to one
-//! device.
-//! @param extents of `with_vocabulary` @param content as `shard_contents` gives it
-//! @throws std::invalid_argument as `predict_costs` does.
-//! @complexity O(S C)
-[[nodiscard]] inline cost_table predict_shards(transformer const& model,
-                                               training_setup const& setup,
-                                               gpu const& on,
-                                               efficiency const& reached,
-                                               shape const& extents,
-                                               std::span<stage_content const> content,
-                                               std::span<int const> chunk_lengths,
-                                               int barriers) {
-  cost_table table = predict_costs(model, setup, on, reached, extents, content, chunk_lengths);
-  table.set_groups(
-    {(extents.devices - 1) * table.latency(), (extents.devices - 1) * table.latency()});
-  pass_kind const products = training.kind_with(role::weights);
-  pass_kind const logits = detail::kind_in_groups(detail::kinds_of_training, of_stage::before);
-  pass_kind const gradient = detail::kind_in_groups(detail::kinds_of_training, of_stage::group);
-  detail::for_each_part(extents, chunk_lengths, [&](int stage, int chunk, token_range tokens) {
-    stage_content const& held = content[static_cast<std::size_t>(stage)];
-    double const product =
-      held.output ? pass_seconds(model, setup, on, reached, held, products, tokens) : 0;
-    for (cost_table::timed_kind const& kind : table.kinds())
-      if (kind.in_groups)
-        table.set(kind.kind, stage, chunk, 0);
-    table.set(logits, stage, chunk, product * (barriers == 1 ? 2 : 1));
-    table.set(gradient, stage, chunk, product * (barriers == 1 ? 1 : 2));
-  });
-  return table;
-}
 
 } // namespace pipelining::inline v0_3

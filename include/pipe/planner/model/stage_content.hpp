@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The parts of a model on the stages of a pipeline. Header for pipelining::training_setup,
-//! stage_content, stage_bytes and stage_contents.
+//! stage_content and stage_bytes.
 
 #include <pipe/planner/model/transformer.hpp>
 
@@ -26,6 +26,9 @@ struct training_setup {
   int data = 1;              //!< replicas of the pipeline, which share the optimizer's state
   int expert = 1;            //!< GPUs over which the experts of a layer are spread
   int pictures = 1;          //!< of a sequence, where the model has an encoder; spread evenly
+
+  //! @brief Checks this setup of a model. @throws std::invalid_argument with one sentence.
+  constexpr void check(transformer const& model) const;
 };
 
 //! @brief The parts of the model on one stage.
@@ -44,6 +47,26 @@ struct stage_content {
   int modules = 0;     //!< for further tokens, which come after the layers
   int states = 1; //!< hidden states of a token that go on to the next stage: with those of modules
   bool pictures = false; //!< an output of the encoder goes on, too
+
+  //! @brief The stages of a pipeline with these layers: the first holds the embedding, the last the
+  //! output layer.
+  //! @param layers [S], those of an encoder and modules for further tokens among them
+  //! @param dense the first layers that have no experts, where others have
+  //! @param frozen the first of all that have nothing to train
+  //! @param encoders of all: the first are of an encoder @param modules of all: the last ones
+  [[nodiscard]] static std::vector<stage_content> of_layers(
+    std::span<int const> layers, int dense = 0, int frozen = 0, int encoders = 0, int modules = 0);
+
+  //! @brief The stages of HelixPipe, in turn: the parts around attention with the ends of two
+  //! layers, and attention.
+  //! @param layers of the model
+  [[nodiscard]] static std::vector<stage_content> of_parts(int layers);
+
+  //! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages
+  //! inside, a shard of the output layer per device.
+  //! @param layers [stages inside] layers of each @param dense as for `of_layers`
+  [[nodiscard]] static std::vector<stage_content>
+  of_shards(std::span<int const> layers, int devices, int dense = 0);
 
   friend constexpr bool operator==(stage_content const&, stage_content const&) = default;
 };
@@ -64,51 +87,42 @@ struct stage_bytes {
   }
 };
 
-//! @brief Checks a setup. @throws std::invalid_argument with one sentence.
-constexpr void check_setup(transformer const& model, training_setup const& setup) {
+constexpr void training_setup::check(transformer const& model) const {
   detail::check_transformer(model);
-  if (setup.sequence < 1 || setup.sequences < 1 || setup.tensor < 1 || setup.data < 1 ||
-      setup.expert < 1 || setup.pictures < 1)
+  if (sequence < 1 || sequences < 1 || tensor < 1 || data < 1 || expert < 1 || pictures < 1)
     throw std::invalid_argument("training_setup: every number must be at least 1");
-  if (model.heads % setup.tensor != 0)
+  if (model.heads % tensor != 0)
     throw std::invalid_argument("training_setup: the heads of the model must be a multiple of the "
                                 "tensor parallel GPUs, but " +
                                 std::to_string(model.heads) + " is none of " +
-                                std::to_string(setup.tensor));
-  if (setup.expert > 1 && model.experts == 0)
+                                std::to_string(tensor));
+  if (expert > 1 && model.experts == 0)
     throw std::invalid_argument("training_setup: the model has no experts to spread over GPUs");
-  if (setup.expert > 1 && model.experts % setup.expert != 0)
+  if (expert > 1 && model.experts % expert != 0)
     throw std::invalid_argument("training_setup: the experts of a layer must be a multiple of the "
                                 "GPUs that they are spread over, but " +
                                 std::to_string(model.experts) + " is none of " +
-                                std::to_string(setup.expert));
+                                std::to_string(expert));
   double const of_token =
     detail::of_layers(model,
                       model.layers,
                       model.dense_layers,
                       [](transformer const& of) {
-                        return static_cast<double>(activation_bytes(of, 1) +
-                                                   key_value_bytes(of, 1));
+                        return static_cast<double>(of.activation_bytes(1) + of.key_value_bytes(1));
                       }) +
     (1.0 + model.modules) *
-      static_cast<double>(activation_bytes(model, 1) + 8 * std::int64_t{model.hidden} +
+      static_cast<double>(model.activation_bytes(1) + 8 * std::int64_t{model.hidden} +
                           detail::logits_bytes(model, 1));
-  double const of_pictures = static_cast<double>(model.encoder.layers) * setup.pictures *
+  double const of_pictures = static_cast<double>(model.encoder.layers) * pictures *
                              model.encoder.tokens *
-                             static_cast<double>(activation_bytes(detail::encoder_shape(model), 1));
-  if (setup.sequences * (static_cast<double>(setup.sequence) * of_token + of_pictures) > 1e18)
+                             static_cast<double>(detail::encoder_shape(model).activation_bytes(1));
+  if (sequences * (static_cast<double>(sequence) * of_token + of_pictures) > 1e18)
     throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
                                 "not counted; give shorter sequences or fewer of them");
 }
 
-//! @brief The stages of a pipeline with these layers: the first holds the embedding, the last the
-//! output layer.
-//! @param layers [S], those of an encoder and modules for further tokens among them
-//! @param dense the first layers that have no experts, where others have
-//! @param frozen the first of all that have nothing to train
-//! @param encoders of all: the first are of an encoder @param modules of all: the last ones
-[[nodiscard]] inline std::vector<stage_content> stage_contents(
-  std::span<int const> layers, int dense = 0, int frozen = 0, int encoders = 0, int modules = 0) {
+inline std::vector<stage_content> stage_content::of_layers(
+  std::span<int const> layers, int dense, int frozen, int encoders, int modules) {
   std::vector<stage_content> result;
   int const all = std::accumulate(layers.begin(), layers.end(), 0);
   int done = 0;
@@ -132,10 +146,7 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return result;
 }
 
-//! @brief The stages of HelixPipe, in turn: the parts around attention with the ends of two layers,
-//! and attention.
-//! @param layers of the model
-[[nodiscard]] inline std::vector<stage_content> parted_contents(int layers) {
+inline std::vector<stage_content> stage_content::of_parts(int layers) {
   std::vector<stage_content> result{{0, true, false, 1, 1}};
   for (int layer = 1; layer <= layers; ++layer) {
     bool const last = layer == layers;
@@ -145,14 +156,11 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return result;
 }
 
-//! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages inside,
-//! a shard of the output layer per device.
-//! @param layers [stages inside] layers of each @param dense as for `stage_contents`
-[[nodiscard]] inline std::vector<stage_content>
-shard_contents(std::span<int const> layers, int devices, int dense = 0) {
+inline std::vector<stage_content>
+stage_content::of_shards(std::span<int const> layers, int devices, int dense) {
   std::vector<stage_content> result(static_cast<std::size_t>(devices),
                                     stage_content{0, true, false, devices});
-  for (stage_content const& each : stage_contents(layers, dense))
+  for (stage_content const& each : of_layers(layers, dense))
     result.push_back({.layers = each.layers, .dense = each.dense});
   result.insert(
     result.end(), static_cast<std::size_t>(devices), stage_content{0, false, true, devices});

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Work and memory of a transformer, counted from its shape. Header for
-//! pipelining::transformer, token_range, named_transformers and find_transformer.
+//! pipelining::transformer and token_range.
 //!
 //! Counts are of one whole layer or of the whole vocabulary, for one microbatch on one device
 //! without tensor parallelism; `predict.hpp` shares them out. Numbers are bf16, attention is causal
@@ -68,11 +68,72 @@ struct transformer {
   int modules = 0; //!< for further tokens (multi-token prediction): a layer and a projection each
   picture_encoder encoder{}; //!< of models that read pictures, too
 
+  //! @brief The most parameters of a model, so that no number of bytes overflows.
+  static constexpr double most_parameters = 1e15;
+
+  //! @brief Parameters of the whole model.
+  [[nodiscard]] constexpr std::int64_t parameters() const noexcept;
+
+  //! @brief Floating-point operations of one layer in products of matrices with weights.
+  //!
+  //! The number is the same in the forward pass, for the gradient of the input and for the weights.
+  //! @param sequences [count] sequences of a microbatch.
+  [[nodiscard]] constexpr double linear_flops(token_range tokens, int sequences = 1) const noexcept;
+
+  //! @brief Floating-point operations of the attention of one layer, which no weights take part in.
+  //!
+  //! Causal: a token looks at those before it. Backward takes five products where forward takes
+  //! two, all of them for the gradient of the input.
+  //! @param sequences [count] sequences of a microbatch.
+  [[nodiscard]] constexpr double
+  attention_flops(pass_kind kind, token_range tokens, int sequences = 1) const noexcept;
+
+  //! @brief Floating-point operations of the output layer over the whole vocabulary: the same
+  //! number forward, for the gradient of the input and for the gradient of the weights.
+  [[nodiscard]] constexpr double vocabulary_flops(token_range tokens,
+                                                  int sequences = 1) const noexcept;
+
+  //! @brief Bytes that the forward pass of one layer keeps for its backward pass.
+  //!
+  //! Inputs of both norms, of the four or five products with weights, queries, keys, values and the
+  //! log-sum-exp of the scores: 32 hidden + 4 heads per token for a plain layer of ffn = 4 hidden.
+  //! @source Korthikanti et al., MLSys 2023, without dropout masks and scores; own count for
+  //! grouped attention, gated layers and experts.
+  [[nodiscard]] constexpr std::int64_t activation_bytes(std::int64_t tokens,
+                                                        int sequences = 1) const noexcept;
+
+  //! @brief Of these, the bytes of attention only: query, keys, values, output and log-sum-exp.
+  [[nodiscard]] constexpr std::int64_t attention_activation_bytes(std::int64_t tokens,
+                                                                  int sequences = 1) const noexcept;
+
+  //! @brief Bytes that the forward pass of one layer keeps where the backward pass recomputes it:
+  //! its input.
+  [[nodiscard]] constexpr std::int64_t input_bytes(std::int64_t tokens,
+                                                   int sequences = 1) const noexcept {
+    return 2 * std::int64_t{sequences} * tokens * hidden;
+  }
+
+  //! @brief Bytes of keys and values that one layer keeps for the later chunks of its sequence; the
+  //! gradients that travel back take as much in bf16.
+  [[nodiscard]] constexpr std::int64_t key_value_bytes(std::int64_t tokens,
+                                                       int sequences = 1) const noexcept;
+
+  //! @brief Bytes of a message between two stages: an activation or a gradient.
+  [[nodiscard]] constexpr std::int64_t message_bytes(std::int64_t tokens,
+                                                     int sequences = 1) const noexcept {
+    return input_bytes(tokens, sequences);
+  }
+
+  //! @brief Bytes of what attention gives, with the residual.
+  [[nodiscard]] constexpr std::int64_t attended_message_bytes(std::int64_t tokens,
+                                                              int sequences = 1) const noexcept;
+
+  //! @brief The shape of a name.
+  //! @throws std::invalid_argument that lists the names when there is none.
+  [[nodiscard]] static transformer named(std::string_view name);
+
   friend constexpr bool operator==(transformer const&, transformer const&) = default;
 };
-
-//! @brief The most parameters of a model, so that no number of bytes overflows.
-inline constexpr double most_parameters = 1e15;
 
 namespace detail {
 
@@ -211,7 +272,7 @@ constexpr void check_transformer(transformer const& model) {
     3 * hidden * widest + hidden * model.experts;
   double const modules = model.modules * (of_layer + 2 * hidden * hidden);
   if (model.layers * of_layer + modules + (2 + model.modules) * hidden * model.vocabulary >
-      most_parameters)
+      transformer::most_parameters)
     throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
                                 "counted; check layers, widths, experts and vocabulary");
   if (model.encoder.layers > 0 && !model_range.contains(model.encoder.tokens))
@@ -246,104 +307,63 @@ constexpr void check_transformer(transformer const& model) {
 
 } // namespace detail
 
-//! @brief Parameters of the whole model.
-[[nodiscard]] constexpr std::int64_t parameters(transformer const& model) noexcept {
-  return detail::of_layers(model,
-                           model.layers,
-                           model.dense_layers,
+constexpr std::int64_t transformer::parameters() const noexcept {
+  return detail::of_layers(*this,
+                           layers,
+                           dense_layers,
                            [](transformer const& of) { return detail::layer_parameters(of); }) +
-         (model.tied ? 1 : 2) * detail::vocabulary_parameters(model) +
-         model.modules * (detail::layer_parameters(model) + detail::joining_parameters(model)) +
-         model.encoder.layers * detail::layer_parameters(detail::encoder_shape(model));
+         (tied ? 1 : 2) * detail::vocabulary_parameters(*this) +
+         modules * (detail::layer_parameters(*this) + detail::joining_parameters(*this)) +
+         encoder.layers * detail::layer_parameters(detail::encoder_shape(*this));
 }
 
-//! @brief Floating-point operations of one layer in products of matrices with weights.
-//!
-//! The number is the same in the forward pass, for the gradient of the input and for the weights.
-//! @param sequences [count] sequences of a microbatch.
-[[nodiscard]] constexpr double
-linear_flops(transformer const& model, token_range tokens, int sequences = 1) noexcept {
+constexpr double transformer::linear_flops(token_range tokens, int sequences) const noexcept {
   return 2.0 * sequences * static_cast<double>(tokens.length) *
-         static_cast<double>(detail::met_parameters(model));
+         static_cast<double>(detail::met_parameters(*this));
 }
 
-//! @brief Floating-point operations of the attention of one layer, which no weights take part in.
-//!
-//! Causal: a token looks at those before it. Backward takes five products where forward takes two,
-//! all of them for the gradient of the input.
-//! @param sequences [count] sequences of a microbatch.
-[[nodiscard]] constexpr double attention_flops(transformer const& model,
-                                               pass_kind kind,
-                                               token_range tokens,
-                                               int sequences = 1) noexcept {
+constexpr double
+transformer::attention_flops(pass_kind kind, token_range tokens, int sequences) const noexcept {
   if (detail::training_kind(kind).is == role::weights)
     return 0;
   double const length = static_cast<double>(tokens.length);
-  std::int64_t const widths = detail::scored_query_width(model) + detail::query_width(model);
+  std::int64_t const widths = detail::scored_query_width(*this) + detail::query_width(*this);
   double const forward = 2.0 * sequences * static_cast<double>(widths) *
                          (length * static_cast<double>(tokens.prefix) + length * length / 2);
   return detail::training_kind(kind).is == role::forward ? forward : 2.5 * forward;
 }
 
-//! @brief Floating-point operations of the output layer over the whole vocabulary: the same number
-//! forward, for the gradient of the input and for the gradient of the weights.
-[[nodiscard]] constexpr double
-vocabulary_flops(transformer const& model, token_range tokens, int sequences = 1) noexcept {
+constexpr double transformer::vocabulary_flops(token_range tokens, int sequences) const noexcept {
   return 2.0 * sequences * static_cast<double>(tokens.length) *
-         static_cast<double>(detail::vocabulary_parameters(model));
+         static_cast<double>(detail::vocabulary_parameters(*this));
 }
 
-//! @brief Bytes that the forward pass of one layer keeps for its backward pass.
-//!
-//! Inputs of both norms, of the four or five products with weights, queries, keys, values and the
-//! log-sum-exp of the scores: 32 hidden + 4 heads per token for a plain layer of ffn = 4 hidden.
-//! @source Korthikanti et al., MLSys 2023, without dropout masks and scores; own count for grouped
-//! attention, gated layers and experts.
-[[nodiscard]] constexpr std::int64_t
-activation_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  std::int64_t const hidden = model.hidden;
-  std::int64_t const compressed = std::int64_t{model.query_rank} + model.key_rank;
-  std::int64_t const attention = 2 * hidden + 2 * compressed + detail::attended_bytes(model);
-  std::int64_t const copies = model.experts > 0 ? 2 * hidden * model.experts_per_token : 0;
+constexpr std::int64_t transformer::activation_bytes(std::int64_t tokens,
+                                                     int sequences) const noexcept {
+  std::int64_t const width = hidden;
+  std::int64_t const compressed = std::int64_t{query_rank} + key_rank;
+  std::int64_t const attention = 2 * width + 2 * compressed + detail::attended_bytes(*this);
+  std::int64_t const copies = experts > 0 ? 2 * width * experts_per_token : 0;
   std::int64_t const feed_forward =
-    2 * hidden + copies + (model.gated ? 6 : 4) * detail::inner_width(model);
-  std::int64_t const norms = 4 * hidden;
+    2 * width + copies + (gated ? 6 : 4) * detail::inner_width(*this);
+  std::int64_t const norms = 4 * width;
   return sequences * tokens * (attention + feed_forward + norms);
 }
 
-//! @brief Of these, the bytes of attention only: query, keys, values, output and log-sum-exp.
-[[nodiscard]] constexpr std::int64_t attention_activation_bytes(transformer const& model,
-                                                                std::int64_t tokens,
-                                                                int sequences = 1) noexcept {
-  return sequences * tokens * detail::attended_bytes(model);
+constexpr std::int64_t transformer::attention_activation_bytes(std::int64_t tokens,
+                                                               int sequences) const noexcept {
+  return sequences * tokens * detail::attended_bytes(*this);
 }
 
-//! @brief Bytes that the forward pass of one layer keeps where the backward pass recomputes it: its
-//! input.
-[[nodiscard]] constexpr std::int64_t
-input_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  return 2 * std::int64_t{sequences} * tokens * model.hidden;
-}
-
-//! @brief Bytes of keys and values that one layer keeps for the later chunks of its sequence; the
-//! gradients that travel back take as much in bf16.
-[[nodiscard]] constexpr std::int64_t
-key_value_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
+constexpr std::int64_t transformer::key_value_bytes(std::int64_t tokens,
+                                                    int sequences) const noexcept {
   return 2 * std::int64_t{sequences} * tokens *
-         (detail::scored_key_width(model) + detail::key_width(model));
+         (detail::scored_key_width(*this) + detail::key_width(*this));
 }
 
-//! @brief Bytes of a message between two stages: an activation or a gradient.
-[[nodiscard]] constexpr std::int64_t
-message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  return input_bytes(model, tokens, sequences);
-}
-
-//! @brief Bytes of what attention gives, with the residual.
-[[nodiscard]] constexpr std::int64_t
-attended_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  return message_bytes(model, tokens, sequences) +
-         2 * sequences * tokens * detail::query_width(model);
+constexpr std::int64_t transformer::attended_message_bytes(std::int64_t tokens,
+                                                           int sequences) const noexcept {
+  return message_bytes(tokens, sequences) + 2 * sequences * tokens * detail::query_width(*this);
 }
 
 namespace detail {
@@ -351,7 +371,7 @@ namespace detail {
 //! Bytes of what attention reads, with the residual: query, keys and values of all tokens.
 [[nodiscard]] constexpr std::int64_t
 projected_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  return message_bytes(model, tokens, sequences) +
+  return model.message_bytes(tokens, sequences) +
          2 * sequences * tokens *
            (scored_query_width(model) + scored_key_width(model) + key_width(model));
 }
@@ -431,9 +451,7 @@ inline constexpr named_transformer transformers[] = {
 
 } // namespace detail
 
-//! @brief The shape of a name.
-//! @throws std::invalid_argument that lists the names when there is none.
-[[nodiscard]] inline transformer find_transformer(std::string_view name) {
+inline transformer transformer::named(std::string_view name) {
   std::string all;
   for (detail::named_transformer const& each : detail::named_transformers()) {
     if (each.name == name)

@@ -212,7 +212,7 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
 //! @pre it is not attention_exchange
 auto with_adapter(placed_schedule const& given, schedule_choice const& choice, auto use) {
   given_schedule const& unplaced = given;
-  if (!has_shards(choice.adapted))
+  if (!choice.has_shards())
     return given.holder ? with_less_memory(given, choice, use)
                         : with_less_memory(unplaced, choice, use);
   auto const with_shards = [&]<int Barriers>(std::integral_constant<int, Barriers>) {

@@ -146,57 +146,45 @@ struct named_adapter {
   std::string_view name; //!< its word in options and reports
   adapter which;         //!< the adapter
   std::string_view line; //!< what it does
+
+  //! All adapters with a name.
+  [[nodiscard]] static std::span<named_adapter const> all() noexcept;
 };
 
-//! All adapters with a name.
-inline constexpr named_adapter named_adapters[] = {
-  {"recompute", adapter::recompute, "forward passes keep their input alone"},
-  {"recompute-first", adapter::recompute_first, "those of the first stage of every device"},
-  {"offload", adapter::offload, "activations wait on the host"},
-  {"offload-half", adapter::offload_half, "half of them, those that idle longest"},
-  {"offload-chunks",
-   adapter::offload_chunks,
-   "of every chunk but the last what moves behind the forward pass of the next"},
-  {"vocabulary-1", adapter::vocabulary_1, "the vocabulary in a shard per device, one barrier"},
-  {"vocabulary-2", adapter::vocabulary_2, "the same with two barriers"},
-  {"vocabulary-interlaced",
-   adapter::vocabulary_interlaced,
-   "the same, where all devices do the output layer of a microbatch at once"},
-  {"sharded-weights",
-   adapter::sharded_weights,
-   "weights gathered for every visit of a stage (ZeRO-3)"},
-  {"gathered-once", adapter::gathered_once, "weights gathered once and kept (ZeRO-2)"},
-  {"weights-on-host",
-   adapter::weights_on_host,
-   "those of the last stage of every device wait on the host between iterations"},
-  {"attention-exchange",
-   adapter::attention_exchange,
-   "slimpipe alone: devices take over attention of each other"},
-};
+inline std::span<named_adapter const> named_adapter::all() noexcept {
+  static constexpr named_adapter each[] = {
+    {"recompute", adapter::recompute, "forward passes keep their input alone"},
+    {"recompute-first", adapter::recompute_first, "those of the first stage of every device"},
+    {"offload", adapter::offload, "activations wait on the host"},
+    {"offload-half", adapter::offload_half, "half of them, those that idle longest"},
+    {"offload-chunks",
+     adapter::offload_chunks,
+     "of every chunk but the last what moves behind the forward pass of the next"},
+    {"vocabulary-1", adapter::vocabulary_1, "the vocabulary in a shard per device, one barrier"},
+    {"vocabulary-2", adapter::vocabulary_2, "the same with two barriers"},
+    {"vocabulary-interlaced",
+     adapter::vocabulary_interlaced,
+     "the same, where all devices do the output layer of a microbatch at once"},
+    {"sharded-weights",
+     adapter::sharded_weights,
+     "weights gathered for every visit of a stage (ZeRO-3)"},
+    {"gathered-once", adapter::gathered_once, "weights gathered once and kept (ZeRO-2)"},
+    {"weights-on-host",
+     adapter::weights_on_host,
+     "those of the last stage of every device wait on the host between iterations"},
+    {"attention-exchange",
+     adapter::attention_exchange,
+     "slimpipe alone: devices take over attention of each other"},
+  };
+  return each;
+}
 
 //! Name of a schedule in an adapter, as reports have it: "1f1b with offload"; itself in none.
 [[nodiscard]] inline std::string in_adapter(std::string schedule, adapter which) {
-  for (named_adapter const& each : named_adapters)
+  for (named_adapter const& each : named_adapter::all())
     if (each.which == which)
       schedule.append(" with ").append(each.name);
   return schedule;
-}
-
-//! True where the vocabulary is in shards.
-[[nodiscard]] constexpr bool has_shards(adapter which) noexcept {
-  return has(adapter::vocabulary_1 | adapter::vocabulary_2 | adapter::vocabulary_interlaced, which);
-}
-//! True where weights are in shards.
-[[nodiscard]] constexpr bool shards_weights(adapter which) noexcept {
-  return has(adapter::sharded_weights | adapter::gathered_once, which);
-}
-//! True where passes of some stages wait until their weights have come.
-[[nodiscard]] constexpr bool gathers_weights(adapter which) noexcept {
-  return shards_weights(which) || which == adapter::weights_on_host;
-}
-//! True where activations move to the host and back.
-[[nodiscard]] constexpr bool moves_activations(adapter which) noexcept {
-  return has(adapter::offload | adapter::offload_half | adapter::offload_chunks, which);
 }
 
 //! Schedule, size, options and adapter, as a program is told them at run time.
@@ -224,6 +212,24 @@ struct schedule_choice {
   int frozen = 0;            //!< the first stages have nothing to train: see with_frozen_stages
   bool swept = false;        //!< five sweeps where the schedule would search for its order
 
+  //! True where the vocabulary is in shards.
+  [[nodiscard]] bool has_shards() const noexcept {
+    return has(adapter::vocabulary_1 | adapter::vocabulary_2 | adapter::vocabulary_interlaced,
+               adapted);
+  }
+  //! True where weights are in shards.
+  [[nodiscard]] bool shards_weights() const noexcept {
+    return has(adapter::sharded_weights | adapter::gathered_once, adapted);
+  }
+  //! True where passes of some stages wait until their weights have come.
+  [[nodiscard]] bool gathers_weights() const noexcept {
+    return shards_weights() || adapted == adapter::weights_on_host;
+  }
+  //! True where activations move to the host and back.
+  [[nodiscard]] bool moves_activations() const noexcept {
+    return has(adapter::offload | adapter::offload_half | adapter::offload_chunks, adapted);
+  }
+
   //! True if all members are equal.
   friend bool operator==(schedule_choice const&, schedule_choice const&) = default;
 };
@@ -244,29 +250,35 @@ struct named_option {
     default: return number != nullptr && (choice.*number).has_value();
     }
   }
+
+  //! All options, in the order of their names in messages.
+  [[nodiscard]] static std::span<named_option const> all() noexcept;
+  //! The options of a set as one writes them: "--chunks, --eager".
+  [[nodiscard]] static std::string list(option some);
 };
 
-//! All of them, in the order of the options' names in messages.
-inline constexpr named_option named_options[] = {
-  {option::chunks, "--chunks", &schedule_choice::chunks},
-  {option::stages_per_device, "--stages-per-device", &schedule_choice::stages_per_device},
-  {option::group, "--group", &schedule_choice::group},
-  {option::forwards, "--forwards", &schedule_choice::forwards},
-  {option::chunk_counts, "--chunk-counts"},
-  {option::keep, "--keep", &schedule_choice::keep},
-  {option::forward_stages, "--forward-stages", &schedule_choice::forward_stages},
-  {option::backward_stages, "--backward-stages", &schedule_choice::backward_stages},
-  {option::memory_limit, "--memory-limit"},
-  {option::eager, "--eager"},
-  {option::unfused, "--unfused"},
-  {option::pair_cost, "--pair-cost"},
-};
+inline std::span<named_option const> named_option::all() noexcept {
+  static constexpr named_option each[] = {
+    {option::chunks, "--chunks", &schedule_choice::chunks},
+    {option::stages_per_device, "--stages-per-device", &schedule_choice::stages_per_device},
+    {option::group, "--group", &schedule_choice::group},
+    {option::forwards, "--forwards", &schedule_choice::forwards},
+    {option::chunk_counts, "--chunk-counts"},
+    {option::keep, "--keep", &schedule_choice::keep},
+    {option::forward_stages, "--forward-stages", &schedule_choice::forward_stages},
+    {option::backward_stages, "--backward-stages", &schedule_choice::backward_stages},
+    {option::memory_limit, "--memory-limit"},
+    {option::eager, "--eager"},
+    {option::unfused, "--unfused"},
+    {option::pair_cost, "--pair-cost"},
+  };
+  return each;
+}
 
-//! The options of a set as one writes them: "--chunks, --eager".
-[[nodiscard]] inline std::string option_names(option all) {
+inline std::string named_option::list(option some) {
   std::string text;
-  for (named_option const& each : named_options)
-    if (has(all, each.which))
+  for (named_option const& each : all())
+    if (has(some, each.which))
       text.append(text.empty() ? "" : ", ").append(each.name);
   return text;
 }

@@ -101,8 +101,6 @@ std::variant<Yes, No> either(bool condition) {
   return No{};
 }
 
-} // namespace detail
-
 //! A row of a registry: the facts about a schedule, and how it is made.
 template <class Make>
 struct named_row {
@@ -110,14 +108,16 @@ struct named_row {
   Make make;            //!< from a choice to a schedule, or to a variant of schedules
 };
 
+} // namespace detail
+
 //! Makes a row: see the top of the file.
 template <class Make>
-[[nodiscard]] constexpr named_row<Make> named(std::string_view name,
-                                              std::string_view line,
-                                              option takes,
-                                              Make make,
-                                              schedule_traits traits = {},
-                                              option needs = option::none) {
+[[nodiscard]] constexpr detail::named_row<Make> named(std::string_view name,
+                                                      std::string_view line,
+                                                      option takes,
+                                                      Make make,
+                                                      schedule_traits traits = {},
+                                                      option needs = option::none) {
   using made = std::invoke_result_t<Make const&, schedule_choice const&>;
   traits.weights_travel = std::is_same_v<made, WeiPipe>;
   traits.stages_go_one_way = std::is_same_v<made, RoundPipe<>>;

@@ -147,7 +147,7 @@ named_schedule with_traits(named_row<Make> const& row) {
 //! Refuses options that a schedule does not have, or lacks, and adapters that it cannot have.
 //! @throws std::invalid_argument that names the option
 inline void check_options(named_schedule const& schedule, schedule_choice const& choice) {
-  for (named_option const& each : named_options) {
+  for (named_option const& each : named_option::all()) {
     // One chunk is what a schedule without chunks has.
     bool const harmless = each.which == option::chunks && choice.chunks == 1;
     bool const given = each.given(choice);
@@ -165,9 +165,8 @@ inline void check_options(named_schedule const& schedule, schedule_choice const&
       "goes into no adapter");
   schedule_traits const& traits = schedule.traits;
   bool const go_one_way = traits.weights_travel || traits.stages_go_one_way || traits.cuts_layers;
-  if (choice.frozen > 0 &&
-      (go_one_way || has_shards(choice.adapted) || gathers_weights(choice.adapted) ||
-       choice.adapted == adapter::attention_exchange))
+  if (choice.frozen > 0 && (go_one_way || choice.has_shards() || choice.gathers_weights() ||
+                            choice.adapted == adapter::attention_exchange))
     throw std::invalid_argument(
       in_adapter(std::string(schedule.name), choice.adapted) + " has no frozen stages: " +
       (go_one_way ? "no stage of it is whole layers that go forward and back; take another schedule"
@@ -188,7 +187,7 @@ inline void check_options(named_schedule const& schedule, schedule_choice const&
                                 " goes into no adapter: what its devices keep is one microbatch, "
                                 "and its weights are messages");
   if (choice.adapted != adapter::none && schedule.traits.stages_go_one_way &&
-      !shards_weights(choice.adapted))
+      !choice.shards_weights())
     throw std::invalid_argument(std::string(schedule.name) +
                                 " goes into sharded-weights and gathered-once alone, which load "
                                 "weights from the host: its devices keep no activations, and the "
@@ -404,7 +403,7 @@ dynamic_timetable make_adapted_timetable(device_orders const& read,
   if (choice.adapted == adapter::attention_exchange || choice.adapted == adapter::offload_chunks)
     throw std::invalid_argument("files have no chunks of sequences, which " +
                                 in_adapter("csv", choice.adapted) + " would need");
-  if (custom && has_shards(choice.adapted))
+  if (custom && choice.has_shards())
     throw std::invalid_argument("a vocabulary in shards wants stages that go round the devices, "
                                 "or down and up; in this file they are elsewhere");
   detail::placed_schedule given{{read.over.extents, [&read](any_cost const&) { return read; }}, {}};

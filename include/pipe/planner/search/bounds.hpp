@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Times that no order of passes can beat. Header for pipelining::bound_options,
+//! @brief Times that no order of passes can beat. Header for pipelining::time_bounds::options,
 //! pipelining::time_bound, pipelining::time_bounds and least_times.
 //!
 //! A bound holds for every order of a pipeline on a placement, with whole or split backward passes.
@@ -254,20 +254,6 @@ enum class memory_relief {
   copy           //!< keep or copy each, as under `with_offload`
 };
 
-//! @brief The facts that a bound may presume of its orders.
-struct bound_options {
-  //! Activations that a device may hold, in whole microbatches of one stage; or in the unit of
-  //! `chunk_shares`.
-  double memory_limit = std::numeric_limits<double>::infinity();
-  //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
-  //! shares. Or the memory of the activation of each unit, [units], in any measure, such as tokens.
-  //! Under a limit unequal numbers of chunks need these. Not owned.
-  std::span<double const> chunk_shares = {};
-  //! True when forward and backward passes may overlap in pairs, at the time that the cost has.
-  bool pairs = false;
-  memory_relief relief = memory_relief::any; //!< what the orders do to free memory in between
-};
-
 //! @brief A time, by what bounds it.
 struct time_bound {
   double path = 0;   //!< the longest chain of passes and messages of one microbatch
@@ -286,6 +272,20 @@ struct time_bound {
 
 //! @brief The bounds on both times of a timetable.
 struct time_bounds {
+  //! @brief The facts that a bound may presume of its orders.
+  struct options {
+    //! Activations that a device may hold, in whole microbatches of one stage; or in the unit of
+    //! `chunk_shares`.
+    double memory_limit = std::numeric_limits<double>::infinity();
+    //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
+    //! shares. Or the memory of the activation of each unit, [units], in any measure, such as
+    //! tokens. Under a limit unequal numbers of chunks need these. Not owned.
+    std::span<double const> chunk_shares = {};
+    //! True when forward and backward passes may overlap in pairs, at the time that the cost has.
+    bool pairs = false;
+    memory_relief relief = memory_relief::any; //!< what the orders do to free memory in between
+  };
+
   time_bound span;     //!< on the span
   time_bound makespan; //!< on the makespan
 };
@@ -384,7 +384,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 //! and windows before the first backward and after the last forward pass.
 [[nodiscard]] time_bounds least_times(pipeline_view const& over,
                                       cost_model auto const& cost,
-                                      bound_options const& options = {}) {
+                                      time_bounds::options const& options = {}) {
   shape const& extents = over.extents;
   detail::check_extents(extents);
   bool one_way = over.declared->stages_go_one_way();
@@ -444,8 +444,9 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 }
 
 //! @brief The same for a placement with a name.
-[[nodiscard]] time_bounds
-least_times(shape const& extents, cost_model auto const& cost, bound_options const& options = {}) {
+[[nodiscard]] time_bounds least_times(shape const& extents,
+                                      cost_model auto const& cost,
+                                      time_bounds::options const& options = {}) {
   return least_times(pipeline_view{extents}, cost, options);
 }
 

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The shortest order of a small pipeline, with a proof. Header for
-//! pipelining::exact_options, exact_step, exact_order and shortest_order.
+//! pipelining::exact_order and shortest_order.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -28,24 +28,6 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The options of an exact search.
-struct exact_options {
-  //! Units of memory that a device may hold; an activation takes `activation_units` of them.
-  int memory_limit = 0x7fff;
-  int activation_units = 1; //!< units of an activation
-  //! Units of the input of a stage. A forward pass keeps nothing else if a recomputation follows
-  //! it.
-  int input_units = 0;
-  //! Time of a copy of an activation to the host, or back, on the one copy lane of each device;
-  //! negative: there are no copies.
-  double copy = -1;
-  //! Time of a recomputation over the time of the forward pass; negative: there are none.
-  double recompute = -1;
-  //! States that are kept at most, at about 300 bytes each without copies and a kilobyte with them;
-  //! a search that needs more gives up.
-  std::size_t most_states = std::size_t{1} << 20;
-};
-
 namespace detail {
 
 //! A step of an order: a pass, a recomputation or a copy, with its times.
@@ -57,6 +39,65 @@ struct exact_step {
   double start = 0;                   //!< in the unit of the costs
   double end = 0;                     //!< in the unit of the costs
 };
+
+} // namespace detail
+
+//! @brief The order that an exact search has found, and the bound that it has proven.
+struct exact_order {
+  //! @brief The options of an exact search.
+  struct options {
+    //! Units of memory that a device may hold; an activation takes `activation_units` of them.
+    int memory_limit = 0x7fff;
+    int activation_units = 1; //!< units of an activation
+    //! Units of the input of a stage. A forward pass keeps nothing else if a recomputation follows
+    //! it.
+    int input_units = 0;
+    //! Time of a copy of an activation to the host, or back, on the one copy lane of each device;
+    //! negative: there are no copies.
+    double copy = -1;
+    //! Time of a recomputation over the time of the forward pass; negative: there are none.
+    double recompute = -1;
+    //! States that are kept at most, at about 300 bytes each without copies and a kilobyte with
+    //! them; a search that needs more gives up.
+    std::size_t most_states = std::size_t{1} << 20;
+  };
+
+  //! No order in which microbatches do not overtake each other takes less than this.
+  double bound = 0;
+  //! The makespan of `steps`; equal to `bound` when `optimal`. Infinite where nothing was found.
+  double makespan = 0;
+  bool optimal = false;                  //!< no such order is shorter
+  std::size_t states = 0;                //!< states that the proof went through
+  std::vector<detail::exact_step> steps; //!< by start
+
+  //! @brief The passes of an order without copies and recomputation, as any schedule gives them.
+  //! @throws std::invalid_argument when there are other steps, or none at all.
+  [[nodiscard]] device_orders passes(shape const& extents) const {
+    device_orders result{{.extents = extents}, {}, {0}};
+    if (steps.empty())
+      throw std::invalid_argument("exact_order: the search has found no order");
+    for (int device = 0; device < extents.devices; ++device) {
+      for (detail::exact_step const& step : steps) {
+        if (step.device != device)
+          continue;
+        if (step.kind != detail::exact_kind::forward &&
+            step.kind != detail::exact_kind::backward_input &&
+            step.kind != detail::exact_kind::backward_weight)
+          throw std::invalid_argument(
+            "exact_order: an order with copies or recomputation has steps that are no passes");
+        role const is = step.kind == detail::exact_kind::forward          ? role::forward
+                        : step.kind == detail::exact_kind::backward_input ? role::input
+                                                                          : role::weights;
+        result.passes.push_back(
+          row_writer::make(training.kind_with(is), step.stage, step.microbatch));
+      }
+      result.offsets.push_back(static_cast<int>(result.passes.size()));
+    }
+    return result;
+  }
+};
+
+namespace detail {
 
 //! Times as whole ticks: one over `scale` units of the user's time each.
 struct tick_scale {
@@ -100,7 +141,7 @@ time_of(cost_model auto const& cost, pass_kind kind, int stage, int microbatches
   return first;
 }
 
-inline void check_exact(shape const& extents, exact_options const& options) {
+inline void check_exact(shape const& extents, exact_order::options const& options) {
   check_extents(extents);
   if (extents.devices > most_exact_devices || extents.stages() > most_exact_stages ||
       extents.microbatches > most_exact_microbatches || extents.chunks != 1)
@@ -128,7 +169,7 @@ inline void check_exact(shape const& extents, exact_options const& options) {
 
 [[nodiscard]] exact_world world_of(shape const& extents,
                                    cost_model auto const& cost,
-                                   exact_options const& options,
+                                   exact_order::options const& options,
                                    tick_scale& scale) {
   exact_world world;
   world.devices = extents.devices;
@@ -186,17 +227,6 @@ inline void check_exact(shape const& extents, exact_options const& options) {
 
 } // namespace detail
 
-//! @brief The order that an exact search has found, and the bound that it has proven.
-struct exact_order {
-  //! No order in which microbatches do not overtake each other takes less than this.
-  double bound = 0;
-  //! The makespan of `steps`; equal to `bound` when `optimal`. Infinite where nothing was found.
-  double makespan = 0;
-  bool optimal = false;                  //!< no such order is shorter
-  std::size_t states = 0;                //!< states that the proof went through
-  std::vector<detail::exact_step> steps; //!< by start
-};
-
 //! @brief The order with the least makespan of a pipeline that may split its backward passes, and
 //! the proof that there is none shorter.
 //!
@@ -218,7 +248,7 @@ struct exact_order {
 //! the makespan), active schedules, chains, work and rooms as bounds.
 [[nodiscard]] exact_order shortest_order(shape const& extents,
                                          cost_model auto const& cost,
-                                         exact_options const& options = {}) {
+                                         exact_order::options const& options = {}) {
   detail::check_exact(extents, options);
   detail::tick_scale scale;
   detail::exact_world world = detail::world_of(extents, cost, options, scale);
@@ -262,32 +292,6 @@ struct exact_order {
               return std::tie(a.start, a.end, a.device, a.stage, a.microbatch) <
                      std::tie(b.start, b.end, b.device, b.stage, b.microbatch);
             });
-  return result;
-}
-
-//! @brief The passes of an order without copies and recomputation, as any schedule gives them.
-//! @throws std::invalid_argument when there are other steps, or none at all.
-[[nodiscard]] inline device_orders passes_of(shape const& extents, exact_order const& order) {
-  device_orders result{{.extents = extents}, {}, {0}};
-  if (order.steps.empty())
-    throw std::invalid_argument("passes_of: the search has found no order");
-  for (int device = 0; device < extents.devices; ++device) {
-    for (detail::exact_step const& step : order.steps) {
-      if (step.device != device)
-        continue;
-      if (step.kind != detail::exact_kind::forward &&
-          step.kind != detail::exact_kind::backward_input &&
-          step.kind != detail::exact_kind::backward_weight)
-        throw std::invalid_argument(
-          "passes_of: an order with copies or recomputation has steps that are no passes");
-      role const is = step.kind == detail::exact_kind::forward          ? role::forward
-                      : step.kind == detail::exact_kind::backward_input ? role::input
-                                                                        : role::weights;
-      result.passes.push_back(
-        row_writer::make(training.kind_with(is), step.stage, step.microbatch));
-    }
-    result.offsets.push_back(static_cast<int>(result.passes.size()));
-  }
   return result;
 }
 

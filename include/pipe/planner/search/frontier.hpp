@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Choices that nothing beats in both memory and time, of schedules and of building blocks.
-//! Header for pipelining::frontier, choose_within, for_each_block and block_frontier.
+//! Header for pipelining::frontier, memory_choice, for_each_block and block_frontier.
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/sort_stably.hpp>
@@ -54,47 +54,55 @@ struct memory_choice {
   //! Times that differ by this share are equal: no prediction is as good.
   static constexpr double equal = 1e-3;
 
-  std::optional<std::size_t> pick; //!< the best that fits, as `choose_within` says
+  std::optional<std::size_t> pick; //!< the best that fits, as `within` says
   std::optional<std::size_t>
     faster;                         //!< the next faster one, with the least memory beyond the limit
   std::optional<std::size_t> least; //!< the one with the least memory of all
-};
 
-//! @brief Chooses from all points under a limit. Of those as fast as the fastest, within
-//! `memory_choice::equal`, the pick has the least memory; of equal ones, the fewest extras; then
-//! the least time; then it is the first.
-//! @complexity O(n log n)
-[[nodiscard]] inline memory_choice choose_within(std::span<choice_point const> points,
-                                                 double limit) {
-  memory_choice result;
-  double fastest = 0;
-  for (std::size_t const each : frontier(points)) {
-    if (!result.least)
-      result.least = each;
-    if (points[each].memory <= limit)
-      fastest = points[each].time;
-    else if (!result.faster)
-      result.faster = each;
+  //! @brief Chooses from all points under a limit. Of those as fast as the fastest, within
+  //! `equal`, the pick has the least memory; of equal ones, the fewest extras; then the least time;
+  //! then it is the first.
+  //! @complexity O(n log n)
+  [[nodiscard]] static memory_choice within(std::span<choice_point const> points, double limit) {
+    memory_choice result;
+    double fastest = 0;
+    for (std::size_t const each : frontier(points)) {
+      if (!result.least)
+        result.least = each;
+      if (points[each].memory <= limit)
+        fastest = points[each].time;
+      else if (!result.faster)
+        result.faster = each;
+    }
+    auto const better = [](choice_point const& a, choice_point const& b) {
+      constexpr double rounding = 1e-9; // of sums of bytes
+      return a.memory < b.memory * (1 - rounding) ||
+             (a.memory <= b.memory * (1 + rounding) &&
+              std::pair(a.extras, a.time) < std::pair(b.extras, b.time));
+    };
+    for (std::size_t i = 0; i < points.size(); ++i)
+      if (points[i].memory <= limit && points[i].time <= fastest * (1 + equal) &&
+          (!result.pick || better(points[i], points[*result.pick])))
+        result.pick = i;
+    return result;
   }
-  auto const better = [](choice_point const& a, choice_point const& b) {
-    constexpr double rounding = 1e-9; // of sums of bytes
-    return a.memory < b.memory * (1 - rounding) ||
-           (a.memory <= b.memory * (1 + rounding) &&
-            std::pair(a.extras, a.time) < std::pair(b.extras, b.time));
-  };
-  for (std::size_t i = 0; i < points.size(); ++i)
-    if (points[i].memory <= limit && points[i].time <= fastest * (1 + memory_choice::equal) &&
-        (!result.pick || better(points[i], points[*result.pick])))
-      result.pick = i;
-  return result;
-}
-
-inline constexpr int most_block_legs = 6; //!< Legs of the longest blocks that are tried.
+};
 
 //! @brief A building block: the numbers that lay it out, and the figures of its order.
 //!
 //! Backward passes are split. Gaps between legs are the first that fit.
 struct block_choice {
+  static constexpr int most_legs = 6; //!< legs of the longest blocks that are tried
+
+  //! @brief The range of the blocks that are tried.
+  struct options {
+    int most_legs = block_choice::most_legs; //!< 1 to that
+    std::vector<int> chunks{1};              //!< chunks of a sequence
+    int longest_stride = 2;                  //!< slots between neighbours of a leg, at the most
+    double longest_interval = 1.5;           //!< over the shortest, 3 slots per leg
+    int microbatches = 0;                    //!< of the timetables; 0: four per device
+  };
+
   int legs = 1;                          //!< stages of a device
   placement where = placement::looped;   //!< looped, or to and fro: wave
   int chunks = 1;                        //!< of a sequence
@@ -104,33 +112,21 @@ struct block_choice {
   double memory = 0; //!< the most that a device holds, in microbatches of all its stages
   double bubble = 0; //!< of the reordered timetable, on the span
 
+  //! @brief The stride of one of its 2 V legs, forward legs first.
+  [[nodiscard]] constexpr int stride_of(int leg) const noexcept {
+    bool const forward = leg < legs;
+    int const number = forward ? leg : leg - legs;
+    return stride[static_cast<std::size_t>(number % 2 + (forward ? 0 : 2))];
+  }
+  //! @brief The memory below which no block of this interval goes, in the mean over devices, in
+  //! microbatches of all stages of a device, at equal times and without latency: ((S + 2) / T + C -
+  //! 1) / C.
+  //! @source own derivation, see docs/explanation/v_shapes.md
+  [[nodiscard]] constexpr double least_memory(int devices) const noexcept {
+    return ((legs * devices + 2.0) / interval + chunks - 1) / chunks;
+  }
+
   friend bool operator==(block_choice const&, block_choice const&) = default;
-};
-
-//! @brief The stride of one of its 2 V legs, forward legs first.
-[[nodiscard]] constexpr int stride_of(block_choice const& choice, int leg) noexcept {
-  bool const forward = leg < choice.legs;
-  int const number = forward ? leg : leg - choice.legs;
-  return choice.stride[static_cast<std::size_t>(number % 2 + (forward ? 0 : 2))];
-}
-
-//! @brief The memory below which no block of this interval goes, in the mean over devices, in
-//! microbatches of all stages of a device, at equal times and without latency: ((S + 2) / T + C -
-//! 1) / C.
-//! @source own derivation, see docs/explanation/v_shapes.md
-[[nodiscard]] constexpr double least_block_memory(block_choice const& choice,
-                                                  int devices) noexcept {
-  double const units = (choice.legs * devices + 2.0) / choice.interval + choice.chunks - 1;
-  return units / choice.chunks;
-}
-
-//! @brief The range of the blocks that are tried.
-struct block_options {
-  int most_legs = most_block_legs; //!< 1 to `most_block_legs`
-  std::vector<int> chunks{1};      //!< chunks of a sequence
-  int longest_stride = 2;          //!< slots between neighbours of a leg, at the most
-  double longest_interval = 1.5;   //!< over the shortest, 3 slots per leg
-  int microbatches = 0;            //!< of the timetables; 0: four per device
 };
 
 namespace detail {
@@ -141,7 +137,7 @@ template <int Legs>
 [[nodiscard]] constexpr strides<Legs> strides_of(block_choice const& choice) noexcept {
   strides<Legs> result{.interval = choice.interval};
   for (int leg = 0; leg < 2 * Legs; ++leg) {
-    result.stride[leg] = stride_of(choice, leg);
+    result.stride[leg] = choice.stride_of(leg);
     result.gap[leg] = leg == 0 ? 0 : first_fit;
   }
   return result;
@@ -183,7 +179,10 @@ bool measure_block(block_choice& choice, int devices, int microbatches) {
 }
 
 template <int Legs, class Placement, class Visit>
-void for_each_block_of(placement where, int devices, block_options const& how, Visit& visit) {
+void for_each_block_of(placement where,
+                       int devices,
+                       block_choice::options const& how,
+                       Visit& visit) {
   int const longest = how.longest_stride;
   int const shortest = 3 * Legs;
   for (int interval = shortest; interval <= shortest * how.longest_interval; ++interval)
@@ -202,7 +201,7 @@ void for_each_block_of(placement where, int devices, block_options const& how, V
 }
 
 template <int Legs, class Visit>
-void for_each_block_up_to(int devices, block_options const& how, Visit& visit) {
+void for_each_block_up_to(int devices, block_choice::options const& how, Visit& visit) {
   if constexpr (Legs > 1)
     for_each_block_up_to<Legs - 1>(devices, how, visit);
   if (Legs > how.most_legs)
@@ -219,14 +218,14 @@ void for_each_block_up_to(int devices, block_options const& how, Visit& visit) {
 //! `visit(block_choice)` with each that can be laid out.
 //! @throws std::invalid_argument for options that are out of range; what `visit` throws.
 //! @complexity one timetable per block, some 25 ns per pass and sweep.
-void for_each_block(int devices, block_options const& how, auto visit) {
-  if (devices < 1 || how.most_legs < 1 || how.most_legs > most_block_legs ||
+void for_each_block(int devices, block_choice::options const& how, auto visit) {
+  if (devices < 1 || how.most_legs < 1 || how.most_legs > block_choice::most_legs ||
       how.longest_stride < 1 || !(how.longest_interval >= 1 && how.longest_interval <= 16) ||
       std::any_of(how.chunks.begin(), how.chunks.end(), [](int chunks) { return chunks < 1; }))
     throw std::invalid_argument(
       "for_each_block: blocks have at least one device, 1 to 6 legs, strides and chunks of at "
       "least 1, and intervals of 1 to 16 times the shortest");
-  detail::for_each_block_up_to<most_block_legs>(devices, how, visit);
+  detail::for_each_block_up_to<block_choice::most_legs>(devices, how, visit);
 }
 
 //! @brief The blocks that no other with as many chunks, or fewer, beats in memory, bubble and

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief A better order for a large pipeline under a memory limit. Header for
-//! pipelining::search_goal, order_search_options, order_search_progress, found_order and
+//! pipelining::search_goal, found_order and
 //! search_order.
 
 #include <pipe/flow/limits.hpp>
@@ -41,30 +41,30 @@ namespace pipelining::inline v0_3 {
 //! @brief The time that a search makes least.
 enum class search_goal : std::uint8_t { makespan, span };
 
-//! @brief The options of a search for an order.
-struct order_search_options {
-  //! Activations that a device may hold, in chunks of one stage.
-  int memory_limit = detail::unlimited;
-  std::vector<double> room{}; //!< in place of that: bytes that each device may hold, [P]
-  stage_memory memory{};      //!< bytes of the stages, where there is `room`
-  search_goal goal = search_goal::makespan; //!< what is made least
-  //! True when backward passes may come apart into their halves. False: orders stay as whole as the
-  //! ones to start from, and own ones have whole backward passes.
-  bool split_backward = true;
-  std::uint64_t seed = 1;            //!< the same seed gives the same order
-  std::int64_t most_moves = 1 << 20; //!< moves that are tried in all
-  bool own_starts = true;            //!< whether to start from own orders, too
-};
-
-//! @brief The progress of a search, for its watcher.
-struct order_search_progress {
-  std::int64_t moves = 0; //!< that were tried
-  double best = 0;        //!< time of the best order so far; infinite without one
-  double bound = 0;       //!< no order takes less
-};
-
 //! @brief The order that a search has found.
 struct found_order {
+  //! @brief The options of a search for an order.
+  struct options {
+    //! Activations that a device may hold, in chunks of one stage.
+    int memory_limit = detail::unlimited;
+    std::vector<double> room{}; //!< in place of that: bytes that each device may hold, [P]
+    stage_memory memory{};      //!< bytes of the stages, where there is `room`
+    search_goal goal = search_goal::makespan; //!< what is made least
+    //! True when backward passes may come apart into their halves. False: orders stay as whole as
+    //! the ones to start from, and own ones have whole backward passes.
+    bool split_backward = true;
+    std::uint64_t seed = 1;            //!< the same seed gives the same order
+    std::int64_t most_moves = 1 << 20; //!< moves that are tried in all
+    bool own_starts = true;            //!< whether to start from own orders, too
+  };
+
+  //! @brief The progress of a search, for its watcher.
+  struct progress {
+    std::int64_t moves = 0; //!< that were tried
+    double best = 0;        //!< time of the best order so far; infinite without one
+    double bound = 0;       //!< no order takes less
+  };
+
   dynamic_timetable table; //!< verified; as early as its order allows
   double time = 0;         //!< its makespan or span, as was the goal
   double bound = 0;        //!< no order with this placement and limit takes less
@@ -380,7 +380,7 @@ private:
 }
 
 //! @throws std::invalid_argument for limits in bytes that do not fit the pipeline.
-inline void check_room(pipeline_view const& over, order_search_options const& options) {
+inline void check_room(pipeline_view const& over, found_order::options const& options) {
   if (options.room.empty())
     return;
   auto const stage_count = static_cast<std::size_t>(over.extents.stages());
@@ -431,10 +431,10 @@ inline void check_room(pipeline_view const& over, order_search_options const& op
 //! The time that no order can beat; 0 where none is known.
 [[nodiscard]] double bound_of(pipeline_view const& over,
                               cost_model auto const& cost,
-                              order_search_options const& options) {
+                              found_order::options const& options) {
   if (over.first_units != nullptr)
     return 0;
-  bound_options bounds;
+  time_bounds::options bounds;
   if (options.memory_limit != unlimited)
     bounds.memory_limit = (options.memory_limit + 1e-9) / over.extents.chunks;
   time_bounds const least = least_times(over, cost, bounds);
@@ -471,7 +471,7 @@ inline void check_room(pipeline_view const& over, order_search_options const& op
 template <cost_model Cost, class Watch>
 [[nodiscard]] found_order search_order(std::span<device_orders const> starts,
                                        Cost const& cost,
-                                       order_search_options const& options,
+                                       found_order::options const& options,
                                        Watch const& watch) {
   if (starts.empty())
     throw std::invalid_argument("search_order: give at least one order to start from");
@@ -509,7 +509,7 @@ template <cost_model Cost, class Watch>
   for (std::vector<std::vector<pass>> const& each : rows)
     search.add_renamed(detail::nodes_of(over, graph, each));
   auto const tell = [&](double best, std::int64_t moves) {
-    return watch(order_search_progress{moves, best, result.bound});
+    return watch(found_order::progress{moves, best, result.bound});
   };
   if (!search.done() && (options.own_starts || !search.any()))
     search.add_lists(over.extents.microbatches, tell);
@@ -529,8 +529,8 @@ template <cost_model Cost, class Watch>
 //! @brief The same, without anybody who watches.
 [[nodiscard]] found_order search_order(std::span<device_orders const> starts,
                                        cost_model auto const& cost,
-                                       order_search_options const& options = {}) {
-  return search_order(starts, cost, options, [](order_search_progress const&) { return true; });
+                                       found_order::options const& options = {}) {
+  return search_order(starts, cost, options, [](found_order::progress const&) { return true; });
 }
 
 } // namespace pipelining::inline v0_3

@@ -35,24 +35,24 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief The options of a search over cuts, placements and orders.
-struct pipeline_search_options {
-  std::uint64_t seed = 1; //!< the same seed gives the same pipeline, where nobody ends the search
-  int rounds = 8;         //!< of tuning, each from another change by chance
-  std::int64_t most_cuts = 20000;   //!< up to so many cuts of a schedule all are tried
-  std::int64_t order_moves = 20000; //!< of each search for an order; 0: orders stay as they are
-  bool split_backward = true;       //!< whether orders may take backward passes apart
-};
-
-//! @brief The progress of such a search, for its watcher.
-struct pipeline_search_progress {
-  std::int64_t looks = 0; //!< pipelines that were looked at
-  double best = 0;        //!< the least makespan so far; infinite while nothing fits
-  double bound = 0;       //!< no cut, placement and order takes less
-};
-
 //! @brief The pipeline that a search over cuts, placements and orders has found.
 struct found_pipeline {
+  //! @brief The options of a search over cuts, placements and orders.
+  struct options {
+    std::uint64_t seed = 1; //!< the same seed gives the same pipeline, where nobody ends the search
+    int rounds = 8;         //!< of tuning, each from another change by chance
+    std::int64_t most_cuts = 20000;   //!< up to so many cuts of a schedule all are tried
+    std::int64_t order_moves = 20000; //!< of each search for an order; 0: orders stay as they are
+    bool split_backward = true;       //!< whether orders may take backward passes apart
+  };
+
+  //! @brief The progress of such a search, for its watcher.
+  struct progress {
+    std::int64_t looks = 0; //!< pipelines that were looked at
+    double best = 0;        //!< the least makespan so far; infinite while nothing fits
+    double bound = 0;       //!< no cut, placement and order takes less
+  };
+
   dynamic_timetable table; //!< verified; as early as its order allows
   arrangement how;         //!< its layers and devices
   std::size_t start = 0;   //!< of the orders given, the one that it comes from
@@ -120,7 +120,7 @@ public:
     return best;
   }
   [[nodiscard]] bool goes_on() const {
-    return watch_(pipeline_search_progress{looks_, best_time(), bound_});
+    return watch_(found_pipeline::progress{looks_, best_time(), bound_});
   }
   [[nodiscard]] bool going() const noexcept { return going_; }
   [[nodiscard]] tried_pipeline const& best() const noexcept { return best_; }
@@ -166,7 +166,7 @@ class pipeline_walk {
 public:
   pipeline_walk(Model const& model,
                 std::span<device_orders const> starts,
-                pipeline_search_options const& options,
+                found_pipeline::options const& options,
                 Watch const& watch)
       : model_(model), starts_(starts), options_(options), random_{options.seed},
         trials_(model, least_of(model, starts), watch) {}
@@ -319,7 +319,7 @@ private:
                       .split_backward = options_.split_backward,
                       .seed = random_.next(),
                       .most_moves = options_.order_moves},
-                     [this](order_search_progress const&) { return trials_.goes_on(); });
+                     [this](found_order::progress const&) { return trials_.goes_on(); });
       tried_pipeline other = one;
       other.own_order = true;
       other.orders = {found.table.over, found.table.passes, found.table.offsets};
@@ -371,7 +371,7 @@ private:
 
   Model const& model_;
   std::span<device_orders const> starts_;
-  pipeline_search_options const& options_;
+  found_pipeline::options const& options_;
   random_numbers random_;
   pipeline_trials<Model, Watch> trials_;
 };
@@ -400,7 +400,7 @@ private:
 template <layered_model Model, class Watch>
 [[nodiscard]] found_pipeline search_pipeline(Model const& model,
                                              std::span<device_orders const> starts,
-                                             pipeline_search_options const& options,
+                                             found_pipeline::options const& options,
                                              Watch const& watch) {
   if (starts.empty())
     throw std::invalid_argument("search_pipeline: give at least one order to start from");
@@ -415,9 +415,9 @@ template <layered_model Model, class Watch>
 //! @brief The same, without anybody who watches.
 [[nodiscard]] found_pipeline search_pipeline(layered_model auto const& model,
                                              std::span<device_orders const> starts,
-                                             pipeline_search_options const& options = {}) {
+                                             found_pipeline::options const& options = {}) {
   return search_pipeline(
-    model, starts, options, [](pipeline_search_progress const&) { return true; });
+    model, starts, options, [](found_pipeline::progress const&) { return true; });
 }
 
 } // namespace pipelining::inline v0_3
