@@ -136,7 +136,7 @@ struct backward_memory {
   __device__ std::uint32_t after(int stage) const { return sums(Shape::stages) + 4 * stage; }
   //! The block's work: nine numbers.
   __device__ std::uint32_t work() const { return after(Shape::stages); }
-  //! Its steps, and its heads: the first one, and one after the last.
+  //! Steps of the work, and heads: the first one, and one after the last.
   __device__ std::uint32_t steps(int end) const { return work() + 20 + 4 * end; }
   __device__ std::uint32_t heads(int end) const { return work() + 28 + 4 * end; }
 };
