@@ -5,6 +5,7 @@
 //! pipeline, and in pipelines of two devices on threads. The best of several steps, optimizer
 //! included.
 
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
@@ -25,6 +26,8 @@
 #include "examples/gpt/text.hpp"
 
 namespace {
+
+using pipelining::registry::names;
 
 namespace pp = pipelining;
 
@@ -94,9 +97,9 @@ int main() {
       each.size, 1, {each.microbatches, gpt::cut_sequence(each.size.sequence, 1)}, 1);
     measure(each, "", 1, model);
     if (each.in_pipelines) {
-      measure_pipeline(each, "1f1b", pp::OneFOneB{});
+      measure_pipeline(each, names::one_f_one_b.data(), pp::OneFOneB{});
       measure_pipeline(each, "interleaved, V = 2", pp::Interleaved<2>{});
-      measure_pipeline(each, "zb-h1", pp::ZeroBubbleH1{});
+      measure_pipeline(each, names::zero_bubble_h1.data(), pp::ZeroBubbleH1{});
     }
   }
 }

@@ -5,6 +5,7 @@
 //! measured ones, and their ratio. The order that ran is verified.
 
 #include <pipe/plan/lower.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -25,6 +26,8 @@
 #include <vector>
 
 namespace {
+
+using pipelining::registry::names;
 
 namespace pp = pipelining;
 
@@ -83,10 +86,10 @@ void measure(char const* name, Schedule const& schedule) {
 
 int main() {
   try {
-    measure("1f1b", pp::OneFOneB{});
+    measure(names::one_f_one_b.data(), pp::OneFOneB{});
     measure("interleaved, V = 2", pp::Interleaved<2>{});
-    measure("zb-h1", pp::ZeroBubbleH1{});
-    measure("v-half", pp::VHalf{});
+    measure(names::zero_bubble_h1.data(), pp::ZeroBubbleH1{});
+    measure(names::v_half.data(), pp::VHalf{});
     measure("seq1f1b, C = 2", pp::Seq1F1B<2>{});
   } catch (std::exception const& failure) {
     std::fprintf(stderr, "%s\n", failure.what());

@@ -8,6 +8,7 @@
 
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
@@ -38,6 +39,8 @@
 namespace pp = pipelining;
 
 namespace {
+
+using pipelining::registry::names;
 
 //! Bytes that are taken, and the most that were.
 struct heap_use {
@@ -137,9 +140,10 @@ struct row {
 };
 
 row const rows[] = {
-  {"gpipe", [](asked const& what) { return measure(pp::GPipe{}, what); }},
-  {"1f1b", [](asked const& what) { return measure(pp::OneFOneB{}, what); }},
-  {"eager-1f1b", [](asked const& what) { return measure(pp::EagerOneFOneB{}, what); }},
+  {names::gpipe.data(), [](asked const& what) { return measure(pp::GPipe{}, what); }},
+  {names::one_f_one_b.data(), [](asked const& what) { return measure(pp::OneFOneB{}, what); }},
+  {names::eager_one_f_one_b.data(),
+   [](asked const& what) { return measure(pp::EagerOneFOneB{}, what); }},
   {"kfkb, groups of 2", [](asked const& what) { return measure(pp::Grouped<2>{}, what); }},
   {"interleaved, V = 2", [](asked const& what) { return measure(pp::Interleaved<2>{}, what); }},
   {"breadth-first, V = 2", [](asked const& what) { return measure(pp::BreadthFirst<2>{}, what); }},
@@ -149,8 +153,10 @@ row const rows[] = {
    false},
   {"seq1f1b-zb-h2, C = 4",
    [](asked const& what) { return measure(pp::Seq1F1BZeroBubbleH2<4>{}, what); }},
-  {"zb-h1", [](asked const& what) { return measure(pp::ZeroBubbleH1{}, what); }},
-  {"zb-h2", [](asked const& what) { return measure(pp::ZeroBubbleH2{}, what); }},
+  {names::zero_bubble_h1.data(),
+   [](asked const& what) { return measure(pp::ZeroBubbleH1{}, what); }},
+  {names::zero_bubble_h2.data(),
+   [](asked const& what) { return measure(pp::ZeroBubbleH2{}, what); }},
   {"zb-interleaved, V = 2",
    [](asked const& what) { return measure(pp::ZeroBubbleInterleaved<2>{}, what); }},
   {"zb-auto, limit 2P, unit costs",
@@ -173,7 +179,7 @@ row const rows[] = {
    },
    false},
   {"zb-v, unit costs", [](asked const& what) { return measure(pp::ZeroBubbleV{}, what); }, false},
-  {"dualpipe-v", [](asked const& what) { return measure(pp::DualPipeV<>{}, what); }},
+  {names::dual_pipe_v.data(), [](asked const& what) { return measure(pp::DualPipeV<>{}, what); }},
 };
 
 void print(row const& one, timing const& best, bool json) {

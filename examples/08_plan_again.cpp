@@ -92,9 +92,9 @@ planned plan_again(char const* name, pp::cut_costs const& measured) {
 int main() {
   // [snippet pick]
   pp::cut_costs const measured = pp::read_costs(measure());
-  planned const all[] = {plan_again<pp::OneFOneB>("1f1b", measured),
-                         plan_again<pp::ZeroBubbleH1>("zb-h1", measured),
-                         plan_again<pp::VZeroBubble>("v-zb", measured)};
+  planned const all[] = {plan_again<pp::OneFOneB>("1F1B", measured),
+                         plan_again<pp::ZeroBubbleH1>("ZB-H1", measured),
+                         plan_again<pp::VZeroBubble>("V-ZB", measured)};
   planned const* pick = all;
   for (planned const& one : all) {
     std::printf("%-6s %5.1f ms predicted\n", one.name, 1e3 * pp::makespan(one.table));

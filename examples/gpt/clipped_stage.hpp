@@ -5,8 +5,6 @@
 //! @brief A stage with its optimizer: gradients are clipped by their global norm, steps are left
 //! out where a gradient is not finite, and a step that was taken early can be undone.
 
-#include <pipe/run/context.hpp>
-
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "parameter.hpp"
 #include "stage.hpp"
 
 namespace gpt {

@@ -60,6 +60,8 @@ private:
 template <class Number>
 class head {
 public:
+  using place = place_of_unit<Number>;
+
   head(model_size const& size, std::uint64_t seed, std::int64_t units)
       : norm(size.width),
         out({seed, size.layers, 0}, size.width, vocabulary, 0.5 / std::sqrt(double(size.width))),
@@ -73,18 +75,12 @@ public:
   }
 
   //! Writes the loss of each token, in nats. Logits are not kept: they are many, and soon made.
-  //! @param kept where to keep the rest, [kept_numbers]; null: in a buffer of the pool
-  void forward(std::size_t unit,
-               std::uint8_t const* next_bytes,
-               std::int64_t tokens,
-               Number const* x,
-               Number* losses,
-               Number* kept,
-               device_memory<Number>& memory) {
-    auto& space = memory.space.numbers;
-    auto& u = units_[unit];
-    kept = memory.pool.place(tokens * (width_ + 1), kept, u.kept);
-    lay_out(u, tokens, kept);
+  //! `kept` is for the rest, [kept_numbers].
+  void forward(place const& at, std::uint8_t const* next_bytes, Number const* x, Number* losses) {
+    auto const tokens = at.tokens();
+    auto& space = at.memory->space.numbers;
+    auto& u = units_[at.unit];
+    lay_out(u, tokens, at.memory->pool.place(tokens * (width_ + 1), at.kept, u.kept));
     norm.normalise(x, u.normal, u.inverse, tokens);
     space.resize(static_cast<std::size_t>(tokens * (width_ + vocabulary)));
     Number* const logits = space.data() + tokens * width_;
@@ -95,19 +91,13 @@ public:
 
   //! dx [tokens, width] = gradient of the input, for `share` times the sum of the losses. Keeps the
   //! gradient of the logits for backward_weight.
-  //! @param kept what forward has kept, where that is not in a buffer of the pool
-  void backward_input(std::size_t unit,
-                      std::uint8_t const* next_bytes,
-                      std::int64_t tokens,
-                      Number share,
-                      Number* dx,
-                      Number* kept,
-                      device_memory<Number>& memory) {
-    auto& space = memory.space.numbers;
-    auto& u = units_[unit];
-    if (kept != nullptr)
-      lay_out(u, tokens, kept);
-    u.logits_gradient = memory.pool.take(tokens * vocabulary);
+  void backward_input(place const& at, std::uint8_t const* next_bytes, Number share, Number* dx) {
+    auto const tokens = at.tokens();
+    auto& space = at.memory->space.numbers;
+    auto& u = units_[at.unit];
+    if (at.kept != nullptr)
+      lay_out(u, tokens, at.kept);
+    u.logits_gradient = at.memory->pool.take(tokens * vocabulary);
     Number* const gradient = u.logits_gradient.data();
     space.resize(static_cast<std::size_t>(tokens * width_));
     make_logits(u, tokens, space.data(), gradient);
@@ -124,9 +114,10 @@ public:
   }
 
   //! Adds to the gradient of the matrix, and lets go of the unit.
-  void backward_weight(std::size_t unit, std::int64_t tokens, device_memory<Number>& memory) {
-    auto& space = memory.space.numbers;
-    auto& u = units_[unit];
+  void backward_weight(place const& at) {
+    auto const tokens = at.tokens();
+    auto& space = at.memory->space.numbers;
+    auto& u = units_[at.unit];
     space.resize(static_cast<std::size_t>(tokens * width_));
     norm.apply_gain(u.normal, space.data(), tokens);
     out.add_backward_weight(space.data(), u.logits_gradient.data(), tokens);

@@ -57,6 +57,8 @@ template <class Number>
 template <class Number>
 class before_attention {
 public:
+  using place = part_place<Number>;
+
   before_attention(model_size const& size,
                    std::uint64_t seed,
                    std::int64_t layer,
@@ -78,18 +80,13 @@ public:
 
   //! Of x [tokens, width] writes query [tokens, own width] and key_value [tokens, 2, own key heads,
   //! head dim].
-  void forward(Number const* x,
-               Number* query,
-               Number* key_value,
-               std::int64_t tokens,
-               Number* kept,
-               scratch<Number>& space) const {
-    norm_.normalise(x, kept, kept + tokens * width_, tokens);
-    Number* const normal = again(tokens, kept, space);
-    std::fill_n(query, tokens * own_.width, Number{0});
-    std::fill_n(key_value, tokens * keys(), Number{0});
-    query_.add_forward(normal, query, own_.width, tokens);
-    key_value_.add_forward(normal, key_value, keys(), tokens);
+  void forward(Number const* x, Number* query, Number* key_value, place const& at) const {
+    norm_.normalise(x, at.kept, at.kept + at.tokens * width_, at.tokens);
+    Number* const normal = again(at);
+    std::fill_n(query, at.tokens * own_.width, Number{0});
+    std::fill_n(key_value, at.tokens * keys(), Number{0});
+    query_.add_forward(normal, query, own_.width, at.tokens);
+    key_value_.add_forward(normal, key_value, keys(), at.tokens);
   }
 
   //! Adds to the gradient of what the norm gives; of shards, the sum of all of that is wanted.
@@ -102,29 +99,25 @@ public:
   }
   //! Adds what that gives to dx [tokens, width], and to the gradient of the gain, which is too
   //! small to keep for.
-  void join(Number const* normal_gradient, Number* dx, std::int64_t tokens, Number const* kept) {
-    norm_.add_backward(normal_gradient, kept, kept + tokens * width_, dx, tokens);
+  void join(Number const* normal_gradient, Number* dx, place const& at) {
+    norm_.add_backward(normal_gradient, at.kept, at.kept + at.tokens * width_, dx, at.tokens);
   }
   //! Both, without shards.
   void add_backward_input(Number const* query_gradient,
                           Number const* key_value_gradient,
                           Number* dx,
-                          std::int64_t tokens,
-                          Number const* kept,
-                          scratch<Number>& space) {
-    Number* const normal_gradient = space.zeros(tokens * width_);
-    backward_products(query_gradient, key_value_gradient, normal_gradient, tokens);
-    join(normal_gradient, dx, tokens, kept);
+                          place const& at) {
+    Number* const normal_gradient = at.space->zeros(at.tokens * width_);
+    backward_products(query_gradient, key_value_gradient, normal_gradient, at.tokens);
+    join(normal_gradient, dx, at);
   }
 
   void add_backward_weight(Number const* query_gradient,
                            Number const* key_value_gradient,
-                           std::int64_t tokens,
-                           Number const* kept,
-                           scratch<Number>& space) {
-    Number const* const normal = again(tokens, kept, space);
-    query_.add_backward_weight(normal, query_gradient, tokens);
-    key_value_.add_backward_weight(normal, key_value_gradient, tokens);
+                           place const& at) {
+    Number const* const normal = again(at);
+    query_.add_backward_weight(normal, query_gradient, at.tokens);
+    key_value_.add_backward_weight(normal, key_value_gradient, at.tokens);
   }
 
   template <class Visit>
@@ -141,10 +134,9 @@ public:
 
 private:
   [[nodiscard]] std::int64_t keys() const { return 2 * own_.key_width(); }
-  [[nodiscard]] Number*
-  again(std::int64_t tokens, Number const* kept, scratch<Number>& space) const {
-    Number* const normal = space.zeros(tokens * width_);
-    norm_.apply_gain(kept, normal, tokens);
+  [[nodiscard]] Number* again(place const& at) const {
+    Number* const normal = at.space->zeros(at.tokens * width_);
+    norm_.apply_gain(at.kept, normal, at.tokens);
     return normal;
   }
 
@@ -210,12 +202,12 @@ public:
 
   //! @param key_value of the tokens that are seen
   template <class Mask = attention::causal>
-  void forward(chunk_range chunk,
-               chunk_range seen,
-               Number const* key_value,
-               Number* kept,
-               scratch<Number>& space,
-               Mask const& mask = {}) const {
+  [[gnu::noinline]] void forward(chunk_range chunk,
+                                 chunk_range seen,
+                                 Number const* key_value,
+                                 Number* kept,
+                                 scratch<Number>& space,
+                                 Mask const& mask = {}) const {
     attending const at{size_, chunk, seen};
     attention::forward(at.parameters(),
                        attention::forward_tensors<Number>{at.queries<Number const>(kept),
@@ -232,15 +224,15 @@ public:
   //! @param key_value_gradient as key_value: gets its share of all that is seen added
   //! @pre output and log-sum-exp in what is kept are of all keys
   template <class Mask = attention::causal>
-  void backward(chunk_range chunk,
-                chunk_range seen,
-                Number const* key_value,
-                Number const* output_gradient,
-                Number* query_gradient,
-                Number* key_value_gradient,
-                Number* kept,
-                scratch<Number>& space,
-                Mask const& mask = {}) const {
+  [[gnu::noinline]] void backward(chunk_range chunk,
+                                  chunk_range seen,
+                                  Number const* key_value,
+                                  Number const* output_gradient,
+                                  Number* query_gradient,
+                                  Number* key_value_gradient,
+                                  Number* kept,
+                                  scratch<Number>& space,
+                                  Mask const& mask = {}) const {
     attending const at{size_, chunk, seen};
     attention::backward(
       at.parameters(),
@@ -269,6 +261,8 @@ private:
 template <class Number>
 class mlp {
 public:
+  using place = part_place<Number>;
+
   mlp(model_size const& size, std::uint64_t seed, std::int64_t layer, shard_of_stage which = {})
       : width_(size.width), hidden_(size.hidden() / which.of), norm_(width_),
         up_({seed, layer, 3}, width_, size.hidden(), detail::deviation(size)),
@@ -291,44 +285,33 @@ public:
   }
 
   //! Adds to y [tokens, width], which may be x.
-  void forward(
-    Number const* x, Number* y, std::int64_t tokens, Number* kept, scratch<Number>& space) const {
-    auto const u = lay_out(kept, tokens);
-    norm_.normalise(x, u.normal, u.inverse, tokens);
-    Number* const normal = space.zeros(tokens * width_);
-    norm_.apply_gain(u.normal, normal, tokens);
-    std::fill_n(u.inner, tokens * hidden_, Number{0});
-    up_.add_forward(normal, u.inner, hidden_, tokens);
-    gelu(u.inner, u.outer, tokens * hidden_);
-    down_.add_forward(u.outer, y, width_, tokens);
+  void forward(Number const* x, Number* y, place const& at) const {
+    auto const u = lay_out(at);
+    norm_.normalise(x, u.normal, u.inverse, at.tokens);
+    std::fill_n(u.inner, at.tokens * hidden_, Number{0});
+    up_.add_forward(again(at), u.inner, hidden_, at.tokens);
+    gelu(u.inner, u.outer, at.tokens * hidden_);
+    down_.add_forward(u.outer, y, width_, at.tokens);
   }
   //! Adds to the gradient of what the norm gives.
   //! @param dy the gradient of what the layer hands on
-  void backward_input(Number const* dy,
-                      Number* normal_gradient,
-                      std::int64_t tokens,
-                      Number* kept,
-                      Number* added,
-                      scratch<Number>& space) {
-    auto const u = lay_out(kept, tokens);
-    std::copy_n(dy, tokens * width_, added);
-    Number* const wide = space.zeros(tokens * hidden_);
-    down_.add_backward_input(added, wide, tokens);
-    gelu_backward(u.inner, wide, tokens * hidden_);
-    up_.add_backward_input(u.inner, normal_gradient, tokens);
+  void backward_input(Number const* dy, Number* normal_gradient, place const& at) {
+    auto const u = lay_out(at);
+    std::copy_n(dy, at.tokens * width_, at.added);
+    Number* const wide = at.space->zeros(at.tokens * hidden_);
+    down_.add_backward_input(at.added, wide, at.tokens);
+    gelu_backward(u.inner, wide, at.tokens * hidden_);
+    up_.add_backward_input(u.inner, normal_gradient, at.tokens);
   }
   //! Adds what that gives, of shards the sum over all, to dx.
-  void join(Number const* normal_gradient, Number* dx, std::int64_t tokens, Number* kept) {
-    auto const u = lay_out(kept, tokens);
-    norm_.add_backward(normal_gradient, u.normal, u.inverse, dx, tokens);
+  void join(Number const* normal_gradient, Number* dx, place const& at) {
+    auto const u = lay_out(at);
+    norm_.add_backward(normal_gradient, u.normal, u.inverse, dx, at.tokens);
   }
-  void
-  backward_weight(std::int64_t tokens, Number* kept, Number const* added, scratch<Number>& space) {
-    auto const u = lay_out(kept, tokens);
-    Number* const normal = space.zeros(tokens * width_);
-    norm_.apply_gain(u.normal, normal, tokens);
-    up_.add_backward_weight(normal, u.inner, tokens);
-    down_.add_backward_weight(u.outer, added, tokens);
+  void backward_weight(place const& at) {
+    auto const u = lay_out(at);
+    up_.add_backward_weight(again(at), u.inner, at.tokens);
+    down_.add_backward_weight(u.outer, at.added, at.tokens);
   }
 
   template <class Visit>
@@ -351,10 +334,16 @@ private:
     Number* inner;   //!< [tokens, own hidden], before GELU
     Number* outer;   //!< [tokens, own hidden], after GELU
   };
-  [[nodiscard]] kept_state lay_out(Number* kept, std::int64_t tokens) const {
-    Number* const inverse = kept + tokens * width_;
-    Number* const inner = inverse + tokens;
-    return {kept, inverse, inner, inner + tokens * hidden_};
+  [[nodiscard]] kept_state lay_out(place const& at) const {
+    Number* const inverse = at.kept + at.tokens * width_;
+    Number* const inner = inverse + at.tokens;
+    return {at.kept, inverse, inner, inner + at.tokens * hidden_};
+  }
+  //! What the norm gives.
+  [[nodiscard]] Number* again(place const& at) const {
+    Number* const normal = at.space->zeros(at.tokens * width_);
+    norm_.apply_gain(at.kept, normal, at.tokens);
+    return normal;
   }
 
   std::int64_t width_;
@@ -368,6 +357,8 @@ private:
 template <class Number>
 class after_attention {
 public:
+  using place = part_place<Number>;
+
   after_attention(model_size const& size, std::uint64_t seed, std::int64_t layer)
       : width_(size.width),
         projection_({seed, layer, 2}, width_, width_, detail::residual_deviation(size)),
@@ -383,35 +374,25 @@ public:
 
   //! x [tokens, width], the residual, becomes the layer's output.
   //! @param output of attention, [tokens, width]
-  void forward(Number const* output,
-               Number* x,
-               std::int64_t tokens,
-               Number* kept,
-               scratch<Number>& space) const {
-    projection_.add_forward(output, x, width_, tokens);
-    mlp_.forward(x, x, tokens, kept, space);
+  void forward(Number const* output, Number* x, place const& at) const {
+    projection_.add_forward(output, x, width_, at.tokens);
+    mlp_.forward(x, x, at);
   }
 
   //! dx [tokens, width], the gradient of the layer's output, becomes that of the residual.
-  void backward_input(
-    Number* dx, std::int64_t tokens, Number* kept, Number* added, scratch<Number>& space) {
-    Number* const normal_gradient = space.more_zeros(tokens * width_);
-    mlp_.backward_input(dx, normal_gradient, tokens, kept, added, space);
-    mlp_.join(normal_gradient, dx, tokens, kept);
-    std::copy_n(dx, tokens * width_, added + tokens * width_);
+  void backward_input(Number* dx, place const& at) {
+    Number* const normal_gradient = at.space->more_zeros(at.tokens * width_);
+    mlp_.backward_input(dx, normal_gradient, at);
+    mlp_.join(normal_gradient, dx, at);
+    std::copy_n(dx, at.tokens * width_, residual_gradient(at));
   }
   //! After it: adds to the gradient of attention's output.
-  void add_output_gradient(Number* gradient, std::int64_t tokens, Number const* added) const {
-    projection_.add_backward_input(added + tokens * width_, gradient, tokens);
+  void add_output_gradient(Number* gradient, place const& at) const {
+    projection_.add_backward_input(residual_gradient(at), gradient, at.tokens);
   }
-
-  void add_backward_weight(Number const* output,
-                           std::int64_t tokens,
-                           Number* kept,
-                           Number const* added,
-                           scratch<Number>& space) {
-    projection_.add_backward_weight(output, added + tokens * width_, tokens);
-    mlp_.backward_weight(tokens, kept, added, space);
+  void add_backward_weight(Number const* output, place const& at) {
+    projection_.add_backward_weight(output, residual_gradient(at), at.tokens);
+    mlp_.backward_weight(at);
   }
 
   template <class Visit>
@@ -426,16 +407,13 @@ public:
   }
 
 private:
+  [[nodiscard]] Number* residual_gradient(place const& at) const {
+    return at.added + at.tokens * width_;
+  }
+
   std::int64_t width_;
   linear<Number> projection_;
   mlp<Number> mlp_;
-};
-
-//! Where a layer works: at a chunk of a microbatch.
-struct place_of_unit {
-  std::size_t microbatch;
-  std::size_t unit; //!< chunks of all microbatches, counted one after the other
-  chunk_range chunk;
 };
 
 } // namespace gpt

@@ -6,7 +6,8 @@
 //! tokens and keeps nothing.
 //!
 //! Every number is a sum that is added up one term after the other, in an order that only the place
-//! of the number decides. So tokens may come in one chunk or in many: the bits are the same.
+//! of the number decides. So tokens may come in one chunk or in many: the bits are the same. What
+//! is not inlined is compiled once, by layers.cpp.
 
 #include <pipe/attention/host/vectors.hpp>
 
@@ -85,12 +86,14 @@ public:
   }
 
   //! y [tokens, outputs] += x [tokens, inputs] W
-  void add_forward(Number const* x, Number* y, std::int64_t y_stride, std::int64_t tokens) const {
+  [[gnu::noinline]] void
+  add_forward(Number const* x, Number* y, std::int64_t y_stride, std::int64_t tokens) const {
     add_product(y, y_stride, x, weight.values(), tokens, inputs_, outputs_);
   }
 
   //! dx [tokens, inputs] += dy [tokens, outputs] transposed(W)
-  void add_backward_input(Number const* dy, Number* dx, std::int64_t tokens) const {
+  [[gnu::noinline]] void
+  add_backward_input(Number const* dy, Number* dx, std::int64_t tokens) const {
     add_product(dx,
                 inputs_,
                 dy,
@@ -101,12 +104,13 @@ public:
   }
 
   //! dW += transposed(x) dy, last token first
-  void add_backward_weight(Number const* x, Number const* dy, std::int64_t tokens) {
+  [[gnu::noinline]] void
+  add_backward_weight(Number const* x, Number const* dy, std::int64_t tokens) {
     add_outer_products(weight.gradients(), x, dy, outputs_, tokens, inputs_, outputs_);
   }
 
   //! To be called when the weight has changed: backward reads it transposed.
-  void refresh() {
+  [[gnu::noinline]] void refresh() {
     if (across_elsewhere_ == nullptr)
       across_.resize(static_cast<std::size_t>(numbers()));
     Number* const to = across_elsewhere_ == nullptr ? across_.data() : across_elsewhere_;
@@ -156,7 +160,8 @@ public:
   explicit layer_norm(std::int64_t width) : gain(width, Number{1}, false), width_(width) {}
 
   //! Writes the normalised x and one number per token: all that backward needs.
-  void normalise(Number const* x, Number* normal, Number* inverse, std::int64_t tokens) const {
+  [[gnu::noinline]] void
+  normalise(Number const* x, Number* normal, Number* inverse, std::int64_t tokens) const {
     vectors().run([=, width = width_](auto) {
       for (std::int64_t t = 0; t < tokens; ++t) {
         Number const* const from = x + t * width;
@@ -171,7 +176,7 @@ public:
   }
 
   //! y = gain * normal
-  void apply_gain(Number const* normal, Number* y, std::int64_t tokens) const {
+  [[gnu::noinline]] void apply_gain(Number const* normal, Number* y, std::int64_t tokens) const {
     vectors().run([=, width = width_, g = gain.values()](auto) {
       for (std::int64_t t = 0; t < tokens; ++t)
         for (std::int64_t d = 0; d < width; ++d)
@@ -180,11 +185,11 @@ public:
   }
 
   //! dx += what dy gives; the gain's gradient grows too, last token first.
-  void add_backward(Number const* dy,
-                    Number const* normal,
-                    Number const* inverse,
-                    Number* dx,
-                    std::int64_t tokens) {
+  [[gnu::noinline]] void add_backward(Number const* dy,
+                                      Number const* normal,
+                                      Number const* inverse,
+                                      Number* dx,
+                                      std::int64_t tokens) {
     vectors().run([=, width = width_, g = gain.values(), of_gain = gain.gradients()](auto) {
       for (std::int64_t t = tokens - 1; t >= 0; --t) {
         Number const* const dy_t = dy + t * width;
@@ -235,7 +240,7 @@ inline constexpr double gelu_cubic = 0.044715;
 //! y = GELU(x), in the form with tanh, which is x * sigmoid(2 u).
 //! @source Hendrycks and Gimpel 2016, section 2
 template <class Number>
-void gelu(Number const* x, Number* y, std::int64_t count) {
+[[gnu::noinline]] void gelu(Number const* x, Number* y, std::int64_t count) {
   vectors().run([=](auto) {
     for (std::int64_t i = 0; i < count; ++i) {
       Number const u = Number(gelu_inner) * (x[i] + Number(gelu_cubic) * x[i] * x[i] * x[i]);
@@ -246,7 +251,7 @@ void gelu(Number const* x, Number* y, std::int64_t count) {
 
 //! x becomes dx = GELU'(x) dy.
 template <class Number>
-void gelu_backward(Number* x, Number const* dy, std::int64_t count) {
+[[gnu::noinline]] void gelu_backward(Number* x, Number const* dy, std::int64_t count) {
   vectors().run([=](auto) {
     for (std::int64_t i = 0; i < count; ++i) {
       Number const square = x[i] * x[i];

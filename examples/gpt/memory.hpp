@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "model.hpp"
+
 namespace gpt {
 
 template <class Number>
@@ -126,6 +128,27 @@ template <class Number>
 struct device_memory {
   activation_pool<Number> pool;
   scratch<Number> space;
+};
+
+//! Where a layer works: at a chunk of a microbatch.
+template <class Number>
+struct place_of_unit {
+  std::size_t microbatch;
+  std::size_t unit; //!< chunks of all microbatches, counted one after the other
+  chunk_range chunk;
+  Number* kept; //!< where forward keeps what backward needs; null: in a buffer of the pool
+  device_memory<Number>* memory;
+
+  [[nodiscard]] std::int64_t tokens() const { return chunk.count(); }
+};
+
+//! Where a part of a layer works: on so many tokens, with what it keeps of them.
+template <class Number>
+struct part_place {
+  std::int64_t tokens;
+  Number* kept;  //!< from forward to the end of backward
+  Number* added; //!< from the gradient of the input to those of weights
+  scratch<Number>* space;
 };
 
 } // namespace gpt

@@ -5,7 +5,7 @@
 //! @brief Sizes of the model, how its layers are cut into stages and its sequences into chunks, and
 //! what the parameters of a stage are in the whole model.
 
-#include <pipe/flow/shape.hpp>
+#include <pipe/pipe.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -31,7 +31,7 @@ namespace registry = pipelining::registry;
 
 //! Everything that can be chosen. The defaults make the run that `scripts/demo` shows.
 struct options {
-  std::string schedule = "seq1f1b";
+  std::string schedule{registry::names::seq1f1b};
   std::int64_t devices = 8;
   std::int64_t microbatches = 16;
   //! What the chosen schedule has of its own; its name, devices and microbatches stand above.
@@ -61,7 +61,7 @@ struct options {
 
 //! Whether stages are cut into shards, and into how many.
 [[nodiscard]] inline bool has_shards_of_stages(options const& o) {
-  return o.tensor > 0 || o.schedule == "stp";
+  return o.tensor > 0 || registry::find_schedule(o.schedule).traits.any_pairs;
 }
 [[nodiscard]] inline std::int64_t shards_of_stages(options const& o) {
   return o.tensor > 0 ? o.tensor : 2;

@@ -112,7 +112,7 @@ struct adamw {
 
   //! One step: the value moves, the gradient becomes zero.
   template <class Number>
-  void update(parameter<Number>& p, std::int64_t step) const {
+  [[gnu::noinline]] void update(parameter<Number>& p, std::int64_t step) const {
     auto const r = static_cast<Number>(rate(step));
     auto const b1 = static_cast<Number>(mean_decay);
     auto const b2 = static_cast<Number>(square_decay);

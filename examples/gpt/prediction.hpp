@@ -5,12 +5,7 @@
 //! @brief What a timetable should take on this machine: times of passes, measured one by one, and a
 //! simulation for fewer cores than devices.
 
-#include <pipe/flow/dependencies.hpp>
-#include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/planner/model/measured.hpp>
-#include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -9,8 +9,6 @@
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/measured.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/svg.hpp>
@@ -32,19 +30,19 @@
 #include <utility>
 #include <vector>
 
-#include "host/pipeline.hpp"
-#include "options.hpp"
 #include "plot.hpp"
 #include "prediction.hpp"
-#include "single_device.hpp"
-#include "tools/support/file_doors.hpp"
 #include "training.hpp"
 
 namespace gpt {
 
 //! The schedules that are checked against one device at the end of every run.
-inline constexpr char const* checked_schedules[] = {
-  "gpipe", "1f1b", "seq1f1b", "v-min", "v-half", "v-zb"};
+inline constexpr std::string_view checked_schedules[] = {registry::names::gpipe,
+                                                         registry::names::one_f_one_b,
+                                                         registry::names::seq1f1b,
+                                                         registry::names::v_min,
+                                                         registry::names::v_half,
+                                                         registry::names::v_zero_bubble};
 
 //! What the order is made for: it does not depend on the machine.
 inline constexpr pp::uniform_cost unit_costs{
@@ -210,12 +208,6 @@ inline void report_clipping(options const& o, clipping_report const& found, std:
   }
 }
 
-//! A row of a table of bytes or counts, a column for each device.
-struct device_row {
-  std::string name;
-  std::vector<std::int64_t> numbers;
-};
-
 inline void print_device_rows(char const* corner,
                               std::vector<device_row> const& rows,
                               double unit,
@@ -242,29 +234,14 @@ template <class All, class Number>
 
 //! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
 //! beside measured.
-inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
-  bool const moves = o.own.adapted == registry::adapter::offload;
-  if (!moves && !o.own.gathers_weights())
+inline void report_slots(options const& o, std::vector<device_row> const& rows) {
+  if (rows.empty())
     return;
   std::printf(
     "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last step",
-    moves ? "Activations" : "Whole weights and gradients",
+    o.own.gathers_weights() ? "Whole weights and gradients" : "Activations",
     name_of(o).c_str());
-  auto const row = [&all](char const* name, std::int64_t slot_bytes::*bytes) {
-    return device_row_of(name, all, bytes);
-  };
-  print_device_rows("kB",
-                    moves
-                      ? std::vector{row("on the device, planned", &slot_bytes::planned),
-                                    row("on the device, measured", &slot_bytes::measured),
-                                    row("on the host, planned", &slot_bytes::planned_on_host),
-                                    row("on the host, measured", &slot_bytes::measured_on_host)}
-                      : std::vector{row("weights, planned", &slot_bytes::planned_weights),
-                                    row("weights, measured", &slot_bytes::measured_weights),
-                                    row("gradients, planned", &slot_bytes::planned_gradients),
-                                    row("gradients, measured", &slot_bytes::measured_gradients)},
-                    1e3,
-                    1);
+  print_device_rows("kB", rows, 1e3, 1);
 }
 
 //! Bytes that stages keep between passes, where that is all that their devices keep, as it is of
@@ -398,7 +375,9 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
   auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
   auto const expected = gradients_of_one_device(o, pieces);
   auto const all = check_schedules(o, pieces, expected);
-  auto const is_fused = [](checked const& each) { return each.name == "1f1b"; };
+  auto const is_fused = [](checked const& each) {
+    return each.name == registry::names::one_f_one_b;
+  };
   auto const& fused = *std::find_if(all.begin(), all.end(), is_fused);
   std::size_t width = 10;
   for (auto const& each : all)

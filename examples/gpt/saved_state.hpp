@@ -22,9 +22,7 @@
 #include <vector>
 
 #include "layers.hpp"
-#include "model.hpp"
 #include "options.hpp"
-#include "parameter.hpp"
 #include "text.hpp"
 
 namespace gpt {

@@ -5,8 +5,6 @@
 //! @brief The same model on one device, one microbatch after the other: what pipelines are held
 //! against, and where the times of passes are measured.
 
-#include <pipe/flow/pass.hpp>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

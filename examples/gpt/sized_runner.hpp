@@ -5,15 +5,6 @@
 //! @brief A runner, of threads, ranks or GPUs, with the plans of the sizes that iterations have,
 //! and a stage as it calls it, where several places run its passes.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/plan.hpp>
-#include <pipe/plan/post_validated.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/run/plan_cache.hpp>
-#include <pipe/run/post_validated.hpp>
-#include <pipe/timetable/timetable.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "model.hpp"
 #include "slot_sizes.hpp"
 
 namespace gpt {

@@ -5,24 +5,17 @@
 //! @brief How a timetable cuts the work of a step, and the bytes that come of it: messages, slots,
 //! what is kept, planned and measured.
 
-#include <pipe/flow/flow.hpp>
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/plan.hpp>
-#include <pipe/plan/sizes.hpp>
 #include <pipe/planner/model/peak_bytes.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "model.hpp"
 #include "stage.hpp"
 
 namespace gpt {
@@ -37,11 +30,50 @@ struct slot_use {
 template <class Sizes>
 [[nodiscard]] slot_use slot_use_of(
   pp::plan_view work, pp::timetable_view ran, Sizes const& sizes, int device, pp::slot_class of) {
-  return {work.layout(device, of).count * work.layout(device, of).bytes,
-          static_cast<std::int64_t>(pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
-            return static_cast<double>(sizes.bytes(of, what));
-          }))};
+  bool const on_host = of == pp::slot_class::host_activation;
+  auto const bytes = [&](pp::pass const& what) {
+    return static_cast<double>(sizes.bytes(on_host ? pp::slot_class::activation : of, what));
+  };
+  return {on_host ? work.host_bytes[device]
+                  : work.layout(device, of).count * work.layout(device, of).bytes,
+          static_cast<std::int64_t>(pp::peak_slot_bytes(ran, device, of, bytes))};
 }
+
+//! A row of a table of bytes or counts, a column for each device.
+struct device_row {
+  std::string name;
+  std::vector<std::int64_t> numbers;
+};
+
+//! A pool of slots, by the name that reports have for it.
+struct named_pool {
+  char const* name;
+  pp::slot_class of;
+};
+
+//! Bytes of slots by device, planned beside measured. See `slot_use_of`.
+template <class Sizes>
+[[nodiscard]] std::vector<device_row> pool_rows(pp::plan_view const& work,
+                                                pp::timetable_view const& ran,
+                                                Sizes const& sizes,
+                                                std::span<named_pool const> pools) {
+  std::vector<device_row> rows;
+  for (named_pool const& each : pools) {
+    std::vector<std::int64_t> planned;
+    std::vector<std::int64_t> measured;
+    for (int device = 0; device < ran.over.extents.devices; ++device) {
+      auto const use = slot_use_of(work, ran, sizes, device, each.of);
+      planned.push_back(use.planned);
+      measured.push_back(use.measured);
+    }
+    rows.push_back({std::string(each.name) + ", planned", std::move(planned)});
+    rows.push_back({std::string(each.name) + ", measured", std::move(measured)});
+  }
+  return rows;
+}
+
+inline constexpr named_pool gathered_pools[] = {{"weights", pp::slot_class::weights},
+                                                {"gradients", pp::slot_class::full_gradients}};
 
 //! Shards of the weights of a stage, where the schedule gathers them.
 inline constexpr std::int64_t weight_shard_count = 2;
@@ -103,6 +135,12 @@ struct slot_sizes {
     }
   }
 
+  //! What reports tell of: where the library moves activations, or gathers weights.
+  [[nodiscard]] std::span<named_pool const> pools() const {
+    static constexpr named_pool moving[] = {{"on the device", pp::slot_class::activation},
+                                            {"on the host", pp::slot_class::host_activation}};
+    return moved ? moving : weights.empty() ? std::span<named_pool const>() : gathered_pools;
+  }
   //! Of what a forward pass keeps, wherever it lies.
   [[nodiscard]] std::int64_t kept_bytes(pp::pass const& forward) const {
     return kept_numbers(
@@ -128,44 +166,6 @@ struct slot_sizes {
     return numbers * static_cast<std::int64_t>(sizeof(float));
   }
 };
-
-//! What of a device lies in slots, in bytes: what the plan reserves, and the most that was in use
-//! at once when it ran.
-struct slot_bytes {
-  std::int64_t planned = 0; //!< of activations
-  std::int64_t measured = 0;
-  std::int64_t planned_on_host = 0;
-  std::int64_t measured_on_host = 0;
-  std::int64_t planned_weights = 0; //!< whole ones that have been gathered
-  std::int64_t measured_weights = 0;
-  std::int64_t planned_gradients = 0; //!< whole ones that have not been scattered
-  std::int64_t measured_gradients = 0;
-};
-
-//! @param ran when each pass of a step ran
-[[nodiscard]] inline std::vector<slot_bytes>
-slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& sizes) {
-  auto const bytes = [&sizes](pp::pass const& what) {
-    return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
-  };
-  std::vector<slot_bytes> all;
-  for (int device = 0; device < work.over.extents.devices; ++device) {
-    auto const use = [&](pp::slot_class of) { return slot_use_of(work, ran, sizes, device, of); };
-    auto const activations = use(pp::slot_class::activation);
-    auto const weights = sizes.weights.empty() ? slot_use{} : use(pp::slot_class::weights);
-    auto const gradients = sizes.weights.empty() ? slot_use{} : use(pp::slot_class::full_gradients);
-    all.push_back({activations.planned,
-                   activations.measured,
-                   work.host_bytes == nullptr ? 0 : work.host_bytes[device],
-                   static_cast<std::int64_t>(
-                     pp::peak_slot_bytes(ran, device, pp::slot_class::host_activation, bytes)),
-                   weights.planned,
-                   weights.measured,
-                   gradients.planned,
-                   gradients.measured});
-  }
-  return all;
-}
 
 //! Bytes that forward passes keep on a device at the peak of a timetable without chunks: with the
 //! keys and values of whole layers, which chunks would share.

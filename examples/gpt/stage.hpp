@@ -14,11 +14,7 @@
 #include <vector>
 
 #include "embedding.hpp"
-#include "layer.hpp"
-#include "memory.hpp"
-#include "model.hpp"
 #include "papers/helix.hpp"
-#include "parameter.hpp"
 #include "text.hpp"
 
 namespace gpt {
@@ -90,6 +86,8 @@ private:
 template <class Number>
 class transformer_block {
 public:
+  using place = place_of_unit<Number>;
+
   transformer_block(model_size const& size, std::uint64_t seed, std::int64_t layer)
       : size_(size), before_(size, seed, layer), attention_(size), after_(size, seed, layer) {}
 
@@ -108,24 +106,18 @@ public:
   }
 
   //! x [tokens, width] becomes the layer's output. Keys and values join those of earlier chunks.
-  //! @param kept where to keep the rest, [kept_numbers]; null: in a buffer of the pool
-  void forward(place_of_unit const& at,
-               Number const*,
-               Number* x,
-               Number* kept,
-               device_memory<Number>& memory) {
-    auto const tokens = at.chunk.count();
+  //! `kept` is for the rest, [kept_numbers].
+  void forward(place const& at, Number const*, Number* x) {
+    auto& memory = *at.memory;
     auto& sequence = sequences_[at.microbatch];
     if (sequence.key_value.empty())
       sequence.key_value = memory.pool.take(lengths_[at.microbatch] * key_value_width());
     auto& u = units_[at.unit];
-    kept = memory.pool.place(kept_numbers(size_, tokens), kept, u.kept);
-    lay_out(u, tokens, kept);
+    lay_out(u, at, memory.pool.place(kept_numbers(size_, at.tokens()), at.kept, u.kept));
     Number* const key_value = sequence.key_value.data();
-    Number* const own = key_value + at.chunk.begin * key_value_width();
-    before_.forward(x, u.attention, own, tokens, u.before, memory.space);
+    before_.forward(x, u.attention, key_value + at.chunk.begin * key_value_width(), u.before);
     attention_.forward(at.chunk, {0, at.chunk.end}, key_value, u.attention, memory.space);
-    after_.forward(attention_.output(u.attention, tokens), x, tokens, u.after, memory.space);
+    after_.forward(attention_.output(u.attention, at.tokens()), x, u.after);
   }
 
   //! Lets go of what forward has kept of a unit, but for its keys and values; forward again, in any
@@ -134,34 +126,25 @@ public:
 
   //! dx [tokens, width] holds the gradient of the output and becomes that of the input. Keeps what
   //! backward_weight needs; adds to the gradients of the gains, which are too small to keep for.
-  //! @param kept what forward has kept, where that is not in a buffer of the pool: it may lie
-  //! elsewhere than then
-  void backward_input(place_of_unit const& at,
-                      Number const*,
-                      Number* dx,
-                      Number* kept,
-                      device_memory<Number>& memory) {
-    auto const tokens = at.chunk.count();
+  //! What forward has kept may lie elsewhere than then, where it is not in a buffer of the pool.
+  void backward_input(place const& at, Number const*, Number* dx) {
     auto& u = units_[at.unit];
-    if (kept != nullptr)
-      lay_out(u, tokens, kept);
-    auto const after_added = after_attention<Number>::added_numbers(size_, tokens);
-    u.added = memory.pool.take(after_added + tokens * key_value_width());
-    u.after_added = u.added.data();
-    u.key_gradient = u.after_added + after_added;
-    after_.backward_input(dx, tokens, u.after, u.after_added, memory.space);
-    attention_backward(at, u, memory);
-    before_.add_backward_input(u.attention, u.key_gradient, dx, tokens, u.before, memory.space);
+    if (at.kept != nullptr)
+      lay_out(u, at, at.kept);
+    auto const after_added = after_attention<Number>::added_numbers(size_, at.tokens());
+    u.added = at.memory->pool.take(after_added + at.tokens() * key_value_width());
+    u.after.added = u.added.data();
+    u.key_gradient = u.after.added + after_added;
+    after_.backward_input(dx, u.after);
+    attention_backward(at, u);
+    before_.add_backward_input(u.attention, u.key_gradient, dx, u.before);
   }
 
   //! Adds what a unit gives to the gradients of the matrices, and lets go of the unit.
-  void backward_weight(place_of_unit const& at, device_memory<Number>& memory) {
-    auto const tokens = at.chunk.count();
+  void backward_weight(place const& at) {
     auto& u = units_[at.unit];
-    auto& space = memory.space;
-    before_.add_backward_weight(u.attention, u.key_gradient, tokens, u.before, space);
-    Number const* const output = attention_.output(u.attention, tokens);
-    after_.add_backward_weight(output, tokens, u.after, u.after_added, space);
+    before_.add_backward_weight(u.attention, u.key_gradient, u.before);
+    after_.add_backward_weight(attention_.output(u.attention, at.tokens()), u.after);
     u.kept.release();
     u.added.release();
   }
@@ -189,27 +172,26 @@ private:
     block<Number> kept;  //!< from forward to backward_weight
     block<Number> added; //!< from backward_input to backward_weight
 
-    // In kept, or where the caller has said.
-    Number* before;
-    Number* attention; //!< backward_input replaces the query in it by its gradient
-    Number* after;
-    // In added.
-    Number* after_added;
-    Number* key_gradient; //!< [tokens, 2, key heads, head dim]
+    part_place<Number> before;
+    part_place<Number> after;
+    Number* attention;    //!< kept; backward_input replaces the query in it by its gradient
+    Number* key_gradient; //!< added, [tokens, 2, key heads, head dim]
   };
 
   [[nodiscard]] std::int64_t key_value_width() const { return 2 * size_.key_width(); }
 
-  void lay_out(unit_state& u, std::int64_t tokens, Number* kept) const {
-    u.before = kept;
-    u.attention = u.before + before_attention<Number>::kept_numbers(size_, tokens);
-    u.after = u.attention + attention_part<Number>::kept_numbers(size_, tokens);
+  void lay_out(unit_state& u, place const& at, Number* kept) const {
+    u.attention = kept + before_attention<Number>::kept_numbers(size_, at.tokens());
+    auto* const after = u.attention + attention_part<Number>::kept_numbers(size_, at.tokens());
+    u.before = {at.tokens(), kept, nullptr, &at.memory->space};
+    u.after = {at.tokens(), after, u.added.data(), &at.memory->space};
   }
 
   //! From the gradient of the projection's output to those of the query, the keys and the values.
-  void attention_backward(place_of_unit const& at, unit_state& u, device_memory<Number>& memory) {
+  void attention_backward(place const& at, unit_state& u) {
+    auto& memory = *at.memory;
     auto& sequence = sequences_[at.microbatch];
-    auto const tokens = at.chunk.count();
+    auto const tokens = at.tokens();
     if (sequence.key_value_gradient.empty()) { // the last chunk comes first
       auto const count = lengths_[at.microbatch] * key_value_width();
       sequence.key_value_gradient = memory.pool.take(count);
@@ -218,7 +200,7 @@ private:
     Number* const carried = sequence.key_value_gradient.data();
     Number* const output_gradient = memory.space.zeros(2 * tokens * size_.width);
     Number* const query_gradient = output_gradient + tokens * size_.width;
-    after_.add_output_gradient(output_gradient, tokens, u.after_added);
+    after_.add_output_gradient(output_gradient, u.after);
     attention_.backward(at.chunk,
                         {0, at.chunk.end},
                         sequence.key_value.data(),
@@ -453,86 +435,69 @@ private:
 
   //! Attention that is no layer has no weights, and any order.
   [[nodiscard]] bool is_ordered() const { return layers_.part != layer_part::attention; }
-  [[nodiscard]] place_of_unit place_of(unit u) const {
-    return {static_cast<std::size_t>(u.microbatch), cut_.index(u), cut_.range(u)};
+  //! Of the part of a whole layer, or of the head behind all layers, in the memory that the caller
+  //! has given.
+  [[nodiscard]] place_of_unit<Number> place_of(unit u, Number* kept, std::size_t layer = 0) const {
+    auto const chunk = cut_.range(u);
+    auto const before = static_cast<std::int64_t>(layer);
+    auto const first = layer == parts_.size()
+                         ? kept_by_layers(size_, layers_, chunk.count())
+                         : before * transformer_block<Number>::kept_numbers(size_, chunk.count());
+    return {static_cast<std::size_t>(u.microbatch),
+            cut_.index(u),
+            chunk,
+            kept == nullptr ? nullptr : kept + first,
+            memory_};
   }
   [[nodiscard]] std::uint8_t const* next_bytes(unit u) const {
     return batch_->microbatch(u.microbatch) + cut_.range(u).begin + 1;
   }
 
-  //! The part of a whole layer in the memory that the caller has given.
-  [[nodiscard]] Number* part(Number* kept, std::size_t layer, std::int64_t tokens) const {
-    auto const before = static_cast<std::int64_t>(layer);
-    return kept == nullptr ? nullptr
-                           : kept + before * transformer_block<Number>::kept_numbers(size_, tokens);
-  }
-  //! That of the head, behind the layers.
-  [[nodiscard]] Number* head_part(Number* kept, std::int64_t tokens) const {
-    return kept == nullptr ? nullptr : kept + kept_by_layers(size_, layers_, tokens);
-  }
-
   void all_layers(unit u, Number const* x, Number* y, Number* kept) {
-    auto const at = place_of(u);
-    auto const tokens = at.chunk.count();
+    auto const chunk = cut_.range(u);
     if (ends_.last != nullptr) {
-      last_.resize(static_cast<std::size_t>(tokens * size_.width));
+      last_.resize(static_cast<std::size_t>(chunk.count() * size_.width));
       y = last_.data();
     }
     if (ends_.first != nullptr)
-      ends_.first->forward(batch_->microbatch(u.microbatch), at.chunk, y);
+      ends_.first->forward(batch_->microbatch(u.microbatch), chunk, y);
     else
-      std::copy_n(x, tokens * size_.width, y);
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      auto const run = [&](auto& each) { each.forward(at, x, y, part(kept, i, tokens), *memory_); };
-      std::visit(run, parts_[i]);
+      std::copy_n(x, chunk.count() * size_.width, y);
+    for (std::size_t i = 0; i < parts_.size(); ++i)
+      std::visit([&](auto& each) { each.forward(place_of(u, kept, i), x, y); }, parts_[i]);
+    if (ends_.last != nullptr) {
+      Number* const losses = ends_.losses.data() + u.microbatch * size_.sequence + chunk.begin;
+      ends_.last->forward(place_of(u, kept, parts_.size()), next_bytes(u), y, losses);
     }
-    if (ends_.last != nullptr)
-      ends_.last->forward(at.unit,
-                          next_bytes(u),
-                          tokens,
-                          y,
-                          ends_.losses.data() + u.microbatch * size_.sequence + at.chunk.begin,
-                          head_part(kept, tokens),
-                          *memory_);
   }
 
   void input_half(unit u, Number const* dy, Number* dx, Number* kept) {
     if (is_ordered())
       input_order_.check(u, cut_, "backward_input");
-    auto const at = place_of(u);
-    auto const tokens = at.chunk.count();
+    auto const chunk = cut_.range(u);
     if (ends_.first != nullptr) {
-      first_.resize(static_cast<std::size_t>(tokens * size_.width));
+      first_.resize(static_cast<std::size_t>(chunk.count() * size_.width));
       dx = first_.data();
     }
+    auto const share = Number{1} / static_cast<Number>(cut_.tokens());
     if (ends_.last != nullptr)
-      ends_.last->backward_input(at.unit,
-                                 next_bytes(u),
-                                 tokens,
-                                 Number{1} / static_cast<Number>(cut_.tokens()),
-                                 dx,
-                                 head_part(kept, tokens),
-                                 *memory_);
+      ends_.last->backward_input(place_of(u, kept, parts_.size()), next_bytes(u), share, dx);
     else
-      std::copy_n(dy, tokens * size_.width, dx);
-    for (std::size_t i = parts_.size(); i-- > 0;) {
-      auto const run = [&](auto& each) {
-        each.backward_input(at, dy, dx, part(kept, i, tokens), *memory_);
-      };
-      std::visit(run, parts_[i]);
-    }
+      std::copy_n(dy, chunk.count() * size_.width, dx);
+    for (std::size_t i = parts_.size(); i-- > 0;)
+      std::visit([&](auto& each) { each.backward_input(place_of(u, kept, i), dy, dx); }, parts_[i]);
     if (ends_.first != nullptr)
-      ends_.first->backward(batch_->microbatch(u.microbatch), at.chunk, dx);
+      ends_.first->backward(batch_->microbatch(u.microbatch), chunk, dx);
   }
 
   void weight_half(unit u) {
     if (is_ordered())
       weight_order_.check(u, cut_, "backward_weight");
-    auto const at = place_of(u);
+    auto const at = place_of(u, nullptr);
     if (ends_.last != nullptr)
-      ends_.last->backward_weight(at.unit, at.chunk.count(), *memory_);
+      ends_.last->backward_weight(at);
     for (auto each = parts_.rbegin(); each != parts_.rend(); ++each)
-      std::visit([&](auto& one) { one.backward_weight(at, *memory_); }, *each);
+      std::visit([&](auto& one) { one.backward_weight(at); }, *each);
   }
 
   model_size size_;

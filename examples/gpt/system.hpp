@@ -13,9 +13,6 @@
 //! `stages()` or by `for_each_parameter`. A pipeline has `update`, a step of the optimizer, and
 //! `trace`, which says when each pass of the last step ran, in seconds.
 
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/plan.hpp>
-#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/text.hpp>
 
@@ -32,14 +29,7 @@
 #include <utility>
 #include <vector>
 
-#include "layers.hpp"
-#include "options.hpp"
-#include "parameter.hpp"
 #include "report.hpp"
-#include "single_device.hpp"
-#include "slot_sizes.hpp"
-#include "text.hpp"
-#include "training.hpp"
 
 namespace gpt {
 
@@ -56,12 +46,6 @@ inline void check_system(options const& o, std::string const& what) {
   return static_cast<std::uint64_t>(o.seed);
 }
 
-//! A pool of slots, by the name that reports have for it.
-struct named_pool {
-  char const* name;
-  pp::slot_class of;
-};
-
 //! Bytes of slots, planned beside measured. @param what lies in them
 //! @param ran when each pass of a step of `work` ran. @param sizes of the plan
 template <class Sizes>
@@ -74,19 +58,7 @@ void report_pools(options const& o,
   std::printf("\n%s (%s): what the plan reserves, and the most that was in use in the last step",
               what.c_str(),
               name_of(o).c_str());
-  std::vector<device_row> rows;
-  for (named_pool const& each : pools) {
-    std::vector<std::int64_t> planned;
-    std::vector<std::int64_t> measured;
-    for (int device = 0; device < ran.over.extents.devices; ++device) {
-      auto const use = slot_use_of(work, ran, sizes, device, each.of);
-      planned.push_back(use.planned);
-      measured.push_back(use.measured);
-    }
-    rows.push_back({std::string(each.name) + ", planned", std::move(planned)});
-    rows.push_back({std::string(each.name) + ", measured", std::move(measured)});
-  }
-  print_device_rows("kB", rows, 1e3, 1);
+  print_device_rows("kB", pool_rows(work, ran, sizes, pools), 1e3, 1);
 }
 
 template <class Model>

@@ -4,9 +4,6 @@
 //! @file
 //! @brief The training loop: batches, steps, the progress line.
 
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/timetable.hpp>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -27,7 +24,6 @@
 #include "host/pipeline.hpp"
 #include "options.hpp"
 #include "single_device.hpp"
-#include "text.hpp"
 
 namespace gpt {
 
@@ -48,7 +44,7 @@ struct training {
   std::vector<double> idle;   //!< share of the step, by device, mean likewise
   std::vector<pp::dynamic_timetable> traces; //!< of the last steps, at least one
   std::vector<std::size_t> peaks;            //!< bytes, by device
-  std::vector<slot_bytes> slots;             //!< by device
+  std::vector<device_row> slots;             //!< bytes, see report_slots
   std::optional<clipping_report> clipped{};
   long plans_made = 0; //!< of the sizes of iterations
   long plans_reused = 0;

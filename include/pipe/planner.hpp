@@ -8,6 +8,7 @@
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports
+#include <pipe/planner/cut/expert_layers.hpp>
 #include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/planner/cut/sequence_groups.hpp>
@@ -22,5 +23,6 @@
 #include <pipe/planner/search/frontier.hpp>
 #include <pipe/planner/search/pipeline_search.hpp>
 #include <pipe/planner/search/v_auto.hpp>
+#include <pipe/planner/search/zero_bubble_within.hpp>
 // IWYU pragma: end_exports
 #endif

@@ -231,7 +231,8 @@ def figures_of_words(house):
         f"{' and '.join(at)} ({words[:40]}...)" for words, at in twice.items()],
                   "Say it in one place and refer to it")
     registry = house.pages(*REGISTRY)
-    schedules = {name for text in registry.values() for name in re.findall(r'\bnamed\(\s*"([\w-]+)"', text)}
+    rows = re.compile(r'\bnamed\(\s*"([\w-]+)"|static constexpr std::string_view \w+ = "([\w-]+)"')
+    schedules = {literal or constant for text in registry.values() for literal, constant in rows.findall(text)}
     if not schedules:
         raise ValueError(f"no schedule is in the registry, {' or '.join(REGISTRY)}: tell scripts/check-house how its rows begin")
 

@@ -50,12 +50,12 @@ constexpr totals_of_plan eager_totals[] = {
   {"ZB-H1 4x6, communicators per pipeline", 404, 506},
   {"ZB-H1 4x6, communicators per pair", 432, 534},
   {"ZB-H1 4x6, communicators per edge", 462, 576},
-  {"interleaved 2x4, communicators per pipeline", 243, 293},
-  {"interleaved 2x4, communicators per pair", 243, 293},
-  {"interleaved 2x4, communicators per edge", 255, 329},
-  {"interleaved 4x4, communicators per pipeline", 497, 667},
-  {"interleaved 4x4, communicators per pair", 585, 755},
-  {"interleaved 4x4, communicators per edge", 608, 782},
+  {"Interleaved 2x4, communicators per pipeline", 243, 293},
+  {"Interleaved 2x4, communicators per pair", 243, 293},
+  {"Interleaved 2x4, communicators per edge", 255, 329},
+  {"Interleaved 4x4, communicators per pipeline", 497, 667},
+  {"Interleaved 4x4, communicators per pair", 585, 755},
+  {"Interleaved 4x4, communicators per edge", 608, 782},
   {"interleaved Seq1F1B 2x4, communicators per pipeline", 481, 571},
   {"interleaved Seq1F1B 2x4, communicators per pair", 481, 571},
   {"interleaved Seq1F1B 2x4, communicators per edge", 500, 646},
@@ -74,21 +74,21 @@ constexpr totals_of_plan eager_totals[] = {
   {"Seq1F1B with copies 3x4, communicators per pipeline", 550, 614},
   {"Seq1F1B with copies 3x4, communicators per pair", 569, 633},
   {"Seq1F1B with copies 3x4, communicators per edge", 572, 672},
-  {"interleaved with copies 2x4, communicators per pipeline", 366, 420},
-  {"interleaved with copies 2x4, communicators per pair", 366, 420},
-  {"interleaved with copies 2x4, communicators per edge", 382, 456},
+  {"Interleaved with copies 2x4, communicators per pipeline", 366, 420},
+  {"Interleaved with copies 2x4, communicators per pair", 366, 420},
+  {"Interleaved with copies 2x4, communicators per edge", 382, 456},
   {"V-Half with copies 3x5, communicators per pipeline", 708, 804},
   {"V-Half with copies 3x5, communicators per pair", 719, 815},
   {"V-Half with copies 3x5, communicators per edge", 752, 876},
   {"ZB-H1 with copies 4x6, communicators per pipeline", 583, 685},
   {"ZB-H1 with copies 4x6, communicators per pair", 609, 711},
   {"ZB-H1 with copies 4x6, communicators per edge", 642, 756},
-  {"breadth-first with sharded weights 2x4, communicators per pipeline", 493, 567},
-  {"breadth-first with sharded weights 2x4, communicators per pair", 493, 567},
-  {"breadth-first with sharded weights 2x4, communicators per edge", 516, 638},
-  {"interleaved with sharded weights 2x4, communicators per pipeline", 563, 665},
-  {"interleaved with sharded weights 2x4, communicators per pair", 563, 665},
-  {"interleaved with sharded weights 2x4, communicators per edge", 608, 730},
+  {"BreadthFirst with sharded weights 2x4, communicators per pipeline", 493, 567},
+  {"BreadthFirst with sharded weights 2x4, communicators per pair", 493, 567},
+  {"BreadthFirst with sharded weights 2x4, communicators per edge", 516, 638},
+  {"Interleaved with sharded weights 2x4, communicators per pipeline", 563, 665},
+  {"Interleaved with sharded weights 2x4, communicators per pair", 563, 665},
+  {"Interleaved with sharded weights 2x4, communicators per edge", 608, 730},
   {"ZB-V with sharded weights 2x4, communicators per pipeline", 346, 392},
   {"ZB-V with sharded weights 2x4, communicators per pair", 346, 392},
   {"ZB-V with sharded weights 2x4, communicators per edge", 357, 407},
@@ -149,9 +149,7 @@ std::uint64_t events_of(pipelining::plan const& work) {
     auto const steps = view.program_of(device);
     std::vector<bool> has(steps.size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      bool const pass = steps[i].what == pipelining::operation::run;
-      if (pass || i == 0 || steps[i - 1].what == pipelining::operation::run ||
-          steps[i - 1].group != steps[i].group)
+      if (!steps[i].joins)
         has[i] = true;
       for (int const wait : view.waits_of(steps[i]))
         has[static_cast<std::size_t>(wait)] = true;

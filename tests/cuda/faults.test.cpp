@@ -76,7 +76,7 @@ std::vector<named_plan> plans_to_break(int depth) {
     return plans;
   add_plans<pp::OneFOneB>(plans, "1F1B", 2, 3);
   add_plans<pp::OneFOneB>(plans, "1F1B", 3, 2);
-  add_plans<pp::Interleaved<2>>(plans, "interleaved", 2, 2);
+  add_plans<pp::Interleaved<2>>(plans, "Interleaved", 2, 2);
   add_plans<pp::VHalf>(plans, "V-Half", 3, 2);
   add_plans<pp::Seq1F1B<2>>(plans, "Seq1F1B", 2, 2);
   add_offloaded<pp::OneFOneB>(plans, "1F1B", 2, 3);

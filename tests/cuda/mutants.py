@@ -44,30 +44,32 @@ MUTANTS = [
      "board.complete(index, board.stream_at(board.stream_count() - 1));"),
     # With a plus, so that no later edit finds its text in the new one: each would double what stands there.
     ("copy out before the pass has ended", EXECUTE, "device.wait_for(wait, step);",
-     "if (!is_copy(*work.over.declared, step) || step.out.of != slot_class::host_activation) device.wait_for(+wait, step);"),
+     "if (!is_copy(*work.over.declared, step) || work.use_at(slot_place::outputs, step).of != slot_class::host_activation) device.wait_for(+wait, step);"),
     ("read what is copied in before it has come", EXECUTE, "device.wait_for(wait, step);",
      "item const& before = steps[static_cast<std::size_t>(wait)];\n"
-     "if (is_copy(*work.over.declared, step) || !is_copy(*work.over.declared, before) || before.out.of == slot_class::host_activation)\n"
+     "if (is_copy(*work.over.declared, step) || !is_copy(*work.over.declared, before) || work.use_at(slot_place::outputs, before).of == slot_class::host_activation)\n"
      "  device.wait_for(+wait, step);"),
     ("write what is copied out before it has left", EXECUTE, "device.wait_for(wait, step);",
      "item const& before = steps[static_cast<std::size_t>(wait)];\n"
-     "if (is_copy(*work.over.declared, step) || !is_copy(*work.over.declared, before) || before.out.of != slot_class::host_activation)\n"
+     "if (is_copy(*work.over.declared, step) || !is_copy(*work.over.declared, before) || work.use_at(slot_place::outputs, before).of != slot_class::host_activation)\n"
      "  device.wait_for(+wait, step);"),
     ("copy in before it has been copied out and asked for", EXECUTE, "device.wait_for(wait, step);",
-     "if (!is_copy(*work.over.declared, step) || step.out.of == slot_class::host_activation) device.wait_for(+wait, step);"),
+     "if (!is_copy(*work.over.declared, step) || work.use_at(slot_place::outputs, step).of == slot_class::host_activation) device.wait_for(+wait, step);"),
     ("take a host slot before it is free", EXECUTE, "device.wait_for(wait, step);",
      "if (!is_copy(*work.over.declared, step) || !is_copy(*work.over.declared, steps[static_cast<std::size_t>(wait)]) ||\n"
-     "    step.out.of != slot_class::host_activation) device.wait_for(+wait, step);"),
+     "    work.use_at(slot_place::outputs, step).of != slot_class::host_activation) device.wait_for(+wait, step);"),
     ("gather before it has been asked for, or into a slot that is in use", EXECUTE, "device.wait_for(wait, step);",
      "if ((*work.over.declared)[step.work.kind].calls != stage_call::gather_weights) device.wait_for(+wait, step);"),
     ("use weights before they have been gathered", EXECUTE, "device.wait_for(wait, step);",
      "if ((*work.over.declared)[step.work.kind].calls != stage_call::use_weights) device.wait_for(+wait, step);"),
     ("scatter before the last gradient", EXECUTE, "device.wait_for(wait, step);",
      "if ((*work.over.declared)[step.work.kind].calls != stage_call::scatter_gradients) device.wait_for(+wait, step);"),
-    ("copy from the first slot", DEVICE, "memory.at(step.in, step.in_bytes).data,",
-     "memory.at(PLANTED ? slot{step.in.of, 0} : step.in, step.in_bytes).data,"),
-    ("copy into the first slot", DEVICE, "buffer const to = memory.at(step.out, step.out_bytes);",
-     "buffer const to = memory.at(PLANTED ? slot{step.out.of, 0} : step.out, step.out_bytes);"),
+    ("copy from the first slot", DEVICE, "memory.input_of(step).data,",
+     "memory.at([&] {\n      auto from = memory.work.use_at(rooms::slot_place::inputs, step);\n"
+     "      from.index = PLANTED ? 0 : from.index;\n      return from;\n    }()).data,"),
+    ("copy into the first slot", DEVICE, "buffer const to = memory.output_of(step);",
+     "auto into = memory.work.use_at(rooms::slot_place::outputs, step);\n    into.index = PLANTED ? 0 : into.index;\n"
+     "    buffer const to = memory.at(into);"),
     ("copy half of a slot", DEVICE, "static_cast<std::size_t>(to.bytes),",
      "static_cast<std::size_t>(to.bytes) / (PLANTED ? 2 : 1),"),
     ("note a copy as complete before it is enqueued", DEVICE, "if (to.bytes > 0) //",
@@ -112,18 +114,16 @@ MUTANTS = [
      "cudaError_t const freed = PLANTED ? cudaSuccess : cudaGraphDestroy(captured);"),
     ("use memory before it is filled", HANDLES, 'check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");', ""),
     ("leave 'not ready' as the last error", HANDLES, "(void)cudaGetLastError();\n    return false;", "return false;"),
-    ("swap the slots of a group", MESSAGES, "own.slots().message(step).data, on);",
+    ("swap the slots of a group", MESSAGES, "own.slots().message(step), on);",
      "own.slots().message(PLANTED ? group[group.size() - 1 - static_cast<std::size_t>(&step - group.data())] : step)"
-     ".data, on);"),
+     ", on);"),
     ("ungroup", MESSAGES, "bool const several = group.size() > 1", "bool const several = group.size() > 1 && !PLANTED"),
     ("ungroup on one rank", MESSAGES, "bool const several = group.size() > 1",
      "bool const several = group.size() > 1 && !(PLANTED && device_ == 1)"),
-    ("send a word too few", MESSAGES, "static_cast<std::size_t>(step.in_bytes)",
-     "static_cast<std::size_t>(step.in_bytes) - (PLANTED ? 8 : 0)"),
-    ("receive a word too few", MESSAGES, "static_cast<std::size_t>(step.out_bytes)",
-     "static_cast<std::size_t>(step.out_bytes) - (PLANTED ? 8 : 0)"),
-    ("swap send and receive", MESSAGES, "if (step.what == operation::send)\n",
-     "if (step.what == (PLANTED ? operation::receive : operation::send))\n"),
+    ("send a word too few", MESSAGES, "ncclSend(data, count,", "ncclSend(data, count - (PLANTED ? 8 : 0),"),
+    ("receive a word too few", MESSAGES, "ncclRecv(data, count,", "ncclRecv(data, count - (PLANTED ? 8 : 0),"),
+    ("swap send and receive", MESSAGES, "bool const sends = step.what == operation::send;\n    int const other",
+     "bool const sends = step.what == (PLANTED ? operation::receive : operation::send);\n    int const other"),
     ("post on the compute stream", MESSAGES, "cudaStream_t const on = own.board.stream_for(group.front());",
      "cudaStream_t const on = PLANTED ? own.board.stream_at(own.board.stream_count() - 1)\n"
      "                                    : own.board.stream_for(group.front());"),
@@ -134,8 +134,8 @@ MUTANTS = [
      # Recorded again behind the post, these would hide the early ones.
      "for (std::size_t k = 0; k < group.size(); ++k)\n      own.board.complete(first",
      "for (std::size_t k = 0; !PLANTED && k < group.size(); ++k)\n      own.board.complete(first"),
-    ("send to the wrong rank", MESSAGES, "int const peer = lane.members().rank_of(step.peer);",
-     "int const peer = (lane.members().rank_of(step.peer) + (PLANTED ? 1 : 0)) %\n"
+    ("send to the wrong rank", MESSAGES, "int const peer = lane.members().rank_of(spread && sends ? device_ : other);",
+     "int const peer = (lane.members().rank_of(spread && sends ? device_ : other) + (PLANTED ? 1 : 0)) %\n"
      "                     static_cast<int>(lane.members().devices.size());"),
     ("do not connect before the first step", MACHINE, "if (coming_->view.lanes[rank_] > 0)",
      "if (coming_->view.lanes[rank_] > (PLANTED ? 1000 : 0))"),

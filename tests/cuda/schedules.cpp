@@ -139,8 +139,8 @@ std::vector<named_plan> test_plans() {
   add_plans<pp::VHalf>(plans, "V-Half", 3, 5);
   add_plans<pp::VMin>(plans, "V-Min", 3, 5);
   add_plans<pp::ZeroBubbleH1>(plans, "ZB-H1", 4, 6);
-  add_plans<pp::Interleaved<2>>(plans, "interleaved", 2, 4);
-  add_plans<pp::Interleaved<2>>(plans, "interleaved", 4, 4);
+  add_plans<pp::Interleaved<2>>(plans, "Interleaved", 2, 4);
+  add_plans<pp::Interleaved<2>>(plans, "Interleaved", 4, 4);
   add_plans<pp::Seq1F1BInterleaved<2, 2>>(plans, "interleaved Seq1F1B", 2, 4);
   add_plans<pp::ZeroBubbleV>(plans, "ZB-V", 3, 6);
   add_plans<pp::DualPipeV<>>(plans, "DualPipeV", 2, 5);
@@ -150,11 +150,11 @@ std::vector<named_plan> test_plans() {
             run_on_graph(crossed.edges, 4, 5));
   add_offloaded<pp::OneFOneB>(plans, "1F1B", 4, 6);
   add_offloaded<pp::Seq1F1B<2>>(plans, "Seq1F1B", 3, 4);
-  add_offloaded<pp::Interleaved<2>>(plans, "interleaved", 2, 4);
+  add_offloaded<pp::Interleaved<2>>(plans, "Interleaved", 2, 4);
   add_offloaded<pp::VHalf>(plans, "V-Half", 3, 5);
   add_offloaded<pp::ZeroBubbleH1>(plans, "ZB-H1", 4, 6);
-  add_sharded<pp::BreadthFirst<3>>(plans, "breadth-first", 2, 4); // one of three stages comes again
-  add_sharded<pp::Interleaved<3>>(plans, "interleaved", 2, 4);
+  add_sharded<pp::BreadthFirst<3>>(plans, "BreadthFirst", 2, 4); // one of three stages comes again
+  add_sharded<pp::Interleaved<3>>(plans, "Interleaved", 2, 4);
   add_sharded<pp::ZeroBubbleV>(plans, "ZB-V", 2, 4);
   auto trained = support::run_sequentially(4, 6, 1);
   trained.gradients[0] = trained.gradients[1] = 0; // frozen: no backward pass is called
@@ -215,7 +215,7 @@ std::vector<named_plan> large_plans(int devices, int microbatches, int words) {
   add("Seq1F1B", pp::Seq1F1B<2>{});
   add("V-Half", pp::VHalf{});
   add("ZB-H1", pp::ZeroBubbleH1{});
-  add("interleaved", pp::Interleaved<2>{});
+  add("Interleaved", pp::Interleaved<2>{});
   add("DualPipeV", pp::DualPipeV<>{});
   return plans;
 }

@@ -67,6 +67,10 @@ def write_equal_costs(folder):
     return file
 
 
+def row_of(rows, schedule):
+    return next(row for row in rows if row["schedule"] == schedule)
+
+
 class Choice(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -149,7 +153,7 @@ class Choice(unittest.TestCase):
         self.assertRegex(text, r"on the host: [\d.]+ GB for each GPU\n")
 
     def test_predictions_of_1f1b_by_hand(self):
-        row = next(row for row in self.rows if row["schedule"] == "1f1b")
+        row = row_of(self.rows, "1f1b")
         hidden, sequence, vocabulary = 2048, 2048, 51200
         held_layers = row["layers"]
         self.check_time_of_1f1b(row, 1)
@@ -208,8 +212,7 @@ class Choice(unittest.TestCase):
         alone, shared = seconds
         for other in ("zb-v", "1f1b", "v-half"):  # nothing of which is a pair
             self.assertLess(shared["stp"] / shared[other], 0.97 * alone["stp"] / alone[other])
-        row = next(row for row in json.loads(output(*SMALL, "--tensor", 4, "--schedules", "1f1b", "--format", "json"))["candidates"]
-                   if row["schedule"] == "1f1b")
+        row = row_of(json.loads(output(*SMALL, "--tensor", 4, "--schedules", "1f1b", "--format", "json"))["candidates"], "1f1b")
         self.check_time_of_1f1b(row, 4)
 
     def test_text_names_the_pick_and_what_memory_buys(self):
@@ -306,7 +309,7 @@ class Choice(unittest.TestCase):
             words = ("--model", model, "--sequence", 4096, "--gpu", "a100", "--devices", 8, "--microbatches", 32, *unsearched())
             rows = json.loads(output(*words, "--format", "json"))["candidates"]
             self.check_layouts(rows, 18)
-            row = next(row for row in rows if row["schedule"] == "1f1b")
+            row = row_of(rows, "1f1b")
             self.assertEqual(row["layers"][-1], 0)
             self.assertRegex(row["layout"], r"\|(\)\*\d+)?L$")
             self.assertLessEqual(round(row["seconds"], 3), 3.502)  # of a table with three decimals
@@ -535,7 +538,7 @@ class Choice(unittest.TestCase):
         time = [{row["schedule"]: row["seconds"] for row in each["candidates"]} for each in (fast, both, slow)]
         self.assertLess(time[0]["1f1b"], time[1]["1f1b"])
         self.assertLess(time[1]["1f1b"], time[2]["1f1b"])
-        layers = next(row["layers"] for row in both["candidates"] if row["schedule"] == "1f1b")
+        layers = row_of(both["candidates"], "1f1b")["layers"]
         self.assertGreater(layers[0], 2 * layers[1])  # 989 TFLOPS and 312, and the output layer on the second
         with tempfile.TemporaryDirectory() as folder:
             small = pathlib.Path(folder) / "small.json"
@@ -910,6 +913,69 @@ class Choice(unittest.TestCase):
                              (("--frozen", 12, "--layout", "Et*12|t*12L", "--tied"), "no schedule can run that; the first says: plan: the first stage is frozen")):
             self.check_refusal((*SMALL, *more), wanted)
 
+    def test_experts_are_sent_for_while_others_are_computed(self):
+        hidden, width, vocabulary, sequence, peak, link = 1024, 704, 32000, 2048, 989e12, 450e9
+        shape = {"hidden_size": hidden, "num_attention_heads": 8, "vocab_size": vocabulary, "moe_intermediate_size": width,
+                 "intermediate_size": 4096, "num_experts": 16, "num_experts_per_tok": 4}
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.json"
+            words = ("--model", model, "--gpu", "h100", "--sequence", sequence, "--expert", 8)
+            model.write_text(json.dumps({**shape, "num_hidden_layers": 1}), encoding="utf-8")
+            found = json.loads(output(*words, "--devices", 1, "--microbatches", 2, "--schedules", "1f1b", "--experts", "--format", "json"))
+            row = {each["schedule"]: each for each in found["candidates"]}["1f1b, experts overlapped"]
+            # One device, one layer, two microbatches: forward alone, backward of the first next to forward of the second,
+            # backward alone. The second's tokens travel while nothing else is ready, those of the first while it works.
+            attention = 2 * hidden * sequence ** 2 / (0.62 * peak)
+            before = 2 * sequence * (4 * hidden ** 2 + hidden * 16) / (0.62 * peak)
+            experts = 2 * sequence * 2 * hidden * 4 * width / (0.62 * peak)
+            outputs = 2 * sequence * hidden * vocabulary / (0.40 * peak)
+            message = 2 * sequence * hidden * 4 * 7 / 8 / link
+            forward = [("c", "A", 0, before + attention, ()), ("n", "D", 0, message, ("A0",)), ("c", "E", 0, experts, ("D0",)),
+                       ("n", "C", 0, message, ("E0",)), ("c", "O", 0, outputs, ("C0",))]
+            backward = [("c", "Oi", 0, outputs, ("O0",)), ("c", "Ow", 0, outputs, ()), ("n", "K", 0, message, ("Oi0",)),
+                        ("c", "M", 0, experts, ("K0",)), ("c", "W", 0, experts, ()), ("n", "J", 0, message, ("M0",)),
+                        ("c", "B", 0, before + 2.5 * attention, ("J0",)), ("c", "V", 0, before, ())]
+            def second(passes):
+                return [(row, name, 1, time, tuple(each[:-1] + "1" for each in needs)) for row, name, _, time, needs in passes]
+            ahead, back = second(forward), second(backward)
+            both = [ahead[0], ahead[1], ahead[2], ahead[3], *backward[:2], backward[2], ahead[4], *backward[3:]]
+            ends, clock = {}, {"c": 0, "n": 0}
+            for engine, name, microbatch, time, needs in [*forward, *both, *back]:
+                clock[engine] = max([clock[engine], *(ends[each] for each in needs)]) + time
+                ends[name + str(microbatch)] = clock[engine]
+            self.assertAlmostEqual(row["seconds"], max(clock.values()), places=12)
+            self.assertAlmostEqual(row["bound"], 2 * (3 * (before + experts + outputs) + 3.5 * attention), places=12)
+            # At most two microbatches are there, the copies of whose tokens wait next to what their layer keeps.
+            held = row["memory_gb"] * 1e9
+            parameters = 4 * hidden ** 2 + 16 * hidden + 2 * hidden * 16 * width // 8 + 2 * hidden * vocabulary
+            copies = 2 * sequence * hidden * 4
+            kept = sequence * (14 * hidden + 4 * 8 + 2 * hidden + 4 * width * 4) + copies
+            self.assertAlmostEqual(held, 18 * parameters + 6 * sequence * vocabulary + 2 * kept + copies, delta=1)
+
+            model.write_text(json.dumps({**shape, "num_hidden_layers": 8}), encoding="utf-8")
+            words = (*words, "--devices", 4, "--microbatches", 16, *unsearched())
+            whole = {each["schedule"]: each for each in json.loads(output(*words, "--format", "json"))["candidates"]}
+            found = json.loads(output(*words, "--experts", "--format", "json"))
+            self.check_pick(found)
+            self.assertRegex(found["candidates"][found["pick"]]["schedule"], ", experts overlapped$")
+            text = output(*words, "--experts", "--clip", "--all")
+            reasons = set()
+            for each in found["candidates"]:
+                name, _, cut = each["schedule"].partition(", ")
+                self.assertEqual(bool(cut), "cannot" not in each, each)
+                if cut:
+                    self.assertLessEqual(each["seconds"], whole[name]["seconds"] * (1 + 1e-12), name)
+                else:
+                    line = next(line for line in text.splitlines() if name in re.split(" = |  +", line[2:]))
+                    reasons.add(line.rsplit("  ", 1)[1])
+            self.assertEqual(reasons, {"experts go with no adapter", "experts need a plain chain", "experts need layers that stay"})
+            rows = {each["schedule"]: each["seconds"] for each in found["candidates"]}
+            self.assertLess(rows["eager-1f1b, experts overlapped"], 0.97 * whole["eager-1f1b"]["seconds"])
+            for more, wanted in ((("--search",), "--search cuts no layer"), (("--frozen", 2), "layers that are all trained"),
+                                 (("--format", "header"), "--format header cuts no layer")):
+                self.check_refusal((*words, "--experts", *more), wanted)
+        self.check_refusal((*SMALL, "--experts"), "experts on several GPUs")
+
     def test_modules_and_an_encoder_are_parts_of_stages(self):
         hidden, layers, sequence, vocabulary = 512, 6, 1024, 20000
         with tempfile.TemporaryDirectory() as folder:
@@ -945,6 +1011,8 @@ class Choice(unittest.TestCase):
                 self.check_pick(found)
                 self.assertNotIn("cannot", found["candidates"][found["pick"]])  # lowered and proven
                 for row in found["candidates"]:
+                    if "vocabulary" in row["schedule"]:
+                        self.assertEqual("cannot" in row, more != ("--modules", 0), row)
                     if "layout" not in row or "vocabulary" in row["schedule"]:
                         continue
                     again = json.loads(output(*call, "--layout", row["layout"]))["candidates"]
@@ -955,6 +1023,9 @@ class Choice(unittest.TestCase):
                         self.assertRegex(row["layout"], "mmL$")  # totals need all gradients of the embedding
             text = output(*words, 4, "--schedules", "1f1b", "--layout", "Et*3|t*3|m|L")
             self.assertIn("stages 0, 2 have the embedding: add up their gradients of it after each step, the plan does not\n", text)
+            for more, reason in (((), "modules need the whole embedding"), (("--modules", 0, "--pictures", 3), "an encoder needs whole embeddings")):
+                text = output(*words, 2, *more, "--schedules", "1f1b", "--all")
+                self.assertRegex(text, rf"  1f1b with vocabulary-1 = 1f1b with vocabulary-2 = .*  {reason}\n")
             clipped = run(*words, 4, "--schedules", "1f1b", "--layout", "Et*3|t*3|m|L", "--clip")
             self.assertIn("inner stages share the embedding", clipped.stderr)
             for more, wanted in ((("--modules", 65), "--modules wants a whole number between 1 and 64"),

@@ -25,10 +25,12 @@ ADAPTED = {"recompute": ["chronos", "--with", "recompute-first"],
                                   "--stages-per-device", "1"],
            "sharded_weights": ["breadth-first", "--stages-per-device", "3", "--with", "sharded-weights", "--gather", "3", "--scatter", "3"]}
 
+#: Microbatches of schedules that are not drawn with eight.
+MICROBATCHES = {"stp": "12"}
+
 
 def picture(tool, name, further=()):
-    microbatches = "12" if name == "stp" else "8"
-    command = [tool, name, *further, "--devices", "4", "--microbatches", microbatches, "--format", "svg", *OPTIONS.get(name, [])]
+    command = [tool, name, *further, "--devices", "4", "--microbatches", MICROBATCHES.get(name, "8"), "--format", "svg", *OPTIONS.get(name, [])]
     if name.startswith("seq1f1b") or name in ("slice-v", "svpp"):
         command += ["--chunks", "2"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

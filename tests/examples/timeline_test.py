@@ -32,7 +32,7 @@ def names():
 
 def words_of(name, devices, microbatches):
     limit = ["--memory-limit", 8] if name in ("v-auto", "v-continuous", "zb-auto") else []
-    least = 3 * devices - 1 if name == "stp" else 1
+    least = {"stp": 3 * devices - 1}.get(name, 1)
     return [name, "--devices", devices, "--microbatches", max(microbatches, least), *limit]
 
 
@@ -198,7 +198,7 @@ def check_adapters(pages):
 
 def check_braids(pages):
     """All-reduces that the other pass of a pair hides, or the gradient of the weights behind it."""
-    for name in ("stp", "v-half", "1f1b", "dualpipe"):
+    for name, keeps_order in (("stp", True), ("v-half", False), ("1f1b", True), ("dualpipe", True)):
         words = words_of(name, 4, 12)
         costs = ["--cost", "1,1.25,0.75,0.125", "--all-reduce"]
         pages.open(*words, *costs, 0.5)
@@ -207,7 +207,7 @@ def check_braids(pages):
         for value in (0.25, 1.5):
             pages.slide(all_reduce=value)
             slid = json.loads(run(*words, *costs, value, "--format", "json"))
-            assert order(slid) == order(made) or name == "v-half", name
+            assert order(slid) == order(made) or not keeps_order, name
             if order(slid) == order(made):
                 pages.hold(slid, (words, "slid to", value))
 

@@ -49,11 +49,19 @@ def names():
     return [line.split()[0] for line in output("--list").split("\n\n")[0].splitlines()]
 
 
+#: What differs from other schedules in tests over all of them.
+MICROBATCHES = {"stp": 12}
+LAYERS_OF_DEVICE = {"round-pipe": 3}  # by default: each in a stage that goes back
+# RoundPipe runs the forward passes of 11 of 12 layers twice.
+WORK_DONE_TWICE = {"round-pipe": 12 * 4 * 11 / 12}
+STAGES_GO_ONE_WAY = {"round-pipe"}  # it has the same tests of its own
+
+
 def with_needed_options(name, *words):
     """The words, with as many microbatches as the schedule needs and the options that the tool asks for."""
     words = [name, *words]
-    if name == "stp":
-        words[words.index("--microbatches") + 1] = 12
+    at = words.index("--microbatches") + 1
+    words[at] = MICROBATCHES.get(name, words[at])
     for option, value in (("--memory-limit", 8),):
         if f"needs the option {option}" in run(*words).stderr:
             words += [option, value]
@@ -158,9 +166,6 @@ def check_figures(case, found):
         most = max((sum(found["chunk_shares"][chunk] for start, end, chunk in begun if start <= now < end)
                     for now, _, _ in begun), default=0)
         case.assertAlmostEqual(peak, most)
-
-
-LAYERS_OF_ROUND_PIPE = 3  # of a device, by default: each in a stage that goes back
 
 
 class RoundPipe(unittest.TestCase):
@@ -287,9 +292,7 @@ class AttentionExchange(unittest.TestCase):
 
 class Timetables(unittest.TestCase):
     def test_every_schedule_at_several_sizes(self):
-        for name in names():
-            if name == "round-pipe":  # whose stages go one way: RoundPipe has the same tests of its own
-                continue
+        for name in (name for name in names() if name not in STAGES_GO_ONE_WAY):
             for devices, microbatches, cost in ((4, 8, "1,1,1"), (4, 8, "1,1.25,0.75,0.5"), (1, 1, "2,3,4,1"),
                                                 (2, 4, "1,1,1,0"), (8, 16, "10,12,8,1"), (3, 2, "1,2,1")):
                 words = with_needed_options(name, "--devices", devices, "--microbatches", microbatches, "--cost", cost)
@@ -458,7 +461,7 @@ class Timetables(unittest.TestCase):
         text = output("compare", *words)
         lines = {row["schedule"]: row for row in csv.DictReader(io.StringIO(output("compare", *words, "--format", "csv")))}
         for row in rows:
-            held = LAYERS_OF_ROUND_PIPE if row["schedule"] == "round-pipe" else row["stages"] / 4
+            held = LAYERS_OF_DEVICE.get(row["schedule"], row["stages"] / 4)
             rounded = 0 if held == row["stages"] // 4 else 1e-9  # helix has 9 stages
             costs = ",".join(str(time / held / row["chunks"]) for time in (4, 6, 2))
             own = [row["schedule"], *words[:4], "--cost", costs + ",0.5"]
@@ -472,8 +475,7 @@ class Timetables(unittest.TestCase):
                 for key in ("peak_activations", "peak_weight_inputs"):
                     self.assertAlmostEqual(row[key], max(found[key]) / held)
                 # Every device does the work of 12 microbatches, 12 each, however the work is cut.
-                # RoundPipe runs the forward passes of 11 of 12 layers twice.
-                twice = 12 * 4 * 11 / 12 if row["schedule"] == "round-pipe" else 0
+                twice = WORK_DONE_TWICE.get(row["schedule"], 0)
                 self.assertAlmostEqual(row["makespan"] * (1 - row["makespan_bubble_rate"]), 12 * 12 + twice)
                 gap = re.search(rf"\n{row['schedule']} +{row['stages']} +{row['chunks']} +[\d.]+ +([\d.]+) %", text)
                 self.assertAlmostEqual(float(gap[1]), 100 * max(0, row["makespan"] / row["least_makespan"] - 1), delta=0.051)

@@ -264,7 +264,7 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
   std::vector<choice> const all{
     {"1F1B, one device", table(pp::OneFOneB{}, 1), false, true},
     {"1F1B", table(pp::OneFOneB{}, 2), true, true},
-    {"interleaved", table(pp::Interleaved<2>{}, 2), false, false},
+    {"Interleaved", table(pp::Interleaved<2>{}, 2), false, false},
     {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), true, false},
     {"V-Half", table(pp::detail::SweptVHalf{}, 2), false, false},
     {"recompute", table(pp::with_recompute<pp::OneFOneB>{}, 2), true, false},

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <examples/gpt/backend.hpp>
+#include <examples/gpt/compiled_layers.hpp>
 #include <examples/gpt/cuda/on_cuda.hpp>
 #include <examples/gpt/cuda/on_nccl.hpp>
 #include <simulators/cuda/standin.hpp>

@@ -58,17 +58,18 @@ struct device_text {
         sink.word("send");
       else
         sink.word("receive");
-      sink.number(step.peer);
+      sink.number(work.message_of(step).peer);
     }
     pipelining::pass const& what = step.work;
     if (step.about != pipelining::detail::subject::pass) {
       sink.word(name_of(step.about));
       sink.number(what.stage);
     } else if (message) {
-      auto const reader = pipelining::detail::reader_of(work.over, what, step.number);
+      int const number = work.message_of(step).number;
+      auto const reader = pipelining::detail::reader_of(work.over, what, number);
       sink.word(labels.data[static_cast<std::size_t>(reader.product)]);
-      for (int const number : {int{what.stage}, int{what.microbatch}, int{what.chunk}})
-        sink.number(number);
+      for (int const place : {int{what.stage}, int{what.microbatch}, int{what.chunk}})
+        sink.number(place);
       sink.word("for");
       sink.number(reader.stage);
     } else {
@@ -86,15 +87,16 @@ struct device_text {
                                        : wide(0xffffffff) << 16; // follows all passes
     std::uint64_t name = passes ? labels.of(what.kind).hash : name_of(step.about).hash;
     if (step.what != pipelining::operation::run) {
+      pipelining::detail::message_end const& end = work.message_of(step);
       int product = 0;
       int reader = 0;
       if (passes) {
-        auto const read = pipelining::detail::reader_of(work.over, what, step.number);
+        auto const read = pipelining::detail::reader_of(work.over, what, end.number);
         product = read.product;
         reader = read.stage;
         name = labels.data[static_cast<std::size_t>(product)].hash;
       }
-      name = (name ^ wide(step.peer + 1) << 24 ^ wide(reader + 1) << 8 ^ wide(step.what)) *
+      name = (name ^ wide(end.peer + 1) << 24 ^ wide(reader + 1) << 8 ^ wide(step.what)) *
              0x100000001b3u;
     }
     return {place | wide(what.stage), name};
@@ -106,8 +108,8 @@ template <class Sink>
 void write_lanes(Sink& sink, device_text const& at) {
   auto const steps = at.steps();
   using direction = std::pair<int, bool>; // the peer, and whether it is sent to
-  auto const direction_of = [](pipelining::item const& step) {
-    return direction{step.peer, step.what == pipelining::operation::send};
+  auto const direction_of = [&at](pipelining::item const& step) {
+    return direction{at.work.message_of(step).peer, step.what == pipelining::operation::send};
   };
   std::vector<direction> first_of(static_cast<std::size_t>(at.work.lanes[at.device]),
                                   direction{1 << 20, false});
@@ -147,7 +149,7 @@ void write_lanes(Sink& sink, device_text const& at) {
     std::stable_sort(members.begin(), members.end(), [&](int one, int other) {
       return direction_of(item_at(one)) < direction_of(item_at(other));
     });
-    if (item_at(group.first).exchange == pipelining::nothing)
+    if (at.work.message_of(item_at(group.first)).exchange == pipelining::nothing)
       sink.word("group");
     else
       sink.word("exchange");
@@ -156,7 +158,7 @@ void write_lanes(Sink& sink, device_text const& at) {
       pipelining::item const& step = item_at(i);
       at.write_name(sink, step);
       sink.word("bytes");
-      sink.number(step.what == pipelining::operation::send ? step.in_bytes : step.out_bytes);
+      sink.number(at.work.uses_of(step)[0].bytes);
       sink.end_line();
     }
   }
@@ -301,31 +303,25 @@ void write_slots(Sink& sink,
                  device_text const& at,
                  pipelining::item const& step,
                  slot_names& names) {
-  auto const write = [&](label const& use, pipelining::slot const& one) {
-    if (one.index == pipelining::nothing)
-      return;
-    int const pool = static_cast<int>(one.of);
-    sink.word(use);
-    sink.word(at.labels.of_pool(pool));
-    sink.number(step.about == pipelining::detail::subject::pass ? names.of(pool, one.index)
-                                                                : one.index);
+  auto const write = [&](label const& word, pipelining::detail::slot_place place) {
+    for (pipelining::use const& one : at.work.uses_of(step)) {
+      if (one.at != place)
+        continue;
+      int const pool = static_cast<int>(one.of);
+      sink.word(word);
+      sink.word(at.labels.of_pool(pool));
+      sink.number(step.about == pipelining::detail::subject::pass ? names.of(pool, one.index)
+                                                                  : one.index);
+    }
   };
-  write("in", step.in);
-  for (pipelining::detail::sized_slot const& one : at.work.further_inputs(step))
-    write("in", one.used);
-  write("out", step.out);
-  for (pipelining::detail::sized_slot const& one : at.work.further_outputs(step))
-    write("out", one.used);
-  if (step.activation != pipelining::nothing)
-    write("keep",
-          {pipelining::detail::activation_class(*at.work.over.declared, step.work.kind),
-           step.activation});
-  write("keep", {pipelining::slot_class::sequence, step.state});
-  write("keep", {pipelining::slot_class::sequence_gradient, step.state_gradient});
-  write("keep", {pipelining::slot_class::weight_input, step.weight_input});
-  if (step.rows > 0) {
+  using enum pipelining::detail::slot_place;
+  write("in", inputs);
+  write("out", outputs);
+  for (auto const kept : {activation, state, state_gradient, weight_input})
+    write("keep", kept);
+  if (int const rows = pipelining::detail::rows_of(at.work, step); rows > 0) {
     sink.word("rows");
-    sink.number(step.rows);
+    sink.number(rows);
   }
   if (step.completes_stage)
     sink.word("completes_gradients");
@@ -399,17 +395,11 @@ void write_memory(Sink& sink, flow_labels const& labels, pipelining::plan_view c
     sink.number(work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
     sink.end_line();
     std::array<std::int64_t, pipelining::detail::slot_classes> through{};
-    auto const add = [&through](pipelining::slot const& used, std::int64_t bytes) {
-      if (used.index != pipelining::nothing)
-        through[static_cast<std::size_t>(used.of)] += bytes;
-    };
-    for (pipelining::item const& step : work.program_of(device)) {
-      add(step.in, step.in_bytes);
-      add(step.out, step.out_bytes);
-      for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
-        for (pipelining::detail::sized_slot const& one : further)
-          add(one.used, one.bytes);
-    }
+    for (pipelining::item const& step : work.program_of(device))
+      for (pipelining::use const& one : work.uses_of(step))
+        if (one.at == pipelining::detail::slot_place::inputs ||
+            one.at == pipelining::detail::slot_place::outputs)
+          through[static_cast<std::size_t>(one.of)] += one.bytes;
     for (int const pool : labels.sorted) {
       auto const& layout = work.layout(device, static_cast<pipelining::slot_class>(pool));
       if (layout.count == 0)

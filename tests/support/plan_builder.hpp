@@ -57,26 +57,29 @@ template <class Policy = pipelining::communicators::per_pair>
   result.duplex_groups = Policy::duplex_groups;
   result.offsets.push_back(0);
   for (std::size_t device = 0; device < devices.size(); ++device) {
-    std::vector<pipelining::item> items;
-    int groups = 0;
+    auto const first = result.items.size();
     for (line const& one : devices[device]) {
       pipelining::item step;
       step.what = one.what;
       step.work = one.work;
-      step.peer = one.peer;
+      step.joins = one.joins;
       if (one.what != pipelining::operation::run) {
-        groups += one.joins ? 0 : 1;
-        step.group = groups - 1;
+        step.message = static_cast<int>(result.messages.size());
+        step.first_use = static_cast<int>(result.uses.size());
+        step.use_count = 1;
+        result.messages.push_back({one.peer});
+        result.uses.push_back({});
       }
-      items.push_back(step);
+      result.items.push_back(step);
     }
-    pipelining::detail::program work{items.data(), static_cast<int>(items.size())};
-    std::vector<std::int64_t> keys(items.size() + 1);
-    result.lanes.push_back(
-      pipelining::detail::assign_lanes<Policy>(work, static_cast<int>(device), keys.data()));
+    pipelining::detail::program work{result.items.data() + first,
+                                     static_cast<int>(devices[device].size()),
+                                     result.uses.data(),
+                                     result.messages.data()};
+    std::vector<std::int64_t> keys(devices[device].size() + 1);
     std::vector<int> counters(2 * devices.size());
-    pipelining::detail::number_messages(work, extents.devices, counters.data());
-    result.items.insert(result.items.end(), items.begin(), items.end());
+    result.lanes.push_back(pipelining::detail::number_messages<Policy>(
+      work, static_cast<int>(device), extents.devices, keys.data(), counters.data()));
     result.offsets.push_back(static_cast<int>(result.items.size()));
     result.arena_bytes.push_back(0);
   }

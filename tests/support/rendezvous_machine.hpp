@@ -187,18 +187,17 @@ private:
 [[nodiscard]] inline machine_program messages_of(pipelining::plan_view work) {
   machine_program result(static_cast<std::size_t>(work.over.extents.devices));
   for (int device = 0; device < work.over.extents.devices; ++device) {
-    int group = pipelining::nothing; // that goes on
+    bool after_pass = true;
     for (pipelining::item const& step : work.program_of(device)) {
-      if (step.what == pipelining::operation::run) {
-        group = pipelining::nothing;
-        continue;
-      }
+      bool const runs = step.what == pipelining::operation::run;
       auto& batches = result[static_cast<std::size_t>(device)];
-      if (group != step.group)
+      if (!runs && (after_pass || !step.joins))
         batches.emplace_back();
-      group = step.group;
+      after_pass = runs;
+      if (runs)
+        continue;
       batches.back().push_back({step.what == pipelining::operation::send,
-                                step.peer,
+                                work.message_of(step).peer,
                                 pipelining::detail::message_index(work, step)});
     }
   }

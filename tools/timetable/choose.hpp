@@ -83,9 +83,10 @@ struct choose_command {
   std::vector<int> layout;                       //!< of --layout: parts of each stage, or empty
   std::string layout_word;                       //!< as it was given
   std::vector<std::string> schedules;            //!< names of --schedules, or empty: all
-  int frozen = 0;    //!< the first layers that have nothing to train, nor has the embedding
-  bool clip = false; //!< gradients are clipped by the norm of all, so stages have totals
-  bool tied = false; //!< first and last stage share a weight, whatever the model says
+  int frozen = 0;       //!< the first layers that have nothing to train, nor has the embedding
+  bool clip = false;    //!< gradients are clipped by the norm of all, so stages have totals
+  bool tied = false;    //!< first and last stage share a weight, whatever the model says
+  bool experts = false; //!< dispatch and combine run next to the passes of other microbatches
   std::optional<int> modules; //!< for further tokens, where they are not the model's
   int pictures = 0;           //!< of a sequence; 0: the model's encoder is left out
   bool all = false;           //!< every row of the table
@@ -193,6 +194,10 @@ struct evaluated {
 //! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
 //! HelixPipe, which is a pipeline of stages.
 [[nodiscard]] evaluated evaluate_apart(choose_command const& asked, schedule_choice const& choice);
+
+//! The same candidate with the layers of each stage cut at their experts, so that dispatch and
+//! combine run next to other passes; or why it cannot have that.
+[[nodiscard]] evaluated cut_at_experts(choose_command const& asked, evaluated plain);
 
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which schedules `timetable choose` tries, and what each would take.
+#include <pipe/planner/cut/expert_layers.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/layout.hpp>
@@ -38,11 +39,12 @@ namespace {
 //! schedules.
 class varying_cost {
 public:
-  varying_cost(any_cost const& base, double deviation, std::uint64_t sample)
-      : base_(base), deviation_(deviation), sample_(sample) {}
+  //! @param fused whether the flow has passes of both halves, which vary each by itself
+  varying_cost(any_cost const& base, double deviation, std::uint64_t sample, bool fused)
+      : base_(base), deviation_(deviation), sample_(sample), fused_(fused) {}
 
   [[nodiscard]] double duration(pp::pass const& what) const {
-    if (what.kind != pp::pass_kind::backward)
+    if (!fused_ || what.kind != pp::pass_kind::backward)
       return base_.duration(what) * factor(what);
     pp::pass half = what;
     half.kind = pp::pass_kind::backward_weight;
@@ -81,16 +83,18 @@ private:
   any_cost const& base_;
   double deviation_;
   std::uint64_t sample_;
+  bool fused_;
 };
 
 constexpr int samples = 40;
 
 double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, double jitter) {
   std::vector<double> times;
+  bool const fused = table.over.declared != pp::expert_training;
   for (int sample = 0; sample < samples; ++sample) {
     pp::device_orders const orders{table.over, table.passes, table.offsets};
-    times.push_back(pp::makespan(
-      pp::simulate(orders, varying_cost(cost, jitter, static_cast<std::uint64_t>(sample) + 1))));
+    times.push_back(pp::makespan(pp::simulate(
+      orders, varying_cost(cost, jitter, static_cast<std::uint64_t>(sample) + 1, fused))));
   }
   std::sort(times.begin(), times.end());
   return times[samples * 95 / 100];
@@ -388,10 +392,13 @@ int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
 
 } // namespace
 
-evaluated evaluate(choose_command const& asked,
-                   schedule_choice const& choice,
-                   made_orders& made,
-                   std::vector<int> const& cut) {
+namespace {
+
+//! With its layers as they are.
+evaluated evaluate_whole(choose_command const& asked,
+                         schedule_choice const& choice,
+                         made_orders& made,
+                         std::vector<int> const& cut) {
   named_schedule const& schedule = find_schedule(choice.name);
   if (schedule.traits.weights_travel || schedule.traits.stages_go_one_way ||
       choice.adapted == adapter::attention_exchange)
@@ -439,6 +446,16 @@ evaluated evaluate(choose_command const& asked,
     },
     [&](candidate const& one) { return costs_of(asked, one); },
     [&](pp::timetable_view table, candidate& one) { count_memory(asked, table, one); });
+}
+
+} // namespace
+
+evaluated evaluate(choose_command const& asked,
+                   schedule_choice const& choice,
+                   made_orders& made,
+                   std::vector<int> const& cut) {
+  evaluated whole = evaluate_whole(asked, choice, made, cut);
+  return asked.experts ? cut_at_experts(asked, std::move(whole)) : whole;
 }
 
 std::vector<pp::stage_content> content_of(choose_command const& asked, candidate const& one) {
@@ -696,7 +713,7 @@ void vary_options(named_schedule const& schedule,
 //! Calls in all adapters that the command can have.
 void vary_adapters(choose_command const& asked, std::vector<schedule_choice>& calls) {
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
-  // Costs from a file do not know shards; modules need the whole embedding, an encoder comes after.
+  // Costs from a file do not know shards; what modules and an encoder lack, rows say.
   if (!asked.measured && asked.layout.empty() && asked.devices > 1 &&
       asked.parts() == asked.model.layers)
     adapters.insert(adapters.end(),
@@ -899,6 +916,32 @@ void add_relieved(choose_command const& asked,
   }
 }
 
+//! Shards of the vocabulary that a model cannot have: rows with the figures of whole ones say why.
+void add_refused_shards(choose_command const& asked, candidates& found) {
+  if (asked.parts() == asked.model.layers || asked.measured || !asked.layout.empty() ||
+      asked.devices == 1)
+    return;
+  std::size_t const before = found.all.size();
+  for (std::size_t i = 0; i < before; ++i)
+    for (adapter const which :
+         {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced}) {
+      candidate one = found.all[i];
+      if (one.choice.adapted != adapter::none || one.choice.frozen > 0)
+        continue;
+      one.choice.adapted = which;
+      try {
+        (void)arrange(one.choice);
+      } catch (std::invalid_argument const&) {
+        continue; // nor can any other model
+      }
+      one.label = label_of(one.choice);
+      one.cannot = asked.model.modules > 0 ? "modules need the whole embedding"
+                                           : "an encoder needs whole embeddings";
+      one.table.reset();
+      found.all.push_back(std::move(one));
+    }
+}
+
 } // namespace
 
 candidates evaluate_all(choose_command const& asked) {
@@ -941,10 +984,12 @@ candidates evaluate_all(choose_command const& asked) {
       }
     });
   search_orders(asked, orders, line, result);
-  add_relieved(asked, orders, line, result);
+  if (!asked.experts) // which go with no adapter
+    add_relieved(asked, orders, line, result);
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);
+  add_refused_shards(asked, result);
   return result;
 }
 

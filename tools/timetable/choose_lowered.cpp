@@ -159,9 +159,9 @@ int extras_of(schedule_choice const& choice) {
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found) {
   candidate one = made.what;
   one.order = hash_of(made.table);
-  bool const needs_more =
-    asked.model.tied || asked.tied || asked.clip || asked.frozen > 0 || asked.model.modules > 0;
-  if (one.groups.empty() && needs_more) {
+  bool const needs_more = asked.model.tied || asked.tied || asked.clip || asked.experts ||
+                          asked.frozen > 0 || asked.model.modules > 0;
+  if (one.groups.empty() && one.cannot.empty() && needs_more) {
     std::string const kind = kind_of(asked, one);
     auto known = found.known.find(kind);
     if (known == found.known.end())
@@ -182,7 +182,8 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
 }
 
 void improve_cuts(choose_command const& asked, candidates& found) {
-  if (asked.measured || asked.frozen > 0 || !asked.lengths.empty() || !asked.layout.empty())
+  if (asked.measured || asked.frozen > 0 || asked.experts || !asked.lengths.empty() ||
+      !asked.layout.empty())
     return;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < found.all.size(); ++i)

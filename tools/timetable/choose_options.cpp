@@ -241,6 +241,12 @@ constexpr option_reader<choose_command> options[] = {
    "the first N layers (an encoder's are before the others) and the embedding have nothing to "
    "train: stages of these only go forward",
    set<count_of<(1 << 20)>, &choose_command::frozen>},
+  {"--experts",
+   "",
+   verbs::choose,
+   "tokens travel to experts and back while other microbatches are computed: only schedules whose "
+   "layers can be cut there",
+   [](choose_command& c, std::string_view, std::string_view) { c.experts = true; }},
   {"--jitter",
    "X",
    verbs::choose,
@@ -327,20 +333,27 @@ void choose_parts(choose_command& asked, std::string const& who) {
     throw usage_error(who + "--lengths knows no pictures; leave it or --pictures out");
 }
 
-//! What frozen layers do not go with.
-void check_frozen(choose_command const& asked, std::string const& who) {
-  if (asked.frozen == 0)
-    return;
+//! What frozen layers, and layers cut at their experts, do not go with.
+void check_layers(choose_command const& asked, std::string const& who) {
   if (int const most = asked.model.encoder.layers + asked.model.layers; asked.frozen > most)
     throw usage_error(who + "--frozen has " + std::to_string(asked.frozen) + " layers, the model " +
                       std::to_string(most));
+  if (asked.experts && asked.setup.expert == 1)
+    throw usage_error(who + "--experts is for experts on several GPUs; give --expert as well");
+  if (asked.experts && asked.frozen > 0)
+    throw usage_error(who + "--experts is for layers that are all trained; leave it or --frozen "
+                            "out");
+  if (asked.experts && asked.gpus.size() > 1)
+    throw usage_error(who + "--experts is for GPUs of one kind; give one --gpu, or leave it out");
   char const* const other = asked.search               ? "--search"
                             : asked.measured           ? "--cost"
                             : !asked.lengths.empty()   ? "--lengths"
                             : asked.format == "header" ? "--format header"
                                                        : nullptr;
-  if (other != nullptr)
+  if (other != nullptr && asked.frozen > 0)
     throw usage_error(who + other + " knows no frozen layers; leave it or --frozen out");
+  if (other != nullptr && asked.experts)
+    throw usage_error(who + other + " cuts no layer at its experts; leave it or --experts out");
 }
 
 } // namespace
@@ -384,7 +397,7 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
                             "leave one of them out");
   choose_parts(result, who);
   check_layout(result, who);
-  check_frozen(result, who);
+  check_layers(result, who);
   result.setup.check(result.model);
   if (result.measured && result.devices > result.parts())
     throw usage_error(who + std::to_string(result.devices) +

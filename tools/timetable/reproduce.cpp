@@ -5,6 +5,7 @@
 #include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
+#include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
@@ -40,6 +41,9 @@ namespace pp = pipelining;
 
 namespace examples {
 namespace {
+
+using pp::registry::names;
+using namespace std::string_view_literals;
 
 //! A run of "Zero Bubble Pipeline Parallelism", table 5: times of its passes, and rates of its
 //! bubbles.
@@ -177,7 +181,8 @@ std::string controllable_memory() {
 }
 
 std::string pareto() {
-  std::vector<table_line> rows{{"limit / P", "zb-auto", "v-auto"}};
+  std::vector<table_line> rows{
+    {"limit / P", std::string(names::zero_bubble_auto), std::string(names::v_auto)}};
   pp::pipeline_size const size{8, 32};
   for (int limit = 6; limit <= 16; ++limit) { // stages of a V; two are one of zb-auto
     table_line row{decimals(limit / 16.0, 3)};
@@ -253,7 +258,7 @@ std::string seq1f1b_memory() {
                          {"gpt-30b", 8, 8, 48, {0, 0, 54.7}},
                          {"gpt-30b", 8, 8, 64, {0, 0, 67.5}}};
   std::vector<table_line> rows{{"model, P x T, tokens"}};
-  for (char const* const name : {"1F1B", "interleaved", "Seq1F1B"})
+  for (std::string_view const name : {"1F1B"sv, names::interleaved, "Seq1F1B"sv})
     for (char const* const what : {" GB", " ours", " difference"})
       rows[0].push_back(std::string(name) + what);
   int within = 0;
@@ -303,7 +308,7 @@ double seconds_of(auto const& schedule,
 }
 
 std::string seq1f1b_speed() {
-  char const* const names[] = {"1F1B", "interleaved", "Seq1F1B", "interleaved Seq1F1B"};
+  std::string_view const called[] = {"1F1B", names::interleaved, "Seq1F1B", "interleaved Seq1F1B"};
   struct {
     int kilotokens;
     int microbatches;
@@ -339,9 +344,9 @@ std::string seq1f1b_speed() {
       double const ratio = each.teraflops[i] / each.teraflops[over];
       double const ours = times[over] / times[i];
       rows.push_back({std::to_string(each.kilotokens) + " k, " + std::to_string(each.microbatches),
-                      names[i],
+                      std::string(called[i]),
                       decimals(each.teraflops[i], 1),
-                      names[over],
+                      std::string(called[over]),
                       decimals(each.teraflops[over], 1),
                       decimals(ratio, 3),
                       decimals(ours, 3),
@@ -452,8 +457,8 @@ constexpr table_name tables[] = {{"zero-bubble", zero_bubble},
                                  {"controllable-memory-limits", pareto},
                                  {"seq1f1b-memory", seq1f1b_memory},
                                  {"seq1f1b-speed", seq1f1b_speed},
-                                 {"dualpipe", dual_pipe},
-                                 {"chunkflow", chunk_flow},
+                                 {names::dual_pipe, dual_pipe},
+                                 {names::chunk_flow, chunk_flow},
                                  {"vocabulary", vocabulary},
                                  {"closed-forms", closed_forms}};
 

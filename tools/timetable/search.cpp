@@ -6,6 +6,7 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/planner/search/exact.hpp>
 #include <pipe/planner/search/order_search.hpp>
+#include <pipe/planner/search/zero_bubble_within.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>
 
@@ -131,7 +132,13 @@ void add_start(std::vector<group>& groups,
     mean = mean_of(costs, extents);
     cost = costs;
   }
-  pp::device_orders orders = plain_orders(choice, cost);
+  bool const fills = limited && held == 1 && !asked.search.room.empty();
+  pp::device_orders orders =
+    fills ? pp::make_orders(
+              pp::ZeroBubbleWithin{pp::memory_for(*asked.measured, extents), asked.search.room},
+              {extents.devices, extents.microbatches},
+              cost)
+          : plain_orders(choice, cost);
   if (orders.over.declared != pp::training)
     return;
   bool const halves =
@@ -294,10 +301,10 @@ private:
     std::string const where = describe(each.extents());
     double const others = best();
     std::vector<pp::device_orders> starts;
-    if (each.searched)
+    if (options.own_starts) // from the beginning, where the best would displace all else
+      starts = each.starts;
+    else
       starts.push_back({each.found.table.over, each.found.table.passes, each.found.table.offsets});
-    if (options.own_starts) // from the beginning, by other chances
-      starts.insert(starts.end(), each.starts.begin(), each.starts.end());
     try {
       pp::found_order found =
         pp::search_order(std::span<pp::device_orders const>(starts),

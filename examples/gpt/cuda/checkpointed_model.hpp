@@ -7,7 +7,6 @@
 #include <pipe/cluster/checkpoint.hpp>
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
 #include <cstdio>
@@ -16,9 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "../parameter.hpp"
 #include "../saved_state.hpp"
-#include "../text.hpp"
 #include "gpu_report.hpp"
 #include "named_state.hpp"
 

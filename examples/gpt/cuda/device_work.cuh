@@ -20,8 +20,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "../layer.hpp"
-#include "../model.hpp"
 #include "gpu_stage.hpp"
 #include "matrix_products.cuh"
 

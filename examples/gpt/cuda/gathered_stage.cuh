@@ -7,7 +7,6 @@
 //! of the host.
 
 #include <pipe/cuda/handles.cuh>
-#include <pipe/run/context.hpp>
 
 #include <cuda_runtime.h>
 #include <cuda_runtime_api.h>
@@ -18,14 +17,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "../parameter.hpp"
-#include "../slot_sizes.hpp"
-#include "../stage.hpp"
-#include "device_work.cuh"
-#include "gpu_stage.hpp"
-#include "numbers.cuh"
 #include "stage.cuh"
-#include "trained.cuh"
 
 namespace gpt::on_gpu {
 

@@ -7,10 +7,6 @@
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/streams.cuh>
-#include <pipe/flow/shape.hpp>
-#include <pipe/run/clock.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -20,16 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "../clipped_stage.hpp"
-#include "../model.hpp"
-#include "../papers/vocabulary_piece.hpp"
-#include "../parameter.hpp"
-#include "../sized_runner.hpp"
-#include "../slot_sizes.hpp"
-#include "../stage.hpp"
-#include "../text.hpp"
 #include "../training.hpp"
-#include "gpu_stage.hpp"
 #include "named_state.hpp"
 
 namespace gpt {

@@ -4,9 +4,6 @@
 //! @file
 //! @brief A run on GPUs, from its command line to the last line of its report.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 
 #include <algorithm>
@@ -19,16 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../options.hpp"
 #include "../papers/attention_exchange.hpp"
 #include "../papers/vocabulary.hpp"
-#include "../prediction.hpp"
-#include "../report.hpp"
-#include "../single_device.hpp"
-#include "../stage.hpp"
-#include "../system.hpp"
-#include "../text.hpp"
-#include "../training.hpp"
 #include "gpu_stage.hpp"
 
 namespace gpt {
@@ -145,8 +134,7 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
 //! @param made the plan and its sizes. @param ran when each pass of the last step ran
 template <class Plan>
 void report_gathered(options const& o, Plan const& made, pp::timetable_view ran) {
-  static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
-                                         {"gradients", pp::slot_class::full_gradients}};
+  auto const& pools = gathered_pools;
   if (o.own.gathers_weights())
     report_pools(o, "Whole weights and gradients in slots", *made.first, ran, made.sizes, pools);
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-#include <pipe/flow/shape.hpp>
-
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
@@ -13,14 +11,8 @@
 #include <variant>
 
 #include "../papers/exchanged_stage.cuh"
-#include "../papers/helix_stage.cuh"
-#include "../papers/tensor_shard.hpp"
-#include "../papers/vocabulary_piece.hpp"
 #include "../papers/vocabulary_stage.cuh"
-#include "../slot_sizes.hpp"
 #include "gathered_stage.cuh"
-#include "gpu_stage.hpp"
-#include "stage.cuh"
 
 namespace gpt {
 

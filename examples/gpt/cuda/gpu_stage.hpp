@@ -6,10 +6,6 @@
 //! code that nvcc does not compile sees them.
 
 #include <pipe/cluster/packed_state.hpp>
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -21,13 +17,9 @@
 #include <vector>
 
 #include "../clipped_stage.hpp"
-#include "../model.hpp"
 #include "../papers/exchange_schedule.hpp"
 #include "../papers/tensor_shard.hpp"
 #include "../papers/vocabulary_piece.hpp"
-#include "../parameter.hpp"
-#include "../stage.hpp"
-#include "../text.hpp"
 
 namespace gpt {
 

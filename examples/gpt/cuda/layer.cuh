@@ -16,10 +16,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "../model.hpp"
 #include "device_work.cuh"
-#include "matrix_products.cuh"
-#include "numbers.cuh"
 #include "trained.cuh"
 
 namespace gpt::on_gpu {

@@ -6,7 +6,6 @@
 
 #include <pipe/cluster/packed_state.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -19,10 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "../clipped_stage.hpp"
-#include "../model.hpp"
-#include "../papers/vocabulary_piece.hpp"
-#include "../slot_sizes.hpp"
 #include "gpu_stage.hpp"
 
 namespace gpt {

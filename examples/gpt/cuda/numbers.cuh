@@ -23,8 +23,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../layers.hpp"
-#include "../model.hpp"
 #include "../papers/vocabulary_piece.hpp"
 
 namespace gpt::on_gpu {

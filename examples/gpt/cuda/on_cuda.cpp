@@ -2,9 +2,8 @@
 
 #include "on_cuda.hpp"
 
-#include <pipe/run/clock.hpp>
-
 #include "../backend.hpp"
+#include "../compiled_layers.hpp"
 
 int gpt::run_on_cuda(std::vector<std::string_view> const& words) {
   return train_on_cuda<pp::detail::polling_clock>(words);

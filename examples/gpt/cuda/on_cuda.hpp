@@ -11,8 +11,6 @@
 //! each.
 
 #include <pipe/cluster/rank_layout.hpp>
-#include <pipe/flow/shape.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -27,13 +25,8 @@
 #include <tuple>
 #include <vector>
 
-#include "../report.hpp"
-#include "../single_device.hpp"
-#include "../text.hpp"
-#include "../training.hpp"
 #include "checkpointed_model.hpp"
 #include "gpu_model.hpp"
-#include "gpu_report.hpp"
 
 namespace gpt {
 
@@ -67,8 +60,11 @@ first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& 
 }
 
 //! The schedules that are compared at the end of every run, beside the chosen one.
-inline constexpr char const* compared_schedules[] = {
-  "1f1b", "interleaved", "zb-h1", "v-half", "seq1f1b"};
+inline constexpr std::string_view compared_schedules[] = {registry::names::one_f_one_b,
+                                                          registry::names::interleaved,
+                                                          registry::names::zero_bubble_h1,
+                                                          registry::names::v_half,
+                                                          registry::names::seq1f1b};
 
 //! Compares schedules with the host, and bit by bit with each other where their sums are the same:
 //! those of as many chunks, and in the same order of microbatches.
@@ -90,7 +86,7 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
   std::map<std::tuple<int, bool, bool>, first_step> first;
   std::vector<std::string> names(std::begin(compared_schedules), std::end(compared_schedules));
   if (adds_from_last(timetable_of(c, name_of(c))))
-    names.emplace_back("breadth-first"); // of whole layers
+    names.emplace_back(registry::names::breadth_first); // of whole layers
   if (std::find(names.begin(), names.end(), name_of(c)) == names.end())
     names.push_back(name_of(c));
   for (auto const& name : names) {
@@ -250,9 +246,9 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
   auto const table = chosen_timetable(c);
   c.lengths = lengths_of(c.size, table);
-  for (auto const* name : compared_schedules)
+  for (auto const name : compared_schedules)
     if (!is_system(c))
-      (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
+      (void)timetable_of(c, std::string(name)); // what cannot be cut is refused before the training, not after
   check_gathered(c, table, 1);
   auto const sizes = tables_of_sizes(c, table);
   return clips_in_plan(c, table)

@@ -6,7 +6,6 @@
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cluster/store_server.hpp>
-#include <pipe/run/clock.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +16,7 @@
 #include <vector>
 
 #include "../backend.hpp"
-#include "on_cuda.hpp"
+#include "../compiled_layers.hpp"
 
 int gpt::run_on_nccl(std::vector<std::string_view> const& words) {
   int rank = 0;

@@ -12,8 +12,6 @@
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
-#include <pipe/flow/shape.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -30,14 +28,6 @@
 #include <vector>
 
 #include "../papers/tensor_parallel.hpp"
-#include "../papers/tensor_stage.hpp"
-#include "../report.hpp"
-#include "../single_device.hpp"
-#include "../text.hpp"
-#include "../training.hpp"
-#include "checkpointed_model.hpp"
-#include "gpu_model.hpp"
-#include "gpu_report.hpp"
 #include "on_cuda.hpp"
 #include "rank_sums.hpp"
 #include "tools/support/termination.hpp"

@@ -6,8 +6,6 @@
 //! loss on the last. All that it keeps of a unit lies in the slots of the plan.
 
 #include <pipe/cuda/handles.cuh>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/run/context.hpp>
 
 #include <thrust/execution_policy.h>
 #include <thrust/reduce.h>
@@ -20,11 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "../stage.hpp"
-#include "device_work.cuh"
 #include "layer.cuh"
-#include "numbers.cuh"
-#include "trained.cuh"
 
 namespace gpt::on_gpu {
 

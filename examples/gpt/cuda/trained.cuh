@@ -6,7 +6,6 @@
 //! of steps only the GPU knows, so that a graph can have it.
 
 #include <pipe/cuda/handles.cuh>
-#include <pipe/run/context.hpp>
 
 #include <cuda_runtime.h>
 
@@ -19,7 +18,6 @@
 #include <vector>
 
 #include "../clipped_stage.hpp"
-#include "../parameter.hpp"
 #include "numbers.cuh"
 
 namespace gpt::on_gpu {

@@ -8,7 +8,6 @@
 //! in each pass), pipeline.hpp (how the library runs the stages), then this file.
 
 #include <pipe/planner/registry/adapters.hpp>
-#include <pipe/timetable/cost.hpp>
 #include <pipe/view/figures.hpp>
 
 #include <algorithm>
@@ -24,12 +23,8 @@
 #include <vector>
 
 #include "../backend.hpp"
-#include "../options.hpp"
-#include "../prediction.hpp"
-#include "../report.hpp"
+#include "../compiled_layers.hpp"
 #include "../system.hpp"
-#include "../text.hpp"
-#include "../training.hpp"
 #include "thread_training.hpp"
 
 namespace pp = pipelining;
@@ -70,8 +65,8 @@ void report_training(options const& o, text_to_learn const& text, training const
 int run_whole_layers(options o, text_to_learn const& text) {
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
-  for (auto const* name : checked_schedules)
-    (void)timetable_of(o, name); // what cannot be cut is refused before the training, not after
+  for (auto const name : checked_schedules)
+    (void)timetable_of(o, std::string(name)); // what cannot be cut is refused before the training, not after
   auto const name = name_of(o);
   pp::timetable_caption const about{name, unit_costs, {}};
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));

@@ -4,12 +4,6 @@
 //! @file
 //! @brief The model cut into stages and run by the library: timetable, plan, threads.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/run/post_validated.hpp>
-#include <pipe/run/threads.hpp>
-#include <pipe/timetable/timetable.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,11 +11,7 @@
 #include <vector>
 
 #include "../clipped_stage.hpp"
-#include "../model.hpp"
 #include "../sized_runner.hpp"
-#include "../slot_sizes.hpp"
-#include "../stage.hpp"
-#include "../text.hpp"
 
 namespace gpt {
 
@@ -203,17 +193,20 @@ public:
   [[nodiscard]] pp::dynamic_timetable trace() const { return plans_.runner().trace(); }
 
   //! What of each device lay in slots in the last step.
-  [[nodiscard]] std::vector<slot_bytes> slots() const {
-    return slot_bytes_of(*plans_.now().first, trace(), plans_.now().sizes);
+  [[nodiscard]] std::vector<device_row> slots() const {
+    auto const& sizes = plans_.now().sizes;
+    return pool_rows(*plans_.now().first, trace(), sizes, sizes.pools());
   }
 
   //! The most bytes that each device has kept between passes so far, and in slots in the last step.
   [[nodiscard]] std::vector<std::size_t> peak_bytes() const {
     std::vector<std::size_t> peaks;
-    auto const in_slots = slots();
+    auto const& [sizes, work, numbers] = plans_.now();
+    auto const ran = trace();
     for (auto const& memory : memories_) {
-      peaks.push_back(memory.pool.peak_bytes() +
-                      static_cast<std::size_t>(in_slots[peaks.size()].measured));
+      int const device = static_cast<int>(peaks.size());
+      auto const in_slots = slot_use_of(*work, ran, sizes, device, pp::slot_class::activation);
+      peaks.push_back(memory.pool.peak_bytes() + static_cast<std::size_t>(in_slots.measured));
     }
     return peaks;
   }

@@ -4,19 +4,16 @@
 //! @brief Trainings whose stages are no layers of one device. See system.hpp.
 
 #include <pipe/planner/registry/adapters.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <optional>
 #include <utility>
 
-#include "../options.hpp"
+#include "../compiled_layers.hpp"
 #include "../papers/attention_exchange.hpp"
 #include "../papers/host_weights.hpp"
 #include "../papers/tensor_parallel.hpp"
 #include "../papers/vocabulary.hpp"
 #include "../papers/weight_travel.hpp"
-#include "../system.hpp"
-#include "../text.hpp"
 
 namespace {
 

@@ -12,13 +12,8 @@
 #include <random>
 #include <vector>
 
-#include "../clipped_stage.hpp"
-#include "../options.hpp"
-#include "../parameter.hpp"
 #include "../saved_state.hpp"
-#include "../text.hpp"
 #include "../training.hpp"
-#include "pipeline.hpp"
 
 namespace gpt {
 

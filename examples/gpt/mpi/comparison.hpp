@@ -12,10 +12,7 @@
 #include <vector>
 
 #include "../clipped_stage.hpp"
-#include "../options.hpp"
 #include "../single_device.hpp"
-#include "../stage.hpp"
-#include "../text.hpp"
 #include "rank_run.hpp"
 
 namespace gpt {

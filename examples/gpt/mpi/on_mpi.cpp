@@ -12,10 +12,7 @@
 #include <pipe/cluster/checkpoint.hpp>
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/mpi/store.hpp>
-#include <pipe/run/error.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
 
@@ -38,24 +35,12 @@
 #include <vector>
 
 #include "../backend.hpp"
-#include "../memory.hpp"
-#include "../options.hpp"
+#include "../compiled_layers.hpp"
 #include "../papers/tensor_parallel.hpp"
-#include "../papers/tensor_shard.hpp"
-#include "../papers/tensor_stage.hpp"
 #include "../papers/vocabulary.hpp"
-#include "../papers/weight_travel.hpp"
-#include "../report.hpp"
-#include "../saved_state.hpp"
-#include "../single_device.hpp"
-#include "../text.hpp"
-#include "../training.hpp"
 #include "comparison.hpp"
 #include "paper_ranks.hpp"
 #include "rank_model.hpp"
-#include "rank_run.hpp"
-#include "sums.hpp"
-#include "tools/support/file_doors.hpp"
 #include "tools/support/termination.hpp"
 
 namespace pp = pipelining;

@@ -7,11 +7,7 @@
 //! round the ring of ranks: between steps every rank has the parameters of one group of layers.
 
 #include <pipe/cluster/store.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/mpi/mpi.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/plan.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
 
@@ -24,13 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "../model.hpp"
 #include "../papers/weight_travel.hpp"
-#include "../parameter.hpp"
-#include "../stage.hpp"
-#include "../text.hpp"
 #include "rank_run.hpp"
-#include "sums.hpp"
 
 namespace gpt {
 

@@ -6,10 +6,7 @@
 //! them.
 
 #include <pipe/cluster/store.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/mpi/mpi.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
 
@@ -22,12 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "../clipped_stage.hpp"
-#include "../host/pipeline.hpp"
-#include "../sized_runner.hpp"
 #include "../training.hpp"
 #include "rank_run.hpp"
-#include "sums.hpp"
 
 namespace gpt {
 
@@ -175,8 +168,9 @@ public:
   }
 
   //! What of each device of the pipeline lay in slots in the last step. Collective.
-  [[nodiscard]] std::vector<slot_bytes> slots() {
-    return slot_bytes_of(*plans_.now().first, plans_.runner().trace(), plans_.now().sizes);
+  [[nodiscard]] std::vector<device_row> slots() {
+    auto const& sizes = plans_.now().sizes;
+    return pool_rows(*plans_.now().first, plans_.runner().trace(), sizes, sizes.pools());
   }
 
   //! The most bytes that each device of the pipeline has kept between passes so far, those in slots

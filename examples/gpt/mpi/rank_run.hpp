@@ -22,9 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "../options.hpp"
 #include "../saved_state.hpp"
-#include "../text.hpp"
 #include "sums.hpp"
 
 namespace gpt {

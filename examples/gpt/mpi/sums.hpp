@@ -6,7 +6,6 @@
 //! are not the runner's.
 
 #include <pipe/cluster/store.hpp>
-#include <pipe/run/clock.hpp>
 
 #include <mpi.h>
 
@@ -24,7 +23,6 @@
 #include <vector>
 
 #include "../papers/tensor_stage.hpp"
-#include "../parameter.hpp"
 
 namespace gpt {
 

@@ -7,15 +7,7 @@
 
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/merge.hpp>
-#include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/policy.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/run/threads.hpp>
-#include <pipe/timetable/make_timetable.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -26,16 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "../embedding.hpp"
-#include "../layer.hpp"
-#include "../memory.hpp"
-#include "../model.hpp"
-#include "../options.hpp"
-#include "../parameter.hpp"
-#include "../report.hpp"
-#include "../stage.hpp"
 #include "../system.hpp"
-#include "../text.hpp"
 #include "exchange_schedule.hpp"
 #include "tools/support/exchange_on_one_device.hpp"
 
@@ -178,14 +161,13 @@ private:
   void project(pp::context const& where) const {
     float* const kept = where.activation.as<float>().data();
     float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
-    auto& space = memory(where).space;
     auto const narrow = model->sizes.narrow(what);
     if (layer().ends.first != nullptr)
       layer().ends.first->forward(bytes(where), chunk(), out);
     else
       std::copy_n(in(where, 0), narrow, out);
     float* const key_value = out + 2 * narrow;
-    layer().before.forward(out, out + narrow, key_value, chunk().count(), kept, space);
+    layer().before.forward(out, out + narrow, key_value, place(where, kept));
     std::copy_n(
       key_value, keys(chunk()), layer().key_value[unit(where)].data() + keys({0, chunk().begin}));
   }
@@ -224,45 +206,38 @@ private:
   void end_layer(pp::context const& where) const {
     float* const kept = where.activation.as<float>().data();
     float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
-    auto& space = memory(where).space;
     auto const narrow = model->sizes.narrow(what);
     std::copy_n(in(where, 1), model->sizes.state(what), kept);
     merge(kept, in(where, 2));
     std::vector<float> y(in(where, 0), in(where, 0) + narrow);
-    layer().after.forward(kept, y.data(), chunk().count(), after_kept(kept), space);
+    layer().after.forward(kept, y.data(), place(where, after_kept(kept)));
     if (layer().ends.last == nullptr) {
       std::copy(y.begin(), y.end(), out);
       return;
     }
-    layer().ends.last->forward(head_unit(where),
-                               bytes(where) + chunk().begin + 1,
-                               chunk().count(),
-                               y.data(),
-                               layer().ends.losses.data() +
-                                 where.microbatch * model->sizes.size.sequence + chunk().begin,
-                               nullptr,
-                               memory(where));
+    float* const losses =
+      layer().ends.losses.data() + where.microbatch * model->sizes.size.sequence + chunk().begin;
+    layer().ends.last->forward(at_head(where), next_bytes(where), y.data(), losses);
   }
   void end_layer_backward(pp::context const& where) const {
     float* const kept = where.activation.as<float>().data();
     auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
-    auto& space = memory(where).space;
     auto const narrow = model->sizes.narrow(what);
     std::vector<float> dx(static_cast<std::size_t>(narrow));
     if (layer().ends.last == nullptr)
       std::copy_n(in(where, 0), narrow, dx.begin());
     else
       start_backward(where, dx.data());
-    auto const tokens = chunk().count();
-    std::vector<float> added(
-      static_cast<std::size_t>(after_attention<float>::added_numbers(model->sizes.size, tokens)));
-    layer().after.backward_input(dx.data(), tokens, after_kept(kept), added.data(), space);
+    std::vector<float> added(static_cast<std::size_t>(
+      after_attention<float>::added_numbers(model->sizes.size, chunk().count())));
+    auto const at = place(where, after_kept(kept), added.data());
+    layer().after.backward_input(dx.data(), at);
     std::copy(dx.begin(), dx.end(), out(0));
     std::fill_n(out(1), narrow, 0.0F);
-    layer().after.add_output_gradient(out(1), tokens, added.data());
+    layer().after.add_output_gradient(out(1), at);
     std::copy_n(kept, model->sizes.state(what), out(1) + narrow);
     std::copy_n(out(1), narrow + model->sizes.state(what), out(2));
-    layer().after.add_backward_weight(kept, tokens, after_kept(kept), added.data(), space);
+    layer().after.add_backward_weight(kept, at);
   }
   void attend_own_backward(pp::context const& where) const {
     auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
@@ -296,7 +271,6 @@ private:
   void project_backward(pp::context const& where) const {
     float* const kept = where.activation.as<float>().data();
     auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
-    auto& space = memory(where).space;
     auto const narrow = model->sizes.narrow(what);
     // From attention, taken attention, output, and the taken attention of later chunks.
     std::vector<float> query(in(where, 0), in(where, 0) + narrow);
@@ -307,10 +281,9 @@ private:
     for (std::size_t later = 3; later < where.inputs.size(); ++later)
       for (std::size_t i = 0; i < key_value.size(); ++i)
         key_value[i] += in(where, later)[i];
-    auto const tokens = chunk().count();
     auto& before = layer().before;
-    before.add_backward_input(query.data(), key_value.data(), dx.data(), tokens, kept, space);
-    before.add_backward_weight(query.data(), key_value.data(), tokens, kept, space);
+    before.add_backward_input(query.data(), key_value.data(), dx.data(), place(where, kept));
+    before.add_backward_weight(query.data(), key_value.data(), place(where, kept));
     if (layer().ends.first != nullptr)
       layer().ends.first->backward(bytes(where), chunk(), dx.data());
     else
@@ -326,8 +299,17 @@ private:
   [[nodiscard]] static std::size_t unit(pp::context const& where) {
     return static_cast<std::size_t>(where.microbatch);
   }
-  [[nodiscard]] std::size_t head_unit(pp::context const& where) const {
-    return unit(where) * model->sizes.chunks.size() + static_cast<std::size_t>(what.chunk);
+  [[nodiscard]] part_place<float>
+  place(pp::context const& where, float* kept, float* added = nullptr) const {
+    return {chunk().count(), kept, added, &memory(where).space};
+  }
+  [[nodiscard]] place_of_unit<float> at_head(pp::context const& where) const {
+    auto const chunks = unit(where) * model->sizes.chunks.size();
+    auto const number = chunks + static_cast<std::size_t>(what.chunk);
+    return {unit(where), number, chunk(), nullptr, &memory(where)};
+  }
+  [[nodiscard]] std::uint8_t const* next_bytes(pp::context const& where) const {
+    return bytes(where) + chunk().begin + 1;
   }
   [[nodiscard]] std::uint8_t const* bytes(pp::context const& where) const {
     return model->pieces->microbatch(where.microbatch);
@@ -360,16 +342,10 @@ private:
   }
   void start_backward(pp::context const& where, float* dx) const {
     auto const all = where.extents.microbatches * model->sizes.size.sequence;
-    auto const tokens = chunk().count();
     auto& head = *layer().ends.last;
-    head.backward_input(head_unit(where),
-                        bytes(where) + chunk().begin + 1,
-                        tokens,
-                        1.0F / static_cast<float>(all),
-                        dx,
-                        nullptr,
-                        memory(where));
-    head.backward_weight(head_unit(where), tokens, memory(where));
+    auto const at = at_head(where);
+    head.backward_input(at, next_bytes(where), 1.0F / static_cast<float>(all), dx);
+    head.backward_weight(at);
     memory(where).pool.end_of_pass();
   }
   //! Writes the gradient of the query to the first output, and adds those of keys and values.

@@ -5,9 +5,6 @@
 //! @brief The schedule whose devices take over attention of each other, with sizes known at run
 //! time, and how it cuts the model.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/schedule/slim_pipe.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <vector>

@@ -7,9 +7,6 @@
 
 #include <pipe/attention/merge.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/run/context.hpp>
 
 #include <thrust/fill.h>
 #include <thrust/transform.h>
@@ -24,12 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include "../cuda/device_work.cuh"
-#include "../cuda/layer.cuh"
-#include "../cuda/numbers.cuh"
-#include "../cuda/stage.cuh"
-#include "../model.hpp"
-#include "exchange_schedule.hpp"
 #include "helix_stage.cuh"
 
 namespace gpt::on_gpu {

@@ -16,8 +16,6 @@
 #include <vector>
 
 #include "../layer.hpp"
-#include "../memory.hpp"
-#include "../model.hpp"
 
 namespace gpt {
 
@@ -26,6 +24,8 @@ namespace gpt {
 template <class Number>
 class around_attention {
 public:
+  using place = place_of_unit<Number>;
+
   around_attention(model_size const& size, std::uint64_t seed, layer_range const& layers)
       : size_(size) {
     if (!layers.embeds)
@@ -44,24 +44,16 @@ public:
 
   //! @param in what comes from attention: its output is read here
   //! @param out what goes to the next one: begins with the residual, which is updated
-  //! @param kept where to keep what backward needs; null: in a buffer of the pool
-  void forward(place_of_unit const& at,
-               Number const* in,
-               Number* out,
-               Number* kept,
-               device_memory<Number>& memory) {
-    auto const tokens = at.chunk.count();
+  void forward(place const& at, Number const* in, Number* out) {
     auto& u = units_[at.unit];
-    kept = memory.pool.place(own_numbers(tokens), kept, u.kept);
-    u.at = kept;
-    auto const narrow = tokens * size_.width;
+    auto const narrow = at.tokens() * size_.width;
+    lay_out(u, at, at.memory->pool.place(own_numbers(at.tokens()), at.kept, u.kept));
     if (after_ != nullptr) {
-      std::copy_n(in + narrow, narrow, u.at); // for the gradient of the projection
-      after_->forward(u.at, out, tokens, u.at + narrow, memory.space);
+      std::copy_n(in + narrow, narrow, u.output); // for the gradient of the projection
+      after_->forward(u.output, out, u.after);
     }
     if (before_ != nullptr)
-      before_->forward(
-        out, out + narrow, out + 2 * narrow, tokens, before_kept(u, tokens), memory.space);
+      before_->forward(out, out + narrow, out + 2 * narrow, u.before);
   }
   void forget(std::size_t unit) { units_[unit].kept.release(); }
   void set_work(std::vector<std::int64_t> const&, std::int64_t units) {
@@ -70,48 +62,33 @@ public:
 
   //! @param dy the gradient of out, whose residual's part dx begins with. @param dx becomes that of
   //! in
-  void backward_input(place_of_unit const& at,
-                      Number const* dy,
-                      Number* dx,
-                      Number* kept,
-                      device_memory<Number>& memory) {
-    auto const tokens = at.chunk.count();
-    auto& space = memory.space;
+  void backward_input(place const& at, Number const* dy, Number* dx) {
     auto& u = units_[at.unit];
-    if (kept != nullptr)
-      u.at = kept;
-    auto const narrow = tokens * size_.width;
-    auto const given = narrow + tokens * 2 * size_.key_width();
-    u.added = memory.pool.take(after_attention<Number>::added_numbers(size_, tokens) + given);
+    auto const narrow = at.tokens() * size_.width;
+    auto const given = narrow + at.tokens() * 2 * size_.key_width();
+    auto const by_after = after_attention<Number>::added_numbers(size_, at.tokens());
+    u.added = at.memory->pool.take(by_after + given);
+    lay_out(u, at, at.kept != nullptr ? at.kept : u.kept.data());
+    u.after.added = u.added.data() + given;
     if (before_ != nullptr) {
-      std::copy_n(dy + narrow, given, u.added.data());
-      before_->add_backward_input(
-        u.added.data(), u.added.data() + narrow, dx, tokens, before_kept(u, tokens), space);
+      std::copy_n(dy + narrow, given, u.before.added);
+      before_->add_backward_input(u.before.added, u.before.added + narrow, dx, u.before);
     }
     if (after_ != nullptr) {
-      after_->backward_input(dx, tokens, u.at + narrow, u.added.data() + given, space);
+      after_->backward_input(dx, u.after);
       std::fill_n(dx + narrow, narrow, Number{0});
-      after_->add_output_gradient(dx + narrow, tokens, u.added.data() + given);
+      after_->add_output_gradient(dx + narrow, u.after);
     }
   }
 
   //! Adds what a unit gives to the gradients of the matrices, and lets go of the unit.
-  void backward_weight(place_of_unit const& at, device_memory<Number>& memory) {
-    auto const tokens = at.chunk.count();
-    auto& space = memory.space;
+  void backward_weight(place const& at) {
     auto& u = units_[at.unit];
-    auto const narrow = tokens * size_.width;
-    if (before_ != nullptr) {
-      before_->add_backward_weight(
-        u.added.data(), u.added.data() + narrow, tokens, before_kept(u, tokens), space);
-    }
-    if (after_ != nullptr) {
-      after_->add_backward_weight(u.at,
-                                  tokens,
-                                  u.at + narrow,
-                                  u.added.data() + narrow + tokens * 2 * size_.key_width(),
-                                  space);
-    }
+    auto const narrow = at.tokens() * size_.width;
+    if (before_ != nullptr)
+      before_->add_backward_weight(u.before.added, u.before.added + narrow, u.before);
+    if (after_ != nullptr)
+      after_->add_backward_weight(u.output, u.after);
     u.kept.release();
     u.added.release();
   }
@@ -133,16 +110,24 @@ public:
 
 private:
   struct unit_state {
-    block<Number> kept;
-    Number* at; //!< in kept, or where the caller has said: attention's output, after, before
+    block<Number> kept;  //!< attention's output, after, before; or where the caller has said
     block<Number> added; //!< gradients of query, keys and values, then what `after` adds
+    Number* output;
+    part_place<Number> after;
+    part_place<Number> before;
   };
   [[nodiscard]] std::int64_t own_numbers(std::int64_t tokens) const {
     return kept_numbers(
       size_, {1, 1, after_ == nullptr, before_ == nullptr, layer_part::around_attention}, tokens);
   }
-  [[nodiscard]] Number* before_kept(unit_state const& u, std::int64_t tokens) const {
-    return u.at + own_numbers(tokens) - before_attention<Number>::kept_numbers(size_, tokens);
+  void lay_out(unit_state& u, place const& at, Number* kept) const {
+    auto const tokens = at.tokens();
+    Number* const added = u.added.data();
+    Number* const before =
+      kept + own_numbers(tokens) - before_attention<Number>::kept_numbers(size_, tokens);
+    u.output = kept;
+    u.after = {tokens, kept + tokens * size_.width, nullptr, &at.memory->space};
+    u.before = {tokens, before, added, &at.memory->space};
   }
 
   model_size size_;
@@ -156,6 +141,8 @@ private:
 template <class Number>
 class lone_attention {
 public:
+  using place = place_of_unit<Number>;
+
   explicit lone_attention(model_size const& size) : size_(size), attention_(size) {}
 
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
@@ -163,19 +150,14 @@ public:
   }
 
   //! @param out gets attention's output behind the residual
-  void forward(place_of_unit const& at,
-               Number const* in,
-               Number* out,
-               Number* kept,
-               device_memory<Number>& memory) {
-    auto const tokens = at.chunk.count();
+  void forward(place const& at, Number const* in, Number* out) {
+    auto const tokens = at.tokens();
     auto& u = units_[at.unit];
-    kept = memory.pool.place(kept_numbers(size_, tokens), kept, u.kept);
-    u.at = kept;
+    u.at = at.memory->pool.place(kept_numbers(size_, tokens), at.kept, u.kept);
     auto const narrow = tokens * size_.width;
     std::copy_n(in + narrow, narrow, u.at);
     std::copy_n(in + 2 * narrow, tokens * 2 * size_.key_width(), key_value(u, tokens));
-    attention_.forward(at.chunk, at.chunk, key_value(u, tokens), u.at, memory.space);
+    attention_.forward(at.chunk, at.chunk, key_value(u, tokens), u.at, at.memory->space);
     std::copy_n(attention_.output(u.at, tokens), narrow, out + narrow);
   }
   void forget(std::size_t unit) { units_[unit].kept.release(); }
@@ -184,15 +166,11 @@ public:
   }
 
   //! @param dy the gradient of out. @param dx that of in, but for the residual
-  void backward_input(place_of_unit const& at,
-                      Number const* dy,
-                      Number* dx,
-                      Number* kept,
-                      device_memory<Number>& memory) {
-    auto const tokens = at.chunk.count();
+  void backward_input(place const& at, Number const* dy, Number* dx) {
+    auto const tokens = at.tokens();
     auto& u = units_[at.unit];
-    if (kept != nullptr)
-      u.at = kept;
+    if (at.kept != nullptr)
+      u.at = at.kept;
     auto const narrow = tokens * size_.width;
     std::fill_n(dx + narrow, narrow + tokens * 2 * size_.key_width(), Number{0});
     attention_.backward(at.chunk,
@@ -202,9 +180,9 @@ public:
                         dx + narrow,
                         dx + 2 * narrow,
                         u.at,
-                        memory.space);
+                        at.memory->space);
   }
-  void backward_weight(place_of_unit const& at, device_memory<Number>&) { forget(at.unit); }
+  void backward_weight(place const& at) { forget(at.unit); }
 
   template <class Visit>
   void for_each_parameter(Visit) {}

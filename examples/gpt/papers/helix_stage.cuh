@@ -6,20 +6,12 @@
 //! any device may run since it has no weights, and what lies between the attention of two layers.
 //! For whole sequences. See helix.hpp.
 
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/run/context.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "../cuda/device_work.cuh"
-#include "../cuda/layer.cuh"
-#include "../cuda/numbers.cuh"
 #include "../cuda/stage.cuh"
-#include "../cuda/trained.cuh"
-#include "../model.hpp"
 
 namespace gpt::on_gpu {
 

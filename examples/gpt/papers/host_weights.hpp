@@ -5,14 +5,8 @@
 //! @brief The model under RoundPipe: parameters lie on the host, and those of a stage are in a slot
 //! of a device while it runs.
 
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/lower.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/run/threads.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -23,14 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "../model.hpp"
-#include "../options.hpp"
-#include "../parameter.hpp"
-#include "../report.hpp"
-#include "../single_device.hpp"
-#include "../stage.hpp"
 #include "../system.hpp"
-#include "../text.hpp"
 
 namespace gpt {
 
@@ -303,8 +290,7 @@ private:
 struct round_system {
   static constexpr char const* one_device_has = "";
   static constexpr char const* in_slots = "Weights and gradients loaded from the host";
-  static constexpr named_pool pools[] = {{"weights", pp::slot_class::weights},
-                                         {"gradients", pp::slot_class::full_gradients}};
+  static constexpr auto const& pools = gathered_pools;
 
   //! As many stages as asked for; those that are not, as in the list that takes least.
   static pp::round_stages list(options const& o) {

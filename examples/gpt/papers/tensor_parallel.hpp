@@ -5,13 +5,7 @@
 //! @brief The GPT with stages in shards (tensor parallel): one pipeline of threads per shard, with
 //! sums over a few threads that go on with other work while they are made.
 
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/plan.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/run/threads.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <array>
 #include <condition_variable>
@@ -27,12 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "../model.hpp"
-#include "../options.hpp"
-#include "../report.hpp"
 #include "../system.hpp"
-#include "../text.hpp"
-#include "tensor_shard.hpp"
 #include "tensor_stage.hpp"
 
 namespace gpt {

@@ -9,8 +9,6 @@
 //! Every pass of a half ends with a part of [tokens, width] numbers: the sum over all shards is
 //! what the whole half gives. A norm is whole on all shards, and gets the same gradient there.
 
-#include <pipe/flow/pass.hpp>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +16,6 @@
 
 #include "../embedding.hpp"
 #include "../layer.hpp"
-#include "../layers.hpp"
-#include "../memory.hpp"
-#include "../model.hpp"
-#include "../parameter.hpp"
 #include "../text.hpp"
 
 namespace gpt {
@@ -30,6 +24,8 @@ namespace gpt {
 //! half of a layer is `mlp`, with functions of the same names.
 class attention_shard {
 public:
+  using place = part_place<float>;
+
   attention_shard(model_size const& size,
                   std::uint64_t seed,
                   std::int64_t layer,
@@ -56,43 +52,37 @@ public:
   }
 
   //! @param x [tokens, width]. @param part [tokens, width], zeros before
-  void
-  forward(float const* x, float* part, std::int64_t tokens, float* kept, scratch<float>& space) {
-    auto const u = lay_out(kept, tokens);
-    chunk_range const all{0, tokens};
-    before_.forward(x, u.attention, u.key_value, tokens, kept, space);
-    attention_.forward(all, all, u.key_value, u.attention, space);
-    projection_.add_forward(attention_.output(u.attention, tokens), part, size_.width, tokens);
+  void forward(float const* x, float* part, place const& at) {
+    auto const u = lay_out(at);
+    chunk_range const all{0, at.tokens};
+    before_.forward(x, u.attention, u.key_value, at);
+    attention_.forward(all, all, u.key_value, u.attention, *at.space);
+    float const* const output = attention_.output(u.attention, at.tokens);
+    projection_.add_forward(output, part, size_.width, at.tokens);
   }
   //! @param dx the gradient of what the layer hands on. @param part of that of the norm's output
-  void backward_input(float const* dx,
-                      float* part,
-                      std::int64_t tokens,
-                      float* kept,
-                      float* added,
-                      scratch<float>& space) {
-    auto const u = lay_out(kept, tokens);
+  void backward_input(float const* dx, float* part, place const& at) {
+    auto const u = lay_out(at);
+    auto const tokens = at.tokens;
     chunk_range const all{0, tokens};
-    float* const key_gradient = added + tokens * size_.width;
-    std::copy_n(dx, tokens * size_.width, added);
+    float* const key_gradient = at.added + tokens * size_.width;
+    std::copy_n(dx, tokens * size_.width, at.added);
     std::fill_n(key_gradient, tokens * 2 * own_.key_width(), 0.0F);
-    float* const output_gradient = space.zeros(2 * tokens * own_.width);
+    float* const output_gradient = at.space->zeros(2 * tokens * own_.width);
     float* const query_gradient = output_gradient + tokens * own_.width;
-    projection_.add_backward_input(added, output_gradient, tokens);
+    projection_.add_backward_input(at.added, output_gradient, tokens);
     attention_.backward(
-      all, all, u.key_value, output_gradient, query_gradient, key_gradient, u.attention, space);
+      all, all, u.key_value, output_gradient, query_gradient, key_gradient, u.attention, *at.space);
     std::copy_n(query_gradient, tokens * own_.width, u.attention);
     before_.backward_products(u.attention, key_gradient, part, tokens);
   }
   //! After the sum over all shards.
-  void join(float const* sum, float* dx, std::int64_t tokens, float* kept) {
-    before_.join(sum, dx, tokens, kept);
-  }
-  void
-  backward_weight(std::int64_t tokens, float* kept, float const* added, scratch<float>& space) {
-    auto const u = lay_out(kept, tokens);
-    projection_.add_backward_weight(attention_.output(u.attention, tokens), added, tokens);
-    before_.add_backward_weight(u.attention, added + tokens * size_.width, tokens, kept, space);
+  void join(float const* sum, float* dx, place const& at) { before_.join(sum, dx, at); }
+  void backward_weight(place const& at) {
+    auto const u = lay_out(at);
+    float const* const output = attention_.output(u.attention, at.tokens);
+    projection_.add_backward_weight(output, at.added, at.tokens);
+    before_.add_backward_weight(u.attention, at.added + at.tokens * size_.width, at);
   }
 
   template <class Visit>
@@ -112,9 +102,9 @@ private:
     float* key_value; //!< [tokens, 2, own key width]
     float* attention; //!< query, output, log-sum-exp
   };
-  [[nodiscard]] kept_state lay_out(float* kept, std::int64_t tokens) const {
-    float* const key_value = kept + before_attention<float>::kept_numbers(size_, tokens);
-    return {key_value, key_value + tokens * 2 * own_.key_width()};
+  [[nodiscard]] kept_state lay_out(place const& at) const {
+    float* const key_value = at.kept + before_attention<float>::kept_numbers(size_, at.tokens);
+    return {key_value, key_value + at.tokens * 2 * own_.key_width()};
   }
 
   model_size size_;
@@ -179,16 +169,11 @@ public:
     now.numbers.resize(count);
     now.part.resize(count);
     auto const* const bytes = batch_->microbatch(now.microbatch);
+    auto const share = 1.0F / static_cast<float>(microbatches_ * size_.sequence);
     if (now.kind == forward && ends_.first != nullptr)
       ends_.first->forward(bytes, {0, size_.sequence}, now.numbers.data());
     else if (now.kind != forward && ends_.last != nullptr)
-      ends_.last->backward_input(static_cast<std::size_t>(now.microbatch),
-                                 bytes + 1,
-                                 size_.sequence,
-                                 1.0F / static_cast<float>(microbatches_ * size_.sequence),
-                                 now.numbers.data(),
-                                 head_part(now.kept),
-                                 *memory_);
+      ends_.last->backward_input(at_head(now), bytes + 1, share, now.numbers.data());
     else
       std::copy_n(in, count, now.numbers.begin());
   }
@@ -202,11 +187,11 @@ public:
     std::fill(now.part.begin(), now.part.end(), 0.0F);
     float const* const x = now.numbers.data();
     float* const part = now.part.data();
-    at(now, step, [&](auto& half, float* kept, float* added) {
+    at(now, step, [&](auto& half, part_place<float> const& place) {
       if (now.kind == forward)
-        half.forward(x, part, size_.sequence, kept, memory_->space);
+        half.forward(x, part, place);
       else
-        half.backward_input(x, part, size_.sequence, kept, added, memory_->space);
+        half.backward_input(x, part, place);
     });
   }
   void join(shard_pass& now, std::int64_t step, std::vector<float> const& sum) {
@@ -215,34 +200,26 @@ public:
         now.numbers[i] += sum[i];
       return;
     }
-    at(now, step, [&](auto& half, float* kept, float*) {
-      half.join(sum.data(), now.numbers.data(), size_.sequence, kept);
+    at(now, step, [&](auto& half, part_place<float> const& place) {
+      half.join(sum.data(), now.numbers.data(), place);
     });
   }
   //! What a fused backward pass does beside a step.
   void add_weights(shard_pass const& now, std::int64_t step) {
-    at(now, step, [&](auto& half, float* kept, float* added) {
-      half.backward_weight(size_.sequence, kept, added, memory_->space);
-    });
+    at(now, step, [](auto& half, part_place<float> const& place) { half.backward_weight(place); });
   }
 
   //! @param out not written where there is none
   void end(shard_pass& now, float* out) {
     using enum pipelining::pass_kind;
-    auto const m = static_cast<std::size_t>(now.microbatch);
     if (ends_.last != nullptr && (now.kind == backward || now.kind == backward_weight))
-      ends_.last->backward_weight(m, size_.sequence, *memory_);
+      ends_.last->backward_weight(at_head(now));
     if (now.kind == backward_weight)
       return;
     auto const* const bytes = batch_->microbatch(now.microbatch);
+    float* const losses = ends_.losses.data() + now.microbatch * size_.sequence;
     if (now.kind == forward && ends_.last != nullptr)
-      ends_.last->forward(m,
-                          bytes + 1,
-                          size_.sequence,
-                          now.numbers.data(),
-                          ends_.losses.data() + now.microbatch * size_.sequence,
-                          head_part(now.kept),
-                          *memory_);
+      ends_.last->forward(at_head(now), bytes + 1, now.numbers.data(), losses);
     else if (now.kind != forward && ends_.first != nullptr)
       ends_.first->backward(bytes, {0, size_.sequence}, now.numbers.data());
     else
@@ -278,32 +255,37 @@ public:
   }
 
 private:
-  //! Calls visit(half, kept, added) for the half layer of a step: backwards from the last one.
+  //! Calls visit(half, its place) for the half layer of a step: backwards from the last one.
   template <class Visit>
   void at(shard_pass const& now, std::int64_t step, Visit visit) {
     auto const number = now.kind == pipelining::pass_kind::forward ? step : steps() - 1 - step;
     auto const layer = number / 2;
     bool const second = number % 2 == 1;
     auto const tokens = size_.sequence;
-    auto const place = [&](float* begin, std::int64_t first, std::int64_t whole) {
-      return begin == nullptr ? nullptr : begin + layer * whole + (second ? first : 0);
+    auto const place = [&](float* begin, std::int64_t first, std::int64_t other) {
+      return begin == nullptr ? nullptr : begin + layer * (first + other) + (second ? first : 0);
     };
-    auto const kept = attention_shard::kept_numbers(size_, which_, tokens);
-    auto const added = attention_shard::added_numbers(size_, which_, tokens);
-    float* const here =
-      place(now.kept, kept, kept + mlp<float>::kept_numbers(size_, which_, tokens));
-    float* const beside =
-      place(now.added, added, added + mlp<float>::added_numbers(size_, which_, tokens));
+    part_place<float> const here{tokens,
+                                 place(now.kept,
+                                       attention_shard::kept_numbers(size_, which_, tokens),
+                                       mlp<float>::kept_numbers(size_, which_, tokens)),
+                                 place(now.added,
+                                       attention_shard::added_numbers(size_, which_, tokens),
+                                       mlp<float>::added_numbers(size_, which_, tokens)),
+                                 &memory_->space};
     if (second)
-      visit(mlp_[static_cast<std::size_t>(layer)], here, beside);
+      visit(mlp_[static_cast<std::size_t>(layer)], here);
     else
-      visit(attention_[static_cast<std::size_t>(layer)], here, beside);
+      visit(attention_[static_cast<std::size_t>(layer)], here);
   }
-  //! Of the head, after the layers.
-  [[nodiscard]] float* head_part(float* kept) const {
+  //! The head keeps what it does after the layers.
+  [[nodiscard]] place_of_unit<float> at_head(shard_pass const& now) const {
     layer_range layers = layers_;
     layers.ends = false;
-    return kept + kept_numbers(size_, layers, which_);
+    auto const m = static_cast<std::size_t>(now.microbatch);
+    float* const kept =
+      now.kept == nullptr ? nullptr : now.kept + kept_numbers(size_, layers, which_);
+    return {m, m, {0, size_.sequence}, kept, memory_};
   }
 
   model_size size_;

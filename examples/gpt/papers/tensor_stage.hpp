@@ -6,18 +6,11 @@
 //! sums inside, and braided passes hide each other's sums. How the shards reach each other, on
 //! threads or as processes, is a parameter.
 
-#include <pipe/flow/pass.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/timetable/timetable.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
 
-#include "../memory.hpp"
-#include "../model.hpp"
-#include "../text.hpp"
 #include "tensor_shard.hpp"
 
 namespace gpt {

@@ -5,15 +5,7 @@
 //! @brief The GPT with its vocabulary in shards: every device has a part of the embedding and of
 //! the output layer. The same pieces run in a pipeline, or on one device one after the other.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/plan.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/run/threads.hpp>
-#include <pipe/timetable/adapt/with_vocabulary.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -22,16 +14,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../host/pipeline.hpp"
-#include "../memory.hpp"
-#include "../model.hpp"
-#include "../options.hpp"
-#include "../parameter.hpp"
-#include "../report.hpp"
-#include "../slot_sizes.hpp"
-#include "../stage.hpp"
 #include "../system.hpp"
-#include "../text.hpp"
 #include "vocabulary_piece.hpp"
 
 namespace gpt {

@@ -5,9 +5,6 @@
 //! @brief A piece of the GPT whose vocabulary is in shards: a shard at either end, or the layers of
 //! a stage; how the model is cut, and what the shards tell each other.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/timetable/timetable.hpp>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -17,13 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "../layer.hpp"
-#include "../layers.hpp"
-#include "../memory.hpp"
-#include "../model.hpp"
 #include "../slot_sizes.hpp"
-#include "../stage.hpp"
-#include "../text.hpp"
 
 namespace gpt {
 

@@ -6,9 +6,6 @@
 //! of the output layer, with the softmax over logits of which each shard has a part, or the layers
 //! of a stage. See vocabulary_piece.hpp.
 
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/run/context.hpp>
-
 #include <thrust/tabulate.h>
 
 #include <cuda_runtime_api.h>
@@ -19,10 +16,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "../cuda/device_work.cuh"
-#include "../cuda/numbers.cuh"
 #include "../cuda/stage.cuh"
-#include "vocabulary_piece.hpp"
 
 namespace gpt::on_gpu {
 

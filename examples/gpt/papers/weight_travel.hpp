@@ -4,16 +4,7 @@
 //! @file
 //! @brief The model under WeiPipe: microbatches stay on their device, weights travel as messages.
 
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/item.hpp>
-#include <pipe/plan/lower.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/run/context.hpp>
-#include <pipe/run/threads.hpp>
-#include <pipe/schedule/wei_pipe.hpp>
-#include <pipe/timetable/make_timetable.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -23,15 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "../model.hpp"
-#include "../options.hpp"
-#include "../parameter.hpp"
-#include "../report.hpp"
-#include "../single_device.hpp"
-#include "../slot_sizes.hpp"
-#include "../stage.hpp"
 #include "../system.hpp"
-#include "../text.hpp"
 
 namespace gpt {
 
@@ -206,7 +189,7 @@ struct travelled_bytes {
                        slots(pp::slot_class::input_gradient);
   found.measured_sent = sent;
   for (pp::item const& step : work.program_of(device))
-    found.planned_sent += step.what == pp::operation::send ? step.in_bytes : 0;
+    found.planned_sent += step.what == pp::operation::send ? work.uses_of(step)[0].bytes : 0;
   return found;
 }
 

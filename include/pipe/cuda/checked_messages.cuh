@@ -126,6 +126,7 @@ private:
     item const& step = step_at(item_index);
     buffer const data = slots.message(step);
     bool const sends = step.what == operation::send;
+    rooms::message_end const& end = work_.message_of(step);
     auto const word = [](auto value) { return static_cast<std::uint64_t>(value); };
     checked_message m{data.data,
                       header(place_of(item_index)),
@@ -133,9 +134,9 @@ private:
                       reinterpret_cast<std::uint64_t const*>(memory_.data()),
                       {{detail::header_magic,
                         0,
-                        word(sends ? device_ : step.peer),
-                        word(sends ? step.peer : device_),
-                        word(step.sequence),
+                        word(sends ? device_ : end.peer),
+                        word(sends ? end.peer : device_),
+                        word(end.sequence),
                         word(data.bytes),
                         0}}};
     int threads = 1;
@@ -151,19 +152,20 @@ private:
 
   [[nodiscard]] std::string named(item const& step) const {
     return (step.about == rooms::subject::pass ? "what comes of the " : "the ") +
-           rooms::describe_subject(step, work_.over);
+           rooms::describe_subject(step, work_);
   }
   //! The message of that number between the same two devices, if there is one.
   [[nodiscard]] std::string sent_as(item const& expected, std::uint64_t sequence) const {
     for (item const& step : work_.program_of(device_))
-      if (step.what == operation::receive && step.peer == expected.peer &&
-          static_cast<std::uint64_t>(step.sequence) == sequence)
+      if (step.what == operation::receive &&
+          work_.message_of(step).peer == work_.message_of(expected).peer &&
+          static_cast<std::uint64_t>(work_.message_of(step).sequence) == sequence)
         return ", with " + named(step);
     return {};
   }
   [[nodiscard]] std::string in_words(item const& step, message_verdict const& seen) const {
-    std::string const what =
-      "the message with " + named(step) + " from rank " + std::to_string(step.peer);
+    std::string const what = "the message with " + named(step) + " from rank " +
+                             std::to_string(work_.message_of(step).peer);
     std::string const expected = std::to_string(seen.expected);
     std::string const found = std::to_string(seen.found);
     switch (static_cast<header_field>(seen.wrong - 1)) {
@@ -184,9 +186,10 @@ private:
       return what + " is another one: expected " + expected + " bytes, found " + found;
     case header_field::checksum: break;
     }
-    return what + " arrived corrupted: the checksum of its " + std::to_string(step.out_bytes) +
-           " bytes is " + detail::hexadecimal(seen.expected) + ", but was " +
-           detail::hexadecimal(seen.found) + " when it was sent";
+    return what + " arrived corrupted: the checksum of its " +
+           std::to_string(work_.uses_of(step)[0].bytes) + " bytes is " +
+           detail::hexadecimal(seen.expected) + ", but was " + detail::hexadecimal(seen.found) +
+           " when it was sent";
   }
 
   plan_view work_;

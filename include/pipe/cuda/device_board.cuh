@@ -139,8 +139,7 @@ public:
     for (std::size_t i = 0; i < steps.size(); ++i) {
       stream_index_.push_back(static_cast<int>(index_for(steps[i])));
       // The messages of a group end together.
-      if (i > 0 && steps[i].what != operation::run && steps[i - 1].what != operation::run &&
-          steps[i].group == steps[i - 1].group)
+      if (steps[i].joins)
         continue;
       if (chosen.watched)
         done_[i].emplace();
@@ -288,9 +287,7 @@ private:
     for (int i = 0; i < count; ++i) {
       item const& step = steps[static_cast<std::size_t>(i)];
       // The messages of a group end together, with the first one's event.
-      if (step.what == operation::run || i == 0 ||
-          steps[static_cast<std::size_t>(i - 1)].what == operation::run ||
-          steps[static_cast<std::size_t>(i - 1)].group != step.group)
+      if (!step.joins)
         last[index_for(step)] = i;
       if ((i + 1) % window != 0)
         continue;

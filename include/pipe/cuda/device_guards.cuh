@@ -58,7 +58,7 @@ public:
   //! first to write.
   void before(item const& step, cudaStream_t on) {
     rooms::visit_opened(
-      slots_.work, slots_.device, step, [&](slot const& which, std::int64_t bytes) {
+      slots_.work, slots_.device, step, [&](use const& which, std::int64_t bytes) {
         rooms::slot_layout const& layout = slots_.work.layout(slots_.device, which.of);
         if (!slots_.guards(which.of))
           return;
@@ -98,7 +98,7 @@ private:
   //! An output of a pass, which another pass reads.
   struct written {
     int item_index;
-    slot into;
+    use into;
     std::int64_t bytes;
   };
 
@@ -118,13 +118,9 @@ private:
           rooms::is_copy(*work.over.declared, step) ||
           (*work.over.declared)[step.work.kind].calls == stage_call::recompute)
         continue;
-      auto const add = [&](slot const& into, std::int64_t bytes) {
-        if (into.index != nothing && bytes > 0 && slots.guards(into.of))
-          all.push_back({static_cast<int>(i), into, bytes});
-      };
-      add(step.out, step.out_bytes);
-      for (rooms::sized_slot const& further : work.further_outputs(step))
-        add(further.used, further.bytes);
+      for (use const& into : work.uses_of(step))
+        if (into.at == rooms::slot_place::outputs && into.bytes > 0 && slots.guards(into.of))
+          all.push_back({static_cast<int>(i), into, into.bytes});
     }
     return all;
   }
@@ -144,7 +140,7 @@ private:
         continue;
       item const& step =
         slots_.work.program_of(slots_.device)[static_cast<std::size_t>(each.item_index)];
-      throw guard_error("the " + rooms::describe_subject(step, slots_.work.over) + " on device " +
+      throw guard_error("the " + rooms::describe_subject(step, slots_.work) + " on device " +
                         std::to_string(slots_.device) + " has left the last " +
                         std::to_string(kept(each)) + " bytes of its output of " +
                         std::to_string(each.bytes) +
@@ -154,7 +150,7 @@ private:
 
   void check_guards(cudaStream_t on) {
     struct region {
-      slot which;
+      use which;
       std::int64_t from;
       std::int64_t to;
     };
@@ -170,8 +166,9 @@ private:
         // Two slots share the guard between them: each byte is the nearer one's.
         std::int64_t const half = slots_.guard / 2;
         std::int64_t const front = regions.empty() ? slots_.guard : half;
-        regions.push_back({{kind, index}, follows ? 0 : -front, 0});
-        regions.push_back({{kind, index}, used({kind, index}), layout.bytes + (row ? 0 : half)});
+        use const which{.of = kind, .index = index};
+        regions.push_back({which, follows ? 0 : -front, 0});
+        regions.push_back({which, used(which), layout.bytes + (row ? 0 : half)});
       }
     }
     if (!regions.empty())
@@ -210,11 +207,11 @@ private:
         "cudaMemsetAsync");
   }
 
-  [[nodiscard]] std::int64_t& used(slot const& which) {
+  [[nodiscard]] std::int64_t& used(use const& which) {
     return used_[static_cast<std::size_t>(which.of)][static_cast<std::size_t>(which.index)];
   }
 
-  [[nodiscard]] std::string in_words(slot const& which, std::int64_t byte) const {
+  [[nodiscard]] std::string in_words(use const& which, std::int64_t byte) const {
     std::string text = "a pass of device " + std::to_string(slots_.device) + " has written " +
                        (byte < 0 ? "in front of" : "beyond") + " slot " +
                        std::to_string(which.index) + " of class " + rooms::word(which.of) +
@@ -223,11 +220,11 @@ private:
     for (item const& step : slots_.work.program_of(slots_.device)) {
       bool has = false;
       if (step.what == operation::run)
-        rooms::visit_handed(slots_.work, slots_.device, step, [&](slot const& each, std::int64_t) {
-          has = has || each == which;
+        rooms::visit_handed(slots_.work, slots_.device, step, [&](use const& each, std::int64_t) {
+          has = has || (each.of == which.of && each.index == which.index);
         });
       if (has && ++named <= 4)
-        text += (named == 1 ? " the " : ", the ") + rooms::describe_subject(step, slots_.work.over);
+        text += (named == 1 ? " the " : ", the ") + rooms::describe_subject(step, slots_.work);
     }
     return text + (named > 4 ? " and " + std::to_string(named - 4) + " more" : "");
   }

@@ -43,9 +43,8 @@ struct enqueuing_place {
       return "a call of CUDA between two items";
     auto const items = work.program_of(of);
     item_type const& step = items[static_cast<std::size_t>(at)];
-    pipeline_view const& over = work.over;
-    return (step.what == operation::run ? "the " + rooms::describe_subject(step, over)
-                                        : "a call to " + describe(step, over)) +
+    return (step.what == operation::run ? "the " + rooms::describe_subject(step, work)
+                                        : "a call to " + describe(step, work)) +
            " (item " + std::to_string(at) + " of " + std::to_string(items.size()) + ")";
   }
 

@@ -43,7 +43,7 @@ struct message_lanes {
 
   //! True for one end of a broadcast of NCCL. Messages with headers go one by one.
   [[nodiscard]] bool spreads(item const& step) const {
-    return checks == nullptr && step.what != operation::run && rooms::is_broadcast(work.over, step);
+    return checks == nullptr && step.what != operation::run && rooms::is_broadcast(work, step);
   }
   //! The communicator of messages between a device and a peer, in one direction.
   [[nodiscard]] communicator& carrying(int device, bool sends, int peer) const {
@@ -118,7 +118,7 @@ public:
     for (item const& step : lanes.work.program_of(device_))
       if (step.what != operation::run)
         lanes.by_lane[lane_of(step)] =
-          &lanes.carrying(device_, step.what == operation::send, step.peer);
+          &lanes.carrying(device_, step.what == operation::send, lanes.work.message_of(step).peer);
   }
 
   //! Exchanges a few bytes over every edge of a plan in both of its directions that no plan
@@ -192,9 +192,12 @@ public:
         check(ncclGroupStart(), "ncclGroupStart");
       try {
         for (item const& step : group) {
-          enqueue(lane, step, spread, own.slots().message(step).data, on);
-          if (checks != nullptr)
-            enqueue_header(*checks, lane, first + static_cast<int>(&step - group.data()), step, on);
+          enqueue(lane, lanes.work, step, spread, own.slots().message(step), on);
+          if (checks != nullptr) {
+            int const index = first + static_cast<int>(&step - group.data());
+            buffer const header{nothing, checks->header_of(index), sizeof(message_header)};
+            enqueue(lane, lanes.work, step, false, header, on);
+          }
         }
       } catch (...) {
         if (several)
@@ -347,33 +350,22 @@ private:
   }
   //! @param spread as one end of a broadcast.
   void enqueue(communicator const& lane,
+               plan_view const& work,
                item const& step,
                bool spread,
-               std::byte* data,
+               buffer const& memory,
                cudaStream_t on) const {
-    if (spread) {
-      bool const gives = step.what == operation::send;
-      std::int64_t const bytes = gives ? step.in_bytes : step.out_bytes;
-      int const root = lane.members().rank_of(gives ? device_ : step.peer);
-      return check(
-        ncclBroadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, lane.get(), on),
-        "ncclBroadcast");
-    }
-    int const peer = lane.members().rank_of(step.peer);
-    if (step.what == operation::send)
-      check(
-        ncclSend(data, static_cast<std::size_t>(step.in_bytes), ncclUint8, peer, lane.get(), on),
-        "ncclSend");
+    bool const sends = step.what == operation::send;
+    int const other = work.message_of(step).peer;
+    auto const count = static_cast<std::size_t>(memory.bytes);
+    std::byte* const data = memory.data;
+    int const peer = lane.members().rank_of(spread && sends ? device_ : other);
+    if (spread)
+      check(ncclBroadcast(data, data, count, ncclUint8, peer, lane.get(), on), "ncclBroadcast");
+    else if (sends)
+      check(ncclSend(data, count, ncclUint8, peer, lane.get(), on), "ncclSend");
     else
-      check(
-        ncclRecv(data, static_cast<std::size_t>(step.out_bytes), ncclUint8, peer, lane.get(), on),
-        "ncclRecv");
-  }
-
-  void enqueue_header(
-    message_checks const& checks, communicator const& lane, int index, item step, cudaStream_t on) {
-    step.in_bytes = step.out_bytes = sizeof(message_header);
-    enqueue(lane, step, false, checks.header_of(index), on);
+      check(ncclRecv(data, count, ncclUint8, peer, lane.get(), on), "ncclRecv");
   }
   template <class Calls>
   static void

@@ -114,7 +114,7 @@ struct nccl_plan {
     }
     int const at = threw && position < count ? position : unfinished;
     if (at < count && steps_here[static_cast<std::size_t>(at)].what != operation::run)
-      return {text, {steps_here[static_cast<std::size_t>(at)].peer}};
+      return {text, {view.message_of(steps_here[static_cast<std::size_t>(at)]).peer}};
     return {text, {}};
   }
 
@@ -124,17 +124,19 @@ struct nccl_plan {
     rooms::rank_standing found{
       "is in the launch of its graph, at" + item_in_words(0) + ", or behind it", {}};
     for (item const& step : view.program_of(rank))
-      if (step.what != operation::run &&
-          std::find(found.waits_for.begin(), found.waits_for.end(), step.peer) ==
+      if (step.what != operation::run) {
+        int const peer = view.message_of(step).peer;
+        if (std::find(found.waits_for.begin(), found.waits_for.end(), peer) ==
             found.waits_for.end())
-        found.waits_for.push_back(step.peer);
+          found.waits_for.push_back(peer);
+      }
     return found;
   }
 
   //! " item 3 of 40: " and what it does.
   [[nodiscard]] std::string item_in_words(int at) const {
     return " item " + std::to_string(at) + " of " + std::to_string(items()) + ": " +
-           describe(view.program_of(rank)[static_cast<std::size_t>(at)], view.over);
+           describe(view.program_of(rank)[static_cast<std::size_t>(at)], view);
   }
 };
 

@@ -65,7 +65,7 @@ public:
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     posted_group& together = posted_[static_cast<std::size_t>(&own.board - boards_.data())];
-    bool const exchanges = group.front().exchange != nothing;
+    bool const exchanges = work_.message_of(group.front()).exchange != nothing;
     if (exchanges)
       together = {first, static_cast<int>(group.size()), static_cast<int>(group.size())};
     for (std::size_t k = 0; k < group.size(); ++k) {
@@ -84,7 +84,7 @@ public:
         transfer(point,
                  mine,
                  step.what == operation::send ? point.receiver : point.sender,
-                 step.what == operation::send ? step.in_bytes : step.out_bytes);
+                 work_.uses_of(step)[0].bytes);
     }
   }
 

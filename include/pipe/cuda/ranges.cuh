@@ -26,7 +26,8 @@
 namespace pipelining::inline v0_3::cuda::detail {
 
 //! The name of an item in a profile: "F s3 m7 c1", "send F s3 m7 c1 to 2", "optimizer s3".
-[[nodiscard]] inline std::string range_name(item const& step, pipeline_view const& over) {
+[[nodiscard]] inline std::string range_name(item const& step, plan_view const& work) {
+  pipeline_view const& over = work.over;
   auto const number = [](char const* letter, int value) {
     return std::string(letter) + std::to_string(value);
   };
@@ -45,7 +46,7 @@ namespace pipelining::inline v0_3::cuda::detail {
   case rooms::subject::contribution: name = "totals" + stage; break;
   case rooms::subject::gather:
   case rooms::subject::spread:
-    name = "totals" + stage + number("-", step.work.stage + step.rows - 1);
+    name = "totals" + stage + number("-", step.work.stage + rooms::rows_of(work, step) - 1);
     break;
   case rooms::subject::update:
   case rooms::subject::early_update: name = "optimizer" + stage; break;
@@ -54,7 +55,8 @@ namespace pipelining::inline v0_3::cuda::detail {
   if (step.what == operation::run)
     return name;
   bool const sends = step.what == operation::send;
-  return (sends ? "send " : "receive ") + name + number(sends ? " to " : " from ", step.peer);
+  return (sends ? "send " : "receive ") + name +
+         number(sends ? " to " : " from ", work.message_of(step).peer);
 }
 
 //! The colour of an item in a profile: the colour of its pass in pictures; grey for hooks after
@@ -64,7 +66,7 @@ range_colour(plan_view const& work, int device, item const& step) {
   if (step.about != rooms::subject::pass)
     return {128, 128, 128};
   // A message belongs to the device of the pass that makes it.
-  int const home = step.what == operation::receive ? step.peer : device;
+  int const home = step.what == operation::receive ? work.message_of(step).peer : device;
   int local = 0;
   int count = 0;
   for (int stage = 0; stage < work.over.extents.stages(); ++stage)
@@ -116,7 +118,7 @@ public:
       int const end = head.what == operation::run ? first + 1 : rooms::end_of_group(steps, first);
       std::string name;
       for (int i = first; i < end; ++i)
-        name += (i > first ? ", " : "") + range_name(steps[static_cast<std::size_t>(i)], work.over);
+        name += (i > first ? ", " : "") + range_name(steps[static_cast<std::size_t>(i)], work);
       ranges_[static_cast<std::size_t>(first)] = attributes(name, range_colour(work, device, head));
       first = end;
     }

@@ -48,7 +48,7 @@ public:
     std::copy(carried.begin(), carried.end(), rows_.data());
     totals const all = slots.all_totals();
     auto const stride = static_cast<std::size_t>(all.stride);
-    check(cudaMemcpy2DAsync(slots.memory + slots.place({slot_class::totals, 0}),
+    check(cudaMemcpy2DAsync(slots.memory + slots.place({.of = slot_class::totals, .index = 0}),
                             stride,
                             rows_.data(),
                             stride,
@@ -76,11 +76,12 @@ public:
     // Who steps early steps with the rows of the devices so far; the others are to be zeros.
     for (int stage = 0; about == rooms::subject::early_update && stage < all.rows; ++stage)
       if (device_of(slots.work, stage) > slots.device)
-        check(cudaMemsetAsync(slots.memory + slots.place({slot_class::totals, stage}),
-                              0,
-                              static_cast<std::size_t>(all.bytes),
-                              on),
-              "cudaMemsetAsync");
+        check(
+          cudaMemsetAsync(slots.memory + slots.place({.of = slot_class::totals, .index = stage}),
+                          0,
+                          static_cast<std::size_t>(all.bytes),
+                          on),
+          "cudaMemsetAsync");
   }
   //! True when they have come. @throws error when the device reports one.
   [[nodiscard]] bool come() const { return come_.happened(); }

@@ -132,12 +132,12 @@ private:
   void copy(int index, item const& step) {
     cudaStream_t const on = board.stream_for(step);
     rooms::arena const memory = slots();
-    buffer const to = memory.at(step.out, step.out_bytes);
+    buffer const to = memory.output_of(step);
     if (board.times() != nullptr)
       board.times()->enter(index, on);
     if (to.bytes > 0) // what the library does not keep, it does not copy
       check(cudaMemcpyAsync(to.data,
-                            memory.at(step.in, step.in_bytes).data,
+                            memory.input_of(step).data,
                             static_cast<std::size_t>(to.bytes),
                             cudaMemcpyDefault,
                             on),

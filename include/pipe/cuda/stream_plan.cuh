@@ -157,7 +157,7 @@ struct stream_plan {
   }
   //! Describes an item.
   [[nodiscard]] std::string in_words(int device, int item_index) const {
-    return describe(view.program_of(device)[static_cast<std::size_t>(item_index)], view.over);
+    return describe(view.program_of(device)[static_cast<std::size_t>(item_index)], view);
   }
 };
 

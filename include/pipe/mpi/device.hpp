@@ -205,7 +205,7 @@ public:
       --last;
     text += last < 0 ? ", before its first pass" : ", its last pass was " + pass_at(last);
     if (awaited_ != nothing) {
-      waits_for.push_back(steps()[static_cast<std::size_t>(awaited_)].peer);
+      waits_for.push_back(work_.message_of(steps()[static_cast<std::size_t>(awaited_)]).peer);
       text += ", and it waited for rank " + std::to_string(waits_for.back()) + " to complete " +
               place(awaited_);
     }
@@ -232,14 +232,12 @@ private:
       ends_[static_cast<std::size_t>(first) + i] = end;
     }
   }
-  [[nodiscard]] static std::int64_t bytes_of(item const& step) {
-    return step.what == operation::send      ? step.in_bytes
-           : step.what == operation::receive ? step.out_bytes
-                                             : 0;
+  [[nodiscard]] std::int64_t bytes_of(item const& step) const {
+    return step.what == operation::run ? 0 : work_.uses_of(step)[0].bytes;
   }
-  [[nodiscard]] std::string name(item const& step) const { return describe(step, work_.over); }
+  [[nodiscard]] std::string name(item const& step) const { return describe(step, work_); }
   [[nodiscard]] std::string pass_at(int index) const {
-    return "the " + describe_subject(steps()[static_cast<std::size_t>(index)], work_.over);
+    return "the " + describe_subject(steps()[static_cast<std::size_t>(index)], work_);
   }
   [[nodiscard]] std::string position(int index) const {
     return "item " + std::to_string(index) + " of " + std::to_string(steps().size()) +
@@ -256,12 +254,12 @@ private:
     int const count = static_cast<int>(bytes_of(step));
     // Every MPI has tags up to 32767. Ranks that run different plans wait for each other until the
     // deadline, rather than take each other's messages.
-    int const tag = number_ % 8 * 4096 + step.sequence % 4096;
+    int const peer = work_.message_of(step).peer;
+    int const tag = number_ % 8 * 4096 + work_.message_of(step).sequence % 4096;
     MPI_Request& request = requests_[static_cast<std::size_t>(index)];
-    int const code =
-      step.what == operation::send
-        ? MPI_Isend(memory.data, count, MPI_BYTE, step.peer, tag, channel_, &request)
-        : MPI_Irecv(memory.data, count, MPI_BYTE, step.peer, tag, channel_, &request);
+    int const code = step.what == operation::send
+                       ? MPI_Isend(memory.data, count, MPI_BYTE, peer, tag, channel_, &request)
+                       : MPI_Irecv(memory.data, count, MPI_BYTE, peer, tag, channel_, &request);
     if (code != MPI_SUCCESS)
       stop(index, code);
   }
@@ -294,7 +292,7 @@ private:
         (MPI_Get_count(&status, MPI_BYTE, &bytes) != MPI_SUCCESS || bytes != bytes_of(message)))
       throw mpi_stop{"rank " + std::to_string(device_) + " got " + std::to_string(bytes) +
                        " bytes instead of " + std::to_string(bytes_of(message)) + " from rank " +
-                       std::to_string(message.peer) + " in " + place(index) +
+                       std::to_string(work_.message_of(message).peer) + " in " + place(index) +
                        "; do all ranks have the same sizes?",
                      failure_cause::own};
     awaited_ = nothing;

@@ -68,7 +68,7 @@ namespace detail {
   std::vector<int> peers;
   for (int peer = 0; peer < work.over.extents.devices; ++peer)
     for (item const& step : work.program_of(device))
-      if (step.what != operation::run && step.peer == peer) {
+      if (step.what != operation::run && work.message_of(step).peer == peer) {
         peers.push_back(peer);
         break;
       }

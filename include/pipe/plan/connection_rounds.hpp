@@ -36,7 +36,8 @@ struct device_pair {
     for (item const& step : work.program_of(device)) {
       if (step.what != operation::send)
         continue;
-      device_pair const wanted{std::min(device, step.peer), std::max(device, step.peer)};
+      int const peer = work.message_of(step).peer;
+      device_pair const wanted{std::min(device, peer), std::max(device, peer)};
       auto const place =
         std::lower_bound(all.begin(), all.end(), wanted, [](auto const& a, auto const& b) {
           return std::pair(a.one, a.other) < std::pair(b.one, b.other);
@@ -44,7 +45,7 @@ struct device_pair {
       bool const known =
         place != all.end() && place->one == wanted.one && place->other == wanted.other;
       device_pair& edge = known ? *place : *all.insert(place, wanted);
-      (device < step.peer ? edge.up : edge.down) = true;
+      (device < peer ? edge.up : edge.down) = true;
     }
   return all;
 }

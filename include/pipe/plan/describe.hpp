@@ -23,7 +23,9 @@ namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The subject of a step in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
-[[nodiscard]] inline std::string describe_subject(item const& step, pipeline_view const& over) {
+//! @param rows of totals that it is about
+[[nodiscard]] inline std::string
+describe_subject(item const& step, pipeline_view const& over, int rows = 1) {
   std::string const stage = " stage " + std::to_string(step.work.stage);
   switch (step.about) {
   case subject::pass: return describe(step.work, over);
@@ -33,9 +35,9 @@ namespace detail {
   case subject::add_tied: return "addition of the tied gradients on" + stage;
   case subject::contribution: return "totals of" + stage;
   case subject::gather:
-    return step.rows == 1 ? "totals of" + stage
-                          : "totals of stages " + std::to_string(step.work.stage) + " to " +
-                              std::to_string(step.work.stage + step.rows - 1);
+    return rows == 1 ? "totals of" + stage
+                     : "totals of stages " + std::to_string(step.work.stage) + " to " +
+                         std::to_string(step.work.stage + rows - 1);
   case subject::spread: return "totals of all stages";
   case subject::update: return "optimizer step of" + stage;
   case subject::early_update: return "early optimizer step of" + stage;
@@ -44,18 +46,22 @@ namespace detail {
   return "unknown step";
 }
 
+//! The same of a step of a plan.
+[[nodiscard]] inline std::string describe_subject(item const& step, plan_view const& work) {
+  return describe_subject(step, work.over, rows_of(work, step));
+}
+
 } // namespace detail
 
 //! @brief A step in words: "send what comes of the forward of stage 1, microbatch 0 to device 2".
-[[nodiscard]] inline std::string describe(item const& step, pipeline_view const& over) {
+[[nodiscard]] inline std::string describe(item const& step, plan_view const& work) {
+  bool const runs = step.what == operation::run;
   std::string text = detail::word(step.what);
-  text +=
-    step.what == operation::run || step.about != detail::subject::pass ? " " : " what comes of ";
-  text += "the " + detail::describe_subject(step, over);
-  if (step.what == operation::send)
-    text += " to device " + std::to_string(step.peer);
-  if (step.what == operation::receive)
-    text += " from device " + std::to_string(step.peer);
+  text += runs || step.about != detail::subject::pass ? " " : " what comes of ";
+  text += "the " + detail::describe_subject(step, work);
+  if (!runs)
+    text += (step.what == operation::send ? " to device " : " from device ") +
+            std::to_string(work.message_of(step).peer);
   return text;
 }
 
@@ -85,7 +91,7 @@ namespace detail {
     int const end = end_of_group(steps, index);
     for (int i = index; i < end; ++i)
       text += (i == index ? ", item " + std::to_string(index) + ": " : " and ") +
-              describe(steps[static_cast<std::size_t>(i)], work.over);
+              describe(steps[static_cast<std::size_t>(i)], work);
     text += "\n";
   }
   return text;
@@ -115,7 +121,7 @@ namespace detail {
     auto const steps = work.program_of(device);
     auto const at = static_cast<std::size_t>(index);
     return words + ", item " + std::to_string(index) +
-           (at < steps.size() ? ": " + describe(steps[at], over) : ", which does not exist");
+           (at < steps.size() ? ": " + describe(steps[at], work) : ", which does not exist");
   };
   text += " (" + name(verdict.device, verdict.item_index, verdict.what);
   if (verdict.other_item >= 0 && verdict.other_device >= 0)
@@ -132,7 +138,6 @@ describe(detail::over_budget const& found, std::int64_t limit, pipeline_view con
   item peak;
   peak.work = found.peak;
   peak.about = found.about;
-  peak.rows = 1;
   return "plan: an arena is over the memory limit (device " + std::to_string(found.device) + ": " +
          std::to_string(found.arena_bytes) + " of " + std::to_string(limit) +
          " bytes; most of it for class " + detail::word(found.largest) + ", " +

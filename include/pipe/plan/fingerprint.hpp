@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 namespace pipelining::inline v0_3 {
 
@@ -62,7 +63,7 @@ struct hasher {
     add(what.microbatch);
     add(what.chunk);
   }
-  constexpr void add(slot const& one) noexcept {
+  constexpr void add(use const& one) noexcept {
     add(static_cast<std::int64_t>(one.of));
     add(one.index);
   }
@@ -126,36 +127,46 @@ struct plan_hashes {
   hasher slots;
 };
 
+//! Adds what a step uses: the first that it reads and fills, what it keeps, then the rest.
+constexpr void add_uses(hasher& slots, plan_view work, item const& step) noexcept {
+  using enum slot_place;
+  for (slot_place const list : {inputs, outputs})
+    slots.add(work.use_at(list, step));
+  slots.add(step.lane);
+  for (slot_place const kept : {activation, weight_input, state, state_gradient})
+    slots.add(work.use_at(kept, step).index);
+  for (slot_place const list : {inputs, outputs})
+    for (bool first = true; use const& one : work.uses_of(step))
+      if (one.at == list && !std::exchange(first, false))
+        slots.add(one);
+}
+
+//! @param group the number of the group of a message among those of its device
 constexpr void
-add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noexcept {
+add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int group) noexcept {
   bool const message = step.what != operation::run;
   hasher& order = message ? hashes.messages : hashes.passes;
+  message_end const end = message ? work.message_of(step) : message_end{};
   order.add(device);
   order.add(static_cast<std::int64_t>(step.what));
   order.add(step.work);
   if (step.about != subject::pass)
-    for (int const number : {static_cast<int>(step.about), step.number, step.rows})
+    for (int const number : {static_cast<int>(step.about), end.number, rows_of(work, step)})
       order.add(number);
   if (work.over.edges != nullptr)
-    order.add(step.number);
+    order.add(end.number);
   if (message) {
-    bool const sends = step.what == operation::send;
-    order.add(step.peer);
-    order.add(step.group);
-    order.add(step.sequence);
-    if (step.exchange != nothing)
-      order.add(step.exchange);
-    order.add(sends ? work.key(device, step.peer) : work.key(step.peer, device));
-    hashes.sizes.add(sends ? step.in_bytes : step.out_bytes);
+    order.add(end.peer);
+    order.add(group);
+    order.add(end.sequence);
+    if (end.exchange != nothing)
+      order.add(end.exchange);
+    order.add(step.what == operation::send ? work.key(device, end.peer)
+                                           : work.key(end.peer, device));
+    for (use const& carried : work.uses_of(step))
+      hashes.sizes.add(carried.bytes);
   }
-  hashes.slots.add(step.in);
-  hashes.slots.add(step.out);
-  hashes.slots.add(step.lane);
-  for (int const number : {step.activation, step.weight_input, step.state, step.state_gradient})
-    hashes.slots.add(number);
-  for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
-    for (sized_slot const& one : further)
-      hashes.slots.add(one.used);
+  add_uses(hashes.slots, work, step);
   hashes.slots.add(step.wait_count);
   for (int const wait : work.waits_of(step))
     hashes.slots.add(wait);
@@ -203,8 +214,10 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
   int sent = 0;
   int passes = 0;
   for (int device = 0; device < extents.devices; ++device) {
+    int group = nothing;
     for (item const& step : work.program_of(device)) {
-      add_item(hashes, work, device, step);
+      group += step.what != operation::run && !step.joins ? 1 : 0;
+      add_item(hashes, work, device, step, group);
       sent += step.what == operation::send ? 1 : 0;
       passes += step.what == operation::run && step.about == subject::pass ? 1 : 0;
     }

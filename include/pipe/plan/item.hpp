@@ -18,30 +18,36 @@ namespace pipelining::inline v0_3 {
 //! @brief No slot, no item, no peer.
 inline constexpr int nothing = -1;
 
-//! @brief One buffer of a device: a class and a number in it, or `nothing`.
-struct slot {
-  slot_class of = slot_class::activation; //!< what lies in it
-  int index = nothing;                    //!< its number in the class
+//! @brief One use of a buffer by a step: its class and its number there, or `nothing`, and the
+//! bytes that go through it.
+struct use {
+  slot_class of = slot_class::activation;           //!< the class of what lies in it
+  detail::slot_place at = detail::slot_place::none; //!< the place in which a stage is handed it
+  std::uint16_t count = 1; //!< slots from the first on, of totals or of copies that a step reads
+  int index = nothing;     //!< the number of the first in its class
+  std::int64_t bytes = 0;  //!< of the content, all slots together
 
-  friend constexpr bool operator==(slot const&, slot const&) = default;
+  friend constexpr bool operator==(use const&, use const&) = default;
 };
+
+static_assert(sizeof(use) == 16);
 
 namespace detail {
 
-//! A slot and what goes through it.
-struct sized_slot {
-  slot used{};            //!< which
-  std::int64_t bytes = 0; //!< of what is in it
+//! One end of a message, as its item refers to it.
+//!
+//! A message is named by the pass that makes it; both of its ends carry that pass.
+struct message_end {
+  int peer = nothing;     //!< the device at the other end
+  int sequence = nothing; //!< how many went the same way between the same devices before it
+  //! The same at both ends. A message that a pass makes: the number of its reader among the stages
+  //! that read it. Another message: a number of its own.
+  int number = 0;
+  //! The number of the exchange that it is part of, the same at all of its ends. An exchange is one
+  //! step of all devices that take part.
+  int exchange = nothing;
 
-  friend constexpr bool operator==(sized_slot const&, sized_slot const&) = default;
-};
-
-//! A part of a plan's list of further slots.
-struct slot_range {
-  int first = 0; //!< in the list
-  int count = 0; //!< how many
-
-  friend constexpr bool operator==(slot_range const&, slot_range const&) = default;
+  friend constexpr bool operator==(message_end const&, message_end const&) = default;
 };
 
 } // namespace detail
@@ -86,49 +92,35 @@ enum class subject : std::uint8_t {
 //! @brief One step of a device's program: run a pass, or send or receive the data that a pass has
 //! made.
 //!
-//! A message is named by the pass that makes it; both of its ends carry that pass. Steps about
-//! something else than passes name their stage by `work.stage`, its copy by a microbatch that takes
-//! it, and their messages by `number`.
+//! An item names its uses of slots, the items that it waits for, and its message, all in lists of
+//! the plan. A pass names first what it reads, makes and keeps, in the order of the effects of its
+//! kind. A send reads one slot, a receive fills one. Steps about something else than passes use one
+//! class; they name their stage by `work.stage`, and its copy by a microbatch that takes it.
 struct item {
   operation what = operation::run;               //!< what the device does
   detail::subject about = detail::subject::pass; //!< what the step is about
   bool completes_stage = false; //!< run: the last pass of the iteration that adds to the weight
                                 //!< gradients of its stage on this device, or scatters them
+  //! Posted together with the message before it. The messages of a group go to and come from one
+  //! peer; those of an exchange have several.
+  bool joins = false;
   pass work;                    //!< the pass to run, or the pass that makes the message
-  int peer = nothing;           //!< the device at the other end of a message
+  int message = nothing;        //!< into the plan's list of messages
+  int first_use = 0;            //!< into the plan's list of uses
+  int first_wait = 0;           //!< into the plan's list of waits
+  std::uint16_t use_count = 0;  //!< slots that it uses
+  std::uint16_t wait_count = 0; //!< items of this device that must be complete before it starts
   //! The communicator of the message, numbered on this device; of a copy, its engine, numbered
   //! after them; `nothing` on the compute engine.
   int lane = nothing;
-  //! Messages of one group are posted together; numbered on this device. They go to and come from
-  //! one peer; the messages of an exchange have several peers.
-  int group = nothing;
-  int sequence =
-    nothing; //!< how many messages went the same way between the same devices before this one
-  //! The same at both ends. A message that a pass makes: the number of its reader among the stages
-  //! that read it. Another message: a number of its own.
-  int number = 0;
-  //! The number of the exchange that a message is part of, the same at all of its ends. An exchange
-  //! is one step of all devices that take part.
-  int exchange = nothing;
-  std::int64_t in_bytes = 0;  //!< size of what is in `in`
-  std::int64_t out_bytes = 0; //!< size of what goes into `out`
-  slot in;  //!< run: the first of what it reads, of a copy its source; send: what is sent
-  slot out; //!< run: the first of what it fills, of a copy its target; receive: where it goes
-  int first_wait = 0;         //!< into the plan's list of waits
-  int wait_count = 0;         //!< items of this device that must be complete before this one starts
-  int activation = nothing;   //!< slot of class activation, or logits
-  int weight_input = nothing; //!< slot of class weight_input
-  int state = nothing;        //!< slot of class sequence
-  int state_gradient = nothing; //!< slot of class sequence_gradient
-  int rows = 0; //!< of totals or of copies that the step reads or writes, from its slot on
-  detail::slot_range further_inputs{};  //!< run: what it reads after the first
-  detail::slot_range further_outputs{}; //!< run: what it fills after the first
 
   //! The stream of the item on its device: passes of the compute engine on stream 0, messages and
   //! copies of lane l on stream l + 1. Items of one stream complete in program order.
   [[nodiscard]] constexpr int stream() const noexcept { return lane == nothing ? 0 : lane + 1; }
   friend constexpr bool operator==(item const&, item const&) = default;
 };
+
+static_assert(sizeof(item) == 32);
 
 namespace detail {
 
@@ -143,42 +135,25 @@ namespace detail {
   return step.what == operation::run && step.lane != nothing;
 }
 
-//! The number of the slot that a step has in a member of its context, or null for lists.
-[[nodiscard]] constexpr int* kept_slot(item& step, slot_place at) noexcept {
-  switch (at) {
-  case slot_place::activation: return &step.activation;
-  case slot_place::weight_input: return &step.weight_input;
-  case slot_place::state: return &step.state;
-  case slot_place::state_gradient: return &step.state_gradient;
-  default: return nullptr;
-  }
-}
-//! The same of an item that stays as it is.
-[[nodiscard]] constexpr int const* kept_slot(item const& step, slot_place at) noexcept {
-  return kept_slot(const_cast<item&>(step), at);
-}
-
-//! True when two items are about one message: its two ends.
-//! @pre both are messages.
-[[nodiscard]] constexpr bool same_message(item const& one, item const& other) noexcept {
-  return one.number == other.number && one.about == other.about &&
-         (one.about != subject::pass || one.work == other.work);
-}
-
 //! The item after the ones that start together with item `first`: the messages of one group,
 //! or the two halves of a composite pass. Any other item starts by itself.
 //! @pre `first` is the first of its group.
 [[nodiscard]] constexpr int end_of_group(std::span<item const> steps, int first) noexcept {
-  item const& head = steps[static_cast<std::size_t>(first)];
+  bool const runs = steps[static_cast<std::size_t>(first)].what == operation::run;
   std::size_t end = static_cast<std::size_t>(first) + 1;
-  if (head.what == operation::run)
-    while (end < steps.size() && steps[end].what == operation::run && steps[end].work.overlapped)
-      ++end;
-  else
-    while (end < steps.size() && steps[end].what != operation::run &&
-           steps[end].group == head.group)
-      ++end;
+  while (end < steps.size() && (steps[end].what == operation::run) == runs &&
+         (runs ? steps[end].work.overlapped : steps[end].joins))
+    ++end;
   return static_cast<int>(end);
+}
+
+//! True when two messages of a device are of one group.
+[[nodiscard]] constexpr bool same_group(std::span<item const> steps, int one, int other) noexcept {
+  if (other < one)
+    return same_group(steps, other, one);
+  while (one < other && steps[static_cast<std::size_t>(other)].joins)
+    --other;
+  return one == other;
 }
 
 //! True for a step next to the program in which the library copies a slot, and no stage is called.

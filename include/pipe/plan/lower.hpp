@@ -9,6 +9,7 @@
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/budget.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_plan.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/global_order.hpp>
@@ -62,21 +63,10 @@ namespace detail {
   return order;
 }
 
-//! The numbers of the events that are the program of each device, device after device, and where
-//! each message stands in its peer's program.
-struct placed_programs {
-  struct place {
-    int number = 0;
-    int at_peer = 0;
-  };
-  std::vector<place> items;
-  std::vector<int> offsets; // [P + 1]
-};
-
 //! The global order of passes and messages.
 //! @throws std::invalid_argument for exchanges of more messages than a group may have.
 inline std::vector<event>
-place_messages(timetable_view table, std::vector<int> const& order, bool slots, bool joins) {
+place_messages(timetable_view table, std::vector<int> order, bool slots, bool joins) {
   auto const width = static_cast<std::size_t>(graph_width(table.over));
   if (joins && width > 1 && 2 * (table.over.extents.devices - 1) > most_group_messages)
     throw std::invalid_argument(
@@ -195,76 +185,6 @@ chosen_hooks add_hooks(timetable_view table,
   return result;
 }
 
-//! Places the programs of all devices. Each is the part of the global order of passes and messages
-//! that belongs to the device.
-inline placed_programs place_programs(std::vector<event> const& events, int devices) {
-  placed_programs result;
-  result.offsets.resize(static_cast<std::size_t>(devices) + 1);
-  for (event const& what : events) {
-    ++result.offsets[static_cast<std::size_t>(what.device) + 1];
-    if (what.to != nothing)
-      ++result.offsets[static_cast<std::size_t>(what.to) + 1];
-  }
-  for (std::size_t device = 0; device + 1 < result.offsets.size(); ++device)
-    result.offsets[device + 1] += result.offsets[device];
-  result.items.resize(static_cast<std::size_t>(result.offsets.back()));
-  std::vector<int> next(result.offsets.begin(), result.offsets.end() - 1);
-  for (int number = 0; event const& what : events) {
-    auto const from = static_cast<std::size_t>(what.device);
-    int const sent_at = next[from]++;
-    placed_programs::place& sent = result.items[static_cast<std::size_t>(sent_at)];
-    sent.number = number;
-    if (what.to != nothing) {
-      auto const to = static_cast<std::size_t>(what.to);
-      int const received_at = next[to]++;
-      sent.at_peer = received_at - result.offsets[to];
-      result.items[static_cast<std::size_t>(received_at)] = {number,
-                                                             sent_at - result.offsets[from]};
-    }
-    ++number;
-  }
-  return result;
-}
-
-//! Writes the items of a device after the items of the devices before it, with the times and the
-//! places that lowering needs.
-struct device_writer {
-  timetable_view table;
-  std::vector<event> const& events;
-  placed_programs const& programs;
-  std::vector<int> positions_at_peer{}; // of the messages of the device
-  std::vector<double> starts{};         // where the flow has several engines
-  std::vector<double> ends{};
-  static constexpr int ahead = 12; // items that an event is fetched before it is asked
-
-  //! @pre the vector has room for the items of all devices, so that it does not move.
-  [[nodiscard]] program write(int device, std::vector<item>& items) {
-    int const first = programs.offsets[static_cast<std::size_t>(device)];
-    int const end = programs.offsets[static_cast<std::size_t>(device) + 1];
-    bool const timed = table.over.declared->engines > 1;
-    positions_at_peer.clear();
-    starts.clear();
-    ends.clear();
-    for (int i = first; i < end; ++i) {
-      placed_programs::place const& place = programs.items[static_cast<std::size_t>(i)];
-      // Events of one device lie far apart in the global order.
-      if (end - i > ahead)
-        __builtin_prefetch(&events[static_cast<std::size_t>((&place)[ahead].number)]);
-      event const& what = events[static_cast<std::size_t>(place.number)];
-      make_item(table, what, device, items.emplace_back());
-      positions_at_peer.push_back(place.at_peer);
-      if (timed) {
-        starts.push_back(table.starts[what.entry]);
-        ends.push_back(table.ends[what.entry]);
-      }
-    }
-    return {items.data() + first, end - first};
-  }
-  [[nodiscard]] item_times times() const noexcept {
-    return starts.empty() ? item_times{} : item_times{starts.data(), ends.data()};
-  }
-};
-
 //! The options of `lower`, next to sizes.
 struct lower_options {
   //! The most bytes of the arena of a device.
@@ -283,6 +203,14 @@ inline void check_layouts(plan const& work) {
         std::to_string(i / slot_classes) + "; a size must not be negative");
 }
 
+//! The kinds of the passes of a timetable.
+[[nodiscard]] inline flow_set kinds_of(timetable_view const& table) {
+  flow_set kinds = 0;
+  for (int entry = 0; entry < table.size(); ++entry)
+    kinds |= only(index_of(table.passes[entry].kind));
+  return kinds;
+}
+
 //! The pipeline, the policy and what hooks need.
 template <communication_policy Policy>
 [[nodiscard]] plan plan_without_items(timetable_view const& table, chosen_hooks const& hooks) {
@@ -297,65 +225,69 @@ template <communication_policy Policy>
   return result;
 }
 
+//! Writes the programs of all devices, and completes them one after the other.
 template <communication_policy Policy, buffer_sizes Sizes>
-[[nodiscard]] plan lower_programs(timetable_view const& table,
-                                  bool evaluates,
-                                  chosen_hooks const& hooks,
-                                  std::vector<event> const& events,
-                                  Sizes const& sizes,
-                                  lower_options const& options) {
-  plan result = plan_without_items<Policy>(table, hooks);
-  result.evaluates = evaluates;
-  result.validation = evaluates ? step_validation::at_once : options.validation;
+void lower_devices(timetable_view const& table,
+                   std::vector<event> events,
+                   Sizes const& sizes,
+                   plan& result) {
   pipeline_view const over = result.over;
-  auto const devices = static_cast<std::size_t>(over.extents.devices);
-  result.layouts.resize(devices * slot_classes);
-  placed_programs programs = place_programs(events, over.extents.devices);
-  result.items.reserve(programs.items.size());
-  device_writer writer{table, events, programs};
+  data_uses const uses(over, kinds_of(table));
+  program_writer writer(table, uses, result);
+  writer.write(std::move(events));
   lowering_space space;
-  data_uses const uses(over);
   std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
   std::vector<int> readers(
     uses.shares_reads() ? held.size() * static_cast<std::size_t>(uses.most_readers) : 0);
+  result.waits.reserve(result.items.size());
   auto const waits_per_item = static_cast<std::size_t>(most_waits(over));
-  auto const further_per_item = 2 * static_cast<std::size_t>(uses.further_places);
-  for (std::size_t device = 0; device < devices; ++device) {
-    program work = writer.write(static_cast<int>(device), result.items);
-    auto const count = static_cast<std::size_t>(work.count);
+  for (int device = 0; device < over.extents.devices; ++device) {
+    program work = writer.of(device);
     std::size_t const before = result.waits.size();
-    result.waits.resize(before + count * waits_per_item);
-    std::size_t const further = result.further.size();
-    result.further.resize(further + count * further_per_item);
+    result.waits.resize(before + static_cast<std::size_t>(work.count) * waits_per_item);
     lowering const shared{uses,
-                          evaluates,
+                          result.evaluates,
                           held.data(),
                           static_cast<int>(before),
-                          hooks.tied_bytes + hooks.totals_bytes > 0,
-                          {result.further.data() + further, static_cast<int>(further)},
+                          result.tied_bytes + result.totals_bytes > 0,
                           readers.empty() ? nullptr : readers.data()};
     lowered_device const made_device =
       lower_device<Policy>(shared,
                            work,
-                           static_cast<int>(device),
-                           writer.positions_at_peer.data(),
-                           writer.times(),
+                           device,
+                           writer.times(device),
                            space,
                            sizes,
                            result.layouts.data() + device * slot_classes,
                            result.waits.data() + before);
     result.waits.resize(before + static_cast<std::size_t>(made_device.waits));
-    result.further.resize(further + static_cast<std::size_t>(made_device.further));
     result.arena_bytes.push_back(made_device.arenas.device);
     result.host_bytes.push_back(made_device.arenas.host);
     result.lanes.push_back(made_device.lanes);
   }
-  result.offsets = std::move(programs.offsets);
+}
+
+//! Lowers the passes that are in a global order.
+template <communication_policy Policy, buffer_sizes Sizes>
+[[nodiscard]] plan lower_order(timetable_view const& table,
+                               std::vector<int> order,
+                               bool evaluates,
+                               Sizes const& sizes,
+                               lower_options const& options) {
+  step_validation const validation = evaluates ? step_validation::at_once : options.validation;
+  std::vector<event> events =
+    place_messages(table, std::move(order), Policy::duplex_groups, joins_exchanges<Policy>());
+  chosen_hooks const hooks = add_hooks(table, sizes, events, evaluates, validation);
+  plan result = plan_without_items<Policy>(table, hooks);
+  result.evaluates = evaluates;
+  result.validation = validation;
+  result.layouts.resize(static_cast<std::size_t>(table.over.extents.devices) * slot_classes);
+  lower_devices<Policy>(table, std::move(events), sizes, result);
   check_layouts(result);
   if (proof const verdict = prove(result); !verdict)
     throw std::logic_error(describe(verdict, result));
   if (over_budget const found = find_over_budget(result, options.memory_limit); !found.fits())
-    throw std::length_error(describe(found, options.memory_limit, over));
+    throw std::length_error(describe(found, options.memory_limit, result.over));
   return result;
 }
 
@@ -381,11 +313,7 @@ lower(timetable_view table, Sizes const& sizes = {}, detail::lower_options const
   std::vector<int> order;
   if (options.validation != step_validation::last)
     order = detail::global_order(table);
-  std::vector<detail::event> events =
-    detail::place_messages(table, order, Policy::duplex_groups, detail::joins_exchanges<Policy>());
-  detail::chosen_hooks const hooks =
-    detail::add_hooks(table, sizes, events, false, options.validation);
-  return detail::lower_programs<Policy>(table, false, hooks, events, sizes, options);
+  return detail::lower_order<Policy>(table, std::move(order), false, sizes, options);
 }
 
 //! @brief Lowers the forward passes of a timetable only: the same pipeline, evaluated. No buffer
@@ -425,10 +353,7 @@ template <communication_policy Policy = communicators::per_pair,
   for (int const entry : detail::global_order(table))
     if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
-  std::vector<detail::event> events =
-    detail::place_messages(table, order, Policy::duplex_groups, detail::joins_exchanges<Policy>());
-  detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events, true);
-  return detail::lower_programs<Policy>(table, true, hooks, events, sizes, options);
+  return detail::lower_order<Policy>(table, std::move(order), true, sizes, options);
 }
 
 } // namespace pipelining::inline v0_3

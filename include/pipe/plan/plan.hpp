@@ -38,23 +38,23 @@ using communicator_key = std::int64_t (*)(int from, int to);
 //! @brief A plan for functions that look at it: pointers to flat arrays, device after device. Owns
 //! nothing.
 struct plan_view {
-  pipeline_view over{};                         //!< the pipeline that it is of
-  char const* policy = "";                      //!< the name of the communication policy
-  detail::communicator_key key = nullptr;       //!< messages with equal keys share a communicator
-  bool duplex_groups = true;                    //!< groups may hold messages of both directions
-  bool evaluates = false;                       //!< forward passes only
-  item const* items = nullptr;                  //!< [offsets[P]]
-  int const* offsets = nullptr;                 //!< [P + 1]
-  int const* waits = nullptr;                   //!< numbers of items of the same device
-  int const* lanes = nullptr;                   //!< [P], lanes of each device
-  detail::slot_layout const* layouts = nullptr; //!< [P][slot_classes]
-  std::int64_t const* arena_bytes = nullptr;    //!< [P]
+  pipeline_view over{};                   //!< the pipeline that it is of
+  char const* policy = "";                //!< the name of the communication policy
+  detail::communicator_key key = nullptr; //!< messages with equal keys share a communicator
+  bool duplex_groups = true;              //!< groups may hold messages of both directions
+  bool evaluates = false;                 //!< forward passes only
+  item const* items = nullptr;            //!< [offsets[P]]
+  int const* offsets = nullptr;           //!< [P + 1]
+  std::span<int const> waits{};           //!< numbers of items of the same device
+  std::span<use const> uses{};            //!< of slots, item after item
+  std::span<detail::message_end const> messages{}; //!< their ends, item after item
+  int const* lanes = nullptr;                      //!< [P], lanes of each device
+  detail::slot_layout const* layouts = nullptr;    //!< [P][slot_classes]
+  std::int64_t const* arena_bytes = nullptr;       //!< [P]
   std::int64_t tied_bytes = 0;              //!< of the gradient of a tied weight; 0: none is tied
   std::int64_t totals_bytes = 0;            //!< of a stage's row of the totals; 0: no totals
   int other_messages = 0;                   //!< messages that no pass makes
   std::int64_t const* host_bytes = nullptr; //!< [P], of the arena on the host
-  detail::sized_slot const* further =
-    nullptr; //!< slots that items of such stages use after `in` and `out`
   step_validation validation = step_validation::at_once; //!< where there are totals
 
   //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
@@ -73,19 +73,23 @@ struct plan_view {
   }
   //! The items of the device that an item waits for.
   [[nodiscard]] constexpr std::span<int const> waits_of(item const& step) const noexcept {
-    return {waits + step.first_wait, static_cast<std::size_t>(step.wait_count)};
+    return {waits.data() + step.first_wait, step.wait_count};
   }
-  //! The slots that an item reads after the first.
-  [[nodiscard]] constexpr std::span<detail::sized_slot const>
-  further_inputs(item const& step) const noexcept {
-    return {further + step.further_inputs.first,
-            static_cast<std::size_t>(step.further_inputs.count)};
+  //! The slots that an item uses.
+  [[nodiscard]] constexpr std::span<use const> uses_of(item const& step) const noexcept {
+    return {uses.data() + step.first_use, step.use_count};
   }
-  //! The slots that an item fills after the first.
-  [[nodiscard]] constexpr std::span<detail::sized_slot const>
-  further_outputs(item const& step) const noexcept {
-    return {further + step.further_outputs.first,
-            static_cast<std::size_t>(step.further_outputs.count)};
+  //! The slot that an item is handed in a place, the first one of a list; `nothing` where there is
+  //! none.
+  [[nodiscard]] constexpr use use_at(detail::slot_place place, item const& step) const noexcept {
+    for (use const& one : uses_of(step))
+      if (one.at == place)
+        return one;
+    return {};
+  }
+  //! The message of an item that sends or receives.
+  [[nodiscard]] constexpr detail::message_end const& message_of(item const& step) const noexcept {
+    return messages[static_cast<std::size_t>(step.message)];
   }
   //! The layout of the slots of a class.
   [[nodiscard]] constexpr detail::slot_layout const& layout(int device,
@@ -96,6 +100,13 @@ struct plan_view {
 
 namespace detail {
 
+//! The rows of totals or of copies that a step is about, which has one use; else 0.
+[[nodiscard]] constexpr int rows_of(plan_view const& work, item const& step) noexcept {
+  bool const some = step.about == subject::add_copies ||
+                    (step.about != subject::pass && class_of(step.about) == slot_class::totals);
+  return some && step.use_count > 0 ? work.uses_of(step)[0].count : 0;
+}
+
 //! The number of values of `message_index`.
 [[nodiscard]] constexpr int message_indices(plan_view const& work) noexcept {
   return work.over.pass_indices() * graph_width(work.over) + work.other_messages;
@@ -104,23 +115,24 @@ namespace detail {
 //! Dense numbers for messages, the same at both ends of each, for walks over many.
 class message_numbers {
 public:
-  //! Numbers for the messages of a pipeline.
-  constexpr explicit message_numbers(pipeline_view const& over) noexcept
-      : over_(over), stage_count_(over.extents.stages()), unit_count_(over.units()),
-        width_(graph_width(over)), behind_passes_(over.pass_indices() * width_) {}
+  //! Numbers for the messages of a plan.
+  constexpr explicit message_numbers(plan_view const& work) noexcept
+      : work_(work), stage_count_(work.over.extents.stages()), unit_count_(work.over.units()),
+        width_(graph_width(work.over)), behind_passes_(work.over.pass_indices() * width_) {}
 
   //! @param step one of the ends of a message.
   [[nodiscard]] constexpr int of(item const& step) const noexcept {
+    int const number = work_.message_of(step).number;
     if (step.about != subject::pass)
-      return behind_passes_ + step.number;
+      return behind_passes_ + number;
     pass const& maker = step.work;
-    int const row = over_.links_of(maker).made[0];
+    int const row = work_.over.links_of(maker).made[0];
     int const line = row * stage_count_ + maker.stage;
-    return (line * unit_count_ + over_.unit_of(maker)) * width_ + step.number;
+    return (line * unit_count_ + work_.over.unit_of(maker)) * width_ + number;
   }
 
 private:
-  pipeline_view over_;
+  plan_view work_;
   int stage_count_;
   int unit_count_;
   int width_;
@@ -130,7 +142,7 @@ private:
 //! The number of one message.
 //! @param step one of its ends.
 [[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
-  return message_numbers(work.over).of(step);
+  return message_numbers(work).of(step);
 }
 
 } // namespace detail
@@ -155,11 +167,12 @@ struct plan {
   std::vector<item> items;                               //!< row after row, each in its order
   std::vector<int> offsets;                              //!< [P + 1], where a device's items begin
   std::vector<int> waits;                                //!< what items wait for, item after item
+  std::vector<use> uses;                                 //!< of slots, item after item
+  std::vector<detail::message_end> messages;             //!< their ends, item after item
   std::vector<int> lanes;                                //!< [P], lanes of each device
   std::vector<detail::slot_layout> layouts;              //!< [P][slot_classes]
   std::vector<std::int64_t> arena_bytes;                 //!< [P]
   std::vector<std::int64_t> host_bytes;                  //!< [P], of the arenas on the host
-  std::vector<detail::sized_slot> further;               //!< slots of items after `in` and `out`
   step_validation validation = step_validation::at_once; //!< of the step of the optimizer
 
   [[nodiscard]] plan_view view() const noexcept {
@@ -170,7 +183,9 @@ struct plan {
             .evaluates = evaluates,
             .items = items.data(),
             .offsets = offsets.data(),
-            .waits = waits.data(),
+            .waits = waits,
+            .uses = uses,
+            .messages = messages,
             .lanes = lanes.data(),
             .layouts = layouts.data(),
             .arena_bytes = arena_bytes.data(),
@@ -178,7 +193,6 @@ struct plan {
             .totals_bytes = totals_bytes,
             .other_messages = other_messages,
             .host_bytes = host_bytes.empty() ? nullptr : host_bytes.data(),
-            .further = further.data(),
             .validation = validation};
   }
   operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
@@ -204,7 +218,7 @@ namespace detail {
   int const end = behind_validation(work, from);
   for (int i = 0; i < end; ++i) {
     item const& step = work.program_of(from)[static_cast<std::size_t>(i)];
-    count += step.what == operation::send && step.peer == to ? 1 : 0;
+    count += step.what == operation::send && work.message_of(step).peer == to ? 1 : 0;
   }
   return count;
 }
@@ -214,7 +228,8 @@ namespace detail {
 //! @complexity O(n) for n items of the sender.
 [[nodiscard]] constexpr bool
 arrives_early(plan_view const& work, int device, item const& step) noexcept {
-  return step.what == operation::receive && step.sequence < sent_early(work, step.peer, device);
+  return step.what == operation::receive &&
+         work.message_of(step).sequence < sent_early(work, work.message_of(step).peer, device);
 }
 
 } // namespace detail

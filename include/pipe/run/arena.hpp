@@ -42,7 +42,7 @@ struct arena {
   }
 
   //! Where a slot starts in its memory.
-  [[nodiscard]] std::int64_t place(slot where) const noexcept {
+  [[nodiscard]] std::int64_t place(use const& where) const noexcept {
     slot_layout const& layout = work.layout(device, where.of);
     std::int64_t const place = layout.offset + where.index * layout.bytes;
     if (!guards(where.of))
@@ -51,49 +51,50 @@ struct arena {
     return place + guard * (1 + guards_before(static_cast<int>(where.of)) + own);
   }
 
-  //! The buffer of a slot that holds `bytes` bytes; without memory where the slot has none.
-  [[nodiscard]] buffer at(slot where, std::int64_t bytes) const noexcept {
+  //! The buffer of what goes through a slot; without memory where the slot has none.
+  [[nodiscard]] buffer at(use const& where) const noexcept {
     if (where.index == nothing)
       return {};
-    return lies(where, work.layout(device, where.of), bytes);
+    return lies(where, work.layout(device, where.of), where.bytes);
   }
 
   //! The slot at the size that its class was asked for. Padding follows it.
-  [[nodiscard]] buffer whole(slot where) const noexcept {
-    if (where.index == nothing)
-      return {};
+  [[nodiscard]] buffer whole(use const& where) const noexcept {
     slot_layout const& layout = work.layout(device, where.of);
     return lies(where, layout, layout.asked);
   }
 
   //! The buffer that a message is sent from or received into.
   [[nodiscard]] buffer message(item const& step) const noexcept {
-    return step.what == operation::send ? at(step.in, step.in_bytes) : at(step.out, step.out_bytes);
+    return at(work.uses_of(step)[0]);
   }
 
-  //! The input of a pass.
+  //! The first buffer that a step reads.
   [[nodiscard]] input input_of(item const& step) const noexcept {
-    buffer const in = at(step.in, step.in_bytes);
+    buffer const in = at(work.use_at(slot_place::inputs, step));
     return {in.slot, in.data, in.bytes};
   }
 
-  //! The output of a pass.
+  //! The first buffer that a step fills.
   [[nodiscard]] output output_of(item const& step) const noexcept {
-    return at(step.out, step.out_bytes);
+    return at(work.use_at(slot_place::outputs, step));
   }
 
   //! The gradient of one of the two stages that share a tied weight.
   //! @param which 0 for the first stage, 1 for the last one.
   [[nodiscard]] input tied_gradient(int which) const noexcept {
-    buffer const in = at({slot_class::tied_gradient, which}, work.tied_bytes);
+    buffer const in =
+      at({.of = slot_class::tied_gradient, .index = which, .bytes = work.tied_bytes});
     return {in.slot, in.data, in.bytes};
   }
 
   //! The gradients of all copies of a stage, for the step that adds them.
   [[nodiscard]] totals copies_of(item const& step) const noexcept {
-    buffer const first = at(step.in, step.in_bytes);
-    std::int64_t const stride = place({step.in.of, 1}) - place({step.in.of, 0});
-    return {first.data, first.bytes, stride, step.rows};
+    use const& all = work.uses_of(step)[0];
+    buffer const first = at(all);
+    std::int64_t const stride =
+      place({.of = all.of, .index = 1}) - place({.of = all.of, .index = 0});
+    return {first.data, first.bytes, stride, all.count};
   }
 
   //! The rows of all stages; none where the plan has no totals.
@@ -101,7 +102,8 @@ struct arena {
     if (work.totals_bytes == 0)
       return {};
     slot_layout const& layout = work.layout(device, slot_class::totals);
-    return {memory + place({slot_class::totals, 0}), work.totals_bytes, layout.bytes, layout.count};
+    std::byte* const rows = memory + place({.of = slot_class::totals, .index = 0});
+    return {rows, work.totals_bytes, layout.bytes, layout.count};
   }
 
   //! The same where the host can read them.
@@ -114,33 +116,47 @@ struct arena {
 
   //! Copies a slot between the device and the host, where both are memory of this process.
   void copy(item const& step) const noexcept {
-    buffer const to = at(step.out, step.out_bytes);
+    buffer const to = output_of(step);
     if (to.bytes > 0)
-      std::memcpy(to.data, at(step.in, step.in_bytes).data, static_cast<std::size_t>(to.bytes));
+      std::memcpy(to.data, input_of(step).data, static_cast<std::size_t>(to.bytes));
   }
 
-  //! The context of a pass, as its stage functor gets it.
+  //! The context of a pass, as its stage functor gets it, without what it reads and fills.
   [[nodiscard]] context context_of(item const& step, void* stream = nullptr) const noexcept {
-    return {device,
-            step.work.stage,
-            step.work.microbatch,
-            step.work.chunk,
-            whole({activation_class(*work.over.declared, step.work.kind), step.activation}),
-            whole({slot_class::weight_input, step.weight_input}),
-            whole({slot_class::sequence, step.state}),
-            whole({slot_class::sequence_gradient, step.state_gradient}),
-            stream,
-            (*work.over.declared)[step.work.kind].calls == stage_call::recompute,
-            work.over.extents,
-            work.over.chunks_of(step.work.microbatch),
-            work.evaluates,
-            work.over.edges};
+    context where{device,
+                  step.work.stage,
+                  step.work.microbatch,
+                  step.work.chunk,
+                  {},
+                  {},
+                  {},
+                  {},
+                  stream,
+                  (*work.over.declared)[step.work.kind].calls == stage_call::recompute,
+                  work.over.extents,
+                  work.over.chunks_of(step.work.microbatch),
+                  work.evaluates,
+                  work.over.edges};
+    for (use const& one : work.uses_of(step))
+      if (buffer* const kept = kept_in(where, one.at))
+        *kept = whole(one);
+    return where;
   }
 
 private:
+  //! The member of a context that hands a pass what it keeps, or null.
+  [[nodiscard]] static buffer* kept_in(context& where, slot_place at) noexcept {
+    switch (at) {
+    case slot_place::activation: return &where.activation;
+    case slot_place::weight_input: return &where.weight_input;
+    case slot_place::state: return &where.state;
+    case slot_place::state_gradient: return &where.state_gradient;
+    default: return nullptr;
+    }
+  }
   //! A slot that there is.
   [[nodiscard]] buffer
-  lies(slot where, slot_layout const& layout, std::int64_t bytes) const noexcept {
+  lies(use const& where, slot_layout const& layout, std::int64_t bytes) const noexcept {
     if (layout.bytes == 0)
       return {where.index, nullptr, 0};
     if (guard == 0 && host == nullptr) // as a rule

@@ -40,66 +40,58 @@ inline constexpr std::byte guard_byte{0xA7};
 //! As floats of any size it is not a number.
 inline constexpr std::byte poison_byte{0xFF};
 
-//! Calls `visit(slot, bytes)` for every slot that a pass is the first to write, with the bytes that
+//! True for a place of what a pass keeps: it is handed the whole slot.
+[[nodiscard]] constexpr bool is_kept(slot_place at) noexcept {
+  return at != slot_place::inputs && at != slot_place::outputs;
+}
+
+//! True when a pass is the first to write what it keeps in a place.
+[[nodiscard]] constexpr bool
+opens_kept(pipeline_view const& over, pass const& work, slot_place at) {
+  flow const& declared = *over.declared;
+  kind_of_pass const& kind = declared[work.kind];
+  for (int i = 0; i < kind.effect_count; ++i) {
+    effect const& one = kind.effects[i];
+    if (declared.place_of(work.kind, i) == at &&
+        brings(over, one.what == does::makes, one.what == does::adds_to, one.order, work))
+      return true;
+  }
+  return false;
+}
+
+//! Calls `visit(use, bytes)` for every slot that a pass is the first to write, with the bytes that
 //! it is to fill.
 template <class Visit>
 void visit_opened(plan_view const& work, int device, item const& step, Visit visit) {
-  if (step.out.index != nothing && step.about != subject::gather && step.about != subject::spread)
-    visit(step.out, step.out_bytes);
-  for (sized_slot const& further : work.further_outputs(step))
-    visit(further.used, further.bytes);
-  if (step.what != operation::run || step.about != subject::pass)
-    return;
-  kind_of_pass const& kind = (*work.over.declared)[step.work.kind];
-  for (int i = 0; i < kind.effect_count; ++i) {
-    effect const& one = kind.effects[i];
-    bool const first =
-      brings(work.over, one.what == does::makes, one.what == does::adds_to, one.order, step.work);
-    auto const pool = static_cast<slot_class>(work.over.declared->data[one.of].pool);
-    int const* const kept = kept_slot(step, work.over.declared->place_of(step.work.kind, i));
-    if (first && kept != nullptr && *kept != nothing)
-      visit(slot{pool, *kept}, work.layout(device, pool).asked);
-  }
+  for (use const& one : work.uses_of(step))
+    if (is_kept(one.at)) {
+      if (opens_kept(work.over, step.work, one.at))
+        visit(one, work.layout(device, one.of).asked);
+    } else if (one.at == slot_place::outputs && step.about != subject::gather &&
+               step.about != subject::spread) {
+      visit(one, one.bytes);
+    }
 }
 
-//! Calls `visit(slot, bytes)` for every slot that a pass has been handed.
+//! Calls `visit(use, bytes)` for every slot that a pass has been handed.
 template <class Visit>
 void visit_handed(plan_view const& work, int device, item const& step, Visit visit) {
   if (step.about == subject::pass || step.about == subject::contribution ||
-      step.about == subject::tied_gradient || step.about == subject::copied_gradient) {
-    if (step.in.index != nothing)
-      visit(step.in, step.in_bytes);
-    if (step.out.index != nothing)
-      visit(step.out, step.out_bytes);
-    for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
-      for (sized_slot const& one : further)
-        visit(one.used, one.bytes);
-  }
-  for (auto const [of, index] :
-       {slot{activation_class(*work.over.declared, step.work.kind), step.activation},
-        slot{slot_class::weight_input, step.weight_input},
-        slot{slot_class::sequence, step.state},
-        slot{slot_class::sequence_gradient, step.state_gradient}})
-    if (index != nothing)
-      visit(slot{of, index}, work.layout(device, of).asked);
+      step.about == subject::tied_gradient || step.about == subject::copied_gradient)
+    for (use const& one : work.uses_of(step))
+      visit(one, is_kept(one.at) ? work.layout(device, one.of).asked : one.bytes);
 }
 
 //! The name of a slot, as stages know it.
-[[nodiscard]] inline std::string name_of(slot const& which, item const& step) {
-  if (which == step.out)
-    return "output";
-  if (which == step.in)
-    return "input";
-  switch (which.of) {
-  case slot_class::output:
-  case slot_class::statistics:
-  case slot_class::input_gradient: return "outputs";
-  case slot_class::received_input:
-  case slot_class::received_statistics:
-  case slot_class::received_gradient: return "inputs";
-  case slot_class::logits: return "activation";
-  case slot_class::sequence: return "state";
-  case slot_class::sequence_gradient: return "state_gradient";
+[[nodiscard]] inline std::string
+name_of(use const& which, plan_view const& work, item const& step) {
+  bool const first = work.use_at(which.at, step) == which;
+  switch (which.at) {
+  case slot_place::outputs: return first ? "output" : "outputs";
+  case slot_place::inputs: return first ? "input" : "inputs";
+  case slot_place::activation: return "activation";
+  case slot_place::state: return "state";
+  case slot_place::state_gradient: return "state_gradient";
   default: return word(which.of);
   }
 }
@@ -137,7 +129,7 @@ public:
   void before(item const& step) {
     if (!on())
       return;
-    visit_opened(memory_.work, memory_.device, step, [&](slot const& which, std::int64_t bytes) {
+    visit_opened(memory_.work, memory_.device, step, [&](use const& which, std::int64_t bytes) {
       slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
       if (!memory_.guards(which.of))
         return;
@@ -152,21 +144,23 @@ public:
   void after(item const& step) const {
     if (!on())
       return;
-    visit_handed(memory_.work, memory_.device, step, [&](slot const& which, std::int64_t bytes) {
+    visit_handed(memory_.work, memory_.device, step, [&](use const& which, std::int64_t bytes) {
       std::int64_t const byte = first_change(which, bytes);
       if (byte != unchanged)
-        throw guard_error(describe_overrun(detail::name_of(which, step), bytes, byte));
+        throw guard_error(
+          describe_overrun(detail::name_of(which, memory_.work, step), bytes, byte));
     });
     stage_call const call = (*memory_.work.over.declared)[step.work.kind].calls;
     if (step.about != subject::pass || call == stage_call::recompute)
       return;
     // Weights that are released and gradients that are scattered are not read any more.
+    use const read = memory_.work.use_at(slot_place::inputs, step);
     if (bool const ends = call == stage_call::copy || call == stage_call::scatter_gradients;
-        ends && step.in.index != nothing && memory_.guards(step.in.of))
-      std::fill_n(memory_.memory + memory_.place(step.in), step.in_bytes, poison_byte);
-    check_filled(memory_.output_of(step));
-    for (sized_slot const& further : memory_.work.further_outputs(step))
-      check_filled(memory_.at(further.used, further.bytes));
+        ends && read.index != nothing && memory_.guards(read.of))
+      std::fill_n(memory_.memory + memory_.place(read), read.bytes, poison_byte);
+    for (use const& one : memory_.work.uses_of(step))
+      if (one.at == slot_place::outputs)
+        check_filled(memory_.at(one));
   }
 
   //! At the end of a step: also guards of slots that no pass had in its hands.
@@ -178,7 +172,7 @@ public:
       slot_layout const& layout = memory_.work.layout(memory_.device, static_cast<slot_class>(of));
       bool const guarded = memory_.guards(static_cast<slot_class>(of));
       for (int index = 0; guarded && index < layout.count; ++index) {
-        slot const which{static_cast<slot_class>(of), index};
+        use const which{.of = static_cast<slot_class>(of), .index = index};
         if (first_change(which, layout.asked) != unchanged)
           throw guard_error("the guard of slot " + std::to_string(index) + " of class " +
                             word(which.of) +
@@ -192,7 +186,7 @@ private:
   static constexpr std::int64_t unchanged = INT64_MAX;
 
   //! The first byte of the guards of a slot that has changed, counted from its start.
-  [[nodiscard]] std::int64_t first_change(slot const& which, std::int64_t bytes) const {
+  [[nodiscard]] std::int64_t first_change(use const& which, std::int64_t bytes) const {
     slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
     if (!memory_.guards(which.of))
       return unchanged;

@@ -48,11 +48,8 @@ inline void explain_accesses() {
 }
 
 //! Lists the buffers that a pass does not have, and why.
-[[nodiscard]] inline std::string list_null_buffers(item const& step,
-                                                   kind_of_pass const& kind,
-                                                   context const& where,
-                                                   bool has_input,
-                                                   bool has_output) {
+[[nodiscard]] inline std::string
+list_null_buffers(kind_of_pass const& kind, context const& where, bool has_input, bool has_output) {
   bool const forward = kind.is == role::forward;
   std::string text;
   auto const add = [&](bool missing, char const* name, char const* why) {
@@ -72,8 +69,8 @@ inline void explain_accesses() {
   add(where.activation.data == nullptr, "activation", "its size is 0");
   add(where.weight_input.data == nullptr,
       "weight_input",
-      step.weight_input == nothing ? "only backward_input and backward_weight have one"
-                                   : "its size is 0");
+      where.weight_input.slot == nothing ? "only backward_input and backward_weight have one"
+                                         : "its size is 0");
   add(where.state.data == nullptr,
       "state",
       "only sequences in chunks have one, where its size is not 0");
@@ -93,11 +90,11 @@ public:
                  bool has_input,
                  bool has_output,
                  pipeline_view const& over)
-      : text_(
-          "run: device " + std::to_string(where.device) + " has touched a null pointer in the " +
-          describe_subject(step, over) + "; this pass has no" +
-          list_null_buffers(step, (*over.declared)[step.work.kind], where, has_input, has_output) +
-          '\n') {
+      : text_("run: device " + std::to_string(where.device) +
+              " has touched a null pointer in the " + describe_subject(step, over) +
+              "; this pass has no" +
+              list_null_buffers((*over.declared)[step.work.kind], where, has_input, has_output) +
+              '\n') {
     explain_accesses();
     pass_in_progress = text_.c_str();
   }

@@ -124,7 +124,7 @@ public:
     // finds the other's post and copies.
     if (point.posts.fetch_add(1, std::memory_order_acq_rel) == round_ - posts_of_a_round)
       return false;
-    std::int64_t const bytes = sends ? step.in_bytes : step.out_bytes;
+    std::int64_t const bytes = work_.uses_of(step)[0].bytes;
     if (bytes > 0)
       std::memcpy(point.to, point.from, static_cast<std::size_t>(bytes));
     // Releases the copy to the other end. Sequentially consistent, as is what a door reads next:

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -105,67 +104,59 @@ bool run_hook(Stage& stage, arena const& memory, item const& step, context const
   return true;
 }
 
-//! Room for the inputs and outputs of a pass, where it has more than one of either.
-struct several_buffers {
-  static constexpr std::size_t few = 4; // more than a pass has as a rule
-
-  input few_inputs[few];
-  output few_outputs[few];
-  std::vector<input> many_inputs{};
-  std::vector<output> many_outputs{};
-};
-
 //! The arguments of a pass: its context, with all inputs and outputs.
 class handed {
 public:
   handed(arena const& memory, item const& step, void* stream)
-      : where_(memory.context_of(step, stream)), in_(memory.input_of(step)),
-        out_(memory.output_of(step)) {
-    where_.inputs = {&in_, step.in.index == nothing ? 0U : 1U};
-    where_.outputs = {&out_, step.out.index == nothing ? 0U : 1U};
-    if (step.further_inputs.count > 0 || step.further_outputs.count > 0)
-      add_further(memory, step);
+      : where_(memory.context_of(step, stream)) {
+    std::size_t read = 0;
+    std::size_t filled = 0;
+    for (use const& one : memory.work.uses_of(step)) {
+      read += one.at == slot_place::inputs ? 1 : 0;
+      filled += one.at == slot_place::outputs ? 1 : 0;
+    }
+    in_ = room_for(read, few_inputs_, many_inputs_);
+    out_ = room_for(filled, few_outputs_, many_outputs_);
+    where_.inputs = {in_, read};
+    where_.outputs = {out_, filled};
+    input* in = in_;
+    output* out = out_;
+    for (use const& one : memory.work.uses_of(step)) {
+      if (one.at == slot_place::outputs) {
+        *out++ = memory.at(one);
+      } else if (one.at == slot_place::inputs) {
+        buffer const from = memory.at(one);
+        *in++ = {from.slot, from.data, from.bytes};
+      }
+    }
   }
   handed(handed const&) = delete;
   handed& operator=(handed const&) = delete;
 
   [[nodiscard]] context const& where() const noexcept { return where_; }
-  [[nodiscard]] input const& in() const noexcept { return in_; }
-  [[nodiscard]] output const& out() const noexcept { return out_; }
+  //! The first one; without a slot where there is none.
+  [[nodiscard]] input const& in() const noexcept { return *in_; }
+  //! The same of what it fills.
+  [[nodiscard]] output const& out() const noexcept { return *out_; }
 
 private:
+  static constexpr std::size_t few = 4; // more than a pass has as a rule
+
   template <class Buffer>
   static Buffer* room_for(std::size_t count, Buffer* here, std::vector<Buffer>& elsewhere) {
-    if (count <= several_buffers::few)
+    if (count <= few)
       return here;
     elsewhere.resize(count);
     return elsewhere.data();
   }
 
-  void add_further(arena const& memory, item const& step) {
-    auto const inputs = memory.work.further_inputs(step);
-    auto const outputs = memory.work.further_outputs(step);
-    several_buffers& all = further_.emplace();
-    input* const in = room_for(inputs.size() + 1, all.few_inputs, all.many_inputs);
-    output* const out = room_for(outputs.size() + 1, all.few_outputs, all.many_outputs);
-    in[0] = in_;
-    out[0] = out_;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      buffer const read = memory.at(inputs[i].used, inputs[i].bytes);
-      in[i + 1] = {read.slot, read.data, read.bytes};
-    }
-    for (std::size_t i = 0; i < outputs.size(); ++i)
-      out[i + 1] = memory.at(outputs[i].used, outputs[i].bytes);
-    if (!inputs.empty())
-      where_.inputs = {in, inputs.size() + 1};
-    if (!outputs.empty())
-      where_.outputs = {out, outputs.size() + 1};
-  }
-
   context where_;
-  input in_;
-  output out_;
-  std::optional<several_buffers> further_; // most passes read one and fill one
+  input* in_;
+  output* out_;
+  input few_inputs_[few];
+  output few_outputs_[few];
+  std::vector<input> many_inputs_;
+  std::vector<output> many_outputs_;
 };
 
 //! A half of a composite pass, and its arguments.

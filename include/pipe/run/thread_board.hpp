@@ -345,7 +345,7 @@ struct thread_board {
   }
 
   [[nodiscard]] std::string name(int device, int index) const {
-    return describe(now->view.program_of(device)[static_cast<std::size_t>(index)], now->view.over);
+    return describe(now->view.program_of(device)[static_cast<std::size_t>(index)], now->view);
   }
 
   //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
@@ -379,8 +379,8 @@ struct thread_board {
         text += " could go on, but its thread runs another one";
       } else if (waited != nothing) {
         text += " waits for device " +
-                std::to_string(steps[static_cast<std::size_t>(waited)].peer) + ": " +
-                name(device, waited);
+                std::to_string(now->view.message_of(steps[static_cast<std::size_t>(waited)]).peer) +
+                ": " + name(device, waited);
       } else if (static_cast<std::size_t>(at) >= steps.size()) {
         text += " has ended its program";
       } else {

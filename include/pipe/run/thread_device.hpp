@@ -107,7 +107,7 @@ struct thread_device {
       if (step.what == operation::receive)
         guards.before(step);
       if (work.messages.post(step, slots.message(step).data))
-        board.share.open(board.share.thread_of(step.peer));
+        board.share.open(board.share.thread_of(work.view.message_of(step).peer));
     }
   }
 
@@ -163,7 +163,7 @@ private:
     auto const at = static_cast<std::size_t>(standing.position.load(std::memory_order_relaxed));
     board.fail(device,
                "run: device " + std::to_string(device) + " failed in the " +
-                 describe_subject(steps[at], work.view.over) + ": " + cause,
+                 describe_subject(steps[at], work.view) + ": " + cause,
                std::current_exception());
   }
 };

@@ -28,7 +28,22 @@ struct zero_bubble_problem {
   //! [P][M] time of the recomputation that makes the activation again, right before
   //! backward_input; negative where the activation is kept. Null: all are.
   double const* again = nullptr;
+  double const* limits = nullptr; //!< [P] in place of `limit`; null: all devices have that
+  double const* shares = nullptr; //!< [P] in place of `kept`
 
+  [[nodiscard]] constexpr double limit_of(int d) const noexcept {
+    return limits == nullptr ? limit : limits[d];
+  }
+  [[nodiscard]] constexpr double kept_on(int d) const noexcept {
+    return shares == nullptr ? kept : shares[d];
+  }
+  //! Whether a device may hold more than one microbatch for each device.
+  [[nodiscard]] constexpr bool has_more_than_devices() const noexcept {
+    for (int d = 0; d < devices; ++d)
+      if (limit_of(d) > devices)
+        return true;
+    return false;
+  }
   [[nodiscard]] constexpr double forward(int d, int microbatch) const noexcept {
     return times[d * microbatches + microbatch];
   }
@@ -76,13 +91,14 @@ struct zero_bubble_policy {
   bool forward_first; //!< when a forward and a backward_input could both start
   double least_wait;  //!< a wait longer than this share of a backward_weight is worth one
   bool spare_worst;   //!< so is a wait that would make this device the one that waited longest
-  //! Passes in the turn of ZB-H1, as far as the limit lets forward passes run ahead, and nothing
-  //! else while the next one waits.
+  //! Passes in the turn of ZB-H1 (reach 2) or ZB-H2 (4), as far as the limit lets forward passes
+  //! run ahead, and nothing else while the next one waits.
   bool in_turn = false;
 };
 
-//! The schedule that no other may be slower than.
-inline constexpr zero_bubble_policy plain_zero_bubble{2, 0, true, 1, false, true};
+//! The schedules that no other may be slower than: ZB-H1, and with more memory ZB-H2.
+inline constexpr zero_bubble_policy plain_zero_bubble[] = {{2, 0, true, 1, false, true},
+                                                           {4, 0, true, 1, false, true}};
 
 //! Found by greedy selection: each is the one that shortens the spans of 2000 pipelines with random
 //! times and limits, and of the reference's own examples, most, given those before it. On the
@@ -120,15 +136,15 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
   for (int j = 0; j < p.devices; ++j) {
     double const both = p.first(0, j, p.microbatches) + p.first(1, j, p.microbatches);
     double const busy = both + p.first(2, j, p.microbatches);
-    double const freed_by_input = (1 - p.kept) * (p.microbatches - 1);
-    double const to_free = p.microbatches - p.limit - freed_by_input;
+    double const freed_by_input = (1 - p.kept_on(j)) * (p.microbatches - 1);
+    double const to_free = p.microbatches - p.limit_of(j) - freed_by_input;
     int weights = 0;
-    while (weights + 1 < p.microbatches && p.kept * weights < to_free - 1e-6)
+    while (weights + 1 < p.microbatches && p.kept_on(j) * weights < to_free - 1e-6)
       ++weights;
     double const last_input = both + p.first(2, j, weights);
     down = std::max(down, p.weight(j, last));
     up = std::max(up, p.weight(j, last));
-    int const held = static_cast<int>(std::min<double>(p.microbatches, p.limit));
+    int const held = static_cast<int>(std::min<double>(p.microbatches, p.limit_of(j)));
     double const wait = std::max(0.0, p.forward(j, 0) + below - p.first(0, j, held));
     bound.span = std::max({bound.span, last_input + down, busy + wait});
     bound.makespan = std::max({bound.makespan, head + last_input + up, head + busy + wait});
@@ -214,7 +230,7 @@ private:
       if (policy.reach == 0)
         reach = 1 + ahead_of_first_gradient(d, round_trip);
       if (policy.in_turn && p_.again == nullptr)
-        reach = std::min<double>(reach, static_cast<int>(p_.limit + 1e-6));
+        reach = std::min<double>(reach, static_cast<int>(p_.limit_of(d) + 1e-6));
       at_[d] = {0,
                 0,
                 0,
@@ -226,6 +242,8 @@ private:
                 recomputes(d)};
       round_trip += p_.forward(d, 0) + p_.input(d, 0) + 2 * p_.latency;
     }
+    for (int d = 1; policy.in_turn && d < p_.devices; ++d) // no device waits for more than come
+      at_[d].reach = std::min(at_[d].reach, at_[d - 1].reach);
     for (int leaf = 0; leaf < leaves_; ++leaf) {
       wake_[leaf] = leaf < p_.devices ? 0 : never_again;
       first_[leaves_ + leaf] = leaf;
@@ -258,20 +276,22 @@ private:
       return true;
     bool const stays = p_.recompute(d, own.forwards) < 0;
     bool const spare = stays && own.recomputes && own.forwards > own.inputs;
-    return own.held + (spare ? 2 : 1) <= p_.limit + 1e-6;
+    return own.held + (spare ? 2 : 1) <= p_.limit_of(d) + 1e-6;
   }
   [[nodiscard]] constexpr bool has_room_for_input(int d) const noexcept {
     device const& own = at_[d];
     return own.inputs == p_.microbatches || p_.recompute(d, own.inputs) < 0 ||
-           own.held + 1 <= p_.limit + 1e-6;
+           own.held + 1 <= p_.limit_of(d) + 1e-6;
   }
 
-  //! The next pass in the turn of ZB-H1, where a gradient of weights comes as late as the limit
-  //! allows, at most d microbatches late; returns as `decide` does.
-  constexpr double decide_in_turn(int d, double time) {
+  //! The next pass in the turn of ZB-H1 or ZB-H2, where a gradient of weights comes as late as the
+  //! limit allows, at most d or 2 d microbatches late; returns as `decide` does.
+  constexpr double decide_in_turn(zero_bubble_policy const& policy, int d, double time) {
     device const& own = at_[d];
-    int const lag =
-      p_.again == nullptr ? std::min(d, static_cast<int>(p_.limit + 1e-6) - own.reach) : d;
+    int const latest = policy.reach / 2 * d;
+    int const lag = p_.again == nullptr
+                      ? std::min(latest, static_cast<int>(p_.limit_of(d) + 1e-6) - own.reach)
+                      : latest;
     bool const forwards_left = own.forwards < p_.microbatches;
     bool const forward_next = forwards_left && own.forwards - own.inputs < own.reach;
     bool const room = forward_next ? has_room_for_forward(d) : has_room_for_input(d);
@@ -287,7 +307,7 @@ private:
   //! or has something new to decide.
   constexpr double decide(zero_bubble_policy const& policy, int d, double time) {
     if (policy.in_turn)
-      return decide_in_turn(d, time);
+      return decide_in_turn(policy, d, time);
     device const& own = at_[d];
     bool const pending = own.weights < own.inputs;
     bool const room = has_room_for_forward(d);
@@ -345,7 +365,7 @@ private:
     double const again = std::max(p_.recompute(d, microbatch), 0.0);
     double const end =
       spend(d, time, again + p_.input(d, microbatch), pass_kind::backward_input, microbatch);
-    at_[d].held += p_.kept - (p_.recompute(d, microbatch) < 0 ? 1 : 0);
+    at_[d].held += p_.kept_on(d) - (p_.recompute(d, microbatch) < 0 ? 1 : 0);
     input_ends_[index(d, microbatch)] = end;
     if (d > 0)
       wake(d - 1, p_.again == nullptr ? end + p_.latency : input_arrival(d - 1));
@@ -353,7 +373,7 @@ private:
   }
   constexpr double weight(int d, double time) {
     int const microbatch = at_[d].weights++;
-    at_[d].held -= p_.kept;
+    at_[d].held -= p_.kept_on(d);
     return spend(d, time, p_.weight(d, microbatch), pass_kind::backward_weight, microbatch);
   }
   constexpr double spend(int d, double time, double duration, pass_kind kind, int microbatch) {
@@ -422,14 +442,24 @@ public:
       consider(policy);
     if (proven())
       return;
-    // None is worse than the plain schedule, whose span may be longer and makespan shorter.
-    zero_bubble_run run(problem);
-    zero_bubble_figures const plain =
-      run(plain_zero_bubble, std::numeric_limits<double>::infinity(), nullptr);
+    // None is worse than a plain schedule, whose span may be longer and makespan shorter.
+    zero_bubble_figures plain;
+    zero_bubble_policy turn = plain_zero_bubble[0];
+    for (zero_bubble_policy const& policy : plain_zero_bubble) {
+      if (policy.reach > 2 && !problem.has_more_than_devices())
+        break;
+      zero_bubble_run run(problem);
+      zero_bubble_figures const here =
+        run(policy, std::numeric_limits<double>::infinity(), nullptr);
+      if (here.makespan < plain.makespan) {
+        plain = here;
+        turn = policy;
+      }
+    }
     most_ = plain.makespan * (1 + 1e-12);
     if (figures_.makespan <= most_)
       return;
-    best_ = plain_zero_bubble;
+    best_ = turn;
     figures_ = plain;
     for (zero_bubble_policy const& policy : zero_bubble_policies)
       consider(policy);
@@ -455,10 +485,42 @@ private:
 
   zero_bubble_problem problem_;
   zero_bubble_figures bound_;
-  zero_bubble_policy best_ = plain_zero_bubble;
+  zero_bubble_policy best_ = plain_zero_bubble[0];
   zero_bubble_figures figures_;
   double most_ = std::numeric_limits<double>::infinity();
 };
+
+//! Writes the best order.
+//! @param problem of which limits and shares count; the rest is filled in
+//! @param recomputed `recomputed(forward)`
+template <cost_model Cost, class Recomputed>
+constexpr void write_zero_bubble(zero_bubble_problem problem,
+                                 Cost const& cost,
+                                 Recomputed const& recomputed,
+                                 row_writer* rows) {
+  int const devices = problem.devices;
+  int const microbatches = problem.microbatches;
+  owned<double> const times(3 * devices * microbatches);
+  problem.latency = checked_latency(cost);
+  problem.times = times;
+  read_times(times, devices, microbatches, cost);
+  double total = 2.0 * devices * problem.latency;
+  for (int i = 0; i < 3 * devices * microbatches; ++i)
+    total += times[i];
+  check_total(total);
+  owned<double> const again(devices * microbatches);
+  for (int i = 0; i < devices * microbatches; ++i) {
+    pass what = row_writer::make(pass_kind::forward, i / microbatches, i % microbatches);
+    again[i] = -1;
+    if (what.stage + 1 == devices || !recomputed(what))
+      continue;
+    what.kind = pass_kind::recompute;
+    again[i] = checked_duration(cost, what);
+    problem.again = again;
+  }
+  zero_bubble_run run(problem);
+  run(zero_bubble_choice(problem).best(), std::numeric_limits<double>::infinity(), rows);
+}
 
 } // namespace detail
 
@@ -471,9 +533,10 @@ private:
 //! makespan; stops early where a lower bound proves the best found to be the best there is. Any P
 //! >= 1, M >= 1.
 //!
-//! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1, whose
-//! forward passes run ahead as far as the limit allows. With equal stages, limit P and no latency,
-//! the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit L <= M it is at least (P
+//! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1 or, above
+//! limit P, of ZB-H2, whose forward passes run ahead as far as the limit allows. With equal stages,
+//! limit P and no latency, the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit
+//! L <= M it is at least (P
 //! - 1)(F + I + 2c) - (L - 1) W on the span.
 //!
 //! @tparam TimesDevices the limit in multiples of P, or `dynamic` for `memory_limit`.
@@ -517,31 +580,12 @@ struct ZeroBubbleAuto {
                                      Cost const& cost,
                                      Recomputed const& recomputed,
                                      row_writer* rows) const {
-    int const devices = extents.devices;
-    int const microbatches = extents.microbatches;
-    detail::owned<double> const times(3 * devices * microbatches);
-    double const latency = detail::checked_latency(cost);
-    detail::read_times(times, devices, microbatches, cost);
-    double total = 2.0 * devices * latency;
-    for (int i = 0; i < 3 * devices * microbatches; ++i)
-      total += times[i];
-    detail::check_total(total);
-    double const limit = 1.0 * memory_limit * (TimesDevices == dynamic ? 1 : devices);
-    detail::owned<double> const again(devices * microbatches);
-    bool any = false;
-    for (int i = 0; i < devices * microbatches; ++i) {
-      pass what = row_writer::make(pass_kind::forward, i / microbatches, i % microbatches);
-      again[i] = -1;
-      if (what.stage + 1 == devices || !recomputed(what))
-        continue;
-      what.kind = pass_kind::recompute;
-      again[i] = detail::checked_duration(cost, what);
-      any = true;
-    }
-    detail::zero_bubble_problem const problem{
-      devices, microbatches, limit, kept_for_weight, latency, times, any ? again.data : nullptr};
-    detail::zero_bubble_run run(problem);
-    run(detail::zero_bubble_choice(problem).best(), std::numeric_limits<double>::infinity(), rows);
+    double const limit = 1.0 * memory_limit * (TimesDevices == dynamic ? 1 : extents.devices);
+    detail::write_zero_bubble(
+      {extents.devices, extents.microbatches, limit, kept_for_weight, 0, nullptr},
+      cost,
+      recomputed,
+      rows);
   }
 };
 

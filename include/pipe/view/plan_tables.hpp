@@ -68,7 +68,7 @@ struct call_count {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
     bool const message = head.what != operation::run;
-    int const enqueued = message && is_broadcast(work.over, head) ? 1 : end - first;
+    int const enqueued = message && is_broadcast(work, head) ? 1 : end - first;
     if (message)
       calls.messages += enqueued;
     else if (is_copy(*work.over.declared, head))
@@ -220,7 +220,7 @@ namespace detail {
       item const& peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
       text += detail::cell(6, device) + "  " + name + detail::cell(7, layout.count) +
               detail::cell(17, layout.bytes) + detail::cell(14, layout.offset) + "  " +
-              detail::describe_subject(peak, work.over) + "\n";
+              detail::describe_subject(peak, work) + "\n";
     }
     text += detail::cell(6, device) + "  arena of " + std::to_string(work.arena_bytes[device]) +
             " bytes\n";

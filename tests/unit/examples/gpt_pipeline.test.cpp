@@ -68,17 +68,19 @@ bool table_offloads(pp::timetable_view table) {
 }
 
 //! What was in use has been planned. Each device copies, if any does.
-void check_slots(std::vector<slot_bytes> const& all, pp::timetable_view table, bool offloads) {
-  REQUIRE(all.size() == static_cast<std::size_t>(table.over.extents.devices));
-  for (int device = 0; device < table.over.extents.devices; ++device) {
-    slot_bytes const& one = all[static_cast<std::size_t>(device)];
-    CHECK(one.measured <= one.planned);
-    CHECK(one.measured_on_host <= one.planned_on_host);
-    CHECK((one.measured > 0) == offloads);
-    bool const copies = table.row_size(device) > 0 && offloads &&
-                        table.row_size(table.over.extents.devices + device) > 0;
-    CHECK((one.measured_on_host > 0) == copies);
-    CHECK((one.planned_on_host > 0) == copies);
+void check_slots(std::vector<device_row> const& rows, pp::timetable_view table, bool offloads) {
+  REQUIRE(rows.size() == (offloads ? 4 : 0)); // planned and measured, on the device and on the host
+  for (int device = 0; offloads && device < table.over.extents.devices; ++device) {
+    auto const bytes = [&](std::size_t row) {
+      return rows[row].numbers.at(static_cast<std::size_t>(device));
+    };
+    CHECK(bytes(1) <= bytes(0));
+    CHECK(bytes(3) <= bytes(2));
+    CHECK(bytes(1) > 0);
+    bool const copies =
+      table.row_size(device) > 0 && table.row_size(table.over.extents.devices + device) > 0;
+    CHECK((bytes(3) > 0) == copies);
+    CHECK((bytes(2) > 0) == copies);
   }
 }
 

@@ -25,16 +25,17 @@ TEST_CASE("a search that ends in time gives its result or its error") {
 TEST_CASE("a search beyond its bound is given up, and its thread left alone") {
   auto const end = std::make_shared<std::promise<void>>();
   auto const ended = std::make_shared<std::promise<void>>();
-  CHECK_THROWS_WITH_AS(with_patience<int>("v-auto",
-                                          0.001,
-                                          [end, ended] {
-                                            end->get_future().wait();
-                                            ended->set_value();
-                                            return 1;
-                                          }),
-                       "v-auto was given up after 0.001 s; allow more with --limit-seconds, or ask "
-                       "for less",
-                       examples::too_long);
+  CHECK_THROWS_WITH_AS(
+    with_patience<int>("a search",
+                       0.001,
+                       [end, ended] {
+                         end->get_future().wait();
+                         ended->set_value();
+                         return 1;
+                       }),
+    "a search was given up after 0.001 s; allow more with --limit-seconds, or ask "
+    "for less",
+    examples::too_long);
   end->set_value();
   ended->get_future().wait();
 }

@@ -127,9 +127,9 @@ TEST_CASE("no step waits longer than planned for a slot that a copy leaves") {
   check("GPipe", pp::GPipe{}, {4, 6});
   check("1F1B", pp::OneFOneB{}, {4, 8});
   check("ZB-H1", pp::ZeroBubbleH1{}, {4, 8});
-  check("interleaved", pp::Interleaved<2>{}, {3, 6});
+  check("Interleaved", pp::Interleaved<2>{}, {3, 6});
   check("Seq1F1B", pp::Seq1F1B<2>{}, {3, 5});
   check("Seq1F1B, chunks", pp::Seq1F1B<3>{}, pp::offload::chunks{}, {3, 5});
-  check("interleaved, one stage", pp::Interleaved<3>{}, pp::offload::in_slots{.stages = 1}, {2, 6});
+  check("Interleaved, one stage", pp::Interleaved<3>{}, pp::offload::in_slots{.stages = 1}, {2, 6});
   check("V-Half", pp::detail::SweptVHalf{}, {3, 6});
 }

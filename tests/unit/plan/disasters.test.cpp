@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <tests/support/spoiled_plans.hpp>
 #include <vector>
 
 #include "tests/support/plan_builder.hpp"
@@ -179,7 +180,7 @@ TEST_CASE("an exchange of three devices that drains only if one of them leaves e
   CHECK(simulated(work) == outcome::drains);
   CHECK(pp::prove(work).broken != rule::circular);
   for (pp::item& step : work.items)
-    step.exchange = step.work.stage == 2 ? pp::nothing : 7;
+    support::message_of(work, step).exchange = step.work.stage == 2 ? pp::nothing : 7;
   CHECK(pp::prove(work).broken == rule::circular);
   std::string const text = verdict_of(work);
   CHECK(text.find("  device 0, item 0: send") != std::string::npos);

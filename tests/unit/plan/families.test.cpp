@@ -27,6 +27,7 @@
 #include <map>
 #include <string>
 #include <tests/support/sizes.hpp>
+#include <tests/support/spoiled_plans.hpp>
 #include <utility>
 #include <vector>
 
@@ -125,10 +126,10 @@ void post_later(pp::plan& work, int device, int first, int count) {
   std::map<std::pair<int, pp::operation>, int> gone;
   for (int i = 0; i < items; ++i) {
     pp::item& step = at[i];
-    if (step.group != pp::nothing)
-      step.group = place_of(step.group);
-    if (step.what != pp::operation::run)
-      step.sequence = gone[{step.peer, step.what}]++;
+    if (step.what != pp::operation::run) {
+      pp::detail::message_end& message = support::message_of(work, step);
+      message.sequence = gone[{message.peer, step.what}]++;
+    }
     for (int k = 0; k < step.wait_count; ++k) {
       int& wait = work.waits[static_cast<std::size_t>(step.first_wait + k)];
       wait = place_of(wait);
@@ -144,7 +145,8 @@ TEST_CASE("two collectives that a device runs the other way round are found") {
   REQUIRE(verdict_on(work).empty());
   // Its shard of the embedding for microbatch 0, and for microbatch 1.
   auto const steps = work.view().program_of(1);
-  REQUIRE((steps[1].exchange != pp::nothing && steps[3].exchange != pp::nothing));
+  REQUIRE((work.view().message_of(steps[1]).exchange != pp::nothing &&
+           work.view().message_of(steps[3]).exchange != pp::nothing));
   SUBCASE("one is later than it could be") {
     post_later(work, 1, 1, 1);
     CHECK(verdict_on(work).empty());
@@ -184,7 +186,8 @@ TEST_CASE("an exchange of attention with a third device is found") {
       return step.what == pp::operation::send && taken(step.work);
     });
     REQUIRE(sent != work.items.end());
-    sent->peer = 3 - sent->peer;
+    int& peer = support::message_of(work, *sent).peer;
+    peer = 3 - peer;
     CHECK(verdict_on(work) ==
           "plan: a message is not sent once and received once (device 0, item 55: send what comes "
           "of the forward of stage 55, microbatch 0 to device 2)");

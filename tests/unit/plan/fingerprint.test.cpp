@@ -11,6 +11,7 @@
 
 #include <set>
 #include <string>
+#include <tests/support/spoiled_plans.hpp>
 #include <utility>
 
 namespace pp = pipelining;
@@ -86,17 +87,32 @@ TEST_CASE("every change of a plan changes its fingerprint") {
     };
     change([](pp::item& step) { step.work.microbatch += 100; });
     change([](pp::item& step) { step.work.kind = pp::pass_kind::backward_weight; });
-    change([](pp::item& step) { step.in.index += 7; });
-    change([](pp::item& step) { step.out.index += 7; });
-    change([](pp::item& step) { step.activation += 7; });
+    for (int k = 0; k < sound.items[i].use_count; ++k) {
+      auto const change_use = [&](auto alter) {
+        pp::plan work = sound;
+        alter(support::uses_of(work, work.items[i])[static_cast<std::size_t>(k)]);
+        enter(work);
+      };
+      change_use([](pp::use& one) { one.index += 7; });
+      change_use([](pp::use& one) { one.at = pp::detail::slot_place::state; });
+    }
     change([](pp::item& step) { step.lane += 7; });
     if (sound.items[i].wait_count > 0)
       change([](pp::item& step) { step.wait_count = 0; });
     if (sound.items[i].what == pp::operation::run)
       continue;
-    change([](pp::item& step) { step.group += 7; });
-    change([](pp::item& step) { step.sequence += 7; });
-    change([](pp::item& step) { ++step.in_bytes, ++step.out_bytes; });
+    change([](pp::item& step) { step.joins = !step.joins; });
+    auto const change_message = [&](auto alter) {
+      pp::plan work = sound;
+      alter(support::message_of(work, work.items[i]));
+      enter(work);
+    };
+    change_message([](pp::detail::message_end& end) { end.peer += 7; });
+    change_message([](pp::detail::message_end& end) { end.sequence += 7; });
+    change_message([](pp::detail::message_end& end) { end.exchange += 7; });
+    pp::plan work = sound;
+    ++support::uses_of(work, work.items[i])[0].bytes;
+    enter(work);
   }
   CHECK(static_cast<int>(seen.size()) == plans);
 }

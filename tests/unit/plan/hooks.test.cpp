@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <tests/support/spoiled_plans.hpp>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,7 @@ std::vector<std::string> hooks_of(pp::plan const& work, int device) {
   std::vector<std::string> lines;
   for (pp::item const& step : work.view().program_of(device))
     if (step.about != subject::pass)
-      lines.push_back(pp::describe(step, work.over));
+      lines.push_back(pp::describe(step, work));
   return lines;
 }
 
@@ -175,10 +176,17 @@ TEST_CASE("a plan without hooks is as it was, and one with hooks has another fin
     changed.items[i].about = subject::pass;
     CHECK(pp::detail::summarise(changed) != pp::detail::summarise(sound));
     changed = sound;
-    changed.items[i].rows += 1;
+    support::uses_of(changed, changed.items[i])[0].index += 1;
     CHECK(pp::detail::summarise(changed) != pp::detail::summarise(sound));
+    if (pp::detail::rows_of(sound, sound.items[i]) > 0) {
+      changed = sound;
+      support::uses_of(changed, changed.items[i])[0].count += 1;
+      CHECK(pp::detail::summarise(changed) != pp::detail::summarise(sound));
+    }
+    if (sound.items[i].what == pp::operation::run)
+      continue;
     changed = sound;
-    changed.items[i].number += 1;
+    support::message_of(changed, changed.items[i]).number += 1;
     CHECK(pp::detail::summarise(changed) != pp::detail::summarise(sound));
   }
 }
@@ -239,9 +247,14 @@ TEST_CASE("two copies of every stage add up their gradients, then tie and total 
     return find(of, 1, pp::operation::run, subject::copied_gradient, 1);
   };
   CHECK(refused([](pp::plan&) {}) == pp::proof::rule::none);
-  CHECK(refused([&](pp::plan& of) { add(of).rows = 1; }) == pp::proof::rule::wrong_content);
-  CHECK(refused([&](pp::plan& of) { add(of).in.index = 1; }) == pp::proof::rule::wrong_content);
-  CHECK(refused([&](pp::plan& of) { hand_over(of).out.index = 0; }) ==
+  auto const use_of = [](pp::plan& of, pp::item const& step) -> pp::use& {
+    return support::uses_of(of, step)[0];
+  };
+  CHECK(refused([&](pp::plan& of) { use_of(of, add(of)).count = 1; }) ==
+        pp::proof::rule::wrong_content);
+  CHECK(refused([&](pp::plan& of) { use_of(of, add(of)).index = 1; }) ==
+        pp::proof::rule::wrong_content);
+  CHECK(refused([&](pp::plan& of) { use_of(of, hand_over(of)).index = 0; }) ==
         pp::proof::rule::wrong_content);
   CHECK(refused([&](pp::plan& of) { hand_over(of).work.microbatch = 0; }) !=
         pp::proof::rule::none); // that is the other copy
@@ -364,17 +377,18 @@ TEST_CASE("what a plan must not do behind its gradients is found") {
     CHECK(pp::prove(work).broken == pp::proof::rule::unordered);
   }
   SUBCASE("a row in the place of another stage") {
-    find(work, 1, pp::operation::run, subject::contribution).out.index = 0;
+    support::uses_of(work, find(work, 1, pp::operation::run, subject::contribution))[0].index = 0;
     CHECK(pp::prove(work).broken == pp::proof::rule::wrong_content);
   }
   SUBCASE("a message with a row too few") {
     for (pp::item* step : {&find(work, 1, pp::operation::send, subject::gather),
                            &find(work, 0, pp::operation::receive, subject::gather)})
-      step->rows = 1;
+      support::uses_of(work, *step)[0].count = 1;
     CHECK_FALSE(pp::prove(work));
   }
   SUBCASE("the two tied gradients in each other's places") {
-    find(work, 2, pp::operation::receive, subject::tied_gradient).out.index = 1;
+    support::uses_of(work, find(work, 2, pp::operation::receive, subject::tied_gradient))[0].index =
+      1;
     CHECK(pp::prove(work).broken == pp::proof::rule::wrong_content);
   }
   SUBCASE("a tied gradient that is sent too early") {
@@ -409,11 +423,13 @@ TEST_CASE("what a plan must not do behind its gradients is found") {
   }
   SUBCASE("two messages of one number") {
     for (int const device : {1, 2})
-      find(work, device, pp::operation::send, subject::gather).number = 3;
+      support::message_of(work, find(work, device, pp::operation::send, subject::gather)).number =
+        3;
     CHECK(pp::prove(work).broken == pp::proof::rule::unmatched);
   }
   SUBCASE("a message of no number") {
-    find(work, 1, pp::operation::send, subject::gather).number = pp::nothing;
+    support::message_of(work, find(work, 1, pp::operation::send, subject::gather)).number =
+      pp::nothing;
     CHECK(pp::prove(work).broken == pp::proof::rule::unmatched);
   }
   SUBCASE("hooks in a plan that has none") {

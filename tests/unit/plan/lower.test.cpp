@@ -40,23 +40,18 @@ int peak_overlap(pp::plan_view view, int device, pp::slot_class of) {
              : i;
   };
   auto const uses = [&](pp::item const& step, int index) {
-    bool const here = (step.in.of == of && step.in.index == index) ||
-                      (step.out.of == of && step.out.index == index);
-    switch (of) {
-    case pp::slot_class::activation: return step.activation == index;
-    case pp::slot_class::weight_input: return step.weight_input == index;
-    case pp::slot_class::sequence: return step.state == index;
-    case pp::slot_class::sequence_gradient: return step.state_gradient == index;
-    default: return here;
-    }
+    auto const all = view.uses_of(step);
+    return std::any_of(all.begin(), all.end(), [=](pp::use const& one) {
+      return one.of == of && one.index == index;
+    });
   };
   // What a slot holds: the message, or the unit, or the microbatch of a stage.
   auto const content = [&](pp::item const& step, int index) {
     pp::pass what = step.work;
     if (of == pp::slot_class::sequence || of == pp::slot_class::sequence_gradient)
       what.chunk = 0;
-    bool const reads =
-      step.what == pp::operation::run && step.in.of == of && step.in.index == index;
+    pp::use const read = view.use_at(pp::detail::slot_place::inputs, step);
+    bool const reads = step.what == pp::operation::run && read.of == of && read.index == index;
     if (reads)
       what.stage = static_cast<std::uint16_t>(what.kind == pp::pass_kind::forward ? what.stage - 1
                                                                                   : what.stage + 1);
@@ -246,7 +241,7 @@ TEST_CASE("arenas hold every class at the size that its largest pass needs") {
           256 * (sent.count + work.view().layout(0, pp::slot_class::received_gradient).count));
   for (pp::item const& step : work.items)
     if (step.what == pp::operation::send)
-      CHECK(step.in_bytes == 10);
+      CHECK(work.view().uses_of(step)[0].bytes == 10);
 }
 
 TEST_CASE("a broken timetable is not lowered") {
@@ -366,7 +361,7 @@ TEST_CASE("all that use a sum do so in turn, on whichever engines") {
       CHECK(static_cast<int>(behind[at].size()) == i); // all steps use the sum
     }
     for (pp::item& step : work.items) { // no wait of them can be left out
-      int const count = std::exchange(step.wait_count, 0);
+      auto const count = std::exchange(step.wait_count, std::uint16_t{0});
       CHECK((count == 0 || !pp::prove(work)));
       step.wait_count = count;
     }

@@ -114,7 +114,7 @@ TEST_CASE("rows go down the devices, and back across the seam before the first b
     std::vector<std::string> lines;
     for (pp::item const& step : work.program_of(device))
       if (step.about != subject::pass)
-        lines.push_back(pp::describe(step, work.over));
+        lines.push_back(pp::describe(step, work));
     return lines;
   };
   CHECK(words(plans.steady, 1) ==

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <tests/support/spoiled_plans.hpp>
 #include <utility>
 
 namespace pp = pipelining;
@@ -29,30 +30,36 @@ void corrupt(pp::plan& work, std::minstd_rand& random) {
     return static_cast<std::size_t>(random()) % end;
   };
   pp::item& one = work.items[below(work.items.size())];
+  pp::use& used = work.uses[below(work.uses.size())];
+  pp::detail::message_end& end = work.messages[below(work.messages.size())];
   pp::item const& other = work.items[below(work.items.size())];
   int const by = static_cast<int>(below(9)) - 2;
-  switch (below(22)) {
+  switch (below(26)) {
   case 0: one = other; break;
   case 1: one.work = other.work; break;
   case 2: std::swap(one, work.items[below(work.items.size())]); break;
-  case 3: one.peer += by; break;
+  case 3: end.peer += by; break;
   case 4: one.lane += by; break;
-  case 5: one.group += by; break;
-  case 6: one.sequence += by; break;
-  case 7: one.in.index += by; break;
-  case 8: one.out.index += by; break;
-  case 9: one.activation += by; break;
-  case 10: one.state += by; break;
-  case 11: one.state_gradient += by; break;
+  case 5: one.joins = !one.joins; break;
+  case 6: end.sequence += by; break;
+  case 7: used.index += by; break;
+  case 8: used.of = static_cast<pp::slot_class>(below(pp::detail::slot_classes)); break;
+  case 9: used.at = static_cast<pp::detail::slot_place>(below(pp::detail::slot_places)); break;
+  case 10: used.count = static_cast<std::uint16_t>(used.count + by); break;
+  case 11: one.first_use += by; break;
   case 12: one.wait_count /= 2; break;
   case 13: one.what = static_cast<pp::operation>(below(3)); break;
   case 14: one.about = static_cast<pp::detail::subject>(below(5)); break;
   case 15: one.work.stage = static_cast<std::uint16_t>(one.work.stage + by); break;
-  case 16: one.number += by; break;
-  case 17: one.in_bytes += by; break;
-  case 18: one.rows += by; break;
+  case 16: end.number += by; break;
+  case 17: used.bytes += by; break;
+  case 18: one.use_count = static_cast<std::uint16_t>(one.use_count + by); break;
   case 19: work.layouts[below(work.layouts.size())].count += by; break;
   case 20: work.waits[below(work.waits.size())] += by; break;
+  case 21: one.message += by; break;
+  case 22: end.exchange += by; break;
+  case 23: one.first_wait += by; break;
+  case 24: used = work.uses[below(work.uses.size())]; break;
   default: work.lanes[below(work.lanes.size())] += by; break;
   }
 }
@@ -86,7 +93,7 @@ TEST_CASE("what a plan must not do is found") {
     CHECK(pp::prove(work).broken == pp::proof::rule::waits_forward);
   }
   SUBCASE("a message of another size") {
-    work.items[find(work, 0, pp::operation::send, 1)].in_bytes = 3;
+    support::uses_of(work, work.items[find(work, 0, pp::operation::send, 1)])[0].bytes = 3;
     CHECK(pp::prove(work).broken == pp::proof::rule::sizes_differ);
   }
   SUBCASE("swapped receives: silent mix-up of data") {
@@ -100,11 +107,12 @@ TEST_CASE("what a plan must not do is found") {
           std::string::npos);
   }
   SUBCASE("a message that is not the next of its edge, at both ends") {
-    work.items[find(work, 0, pp::operation::send, 3)].sequence += 1;
-    work.items[find(work, 1, pp::operation::receive, 3)].sequence += 1;
+    pp::item const& received = work.items[find(work, 1, pp::operation::receive, 3)];
+    support::message_of(work, work.items[find(work, 0, pp::operation::send, 3)]).sequence += 1;
+    support::message_of(work, received).sequence += 1;
     CHECK(pp::prove(work).broken == pp::proof::rule::fifo_differs);
     // Of two mistakes the first in the order of the rules is told.
-    work.items[find(work, 1, pp::operation::receive, 0)].out_bytes += 1;
+    support::uses_of(work, work.items[find(work, 1, pp::operation::receive, 0)])[0].bytes += 1;
     CHECK(pp::prove(work).broken == pp::proof::rule::sizes_differ);
   }
   SUBCASE("a message that nobody receives") {
@@ -115,7 +123,8 @@ TEST_CASE("what a plan must not do is found") {
   SUBCASE("a slot that holds something else") {
     for (pp::item& step : work.items)
       if (step.what == pp::operation::run && step.work.kind == pp::pass_kind::backward) {
-        step.activation = 1 - step.activation;
+        int& kept = support::uses_at(work, step, pp::detail::slot_place::activation)[0]->index;
+        kept = 1 - kept;
         break;
       }
     CHECK(pp::prove(work).broken == pp::proof::rule::wrong_content);
@@ -177,8 +186,7 @@ TEST_CASE("what starts together does not order itself") {
   REQUIRE(pp::prove(work));
   auto grouped = static_cast<std::size_t>(work.offsets[1]);
   auto const all = work.items.size();
-  while (grouped + 1 < all && (work.items[grouped].what == pp::operation::run ||
-                               work.items[grouped].group != work.items[grouped + 1].group))
+  while (grouped + 1 < all && !work.items[grouped + 1].joins)
     ++grouped;
   REQUIRE(grouped + 1 < all);
   SUBCASE("a wait inside the group") {
@@ -193,7 +201,10 @@ TEST_CASE("what starts together does not order itself") {
     pp::item& second = work.items[grouped + 1];
     pp::item& sends = first.what == pp::operation::send ? first : second;
     pp::item& receives = first.what == pp::operation::send ? second : first;
-    receives.out = sends.in;
+    pp::use const sent = support::uses_of(work, sends)[0];
+    pp::use& received = support::uses_of(work, receives)[0];
+    received.of = sent.of;
+    received.index = sent.index;
     CHECK_FALSE(pp::prove(work));
   }
 }

@@ -114,7 +114,8 @@ TEST_CASE("slots are as large as the largest stage's weights, and lie in the are
   }
   for (pp::item const& step : work.items)
     if (step.what == pp::operation::run && step.work.kind == pp::pass_kind::use_weights)
-      CHECK(step.in_bytes == 1000 * (step.work.stage + 1));
+      CHECK(view.use_at(pp::detail::slot_place::inputs, step).bytes ==
+            1000 * (step.work.stage + 1));
 }
 
 TEST_CASE("what follows complete gradients comes behind the last scatter of its stage") {

@@ -62,18 +62,7 @@ pp::plan small_plan() {
 void check_slots(pp::plan const& whole, int expected) {
   int swapped = 0;
   for (std::size_t i = 0; i < whole.items.size(); ++i)
-    for (bool const reads : {true, false}) {
-      pp::plan broken = whole;
-      pp::item& step = broken.items[i];
-      pp::detail::slot_range const range = reads ? step.further_inputs : step.further_outputs;
-      for (int k = 0; k < range.count; ++k) {
-        std::swap((reads ? step.in : step.out),
-                  broken.further[static_cast<std::size_t>(range.first + k)].used);
-        CHECK(pp::prove(broken).broken == pp::proof::rule::wrong_content);
-        broken = whole;
-        ++swapped;
-      }
-    }
+    swapped += support::swap_uses(whole, i);
   CHECK(swapped == expected);
 }
 
@@ -99,9 +88,9 @@ std::vector<int> exchanges_of(pp::plan_view work, int device) {
   auto const steps = work.program_of(device);
   for (int first = 0; first < static_cast<int>(steps.size());
        first = pp::detail::end_of_group(steps, first))
-    if (int const exchange = steps[static_cast<std::size_t>(first)].exchange;
-        exchange != pp::nothing)
-      result.push_back(exchange);
+    if (pp::item const& step = steps[static_cast<std::size_t>(first)];
+        step.what != pp::operation::run && work.message_of(step).exchange != pp::nothing)
+      result.push_back(work.message_of(step).exchange);
   return result;
 }
 
@@ -149,23 +138,24 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
     for (int first = 0, end = 0; first < static_cast<int>(steps.size()); first = end) {
       end = pp::detail::end_of_group(steps, first);
       pp::item const& head = steps[static_cast<std::size_t>(first)];
-      if (head.exchange == pp::nothing)
+      if (head.what == pp::operation::run || whole.view().message_of(head).exchange == pp::nothing)
         continue;
+      int const own = whole.view().message_of(head).exchange;
       auto const set = [&](pp::plan& broken, int from, auto change) {
         for (int i = from; i < end; ++i)
           change(broken.items[first_item + static_cast<std::size_t>(i)]);
       };
-      for (int const exchange : {pp::nothing, -5, head.exchange + 1, 1 << 30}) {
+      for (int const exchange : {pp::nothing, -5, own + 1, 1 << 30}) {
         pp::plan broken = whole;
-        set(broken, first, [&](pp::item& step) { step.exchange = exchange; });
+        set(broken, first, [&](pp::item const& step) {
+          support::message_of(broken, step).exchange = exchange;
+        });
         CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         ++spoiled;
       }
       if (end - first > 1) {
         pp::plan broken = whole; // cut in two
-        set(broken, end - 1, [&](pp::item& step) {
-          step.group = static_cast<int>(steps.size()) - 1;
-        });
+        set(broken, end - 1, [](pp::item& step) { step.joins = false; });
         CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         ++spoiled;
       }
@@ -173,13 +163,13 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
       for (int i = first; i < end; ++i) {
         pp::plan broken = whole;
         pp::item const alone = steps[static_cast<std::size_t>(i)];
-        for (pp::item& step : broken.items)
-          if (step.what != pp::operation::run && pp::detail::same_message(step, alone))
-            step.exchange = pp::nothing;
+        pp::detail::message_numbers const numbers(whole);
+        for (pp::item const& step : broken.items)
+          if (step.what != pp::operation::run && numbers.of(step) == numbers.of(alone))
+            support::message_of(broken, step).exchange = pp::nothing;
         CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         if (i + 1 == end && i > first) { // in a group of its own
-          broken.items[first_item + static_cast<std::size_t>(i)].group =
-            static_cast<int>(steps.size()) - 1;
+          broken.items[first_item + static_cast<std::size_t>(i)].joins = false;
           CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         }
         ++spoiled;
@@ -208,9 +198,9 @@ TEST_CASE("messages of shards that are for nobody, or for another shard, are fou
   for (std::size_t i = 0; i < whole.items.size(); ++i) {
     if (whole.items[i].what == pp::operation::run)
       continue;
-    for (int const number : {-1, whole.items[i].number + 1, 1000}) {
+    for (int const number : {-1, whole.view().message_of(whole.items[i]).number + 1, 1000}) {
       pp::plan broken = whole;
-      broken.items[i].number = number;
+      support::message_of(broken, broken.items[i]).number = number;
       CHECK(!pp::prove(broken));
     }
   }

@@ -8,15 +8,16 @@
 
 #include <cstddef>
 #include <future>
+#include <string_view>
 #include <vector>
 
 namespace pp = pipelining;
 
 namespace {
 
-constexpr char const* searched = "v-half";
+constexpr auto searched = pp::registry::names::v_half;
 
-pp::registry::schedule_choice choice_of(char const* name, pp::registry::adapter which) {
+pp::registry::schedule_choice choice_of(std::string_view name, pp::registry::adapter which) {
   pp::registry::schedule_choice choice;
   choice.name = name;
   choice.devices = 2;
@@ -28,7 +29,7 @@ pp::registry::schedule_choice choice_of(char const* name, pp::registry::adapter 
 } // namespace
 
 TEST_CASE("adapters have the orders that they have when each schedule is made for them alone") {
-  for (char const* const name : {"1f1b", searched}) {
+  for (auto const name : {pp::registry::names::one_f_one_b, searched}) {
     pp::registry::made_orders made;
     for (double const forward : {4.0, 5.0})
       for (pp::registry::named_adapter const& each : pp::registry::named_adapter::all()) {

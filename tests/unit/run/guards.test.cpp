@@ -192,7 +192,7 @@ TEST_CASE("guards leave the places of slots aligned, and do not overlap") {
       auto const& layout = plan.view().layout(device, static_cast<pp::slot_class>(of));
       bool const rows = static_cast<pp::slot_class>(of) == pp::slot_class::totals;
       for (int index = 0; layout.bytes > 0 && index < (rows ? 1 : layout.count); ++index) {
-        auto const start = slots.place({static_cast<pp::slot_class>(of), index});
+        auto const start = slots.place({.of = static_cast<pp::slot_class>(of), .index = index});
         places.emplace_back(start, start + layout.bytes * (rows ? layout.count : 1));
       }
     }

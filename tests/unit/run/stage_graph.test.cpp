@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Stages that are no chain, on threads: gradients equal to one unit after the other, under every
 // schedule and policy, with guards around all slots.
+#include <pipe/flow/declare.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>

@@ -14,7 +14,7 @@ namespace pp = pipelining;
 
 TEST_CASE("ZB-H2 has no bubble on the span, but its last device starts late") {
   auto const table = pp::make_timetable<pp::ZeroBubbleH2>({4, 12});
-  auto const found = pp::figures_of(table, {"zb-h2", {}, {}, {}});
+  auto const found = pp::figures_of(table, {"ZB-H2", {}, {}, {}});
   CHECK(found.bubble_rate == 0);
   CHECK(found.span == 36);
   CHECK(found.makespan == 36 + 3); // (P - 1) F
@@ -24,7 +24,7 @@ TEST_CASE("ZB-H2 has no bubble on the span, but its last device starts late") {
 TEST_CASE("what waits for the weights counts from the start of I to the end of W") {
   // Device d of ZB-H1 runs the weights d microbatches late.
   auto const table = pp::make_timetable<pp::ZeroBubbleH1>({4, 8});
-  pp::timetable_caption const about{"zb-h1", {}, {}, {}};
+  pp::timetable_caption const about{"ZB-H1", {}, {}, {}};
   for (int device = 0; device < 4; ++device)
     CHECK(pp::peak_weight_inputs(table, device, about) == device + 1);
   CHECK(pp::figures_of(table, about).peak_weight_inputs == 4);

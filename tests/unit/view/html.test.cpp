@@ -38,7 +38,7 @@ TEST_CASE("a page holds the order of every device and the times of every kind") 
   pp::uniform_cost const cost{2, 3, 1, 0.5};
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 2}, cost);
   std::string const text =
-    page({pp::make_html_timeline(table, {"1f1b", cost, {}, {}}, cost)}, {"a title", "ms", false});
+    page({pp::make_html_timeline(table, {"1F1B", cost, {}, {}}, cost)}, {"a title", "ms", false});
   CHECK(has(text, "<title>a title</title>"));
   CHECK(
     has(text,
@@ -50,7 +50,7 @@ TEST_CASE("a page holds the order of every device and the times of every kind") 
   CHECK(has(text,
             "\"times\":[{\"always\":0,\"takes\":{\"F\":1}},"
             "{\"always\":0,\"takes\":{\"I\":1,\"W\":1}}]"));
-  CHECK(has(text, "\"heading\":\"1f1b: 2 devices, 2 microbatches, 2 stages\""));
+  CHECK(has(text, "\"heading\":\"1F1B: 2 devices, 2 microbatches, 2 stages\""));
   CHECK(has(text,
             "[0,0,0,0,0,0,0,1,0,0,1,0,0,0,1,1,0,1,0,1],\n"
             "[0,1,0,0,0,1,1,0,0,1,0,1,1,0,0,1,1,1,0,1]]"));
@@ -83,7 +83,7 @@ TEST_CASE("every part of a pass moves with its slider, and what hides exchanges 
   pp::uniform_cost cost{2, 3, 1, 0};
   cost.all_reduce = 0.5;
   auto const table = pp::make_timetable<pp::OneFOneB>({1, 1}, cost);
-  CHECK(has(page({pp::make_html_timeline(table, {"1f1b", cost, {}, {}}, cost)}),
+  CHECK(has(page({pp::make_html_timeline(table, {"1F1B", cost, {}, {}}, cost)}),
             "\"times\":[{\"always\":0,\"takes\":{\"F\":1},\"exchanges\":1},"
             "{\"always\":0,\"takes\":{\"I\":1,\"W\":1},\"exchanges\":1,\"hides\":{\"W\":1}}]"));
 }
@@ -95,7 +95,7 @@ TEST_CASE("times that no slider has stay as they are") {
   };
   auto const table = pp::make_timetable<pp::OneFOneB>({1, 1});
   pp::uniform_cost mean{0, 1, 1};
-  CHECK(has(page({pp::make_html_timeline(table, {"1f1b", mean, {}, {}}, own_times{})}),
+  CHECK(has(page({pp::make_html_timeline(table, {"1F1B", mean, {}, {}}, own_times{})}),
             "\"times\":[{\"always\":7},{\"always\":0,\"takes\":{\"I\":7,\"W\":7}}]"));
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("unequal chunks keep their ratio to the mean") {
   std::vector<int> const lengths{3, 1};
   pp::uniform_cost const mean;
   auto const cost = pp::chunk_costs(table.over.extents, lengths, pp::sequence_work{}, mean);
-  CHECK(has(page({pp::make_html_timeline(table, {"seq1f1b", mean, {}, lengths}, cost)}),
+  CHECK(has(page({pp::make_html_timeline(table, {"Seq1F1B", mean, {}, lengths}, cost)}),
             "\"times\":[{\"always\":0,\"takes\":{\"F\":1.5}},{\"always\":0,\"takes\":{\"F\":0.5}},"
             "{\"always\":0,\"takes\":{\"I\":0.5,\"W\":0.5}},"
             "{\"always\":0,\"takes\":{\"I\":1.5,\"W\":1.5}}]"));
@@ -115,8 +115,8 @@ TEST_CASE("a second schedule keeps its ratio to the costs of the first") {
   pp::uniform_cost const half{1, 1.5, 0.5, 0.5};
   auto const one = pp::make_timetable<pp::OneFOneB>({2, 2}, cost);
   auto const other = pp::make_timetable<pp::OneFOneB>({2, 2}, half);
-  CHECK(has(page({pp::make_html_timeline(one, {"1f1b", cost, {}, {}}, cost),
-                  pp::make_html_timeline(other, {"1f1b", half, {}, {}}, half)}),
+  CHECK(has(page({pp::make_html_timeline(one, {"1F1B", cost, {}, {}}, cost),
+                  pp::make_html_timeline(other, {"1F1B", half, {}, {}}, half)}),
             "\"times\":[{\"always\":0,\"takes\":{\"F\":0.5}},"
             "{\"always\":0,\"takes\":{\"I\":0.5,\"W\":0.5}}]"));
 }
@@ -132,7 +132,7 @@ TEST_CASE("what would end the data is escaped") {
 
 TEST_CASE("measured passes stand in the order of the table, from 0 on") {
   auto const table = pp::make_timetable<pp::OneFOneB>({1, 1});
-  auto line = pp::make_html_timeline(table, {"1f1b", {}, {}, {}}, pp::uniform_cost{});
+  auto line = pp::make_html_timeline(table, {"1F1B", {}, {}, {}}, pp::uniform_cost{});
   pp::measured_pass const ran[] = {{0, table.passes[1], 2.5, 3.5}, {0, table.passes[0], 0.5, 1.25}};
   line.measured = ran;
   line.measured_unit = 10;
@@ -150,7 +150,7 @@ TEST_CASE("measured passes stand in the order of the table, from 0 on") {
 TEST_CASE("a page without schedules, or with too few sizes, is refused") {
   CHECK_THROWS_AS(page({}), std::invalid_argument);
   auto const table = pp::make_timetable<pp::OneFOneB>({1, 1});
-  auto line = pp::make_html_timeline(table, {"1f1b", {}, {}, {}}, pp::uniform_cost{});
+  auto line = pp::make_html_timeline(table, {"1F1B", {}, {}, {}}, pp::uniform_cost{});
   line.slot_sizes = {1, 2};
   CHECK_THROWS_AS(page({line}), std::invalid_argument);
 }

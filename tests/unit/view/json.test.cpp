@@ -18,8 +18,8 @@ namespace pp = pipelining;
 TEST_CASE("the object has its keys in the order of the contract") {
   std::string text;
   pp::uniform_cost const cost{2, 1, 0.5, 0};
-  pp::write_json(text, pp::make_timetable<pp::OneFOneB>({1, 1}, cost), {"1f1b", cost, {}, {}});
-  CHECK(text == R"({"schedule":"1f1b",
+  pp::write_json(text, pp::make_timetable<pp::OneFOneB>({1, 1}, cost), {"1F1B", cost, {}, {}});
+  CHECK(text == R"({"schedule":"1F1B",
 "devices":1,"stages":1,"microbatches":1,"chunks":1,
 "cost":{"forward":2,"backward_input":1,"backward_weight":0.5,"communication":0},
 "chunk_shares":[1],
@@ -36,7 +36,7 @@ TEST_CASE("the object has its keys in the order of the contract") {
 TEST_CASE("unequal chunks weigh in peak activations") {
   std::string text;
   double const shares[] = {0.75, 0.25};
-  pp::write_json(text, pp::make_timetable<pp::Seq1F1B<2>>({2, 2}), {"seq1f1b", {}, shares, {}});
+  pp::write_json(text, pp::make_timetable<pp::Seq1F1B<2>>({2, 2}), {"Seq1F1B", {}, shares, {}});
   CHECK(text.find("\"chunk_shares\":[0.75,0.25]") != text.npos);
   // Device 0 has 3 forward passes before its first backward: 0.75 + 0.25 + 0.75.
   CHECK(text.find("\"peak_activations\":[1.75,") != text.npos);

@@ -25,11 +25,11 @@ TEST_CASE("planned and measured passes are two processes with one track per devi
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
   pp::measured_pass const ran[] = {{1, {pp::pass_kind::backward, false, 1, 2, 0}, 0.5, 0.75}};
   std::string text;
-  pp::write_trace(text, table, {"1f1b", {}, {}, {}}, ran);
+  pp::write_trace(text, table, {"1F1B", {}, {}, {}}, ran);
   CHECK(count(text, "\"ph\":\"X\"") == 12 + 1);
   CHECK(count(text, "\"process_name\"") == 2);
   CHECK(count(text, "\"thread_name\"") == 4);
-  CHECK(count(text, "{\"name\":\"1f1b, planned\"}") == 1);
+  CHECK(count(text, "{\"name\":\"1F1B, planned\"}") == 1);
   CHECK(text.find("{\"ph\":\"X\",\"name\":\"B2\",\"cat\":\"backward\",\"pid\":2,\"tid\":1,"
                   "\"ts\":500000,\"dur\":250000,\"args\":{\"stage\":1,\"microbatch\":2,"
                   "\"chunk\":0}}") != text.npos);
@@ -64,7 +64,7 @@ TEST_CASE("what has run gets arrows and counters of its own") {
 TEST_CASE("arrows join the passes that a message joins") {
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
   std::string text;
-  pp::write_trace(text, table, {"1f1b", {}, {}, {}}, {}, {.arrows = true});
+  pp::write_trace(text, table, {"1F1B", {}, {}, {}}, {}, {.arrows = true});
   // Each of 3 microbatches crosses forwards and backwards once.
   CHECK(count(text, "\"ph\":\"s\"") == 6);
   CHECK(count(text, "\"ph\":\"f\"") == 6);

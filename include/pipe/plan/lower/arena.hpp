@@ -49,17 +49,15 @@ constexpr void grow(slot_layout& layout, std::int64_t bytes) noexcept {
 //! The bytes of a step that is not about a pass: a row of the totals stands at the start of its
 //! slot, and several rows are several whole slots.
 template <buffer_sizes Sizes>
-constexpr void size_other(item& step, Sizes const& sizes, slot_layout* layouts) noexcept {
-  slot_class const of = class_of(step.about);
+[[nodiscard]] constexpr std::int64_t
+bytes_of_other(item const& step, use const& given, Sizes const& sizes, slot_layout* layouts) {
+  slot_class const of = given.of;
   bool const several = of == slot_class::totals && step.about != subject::contribution;
-  slot_layout& layout = layouts[static_cast<int>(of)];
-  std::int64_t bytes = of == slot_class::totals          ? totals_bytes(sizes)
-                       : of == slot_class::tied_gradient ? tied_bytes(sizes)
-                                                         : sizes.bytes(of, step.work);
-  grow(layout, bytes);
-  if (several)
-    bytes = times(layout.bytes, step.rows);
-  (step.in.index != nothing ? step.in_bytes : step.out_bytes) = bytes;
+  std::int64_t const bytes = of == slot_class::totals          ? totals_bytes(sizes)
+                             : of == slot_class::tied_gradient ? tied_bytes(sizes)
+                                                               : sizes.bytes(of, step.work);
+  grow(layouts[static_cast<int>(of)], bytes);
+  return several ? times(layouts[static_cast<int>(of)].bytes, given.count) : bytes;
 }
 
 //! The bytes of what there is for readers on other stages: by the pass that makes it and, of what
@@ -78,74 +76,37 @@ bytes_for(Sizes const& sizes, datum const& of, pass const& maker, auto const& re
 //! The bytes of a copy: as large as its end on the device; one that has none is sized by the host's
 //! slots.
 template <buffer_sizes Sizes>
-constexpr void
-size_copy(data_uses const& uses, item& step, Sizes const& sizes, slot_layout* layouts) {
+[[nodiscard]] constexpr std::int64_t
+bytes_of_copy(data_uses const& uses, pass const& work, Sizes const& sizes) {
   flow const& declared = *uses.over.declared;
   bool on_host = true;
-  for (data_use const& use : uses[step.work])
+  for (data_use const& use : uses[work])
     on_host = on_host && declared.data[use.of].lives != residence::device;
-  for (data_use const& use : uses[step.work])
+  std::int64_t bytes = 0;
+  for (data_use const& use : uses[work])
     if (declared.data[use.of].lives == residence::device || (on_host && !use.orders))
-      step.in_bytes = step.out_bytes = sizes.bytes(static_cast<slot_class>(use.pool), step.work);
-  grow(layouts[static_cast<int>(step.in.of)], step.in_bytes);
-  grow(layouts[static_cast<int>(step.out.of)], step.out_bytes);
+      bytes = sizes.bytes(static_cast<slot_class>(use.pool), work);
+  return bytes;
 }
 
-//! The bytes of data that a pass reads, makes and keeps, and of the slots that hold them.
+//! The bytes of one of the data that a pass reads, makes and keeps.
+//! @param number of several instances
 template <buffer_sizes Sizes>
-constexpr void size_pass(data_uses const& uses,
-                         item& step,
-                         Sizes const& sizes,
-                         slot_layout* layouts,
-                         further_slots const& further) {
-  pass const& work = step.work;
-  for (data_use const& use : uses[work]) {
-    datum const& of = uses.over.declared->data[use.of];
-    auto const made_in = static_cast<slot_class>(use.pool);
-    int const count = use.lies && !use.is_end() ? uses.count(use, work) : 0;
-    for (int number = 0; number < count; ++number) {
-      if (kept_slot(step, use.at) != nullptr) {
-        grow(layouts[use.pool], sizes.bytes(made_in, work));
-        continue;
-      }
-      pass maker = work;
-      if (use.stage != 0) {
-        stage_neighbour const owner = uses.owner(use, work, number);
-        maker.kind = use.maker;
-        maker.overlapped = false;
-        maker.stage = static_cast<std::uint16_t>(owner.stage);
-        maker.chunk = static_cast<std::uint16_t>(owner.chunk);
-      }
-      std::int64_t const bytes = bytes_for(sizes, of, maker, [&]() -> int {
-        return use.stage != 0    ? work.stage
-               : use.reader == 0 ? nothing
-                                 : neighbour(uses.over, work, use.reader, number).stage;
-      });
-      bool const fills = use.at == slot_place::outputs;
-      slot used = fills ? step.out : step.in;
-      if (int const at = uses.position(use, work, number); at == 0) {
-        (fills ? step.out_bytes : step.in_bytes) = bytes;
-      } else {
-        sized_slot& place = further.at(fills ? step.further_outputs : step.further_inputs, at - 1);
-        place.bytes = bytes;
-        used = place.used;
-      }
-      grow(layouts[static_cast<int>(used.of)], bytes);
-    }
+[[nodiscard]] constexpr std::int64_t bytes_of_pass(
+  data_uses const& uses, pass const& work, data_use const& use, int number, Sizes const& sizes) {
+  pass maker = work;
+  if (use.stage != 0) {
+    stage_neighbour const owner = uses.owner(use, work, number);
+    maker.kind = use.maker;
+    maker.overlapped = false;
+    maker.stage = static_cast<std::uint16_t>(owner.stage);
+    maker.chunk = static_cast<std::uint16_t>(owner.chunk);
   }
-}
-
-//! The bytes of a message. @param carried its instance
-template <buffer_sizes Sizes>
-constexpr void size_message(
-  data_uses const& uses, item& step, int carried, Sizes const& sizes, slot_layout* layouts) {
-  std::int64_t const bytes =
-    bytes_for(sizes, uses.over.declared->data[uses.datum_of(carried)], step.work, [&] {
-      return reader_of(uses.over, step.work, step.number).stage;
-    });
-  bool const sends = step.what == operation::send;
-  (sends ? step.in_bytes : step.out_bytes) = bytes;
-  grow(layouts[static_cast<int>((sends ? step.in : step.out).of)], bytes);
+  return bytes_for(sizes, uses.over.declared->data[use.of], maker, [&]() -> int {
+    return use.stage != 0    ? work.stage
+           : use.reader == 0 ? nothing
+                             : neighbour(uses.over, work, use.reader, number).stage;
+  });
 }
 
 //! True for a pool whose slots lie on the host.
@@ -162,6 +123,40 @@ struct arena_sizes {
   std::int64_t host = 0;   //!< on the host
 };
 
+//! Fills in the bytes of the uses of an item.
+//! @param carried of a message, the instance that it carries
+template <buffer_sizes Sizes>
+constexpr void size_uses(data_uses const& uses,
+                         program const& work,
+                         item const& step,
+                         int const& carried,
+                         Sizes const& sizes,
+                         slot_layout* layouts) {
+  use* next = work.uses + step.first_use;
+  auto const enter = [&](std::int64_t bytes) {
+    next->bytes = bytes;
+    grow(layouts[static_cast<int>(next->of)], bytes);
+    ++next;
+  };
+  if (step.about != subject::pass) {
+    next->bytes = bytes_of_other(step, *next, sizes, layouts);
+  } else if (step.what != operation::run) {
+    enter(bytes_for(sizes, uses.over.declared->data[uses.datum_of(carried)], step.work, [&] {
+      return reader_of(uses.over, step.work, work.message_of(step).number).stage;
+    }));
+  } else if (is_copy(*uses.over.declared, step)) {
+    std::int64_t const bytes = bytes_of_copy(uses, step.work, sizes);
+    for (int i = 0; i < step.use_count; ++i)
+      enter(bytes);
+  } else {
+    for (data_use const& use : uses[step.work]) {
+      int const count = use.takes_part ? uses.count(use, step.work) : 0;
+      for (int number = 0; number < count; ++number)
+        enter(bytes_of_pass(uses, step.work, use, number, sizes));
+    }
+  }
+}
+
 //! @brief Fills in the bytes of every message of a program, the size of the slots of every class,
 //! their offsets in the
 //!        device's arenas, and returns the bytes of these.
@@ -170,28 +165,17 @@ struct arena_sizes {
 //! layout, for `check_sizes` to name.
 //!
 //! @param carried [items], of messages the instances that they carry
-//! @param layouts [slot_classes], with `count` set. @param further slots of items after `in` and
-//! `out`.
+//! @param layouts [slot_classes], with `count` set.
 //! @complexity O(n) for n items.
 template <buffer_sizes Sizes>
 constexpr arena_sizes lay_out(data_uses const& uses,
-                              program& work,
+                              program const& work,
                               int const* carried,
                               Sizes const& sizes,
-                              slot_layout* layouts,
-                              further_slots const& further) {
+                              slot_layout* layouts) {
   pipeline_view const& over = uses.over;
-  for (int i = 0; i < work.count; ++i) {
-    item& step = work.items[i];
-    if (step.about != subject::pass)
-      size_other(step, sizes, layouts);
-    else if (is_copy(*over.declared, step))
-      size_copy(uses, step, sizes, layouts);
-    else if (step.what == operation::run)
-      size_pass(uses, step, sizes, layouts, further);
-    else
-      size_message(uses, step, carried[i], sizes, layouts);
-  }
+  for (int i = 0; i < work.count; ++i)
+    size_uses(uses, work, work.items[i], carried[i], sizes, layouts);
   arena_sizes total;
   for (int of = 0; of < slot_classes; ++of) {
     std::int64_t& end = lies_on_host(*over.declared, of) ? total.host : total.device;

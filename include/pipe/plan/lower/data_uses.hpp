@@ -21,9 +21,9 @@ namespace pipelining::inline v0_3::detail {
 //! Where an instance of a datum is on a device.
 struct held_datum {
   int slot = nothing;
-  int pool = 0;
-  int maker = nothing; //!< the item that made it, or that received it
-  int reads = 0;       //!< reads that are still to come, of what other stages read
+  int maker = nothing;     //!< the item that made it, or that received it
+  std::uint16_t pool = 0;  //!< of the slot
+  std::uint16_t reads = 0; //!< that are still to come, of what other stages read
 };
 
 //! The maker of a datum without one yet, whose readers have been counted.
@@ -45,15 +45,15 @@ opens(pipeline_view const& over, effect::chunk_order order, pass const& work) no
   return makes || (adds && opens(over, order, work));
 }
 
-//! True when a kind frees a datum that it makes: memory to work in.
+//! True when a kind frees a datum that it makes or adds to: memory to work in.
 [[nodiscard]] constexpr bool frees_itself(kind_of_pass const& kind, int of) noexcept {
-  bool makes = false;
+  bool starts = false;
   bool frees = false;
   for (int e = 0; e < kind.effect_count; ++e) {
-    makes = makes || (kind.effects[e].of == of && kind.effects[e].what == does::makes);
+    starts = starts || (kind.effects[e].of == of && brings(kind.effects[e]));
     frees = frees || (kind.effects[e].of == of && kind.effects[e].what == does::frees);
   }
-  return makes && frees;
+  return starts && frees;
 }
 
 //! One effect of a kind on a pipeline, worked out for walks over many passes.
@@ -63,7 +63,6 @@ struct data_use {
   std::int8_t stage = 0;  //!< of its own stage, of those before (-1), after (+1) or `group_step` it
   std::int8_t reader = 0; //!< it is there where such stages exist
   slot_place at = slot_place::none; //!< where a pass has its slot
-  std::int8_t before = 0;           //!< in a list, how many uses that are there stand before it
   bool per_reader = false;          //!< there is one for each of them
   pass_kind maker{};                //!< the kind that a pass that has made it is named after
   bool lies = false;                //!< in a slot, in this pipeline
@@ -72,13 +71,10 @@ struct data_use {
   bool makes = false;               //!< brings it to life
   bool adds = false;                //!< brings it to life where its chunk comes first
   bool frees = false;               //!< uses it last
-  bool works_in = false;            //!< the kind frees what it makes itself
+  bool takes_part = false;          //!< lies, and is not the end of what the kind starts itself
   bool left_alone = false;          //!< used last where no kind that would free it runs
   effect::chunk_order order = effect::chunk_order::ascending; //!< where it adds
   int first = 0; //!< in a chain, the number of the first instance that a pass of stage 0 is about
-
-  //! The end of memory to work in, which has its place where it is made.
-  [[nodiscard]] constexpr bool is_end() const noexcept { return works_in && frees; }
 };
 
 //! The uses of data by each kind of pass, on a first, a last, an only and any other stage. Data of
@@ -87,6 +83,7 @@ struct data_uses {
   struct list {
     data_use uses[kind_of_pass::most_effects]{};
     int count = 0;
+    int slots = 0; //!< that a pass uses where stages are a chain
     //! The chunk that ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
     int product = nothing; //!< the first datum made for other stages
@@ -103,52 +100,29 @@ struct data_uses {
   list of[flow::most_kinds][4]{};     // [kind][1 with a stage before + 2 with a stage after]
   bool completes[flow::most_kinds]{}; //!< whether the last of a kind on a stage completes its
                                       //!< gradients
-  int further_places = 0;             //!< the most that a pass reads, or fills, after the first
   int most_taken = 1;                 //!< the most slots of one pool that an item takes
   //! The streams that may read one slot without knowing of each other: streams of messages, and the
   //! engines of the device.
   int most_readers;
+  //! Only data that passes use are numbered: [data], [lines].
+  std::int8_t line_of[flow::most_data]{};
+  std::uint8_t datum_on[flow::most_data]{};
+  int lines = 0;
 
-  constexpr explicit data_uses(pipeline_view const& whose)
+  //! @param kinds of the passes
+  constexpr explicit data_uses(pipeline_view const& whose, flow_set kinds = ~flow_set{0})
       : over(whose), stage_count(whose.extents.stages()), unit_count(whose.units()),
         width(graph_width(whose)), most_readers(width + whose.declared->engines) {
     flow const& declared = *over.declared;
+    for (int number = 0; number < declared.kind_count; ++number)
+      if (declared.kinds[number].exists() && holds(kinds, number))
+        number_data(declared.kinds[number]);
     for (int number = 0; number < declared.kind_count; ++number) {
-      kind_of_pass const& kind = declared.kinds[number];
-      if (!kind.exists())
+      if (!declared.kinds[number].exists() || !holds(kinds, number))
         continue;
       completes[number] = completes_gradients(declared, static_cast<pass_kind>(number));
-      for (int where = 0; where < 4; ++where) {
-        list& result = of[number][where];
-        if (int const made = declared.links[number][where / 2].products[0];
-            made != kind_links::none) {
-          result.product = made;
-          result.first_product = made * stage_count * unit_count;
-        }
-        int taken[slot_classes]{};
-        std::int8_t placed[slot_places]{};
-        std::int8_t before[kind_of_pass::most_effects]{};
-        for (int e = 0; e < kind.effect_count; ++e) {
-          if (kind.effects[e].what == does::needs)
-            continue; // follows from where it stands
-          data_use use = use_of(kind, kind.effects[e], result.last_chunk);
-          use.at = declared.places[number][e];
-          use.first = (use.of * stage_count + use.stage) * unit_count;
-          int const step = use.stage == 0 ? use.reader : use.stage;
-          bool const there =
-            step == 0 || step == group_step || (step < 0 ? where % 2 == 1 : where / 2 == 1);
-          if (!there || (!use.lies && !use.orders && use.stage == 0))
-            continue;
-          if (use.makes || use.adds)
-            taken[use.pool] += use.per_reader ? width : 1;
-          most_taken = std::max(most_taken, taken[use.pool]);
-          before[e] =
-            use.is_end() ? before[first_on_datum(kind, e)] : placed[static_cast<int>(use.at)]++;
-          use.before = before[e];
-          further_places = std::max(further_places, (use.before + 1) * width - 1);
-          result.uses[result.count++] = use;
-        }
-      }
+      for (int where = 0; where < 4; ++where)
+        list_uses(number, where);
     }
   }
 
@@ -176,16 +150,15 @@ struct data_uses {
     return over.edges == nullptr ? use.first + work.stage * unit_count + at
                                  : index_in_graph(use, work, number) + at;
   }
-  //! The place of an instance, the `number`-th of `count`, among the inputs or outputs of a pass.
-  //! Each neighbour but the first of a use before it moves it back.
-  [[nodiscard]] constexpr int
-  position(data_use const& use, pass const& work, int number) const noexcept {
-    int at = use.before + number;
-    if (over.edges != nullptr && use.before > 0)
-      for (data_use const* other = (*this)[work].begin(); other != &use; ++other)
-        if (other->at == use.at && !other->is_end())
-          at += count(*other, work) - 1;
-    return at;
+  //! The number of slots that a pass uses.
+  [[nodiscard]] constexpr int slots(pass const& work) const noexcept {
+    list const& all = (*this)[work];
+    if (over.edges == nullptr)
+      return all.slots;
+    int result = 0;
+    for (data_use const& use : all)
+      result += use.takes_part ? count(use, work) : 0;
+    return result;
   }
   //! True when several streams of a device may read the same slot of data for other stages.
   [[nodiscard]] constexpr bool shares_reads() const noexcept {
@@ -209,11 +182,11 @@ struct data_uses {
   }
   //! The datum of an instance.
   [[nodiscard]] constexpr int datum_of(int instance) const noexcept {
-    return instance / (stage_count * width * unit_count);
+    return datum_on[instance / (stage_count * width * unit_count)];
   }
   //! How many instances there are.
   [[nodiscard]] constexpr int instances() const noexcept {
-    return over.declared->data_count * stage_count * width * unit_count;
+    return lines * stage_count * width * unit_count;
   }
   //! True when a pass brings a datum to life.
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
@@ -226,11 +199,54 @@ struct data_uses {
   }
 
 private:
+  constexpr void number_data(kind_of_pass const& kind) noexcept {
+    for (int e = 0; e < kind.effect_count; ++e) {
+      effect const& one = kind.effects[e];
+      int last_chunk = 0;
+      data_use const use = use_of(kind, one, last_chunk);
+      bool known = one.what == does::needs || (!use.lies && !use.orders);
+      for (int line = 0; line < lines; ++line)
+        known = known || datum_on[line] == one.of;
+      if (known)
+        continue;
+      datum_on[lines] = one.of;
+      line_of[one.of] = static_cast<std::int8_t>(lines++);
+    }
+  }
+  //! @param where with a stage before (1), with one after (2)
+  constexpr void list_uses(int number, int where) noexcept {
+    flow const& declared = *over.declared;
+    kind_of_pass const& kind = declared.kinds[number];
+    list& result = of[number][where];
+    if (int const made = declared.links[number][where / 2].products[0]; made != kind_links::none) {
+      result.product = made;
+      result.first_product = line_of[made] * stage_count * unit_count;
+    }
+    int taken[slot_classes]{};
+    for (int e = 0; e < kind.effect_count; ++e) {
+      if (kind.effects[e].what == does::needs)
+        continue; // follows from where it stands
+      data_use use = use_of(kind, kind.effects[e], result.last_chunk);
+      use.at = declared.places[number][e];
+      use.first = (line_of[use.of] * stage_count + use.stage) * unit_count;
+      int const step = use.stage == 0 ? use.reader : use.stage;
+      bool const there =
+        step == 0 || step == group_step || (step < 0 ? where % 2 == 1 : where / 2 == 1);
+      if (!there || (!use.lies && !use.orders && use.stage == 0))
+        continue;
+      if (use.makes || use.adds)
+        taken[use.pool] += use.per_reader ? width : 1;
+      most_taken = std::max(most_taken, taken[use.pool]);
+      result.slots += use.takes_part ? 1 : 0;
+      result.uses[result.count++] = use;
+    }
+  }
   // By itself, so that `index` stays small enough to be inlined.
   [[nodiscard, gnu::noinline]] constexpr int
   index_in_graph(data_use const& use, pass const& work, int number) const noexcept {
     stage_neighbour const whose = owner(use, work, number);
-    return ((use.of * stage_count + whose.stage) * width + (use.per_reader ? whose.number : 0)) *
+    return ((line_of[use.of] * stage_count + whose.stage) * width +
+            (use.per_reader ? whose.number : 0)) *
              unit_count +
            whose.chunk - work.chunk;
   }
@@ -240,7 +256,7 @@ private:
       return nothing;
     int const number =
       over.declared->data[read.product].instance == datum::per::reader ? read.number : 0;
-    return ((read.product * stage_count + maker.stage) * width + number) * unit_count +
+    return ((line_of[read.product] * stage_count + maker.stage) * width + number) * unit_count +
            over.unit_of(maker);
   }
   [[nodiscard]] constexpr data_use
@@ -260,8 +276,9 @@ private:
     use.makes = one.what == does::makes;
     use.adds = one.what == does::adds_to;
     use.frees = one.what == does::frees;
-    use.works_in = frees_itself(kind, one.of);
-    use.left_alone = declared.freed[one.of] && one.what != does::reads && !use.works_in;
+    bool const works_in = use.stage == 0 && frees_itself(kind, one.of);
+    use.takes_part = use.lies && !(works_in && use.frees);
+    use.left_alone = declared.freed[one.of] && one.what != does::reads && !works_in;
     use.order = one.order;
     if (use.adds)
       last_chunk = one.order == effect::chunk_order::ascending ? 1 : -1;

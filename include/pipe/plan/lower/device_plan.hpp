@@ -28,11 +28,10 @@ namespace pipelining::inline v0_3::detail {
 struct lowering {
   data_uses const& uses;
   bool evaluates = false;
-  held_datum* held;        // [instance_indices]
-  int first_wait;          // waits of the devices before
-  bool hooks = false;      // steps that are not about passes
-  further_slots further{}; // to write
-  int* readers = nullptr;  // as in slot_state
+  held_datum* held;       // [instance_indices]
+  int first_wait;         // waits of the devices before
+  bool hooks = false;     // steps that are not about passes
+  int* readers = nullptr; // as in slot_state
 };
 
 //! Memory for the lowering of one device. The next device uses it again.
@@ -41,8 +40,7 @@ struct lowering_space {
   reused_scratch<int> counters;
   reused_scratch<int> needs;
   reused_scratch<int> need_counts;
-  reused_scratch<int> clocks;
-  reused_scratch<int> tail;
+  clock_space clocks;
   reused_scratch<int> freed;
   reused_scratch<int> released;
   reused_scratch<int> readers;
@@ -56,18 +54,16 @@ struct lowered_device {
   int lanes = 0;
   int waits = 0;
   arena_sizes arenas{};
-  int further = 0; // slots that items use beside `in` and `out`
 };
 
 //! Gives the items of a device their slots, and lists the items that they need.
-//! @return the further slots
-constexpr further_slots lower_slots(lowering const& shared,
-                                    program& work,
-                                    item_times const& times,
-                                    lowering_space& space,
-                                    slot_layout* layouts,
-                                    int* needs,
-                                    int* counts) {
+constexpr void lower_slots(lowering const& shared,
+                           program& work,
+                           item_times const& times,
+                           lowering_space& space,
+                           slot_layout* layouts,
+                           int* needs,
+                           int* counts) {
   bool used[slot_classes]{};
   pipeline_view const& over = shared.uses.over;
   flow const& declared = *over.declared;
@@ -91,8 +87,7 @@ constexpr further_slots lower_slots(lowering const& shared,
     space.carried.get(work.count),
     {space.other_writers.get(others, nothing), space.other_readers.get(others, nothing)},
     times,
-    shared.readers,
-    shared.further};
+    shared.readers};
   int const beside = shared.readers == nullptr ? 0 : room * shared.uses.most_readers;
   int* const readers = beside == 0 ? nullptr : space.readers.get(pools * beside);
   int at = 0;
@@ -108,7 +103,6 @@ constexpr further_slots lower_slots(lowering const& shared,
     layouts[of].count = state.pools[of].count;
     layouts[of].peak_item = state.pools[of].peak;
   }
-  return state.further;
 }
 
 //! Marks the pass of every stage after which its weight gradients are complete.
@@ -125,43 +119,39 @@ constexpr void mark_complete_stages(data_uses const& uses, program& work) noexce
 }
 
 //! Completes the items of one device.
-//! @param position_at_peer [items], where each message stands in its peer's program.
 //! @param times of the items.
 //! @param layouts receives [slot_classes]. @param waits receives at most most_waits per item.
 template <communication_policy Policy, buffer_sizes Sizes>
 constexpr lowered_device lower_device(lowering const& shared,
                                       program& work,
                                       int device,
-                                      int const* position_at_peer,
                                       item_times const& times,
                                       lowering_space& space,
                                       Sizes const& sizes,
                                       slot_layout* layouts,
                                       int* waits) {
-  int const lanes = assign_lanes<Policy>(work, device, space.keys.get(work.count + 1));
   pipeline_view const& over = shared.uses.over;
+  int const lanes = number_messages<Policy>(work,
+                                            device,
+                                            over.extents.devices,
+                                            space.keys.get(work.count + 1),
+                                            space.counters.get(2 * over.extents.devices));
   assign_copy_lanes(work, *over.declared, lanes);
-  number_messages(work, over.extents.devices, space.counters.get(2 * over.extents.devices));
-  assign_groups(work, position_at_peer, Policy::duplex_groups);
   mark_complete_stages(shared.uses, work);
   int const per_item = most_needs(shared.uses);
   int* const needs = space.needs.get(work.count * per_item);
   int* const need_counts = space.need_counts.get(work.count);
-  further_slots const further =
-    lower_slots(shared, work, times, space, layouts, needs, need_counts);
+  lower_slots(shared, work, times, space, layouts, needs, need_counts);
   int const streams = lanes + over.declared->engines;
   int const written = assign_waits(work,
-                                   streams,
+                                   space.clocks.get(work.count, streams),
                                    needs,
                                    per_item,
                                    need_counts,
                                    waits,
-                                   shared.first_wait,
-                                   space.clocks.get(work.count * streams),
-                                   space.tail.get(streams));
+                                   shared.first_wait);
   int const* const carried = space.carried.get(work.count); // as lower_slots has left it
-  return {
-    lanes, written, lay_out(shared.uses, work, carried, sizes, layouts, further), further.count};
+  return {lanes, written, lay_out(shared.uses, work, carried, sizes, layouts)};
 }
 
 } // namespace pipelining::inline v0_3::detail

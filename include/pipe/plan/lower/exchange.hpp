@@ -9,6 +9,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
 
 #include <cstdint>
 
@@ -41,15 +42,16 @@ exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
 
 //! @brief True for a message of an exchange that brings the same from one device to all others.
 //! @param step one of its ends.
-[[nodiscard]] constexpr bool is_broadcast(pipeline_view const& over, item const& step) noexcept {
-  if (step.exchange == nothing || over.in_group(step.work.stage))
+[[nodiscard]] constexpr bool is_broadcast(plan_view const& work, item const& step) noexcept {
+  int const exchange = work.message_of(step).exchange;
+  if (exchange == nothing || work.over.in_group(step.work.stage))
     return false;
   int receivers = 0;
-  for (int number = 0; number < readers(over, step.work); ++number)
-    if (receiver(over, step.work, number) != nothing &&
-        exchange_of(over, step.work, number) == step.exchange)
+  for (int number = 0; number < readers(work.over, step.work); ++number)
+    if (receiver(work.over, step.work, number) != nothing &&
+        exchange_of(work.over, step.work, number) == exchange)
       ++receivers;
-  return receivers == over.extents.devices - 1;
+  return receivers == work.over.extents.devices - 1;
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -23,7 +23,7 @@ struct event {
   int to = nothing;              //!< receives the message; `nothing` for a pass
   subject about = subject::pass; //!< what it is about
   int stage = 0;                 //!< of other steps: the stage, or that of the first row
-  int rows = 0;                  //!< of totals
+  int rows = 0;                  //!< of totals; of a pass the slots that it uses, once counted
   int number = 0;                //!< of the message, as that of an item
   int exchange = nothing;        //!< that the message is part of, as that of an item
 };

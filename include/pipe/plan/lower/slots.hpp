@@ -13,6 +13,7 @@
 #include <pipe/plan/lower/given_slots.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -51,12 +52,17 @@ struct slot_pool {
   }
 };
 
-//! @brief When the steps of a device start and end, where the timetable says so: [items], null
-//! where copies need not be told apart from other passes.
-struct item_times {
-  double const* starts = nullptr; //!< of every step
-  double const* ends = nullptr;   //!< of every step
+//! @brief The last users of slots of the classes that no pass uses: tied gradients, then totals,
+//! then copied gradients.
+struct slot_uses {
+  int* writer = nullptr; //!< [slots] items of the device, or `nothing`
+  int* reader = nullptr; //!< [slots]
 };
+
+//! The most slots of these classes that a device may have.
+[[nodiscard]] constexpr int given_slots(shape const& extents) noexcept {
+  return 2 + extents.stages() + most_copies(extents);
+}
 
 //! @brief The state of `assign_slots`: the pools of one device and, for all devices, the slots of
 //! all instances.
@@ -72,7 +78,6 @@ struct slot_state {
   //! [instances][most readers], who reads them: sends, then the last pass of each engine. Null
   //! where no two streams read the same.
   int* readers = nullptr;
-  further_slots further{}; //!< [2 further_places items], what items use after `in` and `out`
 };
 
 //! @brief The most items that an item needs: the makers of its inputs, and the last users of the
@@ -101,15 +106,11 @@ public:
       count_readers(work_.items[i], i);
     }
     for (int i = 0; i < work_.count;) {
-      item& step = work_.items[i];
+      item const& step = work_.items[i];
       if (step.about != subject::pass) {
         if (step.what == operation::run)
           need(i, last_scatter_);
-        assign_given_slots(state_.others,
-                           pool(class_of(step.about)),
-                           over_,
-                           step,
-                           {work_, i, needs_ + i * most_needs_, need_counts_[i]});
+        use_given(i, work_.uses_of(step)[0]);
         ++i;
       } else if (step.what == operation::send) {
         send(step, i++);
@@ -148,12 +149,46 @@ private:
     ++need_counts_[i];
   }
 
+  //! The same for an item that may need many: at most one item of each stream, the latest.
+  constexpr void need_latest(int i, int earlier) noexcept {
+    int* const needs = needs_ + i * most_needs_;
+    for (int k = 0; earlier != nothing && k < need_counts_[i]; ++k)
+      if (work_.items[needs[k]].stream() == work_.items[earlier].stream()) {
+        needs[k] = earlier > needs[k] ? earlier : needs[k];
+        return;
+      }
+    need(i, earlier);
+  }
+  //! Uses slots that are given, one after the other, to read or to write. A reader needs the one
+  //! before it, so that the last stands for all.
+  constexpr void use_given(int i, use const& given) noexcept {
+    int const stage_count = over_.extents.stages();
+    bool const of_totals = given.of == slot_class::totals;
+    bool const tied = given.of == slot_class::tied_gradient;
+    int const slots = of_totals ? stage_count
+                      : tied    ? 2
+                                : copies_of(over_, work_.items[i].work.stage);
+    if (slot_pool& from = pool(given.of); from.count < slots) {
+      from.count = slots;
+      from.peak = i;
+    }
+    int const first = given.index + (of_totals ? 2 : tied ? 0 : 2 + stage_count);
+    bool const writes = given.at == slot_place::outputs;
+    for (int key = first; key < first + given.count; ++key) {
+      need_latest(i, state_.others.writer[key]);
+      need_latest(i, state_.others.reader[key]);
+      (writes ? state_.others.writer : state_.others.reader)[key] = i;
+      if (writes)
+        state_.others.reader[key] = nothing;
+    }
+  }
+
   //! Every read of what may leave a device counts, so that the last one is known.
   constexpr void count_readers(item const& step, int i) noexcept {
     if (step.about != subject::pass)
       return;
     if (step.what != operation::run) {
-      state_.carried[i] = uses_.product(step.work, step.number);
+      state_.carried[i] = uses_.product(step.work, work_.message_of(step).number);
       if (step.what == operation::send)
         count_reader(product_of(i));
       return;
@@ -169,7 +204,7 @@ private:
   constexpr void take(held_datum& into, int pool_number, int i) noexcept {
     slot_pool& from = state_.pools[pool_number];
     into.slot = from.take(i);
-    into.pool = pool_number;
+    into.pool = static_cast<std::uint16_t>(pool_number);
     into.maker = i;
     need(i, from.released[into.slot]);
     if (from.readers != nullptr && from.released[into.slot] != nothing)
@@ -212,24 +247,24 @@ private:
   //! One reader more of what may leave a device.
   constexpr void count_reader(held_datum& what) noexcept {
     bool const first = what.maker != made_by_reader;
-    what.reads = first ? 1 : what.reads + 1;
+    what.reads = static_cast<std::uint16_t>(first ? 1 : what.reads + 1);
     what.maker = made_by_reader;
     if (int* const readers = readers_of(what); readers != nullptr && first)
       for (int k = 0; k < uses_.most_readers; ++k)
         readers[k] = nothing;
   }
 
-  constexpr void send(item& step, int i) noexcept {
+  constexpr void send(item const& step, int i) noexcept {
     held_datum const& made = product_of(i);
-    step.in = {static_cast<slot_class>(made.pool), made.slot};
+    hand(step, 0, slot_place::inputs, made);
     need(i, made.maker);
     state_.sent[sent_count_] = i;
     ++sent_count_;
   }
-  constexpr void receive(item& step, int i) noexcept {
+  constexpr void receive(item const& step, int i) noexcept {
     held_datum& arrives = product_of(i);
     take(arrives, declared_.data[uses_.datum_of(state_.carried[i])].arrives_in, i);
-    step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
+    hand(step, 0, slot_place::outputs, arrives);
   }
 
   //! Passes of the compute engine that start together. All take before any gives back: no pass ever
@@ -294,51 +329,48 @@ private:
 
   //! Takes the slots of data that a pass brings to life.
   constexpr void take_slots(int i) noexcept {
-    item& step = work_.items[i];
+    item const& step = work_.items[i];
     pass const& work = step.work;
     int const unit = over_.unit_of(work);
+    int at = 0;
     for (data_use const& use : uses_[work]) {
-      if (use.stage != 0 || !use.lies || !uses_.brings(use, work))
-        continue;
-      int const count = uses_.count(use, work);
-      for (int number = 0; number < count; ++number) {
+      int const count = use.takes_part ? uses_.count(use, work) : 0;
+      for (int number = 0; number < count && use.stage == 0 && uses_.brings(use, work); ++number) {
         held_datum& made = held(use, work, unit, number);
         take(made, use.pool, i);
-        hand(step, use, number, made);
+        hand(step, at + number, use.at, made);
       }
+      at += count;
     }
   }
   //! Looks up the data that a pass goes on using or reads, and gives back data of which it is the
   //! last reader. Data without a slot say which pass runs first.
   template <bool LooksUp, bool GivesBack>
   constexpr void use_slots(int i) noexcept {
-    item& step = work_.items[i];
+    item const& step = work_.items[i];
     pass const& work = step.work;
     int const unit = over_.unit_of(work);
+    int at = 0;
     for (data_use const& use : uses_[work]) {
       if (LooksUp && use.orders)
         order_by(held(use, work, unit), use, i);
-      if (!use.lies)
-        continue;
-      if (use.stage != 0) {
-        int const count = uses_.count(use, work);
-        for (int number = 0; number < count; ++number) {
-          held_datum& read = held(use, work, unit, number);
-          if constexpr (LooksUp)
-            look_up(step, use, number, read, i);
-          if constexpr (GivesBack)
-            read_once(read, i);
+      int const count = use.takes_part ? uses_.count(use, work) : 0;
+      for (int number = 0; number < count; ++number) {
+        if (use.stage == 0 && uses_.brings(use, work))
+          break;
+        held_datum& used = held(use, work, unit, number);
+        if constexpr (LooksUp) {
+          need(i, used.maker);
+          hand(step, at + number, use.at, used);
+          if (use.stage == 0 && !use.whole) // chunks change it, so all that use it do so in turn
+            used.maker = i;
         }
-        continue;
+        if (GivesBack && use.stage != 0)
+          read_once(used, i);
       }
-      if (LooksUp && !use.makes && !use.is_end() && !uses_.brings(use, work)) {
-        held_datum& used = held(use, work, unit);
-        look_up(step, use, 0, used, i);
-        if (!use.whole) // chunks change it, so all that use it do so in turn
-          used.maker = i;
-      }
-      if (GivesBack && (use.frees || (use.left_alone && keeps_nothing(work))) &&
-          (use.whole || uses_.ends_kind(work)))
+      at += count;
+      if (GivesBack && use.lies && (use.frees || (use.left_alone && keeps_nothing(work))) &&
+          use.stage == 0 && (use.whole || uses_.ends_kind(work)))
         give_back(held(use, work, unit), i);
     }
   }
@@ -346,28 +378,17 @@ private:
   [[nodiscard]] constexpr bool keeps_nothing(pass const& work) const noexcept {
     return state_.evaluates || goes_forward_only(over_, work.stage);
   }
-  constexpr void
-  look_up(item& step, data_use const& use, int number, held_datum const& read, int i) noexcept {
-    need(i, read.maker);
-    hand(step, use, number, read);
-  }
   constexpr void order_by(held_datum& what, data_use const& use, int i) noexcept {
     if (use.makes)
       what.maker = i;
     else
       need(i, what.maker);
   }
-  //! Writes a slot into the place that a pass has for it.
+  //! Writes a slot into the list of an item.
   constexpr void
-  hand(item& step, data_use const& use, int number, held_datum const& what) noexcept {
-    slot const used{static_cast<slot_class>(what.pool), what.slot};
-    bool const fills = use.at == slot_place::outputs;
-    if (int* const kept = kept_slot(step, use.at))
-      *kept = used.index;
-    else if (uses_.position(use, step.work, number) == 0)
-      (fills ? step.out : step.in) = used;
-    else
-      state_.further.push(fills ? step.further_outputs : step.further_inputs, used);
+  hand(item const& step, int number, slot_place place, held_datum const& what) noexcept {
+    work_.uses[step.first_use + number] = {
+      static_cast<slot_class>(what.pool), place, 1, what.slot, 0};
   }
 
   slot_state& state_;

@@ -7,9 +7,11 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
+#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -20,46 +22,59 @@ namespace pipelining::inline v0_3::detail {
 }
 
 //! Vector clocks: for each item and each stream the last item of that stream known to be complete
-//! when it starts.
+//! when it starts. A stream learns of others only where it waits, so many items share a row.
 struct stream_clocks {
-  int* last_known; // [items][streams]
-  int* tail;       // [streams], the last item so far of each stream
+  int* rows;   // [items + streams][streams]
+  int* row_of; // [items]
+  int* now;    // [streams], the row of each stream
   int streams;
+  int count = 0; // rows in use
 
-  [[nodiscard]] constexpr int* of(int item_index) const noexcept {
-    return last_known + item_index * streams;
-  }
   constexpr void reset() noexcept {
-    for (int stream = 0; stream < streams; ++stream)
-      tail[stream] = nothing;
-  }
-  //! Starts the clock of a group with the knowledge of the item before it on its stream.
-  constexpr void start(int first, int stream) noexcept {
-    int const before = tail[stream];
-    int* const known = of(first);
-    int const* const knew = before == nothing ? nullptr : of(before);
-    for (int other = 0; other < streams; ++other)
-      known[other] = knew == nullptr ? nothing : knew[other];
-    known[stream] = before;
-  }
-  //! Ends the waits of a group: its items start together, so each knows the same and none knows
-  //! that another is complete.
-  constexpr void share(int first, int end, int stream) noexcept {
-    int const* const known = of(first);
-    for (int* to = of(first + 1); to < of(end); to += streams)
+    for (count = 0; count < streams; ++count) {
+      now[count] = count;
       for (int other = 0; other < streams; ++other)
-        to[other] = known[other];
-    tail[stream] = end - 1;
+        rows[count * streams + other] = nothing;
+    }
   }
-  //! An item learns that another is complete, and all that the other knew.
-  constexpr void learn(int index, int other, int other_stream) noexcept {
-    int* const mine = of(index);
-    int const* const theirs = of(other);
-    for (int stream = 0; stream < streams; ++stream)
-      if (theirs[stream] > mine[stream])
-        mine[stream] = theirs[stream];
-    if (other > mine[other_stream])
-      mine[other_stream] = other;
+  //! The knowledge of a stream: the last complete item of each.
+  [[nodiscard]] constexpr int const* known(int stream) const noexcept {
+    return rows + now[stream] * streams;
+  }
+  //! A stream goes on to its next group: what stands before it there is complete.
+  //! @param first of the group
+  constexpr void begin(int stream, int first) noexcept {
+    rows[now[stream] * streams + stream] = first - 1;
+  }
+  //! A stream learns that an item of another is complete, and all that the other knew then.
+  //! @param again whether the group has learned before
+  constexpr void learn(int stream, int other, int other_stream, bool again) noexcept {
+    int const* const theirs = rows + row_of[other] * streams;
+    int const* const before = known(stream);
+    if (!again)
+      now[stream] = count++;
+    int* const mine = rows + now[stream] * streams;
+    // Of its own stream the row of the other may say more than the other knew.
+    int const latest = other > before[other_stream] ? other : before[other_stream];
+    for (int each = 0; each < streams; ++each)
+      mine[each] = theirs[each] > before[each] ? theirs[each] : before[each];
+    mine[other_stream] = latest;
+  }
+  //! Ends a group, whose items know the same, and none that another of it is complete.
+  constexpr void end(int first, int end, int stream) noexcept {
+    for (int i = first; i < end; ++i)
+      row_of[i] = now[stream];
+  }
+};
+
+//! Scratch for the clocks of a device. The next device uses it again.
+struct clock_space {
+  reused_scratch<int> rows;
+  reused_scratch<int> row_of;
+  reused_scratch<int> now;
+
+  [[nodiscard]] constexpr stream_clocks get(int items, int streams) {
+    return {rows.get((items + streams) * streams), row_of.get(items), now.get(streams), streams};
   }
 };
 
@@ -83,6 +98,7 @@ constexpr void reduce_needs(program const& work,
   for (int i = first; i < end; ++i)
     needed += need_counts[i];
   int const stream = work.items[first].stream();
+  int const written = out.count;
   // Each turn is done with one need at least; often there are none, or one.
   for (int below = first; needed > 0; --needed) {
     int latest = nothing;
@@ -96,9 +112,9 @@ constexpr void reduce_needs(program const& work,
       return;
     below = latest;
     int const other = work.items[latest].stream();
-    if (other == stream || clock.of(first)[other] >= latest)
+    if (other == stream || clock.known(stream)[other] >= latest)
       continue;
-    clock.learn(first, latest, other);
+    clock.learn(stream, latest, other, out.count > written);
     out.waits[out.count] = latest;
     ++out.count;
   }
@@ -112,33 +128,29 @@ constexpr void reduce_needs(program const& work,
 //! @param needs, most_needs, need_counts what assign_slots listed, [items][most_needs].
 //! @param waits receives the waits of this device, all items together; `first_wait` counts from
 //! `first`.
-//! @param streams of the device.
-//! @param clocks scratch for streams * items numbers. @param tail scratch, [streams].
+//! @param clock scratch
 //! @return the number of waits written.
 //! @complexity O(n L) for n items and L streams.
 //! @source own derivation: the transitive reduction of a partial order of L chains, by vector
 //! clocks.
 constexpr int assign_waits(program& work,
-                           int streams,
+                           stream_clocks clock,
                            int const* needs,
                            int most_needs,
                            int const* need_counts,
                            int* waits,
-                           int first,
-                           int* clocks,
-                           int* tail) noexcept {
-  stream_clocks clock{clocks, tail, streams};
+                           int first) noexcept {
   clock.reset();
   wait_list out{waits};
   for (int begin = 0; begin < work.count;) {
     int const end = end_of_group({work.items, static_cast<std::size_t>(work.count)}, begin);
     int const stream = work.items[begin].stream();
-    clock.start(begin, stream);
     int const written = out.count;
+    clock.begin(stream, begin);
     reduce_needs(work, clock, begin, end, needs, most_needs, need_counts, out);
-    clock.share(begin, end, stream);
+    clock.end(begin, end, stream);
     work.items[begin].first_wait = first + written;
-    work.items[begin].wait_count = out.count - written;
+    work.items[begin].wait_count = static_cast<std::uint16_t>(out.count - written);
     for (int i = begin + 1; i < end; ++i)
       work.items[i].first_wait = first + out.count;
     begin = end;

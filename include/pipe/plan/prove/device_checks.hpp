@@ -74,13 +74,13 @@ constexpr proof check_validation(plan_view const& work) noexcept {
     for (int i = 0; i < end; ++i) {
       item const& step = steps[static_cast<std::size_t>(i)];
       bool const receives = step.what == operation::receive;
-      if (receives && step.peer != sender) {
-        sender = step.peer;
+      if (receives && work.message_of(step).peer != sender) {
+        sender = work.message_of(step).peer;
         early = sent_early(work, sender, device);
       }
       bool const runs = step.what == operation::run && step.about != subject::validation;
       if ((runs && (step.about != subject::pass || !may_run_again(work.over, device, step.work))) ||
-          (receives && step.sequence >= early))
+          (receives && work.message_of(step).sequence >= early))
         return {proof::rule::not_validated, device, i};
     }
   }

@@ -35,7 +35,8 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
     while (next < their_end && theirs[static_cast<std::size_t>(next)].what != wanted)
       ++next;
     if (next == their_end ||
-        misfit(step, device, theirs[static_cast<std::size_t>(next)], peer) != proof::rule::none)
+        misfit(work, step, device, theirs[static_cast<std::size_t>(next)], peer) !=
+          proof::rule::none)
       return false;
     ++next;
   }
@@ -48,7 +49,7 @@ is_at_exchange(plan_view work, int const* at, int device, int exchange) noexcept
   auto const steps = work.program_of(device);
   auto const index = static_cast<std::size_t>(at[device]);
   return index < steps.size() && steps[index].what != operation::run &&
-         steps[index].exchange == exchange;
+         work.message_of(steps[index]).exchange == exchange;
 }
 
 //! A device that others at an exchange wait for, or `nothing` where all have come.
@@ -60,7 +61,7 @@ missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
     auto const steps = work.program_of(device);
     int const end = end_of_group(steps, at[device]);
     for (int i = at[device]; i < end; ++i)
-      if (int const peer = steps[static_cast<std::size_t>(i)].peer;
+      if (int const peer = work.message_of(steps[static_cast<std::size_t>(i)]).peer;
           !is_at_exchange(work, at, peer, exchange))
         return peer;
   }
@@ -73,15 +74,16 @@ missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
 //! @return whether they have.
 template <class Moved>
 constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved) {
-  item const& step = work.program_of(device)[static_cast<std::size_t>(at[device])];
-  int const exchange = step.exchange;
-  if (exchange == nothing ? !groups_meet(work, device, at[device], step.peer, at[step.peer])
-                          : missing_at_exchange(work, at, exchange) != nothing)
+  message_end const& end =
+    work.message_of(work.program_of(device)[static_cast<std::size_t>(at[device])]);
+  if (end.exchange == nothing ? !groups_meet(work, device, at[device], end.peer, at[end.peer])
+                              : missing_at_exchange(work, at, end.exchange) != nothing)
     return false;
-  int const first = exchange == nothing ? step.peer : 0;
-  int const last = exchange == nothing ? step.peer : work.over.extents.devices - 1;
+  int const first = end.exchange == nothing ? end.peer : 0;
+  int const last = end.exchange == nothing ? end.peer : work.over.extents.devices - 1;
   for (int other = first; other <= last; ++other)
-    if (other != device && (exchange == nothing || is_at_exchange(work, at, other, exchange))) {
+    if (other != device &&
+        (end.exchange == nothing || is_at_exchange(work, at, other, end.exchange))) {
       at[other] = end_of_group(work.program_of(other), at[other]);
       moved(other);
     }
@@ -158,9 +160,9 @@ constexpr void drain(plan_drain& run) noexcept {
   if (device == nothing)
     return 0;
   auto const waits_for = [&run](int from) {
-    item const& step = run.work.program_of(from)[static_cast<std::size_t>(run.at[from])];
-    return step.exchange == nothing ? step.peer
-                                    : missing_at_exchange(run.work, run.at, step.exchange);
+    message_end const& end =
+      run.work.message_of(run.work.program_of(from)[static_cast<std::size_t>(run.at[from])]);
+    return end.exchange == nothing ? end.peer : missing_at_exchange(run.work, run.at, end.exchange);
   };
   // Every device that stands still waits for its peer: following peers leads into the circle, or to
   // a device that has ended.

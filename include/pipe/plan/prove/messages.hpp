@@ -15,7 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <utility>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -24,100 +24,114 @@ namespace pipelining::inline v0_3::detail {
 inline constexpr int most_group_messages = 64;
 
 //! A step about something else than a pass is of a plan that has such, runs or is a message as its
-//! subject says, and has a number and rows that exist.
+//! subject says, has one use, and a number that exists.
 [[nodiscard]] constexpr bool other_exists(plan_view work, item const& step) noexcept {
   shape const& extents = work.over.extents;
   slot_class const of = class_of(step.about);
-  bool const copied = of == slot_class::copied_gradient;
-  bool const tied = of == slot_class::tied_gradient;
-  if ((copied ? extents.routes() - 1
-       : tied ? work.tied_bytes
-              : work.totals_bytes) <= 0 ||
-      step.rows < 0 || step.rows > (copied ? most_copies(extents) : extents.stages()) ||
-      step.work.microbatch >= extents.microbatches)
+  std::int64_t const bytes = of == slot_class::copied_gradient ? extents.routes() - 1
+                             : of == slot_class::tied_gradient ? work.tied_bytes
+                                                               : work.totals_bytes;
+  if (bytes <= 0 || step.use_count != 1 || step.work.microbatch >= extents.microbatches)
     return false;
   if (step.what == operation::run)
-    return step.about != subject::gather && step.about != subject::spread;
-  return step.number >= 0 && step.number < work.other_messages &&
-         (step.about == subject::copied_gradient || step.about == subject::tied_gradient ||
-          step.about == subject::gather || step.about == subject::spread);
-}
-
-//! True when a device takes part in exchanges.
-[[nodiscard]] constexpr bool takes_part_in_exchanges(plan_view work, int device) noexcept {
-  for (item const& step : work.program_of(device))
-    if (step.exchange != nothing)
-      return true;
-  return false;
+    return !relays(step);
+  int const number = work.message_of(step).number;
+  return number >= 0 && number < work.other_messages &&
+         (relays(step) || step.about == subject::copied_gradient ||
+          step.about == subject::tied_gradient);
 }
 
 //! An exchange is one group of a device, with all messages of it that the device has an end of.
+//! Stages in a chain have none.
 //! @pre check_form has nothing to say.
 constexpr proof check_exchanges(plan_view work, int device) {
-  if (!takes_part_in_exchanges(work, device))
+  if (work.over.edges == nullptr)
     return {};
   pipeline_view const over = work.over;
   int const count = exchange_indices(over);
   auto const steps = work.program_of(device);
-  owned<int> group_of(count, nothing);
+  owned<int> last_of(count, nothing); // message of each exchange
+  auto const exchange_at = [&](std::size_t i) {
+    return steps[i].what == operation::run ? nothing : work.message_of(steps[i]).exchange;
+  };
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    item const& step = steps[i];
-    if (step.exchange == nothing)
+    int const exchange = exchange_at(i);
+    if (exchange == nothing)
       continue;
-    if (step.what == operation::run || step.exchange < 0 || step.exchange >= count)
-      return {proof::rule::bad_group, device, static_cast<int>(i)};
-    int& group = group_of[step.exchange];
-    if (group != nothing && group != step.group)
-      return {proof::rule::bad_group, device, static_cast<int>(i)};
-    group = step.group;
+    int const index = static_cast<int>(i);
+    if (exchange < 0 || exchange >= count ||
+        (last_of[exchange] != nothing && !same_group(steps, last_of[exchange], index)))
+      return {proof::rule::bad_group, device, index};
+    last_of[exchange] = index;
   }
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
-    bool const alone = step.what != operation::run && step.about == subject::pass &&
-                       step.exchange == nothing && step.number < readers(over, step.work);
-    int const exchange = alone ? exchange_of(over, step.work, step.number) : nothing;
-    if (exchange != nothing && group_of[exchange] != nothing)
+    if (step.what == operation::run || step.about != subject::pass || exchange_at(i) != nothing)
+      continue;
+    int const number = work.message_of(step).number;
+    int const exchange =
+      number < readers(over, step.work) ? exchange_of(over, step.work, number) : nothing;
+    if (exchange != nothing && last_of[exchange] != nothing)
       return {proof::rule::bad_group, device, static_cast<int>(i)};
   }
   return {};
 }
 
-//! Waits point to items before the group, passes and peers exist, groups are contiguous, each with
-//! a number of its own, one lane, and one peer or one exchange.
+//! True when the parts of the plan's lists that are an item's are there.
+[[nodiscard]] constexpr bool lists_exist(plan_view const& work, item const& step) noexcept {
+  // A negative number becomes one that is too large.
+  auto const end = [](int first, unsigned count) {
+    return std::uint64_t{static_cast<unsigned>(first)} + count;
+  };
+  return end(step.first_use, step.use_count) <= work.uses.size() &&
+         end(step.first_wait, step.wait_count) <= work.waits.size() &&
+         (step.what == operation::run || end(step.message, 1) <= work.messages.size());
+}
+
+//! The form of a message: one use, a peer that exists, and what all messages of its group share.
+//! @param head the first of the group
+[[nodiscard]] constexpr proof::rule
+misform(plan_view const& work, int device, item const& step, item const& head) noexcept {
+  message_end const& end = work.message_of(step);
+  message_end const& first = work.message_of(head);
+  bool const named =
+    step.about != subject::pass || (end.number >= 0 && end.number < graph_width(work.over));
+  if (!named || step.use_count != 1 || end.peer < 0 || end.peer >= work.over.extents.devices ||
+      end.peer == device)
+    return proof::rule::unmatched;
+  bool const one = end.exchange == first.exchange && step.lane == head.lane &&
+                   (end.exchange != nothing || end.peer == first.peer) &&
+                   (work.duplex_groups || step.what == head.what);
+  return one ? proof::rule::none : proof::rule::bad_group;
+}
+
+//! Items are where the plan's lists are, waits point to items before the group, passes and peers
+//! exist, and a group has one lane, and one peer or one exchange.
 constexpr proof check_form(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
-  pipeline_view const over = work.over;
-  int const width = graph_width(over);
-  owned<bool> used(count, false);
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
     bool const message = head.what != operation::run;
-    if (message && (head.group < 0 || head.group >= count || used[head.group] ||
-                    end - first > most_group_messages))
+    if (head.joins || (message && end - first > most_group_messages))
       return {proof::rule::bad_group, device, first};
-    if (message)
-      used[head.group] = true;
     for (int i = first; i < end; ++i) {
       item const& step = steps[static_cast<std::size_t>(i)];
+      if (!lists_exist(work, step))
+        return {proof::rule::wrong_content, device, i};
       for (int const wait : work.waits_of(step))
         if (wait < 0 || wait >= first)
           return {proof::rule::waits_forward, device, i, device, wait};
-      if (step.about == subject::pass ? !over.contains(step.work)
+      if (step.about == subject::pass ? !work.over.contains(step.work)
                                       : step.work.stage >= work.over.extents.stages())
         return {proof::rule::wrong_passes, device, i};
       if (step.about != subject::pass && !other_exists(work, step))
         return {message ? proof::rule::unmatched : proof::rule::wrong_passes, device, i};
-      if (!message)
-        continue;
-      if (step.about == subject::pass && (step.number < 0 || step.number >= width))
-        return {proof::rule::unmatched, device, i};
-      if (step.peer < 0 || step.peer >= work.over.extents.devices || step.peer == device)
-        return {proof::rule::unmatched, device, i};
-      if (step.exchange != head.exchange || (step.exchange == nothing && step.peer != head.peer) ||
-          step.lane != head.lane || (!work.duplex_groups && step.what != head.what))
-        return {proof::rule::bad_group, device, i, device, first};
+      if (proof::rule const broken =
+            message ? misform(work, device, step, head) : proof::rule::none;
+          broken != proof::rule::none)
+        return {broken, device, i, device, broken == proof::rule::bad_group ? first : nothing};
     }
     first = end;
   }
@@ -143,12 +157,11 @@ constexpr proof check_lanes(plan_view work, int device, first_on_lane* seen) noe
     if (step.lane < 0 || step.lane >= work.lanes[device])
       return {proof::rule::wrong_lane, device, index};
     // What is like one before it is as right as that was.
-    int& peer = seen[step.lane].peers[step.what == operation::send ? 1 : 0];
-    if (peer == step.peer)
+    int const peer = work.message_of(step).peer;
+    if (std::exchange(seen[step.lane].peers[step.what == operation::send ? 1 : 0], peer) == peer)
       continue;
-    peer = step.peer;
     std::int64_t const key =
-      step.what == operation::send ? work.key(device, step.peer) : work.key(step.peer, device);
+      step.what == operation::send ? work.key(device, peer) : work.key(peer, device);
     if (seen[step.lane].message == nothing) {
       seen[step.lane].message = index;
       seen[step.lane].key = key;
@@ -169,7 +182,7 @@ struct message_ends {
 //! Enters the messages of a device; a message that is sent or received twice is named.
 constexpr proof enter_messages(plan_view work, int device, message_ends ends) noexcept {
   auto const steps = work.program_of(device);
-  message_numbers const numbers(work.over);
+  message_numbers const numbers(work);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     int const index = static_cast<int>(i);
@@ -192,8 +205,9 @@ constexpr proof check_sequences(plan_view work, int device, int* next) noexcept 
     item const& step = steps[i];
     if (step.what == operation::run)
       continue;
-    int& expected = next[2 * step.peer + (step.what == operation::send ? 1 : 0)];
-    if (step.sequence != expected)
+    message_end const& end = work.message_of(step);
+    int& expected = next[2 * end.peer + (step.what == operation::send ? 1 : 0)];
+    if (end.sequence != expected)
       return {proof::rule::fifo_differs, device, static_cast<int>(i)};
     ++expected;
   }
@@ -203,16 +217,20 @@ constexpr proof check_sequences(plan_view work, int device, int* next) noexcept 
 //! The rule by which two items of two devices are not the ends of one message; none where they are.
 //! Both ends have the same size, place in the line of their edge, and exchange.
 [[nodiscard]] constexpr proof::rule
-misfit(item const& step, int device, item const& other, int peer) noexcept {
+misfit(plan_view const& work, item const& step, int device, item const& other, int peer) noexcept {
+  message_end const& mine = work.message_of(step);
+  message_end const& theirs = work.message_of(other);
   bool const sends = step.what == operation::send;
-  if (step.peer != peer || other.peer != device ||
-      other.what != (sends ? operation::receive : operation::send) || !same_message(other, step))
+  if (mine.peer != peer || theirs.peer != device ||
+      other.what != (sends ? operation::receive : operation::send) ||
+      mine.number != theirs.number || step.about != other.about ||
+      (step.about == subject::pass && step.work != other.work))
     return proof::rule::unmatched;
-  if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
+  if (work.uses_of(step)[0].bytes != work.uses_of(other)[0].bytes)
     return proof::rule::sizes_differ;
-  if (other.sequence != step.sequence)
+  if (theirs.sequence != mine.sequence)
     return proof::rule::fifo_differs;
-  return other.exchange == step.exchange ? proof::rule::none : proof::rule::bad_group;
+  return theirs.exchange == mine.exchange ? proof::rule::none : proof::rule::bad_group;
 }
 
 //! Finds a fault in the messages of a device. Each has its other end at the peer, with the same
@@ -220,7 +238,7 @@ misfit(item const& step, int device, item const& other, int peer) noexcept {
 //! messages.
 constexpr proof check_messages(plan_view work, int device, message_ends ends) noexcept {
   auto const steps = work.program_of(device);
-  message_numbers const numbers(work.over);
+  message_numbers const numbers(work);
   int before_twin = nothing; // of the item before, where both are of one group
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
@@ -230,19 +248,19 @@ constexpr proof check_messages(plan_view work, int device, message_ends ends) no
     int const maker = numbers.of(step);
     bool const sends = step.what == operation::send;
     int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
-    auto const theirs = work.program_of(step.peer);
+    int const peer = work.message_of(step).peer;
+    auto const theirs = work.program_of(peer);
     if (twin == nothing || static_cast<std::size_t>(twin) >= theirs.size())
       return {proof::rule::unmatched, device, index};
     item const& other = theirs[static_cast<std::size_t>(twin)];
-    proof::rule const broken = misfit(step, device, other, step.peer);
+    proof::rule const broken = misfit(work, step, device, other, peer);
     if (broken == proof::rule::unmatched)
       return {broken, device, index};
     if (broken != proof::rule::none)
-      return {broken, device, index, step.peer, twin};
-    bool const joins = i > 0 && steps[i - 1].what != operation::run &&
-                       steps[i - 1].group == step.group && steps[i - 1].peer == step.peer;
-    if (joins && theirs[static_cast<std::size_t>(before_twin)].group != other.group)
-      return {proof::rule::bad_group, device, index, step.peer, twin};
+      return {broken, device, index, peer, twin};
+    if (step.joins && work.message_of(steps[i - 1]).peer == peer &&
+        !same_group(theirs, before_twin, twin))
+      return {proof::rule::bad_group, device, index, peer, twin};
     before_twin = twin;
   }
   return {};

@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -38,8 +39,7 @@ struct slot_history {
 
 //! Memory for the check of one device. The next device uses it again.
 struct slot_space {
-  reused_scratch<int> clocks;
-  reused_scratch<int> tail;
+  clock_space clocks;
   reused_scratch<slot_history> histories;
   reused_scratch<int> readers;
   reused_scratch<unsigned char> progress;
@@ -58,6 +58,7 @@ struct slot_check {
   unsigned char* progress; // [S], how far the gradients of each stage are
   int* makers;             // [instances], where there are several engines
   proof verdict{};
+  int const* known = nullptr;                 // by what starts now
   int last_scatter = nothing;                 // that has completed the gradients of a stage
   slot_history* first_of[slot_classes + 1]{}; // of each class, and behind the last
 
@@ -84,10 +85,10 @@ struct slot_check {
   [[nodiscard]] constexpr int* readers_of(slot_history const* past) noexcept {
     return read_by + past->first_reader;
   }
-  [[nodiscard]] constexpr bool knows(int item_index, int earlier) const noexcept {
+  [[nodiscard]] constexpr bool knows(int earlier) const noexcept {
     if (earlier == nothing)
       return true;
-    return clock.of(item_index)[items[earlier].stream()] >= earlier;
+    return known[items[earlier].stream()] >= earlier;
   }
   constexpr void fail(proof::rule broken, int item_index, int other) noexcept {
     if (verdict)
@@ -98,11 +99,11 @@ struct slot_check {
     slot_history* const past = history(of, index);
     if (past == nullptr)
       return fail(proof::rule::wrong_content, item_index, nothing);
-    if (!knows(item_index, past->writer))
+    if (!knows(past->writer))
       return fail(proof::rule::unordered, item_index, past->writer);
     int const* const before = readers_of(past);
     for (int k = 0; k < past->reader_count; ++k)
-      if (!knows(item_index, before[k]))
+      if (!knows(before[k]))
         return fail(proof::rule::unordered, item_index, before[k]);
     past->writer = item_index;
     past->content = content;
@@ -122,11 +123,11 @@ struct slot_check {
       return fail(proof::rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
     if (past->writer == item_index)
       return; // a pass may use what it has made
-    if (!knows(item_index, past->writer))
+    if (!knows(past->writer))
       return fail(proof::rule::unordered, item_index, past->writer);
     int* const others = readers_of(past);
     int at = 0;
-    while (at < past->reader_count && !knows(item_index, others[at]) && others[at] != item_index)
+    while (at < past->reader_count && !knows(others[at]) && others[at] != item_index)
       ++at;
     if (at >= uses.most_readers)
       return fail(proof::rule::unordered, item_index, others[0]);
@@ -138,18 +139,17 @@ struct slot_check {
   }
   //! Checks a step that is not about a pass: its slots, and the gradients that it needs.
   constexpr void other(int i, item const& step) noexcept {
-    int const stage = step.work.stage;
     slot_class const of = class_of(step.about);
-    bool const copied = of == slot_class::copied_gradient;
-    auto const [first, count, writes] = given_range_of(work.over, step);
-    slot const& given = writes ? step.out : step.in;
-    bool const several = of == slot_class::totals || step.about == subject::add_copies;
-    if (given != slot{of, first} || (several && step.rows != count))
+    use const& used = work.uses_of(step)[0];
+    use const given = given_use(work.over, step, used.count);
+    if (used.of != of || used.at != given.at || used.index != given.index ||
+        used.count != given.count)
       return fail(proof::rule::wrong_content, i, nothing);
     // Slots of copies serve stage after stage.
-    int const shift = copied ? stage * most_copies(work.over.extents) : 0;
-    for (int index = first; index < first + count; ++index)
-      if (writes)
+    bool const copied = of == slot_class::copied_gradient;
+    int const shift = copied ? step.work.stage * most_copies(work.over.extents) : 0;
+    for (int index = used.index; index < used.index + used.count; ++index)
+      if (used.at == slot_place::outputs)
         write(i, of, index, index + shift);
       else if (step.about != subject::early_update || device_of(work, index) <= device)
         read(i, of, index, index + shift);
@@ -164,7 +164,7 @@ struct slot_check {
     constexpr unsigned char added = 3;
     unsigned char& at = progress[step.work.stage];
     bool const tied = work.tied_bytes > 0 && holds_tied(work.over.extents, step.work.stage);
-    if (step.about != subject::pass && !knows(i, last_scatter))
+    if (step.about != subject::pass && !knows(last_scatter))
       return fail(proof::rule::unordered, i, last_scatter);
     switch (step.about) {
     case subject::pass:
@@ -194,22 +194,9 @@ struct slot_check {
     default: return; // the totals say that all have contributed
     }
   }
-  //! The slot that a step has in the place of a datum; `number` counts readers or other stages.
-  [[nodiscard]] constexpr slot
-  used(item const& step, data_use const& use, int number) const noexcept {
-    if (int const* const kept = kept_slot(step, use.at))
-      return {static_cast<slot_class>(use.pool), *kept};
-    bool const fills = use.at == slot_place::outputs;
-    int const at = uses.position(use, step.work, number);
-    if (at == 0)
-      return fills ? step.out : step.in;
-    auto const further = fills ? work.further_outputs(step) : work.further_inputs(step);
-    auto const behind_first = static_cast<std::size_t>(at) - 1;
-    return behind_first < further.size() ? further[behind_first].used : slot{};
-  }
   //! A pass that needs a datum without a slot comes after its maker, or is its maker.
   constexpr void follow_maker(int i, int instance) noexcept {
-    if (makers[instance] != i && (makers[instance] == nothing || !knows(i, makers[instance])))
+    if (makers[instance] != i && (makers[instance] == nothing || !knows(makers[instance])))
       fail(proof::rule::unordered, i, makers[instance]);
   }
   constexpr void run(int i, item const& step) noexcept {
@@ -218,25 +205,41 @@ struct slot_check {
     pass const& what = step.work;
     int const unit = uses.over.unit_of(what);
     bool const engines = work.over.declared->engines > 1;
+    auto at = work.uses_of(step).data();
+    auto const end = at + step.use_count;
     for (data_use const& use : uses[what]) {
       if (engines && use.stage == 0 && use.makes)
         makers[uses.index(use, what, unit, 0)] = i;
       else if (engines && use.orders)
         follow_maker(i, uses.index(use, what, unit, 0));
-      int const count = use.lies ? uses.count(use, what) : 0;
-      for (int number = 0; number < count; ++number) {
-        slot const at = used(step, use, number);
+      int const count = use.takes_part ? uses.count(use, what) : 0;
+      for (int number = 0; number < count; ++number, ++at) {
         int const content = uses.index(use, what, unit, number);
-        if (use.stage == 0 && static_cast<int>(at.of) != use.pool)
+        if (at == end || at->at != use.at || at->count != 1 ||
+            (use.stage == 0 && at->of != slot_class{use.pool}))
           return fail(proof::rule::wrong_content, i, nothing);
         if (use.stage == 0 && uses.brings(use, what))
-          write(i, at.of, at.index, content);
+          write(i, at->of, at->index, content);
         else if (use.adds)
-          add(i, at.of, at.index, content);
+          add(i, at->of, at->index, content);
         else
-          read(i, at.of, at.index, content);
+          read(i, at->of, at->index, content);
       }
     }
+    if (at != end)
+      fail(proof::rule::wrong_content, i, nothing);
+  }
+  //! A message reads what its maker has made, or brings it.
+  constexpr void carry(int i, item const& step) noexcept {
+    use const& carried = work.uses_of(step)[0];
+    int const content = uses.product(step.work, work.message_of(step).number);
+    bool const sends = step.what == operation::send;
+    if (carried.at != (sends ? slot_place::inputs : slot_place::outputs) || carried.count != 1)
+      fail(proof::rule::wrong_content, i, nothing);
+    else if (sends)
+      read(i, carried.of, carried.index, content);
+    else
+      write(i, carried.of, carried.index, content);
   }
 };
 
@@ -259,7 +262,6 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
     return found;
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
-  int const streams = work.streams(device);
   int slots = 0;
   for (int of = 0; of < slot_classes; ++of)
     slots += work.layout(device, static_cast<slot_class>(of)).count;
@@ -269,7 +271,7 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
     uses,
     device,
     steps.data(),
-    {space.clocks.get(count * streams), space.tail.get(streams), streams},
+    space.clocks.get(count, work.streams(device)),
     space.histories.get(slots, {}),
     space.readers.get(slots * uses.most_readers),
     space.progress.get(hooks ? work.over.extents.stages() : 0, 0),
@@ -281,21 +283,20 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
   for (int first = 0; first < count && walk.verdict;) {
     int const end = end_of_group(steps, first);
     int const stream = at(first).stream();
-    walk.clock.start(first, stream);
+    walk.clock.begin(stream, first);
+    bool learned = false;
     for (int i = first; i < end; ++i)
       for (int const wait : work.waits_of(at(i)))
-        walk.clock.learn(first, wait, at(wait).stream());
-    walk.clock.share(first, end, stream);
+        walk.clock.learn(stream, wait, at(wait).stream(), std::exchange(learned, true));
+    walk.clock.end(first, end, stream);
+    walk.known = walk.clock.known(stream);
     for (int i = first; i < end; ++i) {
       if (at(i).about != subject::pass)
         walk.other(i, at(i));
       else if (at(i).what == operation::run)
         walk.run(i, at(i));
-      else if (int const maker = uses.product(at(i).work, at(i).number);
-               at(i).what == operation::send)
-        walk.read(i, at(i).in.of, at(i).in.index, maker);
       else
-        walk.write(i, at(i).out.of, at(i).out.index, maker);
+        walk.carry(i, at(i));
     }
     first = end;
   }
@@ -315,21 +316,13 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   if (work.arena_bytes[device] < ends[0] || work.host_bytes_of(device) < ends[1])
     return {proof::rule::slots_overlap, device};
   auto const steps = work.program_of(device);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    item const& step = steps[i];
-    auto const fits = [&](slot const& used, std::int64_t bytes) {
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    for (use const& used : work.uses_of(steps[i])) {
       std::int64_t const room = work.layout(device, used.of).bytes;
-      return used.index == nothing ||
-             bytes <= (used.of == slot_class::totals ? times(room, step.rows) : room);
-    };
-    bool all = fits(step.in, step.in_bytes) && fits(step.out, step.out_bytes);
-    if (step.further_inputs.count + step.further_outputs.count > 0)
-      for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
-        for (sized_slot const& one : further)
-          all = all && fits(one.used, one.bytes);
-    if (!all)
-      return {proof::rule::slots_overlap, device, static_cast<int>(i)};
-  }
+      if (used.bytes < 0 ||
+          used.bytes > (used.of == slot_class::totals ? times(room, used.count) : room))
+        return {proof::rule::slots_overlap, device, static_cast<int>(i)};
+    }
   return {};
 }
 

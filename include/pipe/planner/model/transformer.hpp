@@ -208,60 +208,72 @@ of_layers(transformer const& model, int layers, int dense, auto const& of_layer)
          (dense > 0 ? dense * of_layer(dense_shape(model)) : decltype(of_layer(model)){});
 }
 
-//! Checks that a model of this shape exists.
-//! @throws std::invalid_argument with one sentence that names what is wrong.
-constexpr void check_transformer(transformer const& model) {
-  if (model.layers < 1 || model.hidden < 1 || model.heads < 1 || model.kv_heads < 1 ||
-      model.ffn < 1 || model.vocabulary < 1)
-    throw std::invalid_argument(
-      "transformer: layers, hidden, heads, kv_heads, ffn and vocabulary must be at least 1");
-  if (model.head_width < 0 || model.experts < 0 || model.experts_per_token < 0 ||
-      model.shared_ffn < 0 || model.query_rank < 0 || model.key_rank < 0 || model.rope_width < 0)
-    throw std::invalid_argument("transformer: no number of a shape is negative");
+//! Checks every number of a shape by itself.
+constexpr void check_numbers(transformer const& model) {
+  struct named_number {
+    char const* name;
+    int value;
+    int least = 0;
+  };
+  for (named_number const& each : {named_number{"layers", model.layers, 1},
+                                   {"hidden", model.hidden, 1},
+                                   {"heads", model.heads, 1},
+                                   {"kv_heads", model.kv_heads, 1},
+                                   {"head_width", model.head_width},
+                                   {"ffn", model.ffn, 1},
+                                   {"vocabulary", model.vocabulary, 1},
+                                   {"experts", model.experts},
+                                   {"experts_per_token", model.experts_per_token},
+                                   {"shared_ffn", model.shared_ffn},
+                                   {"dense_layers", model.dense_layers},
+                                   {"dense_ffn", model.dense_ffn},
+                                   {"query_rank", model.query_rank},
+                                   {"key_rank", model.key_rank},
+                                   {"rope_width", model.rope_width},
+                                   {"modules", model.modules},
+                                   {"layers of the encoder", model.encoder.layers},
+                                   {"tokens of the encoder", model.encoder.tokens, 1}}) {
+    if (each.value < each.least)
+      throw std::invalid_argument(std::string("transformer: ") + each.name + " must be at least " +
+                                  std::to_string(each.least) + ", not " +
+                                  std::to_string(each.value));
+    if (!model_range.contains(each.value))
+      throw std::invalid_argument(std::string("transformer: ") + each.name + " must be " +
+                                  model_range.words);
+  }
+}
+
+//! Checks that the numbers of a shape go together.
+constexpr void check_parts(transformer const& model) {
+  auto const no_multiple = [](char const* one, int value, char const* other, int of) {
+    return std::string("transformer: ") + one + " must be a multiple of " + other + ", but " +
+           std::to_string(value) + " is none of " + std::to_string(of);
+  };
   if (model.head_width == 0 && model.hidden % model.heads != 0)
-    throw std::invalid_argument(
-      "transformer: hidden must be a multiple of heads, but " + std::to_string(model.hidden) +
-      " is none of " + std::to_string(model.heads) + "; or head_width must say how wide a head is");
+    throw std::invalid_argument(no_multiple("hidden", model.hidden, "heads", model.heads) +
+                                "; or head_width must say how wide a head is");
   if (model.heads % model.kv_heads != 0)
-    throw std::invalid_argument("transformer: heads must be a multiple of kv_heads, but " +
-                                std::to_string(model.heads) + " is none of " +
-                                std::to_string(model.kv_heads));
+    throw std::invalid_argument(no_multiple("heads", model.heads, "kv_heads", model.kv_heads));
   if (model.experts > 0 && (model.experts_per_token < 1 || model.experts_per_token > model.experts))
     throw std::invalid_argument(
       "transformer: experts_per_token must be between 1 and the number of experts");
   if (model.experts == 0 && (model.experts_per_token > 0 || model.shared_ffn > 0))
     throw std::invalid_argument(
       "transformer: experts_per_token and shared_ffn are of models with experts; give experts");
-  if (model.dense_layers < 0 || model.dense_layers > model.layers || model.dense_ffn < 0 ||
-      (model.dense_layers > 0) != (model.dense_ffn > 0) ||
+  if (model.dense_layers > model.layers || (model.dense_layers > 0) != (model.dense_ffn > 0) ||
       (model.dense_layers > 0 && model.experts == 0))
     throw std::invalid_argument("transformer: dense_layers, at most all layers, and dense_ffn are "
                                 "of models with experts, and belong together");
   if (model.key_rank == 0 && (model.query_rank > 0 || model.rope_width > 0))
     throw std::invalid_argument(
       "transformer: query_rank and rope_width are of latent attention; give key_rank as well");
-  if (model.modules < 0 || model.encoder.layers < 0)
-    throw std::invalid_argument("transformer: no number of a shape is negative");
-  struct named_number {
-    char const* name;
-    int value;
-  };
-  for (named_number const& each : {named_number{"layers", model.layers},
-                                   {"hidden", model.hidden},
-                                   {"heads", model.heads},
-                                   {"head_width", model.head_width},
-                                   {"ffn", model.ffn},
-                                   {"vocabulary", model.vocabulary},
-                                   {"experts", model.experts},
-                                   {"shared_ffn", model.shared_ffn},
-                                   {"dense_ffn", model.dense_ffn},
-                                   {"query_rank", model.query_rank},
-                                   {"key_rank", model.key_rank},
-                                   {"rope_width", model.rope_width},
-                                   {"modules", model.modules}})
-    if (!model_range.contains(each.value))
-      throw std::invalid_argument(std::string("transformer: ") + each.name + " must be " +
-                                  model_range.words);
+}
+
+//! Checks that a model of this shape exists.
+//! @throws std::invalid_argument with one sentence that names what is wrong.
+constexpr void check_transformer(transformer const& model) {
+  check_numbers(model);
+  check_parts(model);
   double const hidden = model.hidden; // in double, whose products cannot overflow
   double const inner = model.experts > 0 ? double{1} * model.experts * model.ffn + model.shared_ffn
                                          : double{1} * model.ffn;
@@ -275,11 +287,6 @@ constexpr void check_transformer(transformer const& model) {
       transformer::most_parameters)
     throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
                                 "counted; check layers, widths, experts and vocabulary");
-  if (model.encoder.layers > 0 && !model_range.contains(model.encoder.tokens))
-    throw std::invalid_argument(std::string("transformer: tokens of the encoder must be ") +
-                                model_range.words);
-  if (model.encoder.tokens < 1)
-    throw std::invalid_argument("transformer: a picture has at least one token");
   if (model.encoder.layers > 0)
     check_transformer(encoder_shape(model));
 }

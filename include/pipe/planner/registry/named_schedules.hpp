@@ -383,6 +383,26 @@ struct named_schedule {
   schedule_traits traits;      //!< what else programs ask
 };
 
+//! Names of rows that programs ask for by themselves: one that is misspelt does not compile.
+struct names {
+  static constexpr std::string_view gpipe = "gpipe";                  //!< GPipe
+  static constexpr std::string_view one_f_one_b = "1f1b";             //!< 1F1B
+  static constexpr std::string_view eager_one_f_one_b = "eager-1f1b"; //!< eager 1F1B
+  static constexpr std::string_view interleaved = "interleaved";      //!< interleaved 1F1B
+  static constexpr std::string_view breadth_first = "breadth-first";  //!< breadth-first
+  static constexpr std::string_view seq1f1b = "seq1f1b";              //!< Seq1F1B
+  static constexpr std::string_view chunk_flow = "chunkflow";         //!< ChunkFlow
+  static constexpr std::string_view zero_bubble_h1 = "zb-h1";         //!< ZB-H1
+  static constexpr std::string_view zero_bubble_h2 = "zb-h2";         //!< ZB-H2
+  static constexpr std::string_view zero_bubble_auto = "zb-auto";     //!< ZB searched for
+  static constexpr std::string_view v_min = "v-min";                  //!< V-Min
+  static constexpr std::string_view v_half = "v-half";                //!< V-Half
+  static constexpr std::string_view v_zero_bubble = "v-zb";           //!< V-ZB
+  static constexpr std::string_view v_auto = "v-auto";                //!< a V searched for
+  static constexpr std::string_view dual_pipe = "dualpipe";           //!< DualPipe
+  static constexpr std::string_view dual_pipe_v = "dualpipe-v";       //!< DualPipeV
+};
+
 struct published_schedules;
 
 //! All schedules, in the order in which people should read about them.

@@ -133,17 +133,17 @@ template <class Make>
 struct published_schedules {
   //! Rows of the schedules, in the order in which people should read about them.
   static constexpr std::tuple rows{
-    named("gpipe",
+    named(names::gpipe,
           "GPipe: all forward passes, then all backward passes; over chunks TeraPipe",
           option::chunks,
           detail::over_chunks<GPipeChunked<dynamic>, 1>,
           {.type = "GPipe", .type_asked = "GPipeChunked<{chunks}>"}),
-    named("1f1b",
+    named(names::one_f_one_b,
           "one forward, one backward in turn (PipeDream-Flush)",
           option::none,
           detail::plain<OneFOneB>,
           {.type = "OneFOneB", .shown_with = detail::usual_adapters}),
-    named("eager-1f1b",
+    named(names::eager_one_f_one_b,
           "1F1B with twice the warm-up, which hides messages",
           option::none,
           detail::plain<EagerOneFOneB>,
@@ -154,7 +154,7 @@ struct published_schedules {
           [](schedule_choice const& c) { return Grouped<dynamic>{.group = c.group.value_or(2)}; },
           {.type = "Grouped<{group}>"}),
     named(
-      "interleaved",
+      names::interleaved,
       "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
       option::stages_per_device | option::group,
       [](schedule_choice const& c) {
@@ -180,7 +180,7 @@ struct published_schedules {
             return Hanayo<>{.waves = held / 2};
           },
           {.type = "Hanayo<{waves}>"}),
-    named("breadth-first",
+    named(names::breadth_first,
           "all microbatches stage by stage, then back in reverse; 2 stages per device",
           option::stages_per_device,
           detail::on_stages<BreadthFirst<dynamic>, 2>,
@@ -208,7 +208,7 @@ struct published_schedules {
           "RoundPipe: devices take stages in turn, weights lie on the host; P forward, 3 P back",
           option::forward_stages | option::backward_stages,
           detail::round_pipe_of),
-    named("seq1f1b",
+    named(names::seq1f1b,
           "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
           option::chunks | option::eager,
           [](schedule_choice const& c) -> std::variant<Seq1F1B<>, EagerSeq1F1B<>> {
@@ -273,7 +273,7 @@ struct published_schedules {
           detail::slim_pipe_of,
           {.type = "SlimPipe<{chunks}, {stages}>", .exchanges_attention = true}),
     named(
-      "chunkflow",
+      names::chunk_flow,
       "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
       option::chunks | option::chunk_counts | option::keep,
       [](schedule_choice const& c) -> std::variant<ChunkFlow<pipelining::detail::equal_chunks<>>,
@@ -287,12 +287,12 @@ struct published_schedules {
                                                              .keep = c.keep.value_or(chunks)};
       },
       {.type_asked = "ChunkFlow<>"}),
-    named("zb-h1",
+    named(names::zero_bubble_h1,
           "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
           option::none,
           detail::plain<ZeroBubbleH1>,
           {.type = "ZeroBubbleH1", .shown_with = adapter::vocabulary_1 | adapter::vocabulary_2}),
-    named("zb-h2",
+    named(names::zero_bubble_h2,
           "ZB-H2: split backward, about twice of both, no bubble on the span",
           option::none,
           detail::plain<ZeroBubbleH2>,
@@ -302,7 +302,7 @@ struct published_schedules {
           option::stages_per_device,
           detail::on_stages<ZeroBubbleInterleaved<dynamic>, 2>,
           {.type = "ZeroBubbleInterleaved<{stages}>"}),
-    named("zb-auto",
+    named(names::zero_bubble_auto,
           "split backward, ordered for the costs under a memory limit; P microbatches (ZB-1P)",
           option::memory_limit,
           [](schedule_choice const& c) {
@@ -310,18 +310,18 @@ struct published_schedules {
                                              static_cast<int>(c.memory_limit.value_or(c.devices))};
           },
           {.type = "ZeroBubbleAuto<>"}),
-    named("v-min",
+    named(names::v_min,
           "two stages per device in a V, (P+4)/3 activations where 1F1B holds P",
           option::chunks,
           detail::over_chunks<VMinChunked<dynamic>, 1>,
           {.type = "VMinChunked<{chunks}>"}),
-    named("v-half",
+    named(names::v_half,
           "two stages per device in a V, (P+2)/2 activations where 1F1B holds P",
           option::chunks,
           detail::over_chunks<VShape<v_half_offsets, dynamic>, 1>,
           {.type = "VShape<pipelining::v_half_offsets, {chunks}>",
            .shown_with = detail::usual_adapters}),
-    named("v-zb",
+    named(names::v_zero_bubble,
           "two stages per device in a V, the activations of 1F1B, no bubble on the span",
           option::chunks,
           detail::over_chunks<VShape<v_zero_bubble_offsets, dynamic>, 1>,
@@ -332,7 +332,7 @@ struct published_schedules {
           detail::over_chunks<OneFOneBVChunked<dynamic>, 1>,
           {.type = "OneFOneBVChunked<{chunks}>"}),
     named(
-      "v-auto",
+      names::v_auto,
       "the shortest V shape whose devices hold at most X activations of a stage",
       option::chunks | option::memory_limit,
       [](schedule_choice const& c) {
@@ -367,14 +367,14 @@ struct published_schedules {
           option::none,
           detail::plain<BitPipe>,
           {.type = "BitPipe", .sums_in_order = false}),
-    named("dualpipe",
+    named(names::dual_pipe,
           "DualPipe: microbatches from both ends, forward beside backward",
           option::unfused | option::pair_cost,
           [](schedule_choice const& c) {
             return detail::either<DualPipe<pairs::in_turn>, DualPipe<pairs::overlapped>>(c.unfused);
           },
           {.type = "DualPipe<>", .sums_in_order = false}),
-    named("dualpipe-v",
+    named(names::dual_pipe_v,
           "DualPipe folded into a V, weights held once",
           option::unfused | option::pair_cost,
           [](schedule_choice const& c) {

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What schedules take for `timetable choose --experts`: every layer is a stage of its own, and
+// dispatch and combine run on the network.
+#include <pipe/planner/cut/expert_layers.hpp>
+#include <pipe/planner/model/predict.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/simulate.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "choose.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! What a stage goes through: its layers, modules and the output layer, or one stage that passes
+//! on.
+std::vector<pp::stage_content> layers_of(pp::stage_content const& stage) {
+  std::vector<pp::stage_content> result;
+  auto const add = [&result](int count, pp::stage_content const& each) {
+    result.insert(result.end(), static_cast<std::size_t>(count), each);
+  };
+  add(stage.encoders, {.layers = 0, .encoders = 1});
+  add(stage.dense, {.layers = 1, .dense = 1});
+  add(stage.layers - stage.dense, {.layers = 1});
+  add(stage.modules, {.layers = 0, .modules = 1});
+  add(stage.output || result.empty() ? 1 : 0, {.layers = 0, .output = stage.output});
+  return result;
+}
+
+//! True where tokens of a layer travel.
+bool has_experts(pp::stage_content const& layer) {
+  return layer.layers - layer.dense + layer.modules > 0;
+}
+
+//! Times of `expert_training` by layer; messages between devices as before.
+class expert_times {
+public:
+  expert_times(choose_command const& asked,
+               std::span<pp::stage_content const> layers,
+               pp::cost_table const& whole)
+      : latency_(whole.latency()), links_(whole.links().begin(), whole.links().end()) {
+    for (pp::stage_content const& each : layers)
+      of_layer_.push_back(times_of(asked.predicted(), each));
+  }
+
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    return of_layer_[what.stage][static_cast<std::size_t>(what.kind)];
+  }
+  [[nodiscard]] double latency() const noexcept { return latency_; }
+  [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
+
+private:
+  using times = std::array<double, pp::expert_training.kind_count>;
+
+  static times times_of(pp::prediction const& of, pp::stage_content const& layer) {
+    pp::token_range const all{of.setup.sequence, 0};
+    bool const travels = has_experts(layer);
+    double const message = travels ? pp::detail::expert_message_bytes(
+                                       of.model, all.length, of.setup.expert, of.setup.sequences) /
+                                       of.setup.tensor / (of.on.link_gb_per_s * 1e9)
+                                   : 0;
+    double const parameters = (of.model.gated ? 3.0 : 2.0) * of.model.hidden *
+                              static_cast<double>(pp::detail::inner_width(of.model));
+    double const experts =
+      travels ? 2.0 * of.setup.sequences * static_cast<double>(all.length) * parameters /
+                  (of.on.peak_tflops * 1e12 * of.setup.tensor * of.reached.linear)
+              : 0;
+    times result{};
+    for (std::size_t kind = 0; kind < result.size(); ++kind) {
+      pp::kind_of_pass const& declared = pp::expert_training[static_cast<pp::pass_kind>(kind)];
+      bool const of_experts =
+        declared.letter == 'E' || declared.letter == 'M' || declared.letter == 'W';
+      double const before = declared.is == pp::role::weights ? experts : experts + message;
+      result[kind] = declared.is == pp::role::communicate ? message / 2
+                     : of_experts
+                       ? experts
+                       : of.pass_seconds(layer, pp::training.kind_with(declared.is), all) - before;
+    }
+    return result;
+  }
+
+  double latency_;
+  std::vector<double> links_;
+  std::vector<times> of_layer_;
+};
+
+//! Bytes of a layer and microbatch that its passes keep: with the copies of tokens that are on
+//! their way to experts and back.
+struct layer_bytes {
+  double attention = 0;
+  double experts = 0;
+  double copies = 0;
+
+  //! How much more is held when a pass starts, or ends.
+  [[nodiscard]] double change(pp::pass_kind kind, bool ends) const {
+    switch (pp::expert_training[kind].letter) {
+    case 'A': return ends ? 0 : attention + copies;
+    case 'D': return ends ? -copies : experts;
+    case 'E': return ends ? 0 : copies;
+    case 'C': return ends ? -copies : 0;
+    case 'W': return ends ? -experts : 0;
+    case 'V': return ends ? -attention : 0;
+    default: return 0;
+    }
+  }
+};
+
+layer_bytes bytes_of(choose_command const& asked,
+                     pp::stage_content const& layer,
+                     std::vector<int> const& chunk_lengths) {
+  pp::transformer const& model = asked.model;
+  double const all = static_cast<double>(asked.predicted().bytes(layer, chunk_lengths).activation);
+  if (!has_experts(layer))
+    return {.attention = all};
+  double const tokens = static_cast<double>(asked.setup.sequence) * asked.setup.sequences;
+  double const copies = tokens * 2 * model.hidden * model.experts_per_token / asked.setup.tensor;
+  double const inner = tokens * (model.gated ? 6.0 : 4.0) *
+                       static_cast<double>(pp::detail::inner_width(model)) / asked.setup.tensor;
+  return {.attention = all - copies - inner, .experts = copies + inner, .copies = copies};
+}
+
+//! Why layers of a candidate are not cut; empty where they are.
+std::string reason_against(candidate const& one) {
+  if (is_apart(one.choice))
+    return "experts need layers that stay";
+  return one.choice.adapted == adapter::none ? "" : "experts go with no adapter";
+}
+
+//! The shorter one of the orders with and without passes put together.
+pp::dynamic_timetable
+shorter_of(pp::timetable_view whole, std::span<int const> counts, expert_times const& times) {
+  pp::dynamic_timetable both = pp::simulate(pp::with_experts(whole, counts), times);
+  pp::dynamic_timetable apart = pp::simulate(pp::with_experts(whole, counts, false), times);
+  return pp::makespan(apart) < pp::makespan(both) ? apart : both;
+}
+
+} // namespace
+
+evaluated cut_at_experts(choose_command const& asked, evaluated plain) {
+  candidate& one = plain.what;
+  one.cannot = reason_against(one);
+  if (!one.cannot.empty())
+    return plain;
+  std::vector<int> counts;
+  std::vector<pp::stage_content> layers;
+  std::vector<double> resident(static_cast<std::size_t>(asked.devices));
+  for (pp::stage_content const& stage : content_of(asked, one)) {
+    std::vector<pp::stage_content> const of_stage = layers_of(stage);
+    auto const device =
+      static_cast<std::size_t>(pp::device_of(plain.table, static_cast<int>(counts.size()), 0));
+    counts.push_back(static_cast<int>(of_stage.size()));
+    layers.insert(layers.end(), of_stage.begin(), of_stage.end());
+    resident[device] +=
+      static_cast<double>(asked.predicted().bytes(stage, one.chunk_lengths).resident());
+  }
+  expert_times const times(asked, layers, costs_of(asked, one));
+  try {
+    plain.table = shorter_of(plain.table, counts, times);
+  } catch (std::invalid_argument const& error) {
+    one.cannot = error.what();
+    return plain;
+  }
+  one.label += ", experts overlapped";
+  one.type.clear(); // the type of a schedule says nothing of layers
+  measure_time(asked, plain.table, times, one);
+  std::vector<layer_bytes> bytes;
+  for (pp::stage_content const& each : layers)
+    bytes.push_back(bytes_of(asked, each, one.chunk_lengths));
+  one.bound = one.gigabytes = 0;
+  one.device_gigabytes.clear();
+  for (int device = 0; device < asked.devices; ++device) {
+    one.bound = std::max(one.bound, pp::busy(plain.table, device));
+    double const held =
+      resident[static_cast<std::size_t>(device)] +
+      pp::detail::peak_by<double>(plain.table, device, [&bytes](pp::pass const& what, bool ends) {
+        return bytes[what.stage].change(what.kind, ends);
+      });
+    one.device_gigabytes.push_back(held / 1e9 * asked.memory_gb / asked.room_gb(device));
+    one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
+  }
+  return plain;
+}
+
+} // namespace examples
