@@ -810,7 +810,8 @@ named_so_far::named_so_far(choose_command const& asked,
 }
 
 bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
-  constexpr double most_gain = 0.2; // searches have saved 18 % of an order at most
+  // Searches have saved 29 % of an order between shards, 18 % of others.
+  double const most_gain = one.choice.has_shards() ? 0.3 : 0.2;
   candidate smaller = one;
   smaller.gigabytes *= 1 - most_gain; // of memory, too
   named_so_far const named(asked, found, &one);
