@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
@@ -40,10 +41,25 @@ double best_seconds(int runs, Work const& work) {
   return best;
 }
 
-std::vector<float> random_numbers(std::int64_t count) {
+//! The upper half of a float, rounded to nearest even.
+struct bfloat16 {
+  std::uint16_t bits = 0;
+
+  bfloat16() = default;
+  bfloat16(float x) { // NOLINT(google-explicit-constructor)
+    auto const all = std::bit_cast<std::uint32_t>(x);
+    bits = static_cast<std::uint16_t>((all + 0x7fffu + (all >> 16 & 1u)) >> 16);
+  }
+  operator float() const { // NOLINT(google-explicit-constructor)
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+};
+
+template <class Number = float>
+std::vector<Number> random_numbers(std::int64_t count) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
-  std::vector<float> all(static_cast<std::size_t>(count));
+  std::vector<Number> all(static_cast<std::size_t>(count));
   for (auto& each : all)
     each = normal(random);
   return all;
@@ -95,45 +111,48 @@ void measure_product(std::int64_t tokens, std::int64_t inner, std::int64_t colum
               std::max(peak_before, measure_peak()));
 }
 
-void measure_attention(std::int64_t dim, std::int64_t length) {
+template <class Element>
+void measure_attention(std::int64_t dim, std::int64_t length, char const* elements) {
   constexpr std::int64_t heads = 2;
-  auto const query = random_numbers(heads * length * dim);
-  std::vector<float> output(query.size()), dq(query.size()), dk(query.size()), dv(query.size());
+  auto const query = random_numbers<Element>(heads * length * dim);
+  std::vector<Element> output(query.size()), dq(query.size());
+  std::vector<float> dk(query.size()), dv(query.size());
   std::vector<float> statistics(static_cast<std::size_t>(heads * length));
   at::parameters p;
   p.query_length = p.key_length = length;
   p.heads = p.key_heads = heads;
   p.head_dim = dim;
   auto const view = [&](auto* data) { return at::dense_tensor(data, 1, length, heads, dim); };
-  auto const read = [&](std::vector<float> const& of) { return view(of.data()); };
+  auto const read = [&](std::vector<Element> const& of) { return view(of.data()); };
   double const peak_before = measure_peak();
   double const forward = best_seconds(3, [&] {
     at::forward(p,
-                at::forward_tensors<float>{read(query),
-                                           read(query),
-                                           read(query),
-                                           view(output.data()),
-                                           at::dense_rows(statistics.data(), 1, heads, length)});
+                at::forward_tensors<Element>{read(query),
+                                             read(query),
+                                             read(query),
+                                             view(output.data()),
+                                             at::dense_rows(statistics.data(), 1, heads, length)});
   });
   double const backward = best_seconds(3, [&] {
-    at::backward(
-      p,
-      at::backward_tensors<float>{read(query),
-                                  read(query),
-                                  read(query),
-                                  read(output),
-                                  at::dense_rows<float const>(statistics.data(), 1, heads, length),
-                                  read(query),
-                                  view(dq.data()),
-                                  view(dk.data()),
-                                  view(dv.data())});
+    at::backward(p,
+                 at::backward_tensors<Element>{
+                   read(query),
+                   read(query),
+                   read(query),
+                   read(output),
+                   at::dense_rows<float const>(statistics.data(), 1, heads, length),
+                   read(query),
+                   view(dq.data()),
+                   view(dk.data()),
+                   view(dv.data())});
   });
   double const pairs = static_cast<double>(heads * length * length) / 2; // causal
   double const work = 2e-9 * pairs * static_cast<double>(dim);
-  std::printf("{\"what\": \"attention\", \"shape\": \"D %lld, T %lld\", \"forward\": %.1f, "
+  std::printf("{\"what\": \"attention\", \"shape\": \"D %lld, T %lld%s\", \"forward\": %.1f, "
               "\"backward\": %.1f, \"peak\": %.1f}\n",
               static_cast<long long>(dim),
               static_cast<long long>(length),
+              elements,
               2 * work / forward,
               5 * work / backward,
               std::max(peak_before, measure_peak()));
@@ -174,7 +193,9 @@ int main() {
                                                {256, 2048, 512}})
     measure_product(tokens, inner, columns);
   for (std::int64_t const dim : {64, 128})
-    for (std::int64_t const length : {512, 1024, 2048, 4096})
-      measure_attention(dim, length);
+    for (std::int64_t const length : {512, 1024, 2048, 4096}) {
+      measure_attention<float>(dim, length, "");
+      measure_attention<bfloat16>(dim, length, ", bfloat16");
+    }
   measure_optimizer();
 }

@@ -11,6 +11,7 @@ usage: torch_peers.py making DEVICES MICROBATCHES
        torch_peers.py training DEVICES LAYERS WIDTH HEADS SEQUENCE MICROBATCHES
                                     steps of the GPT of examples/gpt, tokens a second of the best; 1 device or 2
 """
+import itertools
 import json
 import logging
 import sys
@@ -177,15 +178,15 @@ def arithmetic():
         print(json.dumps({"what": "product", "shape": f"{tokens} x {inner} x {columns}", "torch": torch.__version__,
                           "forward": work / best_seconds(15, lambda: y.addmm_(x, w)),
                           "backward": work / best_seconds(15, lambda: gradient.addmm_(x.T, y))}), flush=True)
-    for dim in (64, 128):
-        for length in (512, 1024, 2048, 4096):
-            query, key, value = (torch.randn(1, 2, length, dim).requires_grad_() for _ in range(3))
+    for dim, length in itertools.product((64, 128), (512, 1024, 2048, 4096)):
+        for elements, name in ((torch.float32, ""), (torch.bfloat16, ", bfloat16")):
+            query, key, value = (torch.randn(1, 2, length, dim, dtype=elements).requires_grad_() for _ in range(3))
             attend = lambda: torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
             forward = best_seconds(3, attend)
             outputs = [attend() for _ in range(3)]
             backward = best_seconds(3, lambda: outputs.pop().backward(query.detach()))
             work = 2e-9 * length * length * dim
-            print(json.dumps({"what": "attention", "shape": f"D {dim}, T {length}", "torch": torch.__version__,
+            print(json.dumps({"what": "attention", "shape": f"D {dim}, T {length}{name}", "torch": torch.__version__,
                               "forward": 2 * work / forward, "backward": 5 * work / backward}), flush=True)
 
 

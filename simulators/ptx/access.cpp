@@ -228,10 +228,10 @@ void note_as(warp& w,
                  "reads " + bytes_text(bytes) + " at " + spell(*w.home, r) +
                    ", which nobody has written");
   }
-  u8 const bits = static_cast<u8>((how.read ? state_read : 0) |
-                                  (how.write ? state_written | state_initialised : 0));
+  u8 const bits = how.write ? state_written | state_initialised : 0;
   for (u32 k = 0; k < bytes; ++k) {
-    r.state[k] = static_cast<u8>(r.state[k] | bits);
+    bool const is_own = (r.state[k] & state_written) != 0;
+    r.state[k] = static_cast<u8>(r.state[k] | bits | (how.read && !is_own ? state_read : 0));
   }
   w.home->launch->progress += how.write && !how.read ? 1 : 0;
   if (check.races && r.history != nullptr) {

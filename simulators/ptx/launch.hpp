@@ -79,7 +79,7 @@ struct result {
   std::vector<report> reports;
   std::size_t dropped_reports = 0;
   statistics counts;
-  std::vector<range> reads;  //!< global memory the kernel read, merged, ascending
+  std::vector<range> reads;  //!< global memory it read before it wrote it, merged, ascending
   std::vector<range> writes; //!< global memory the kernel wrote, merged, ascending
   bool clean() const { return reports.empty(); }
   //! @brief All report sentences, one per line.

@@ -41,7 +41,7 @@ struct allocation {
   }
 };
 
-//! @brief What kernels have read, and what they have written.
+//! @brief What kernels have read that they had not written, and what they have written.
 struct touched_ranges {
   std::vector<range> reads{};
   std::vector<range> writes{};

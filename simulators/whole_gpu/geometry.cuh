@@ -158,32 +158,33 @@ void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
   };
 }
 
-//! Gives each visit the one before it at the same sums, and each piece the part before it.
+//! Gives each visit the one before it at the same sums, which it clears where there is none, and
+//! each piece the one before it at the same keys.
 inline void keep_order(work& out) {
   std::vector<std::int32_t> latest(static_cast<std::size_t>(out.visited_objects), -1);
   for (std::size_t n = 0; n < out.visits.size(); ++n) {
     auto& last = latest[static_cast<std::size_t>(out.visits[n].object)];
+    out.visits[n].clears = last < 0;
     out.visits[n].before = std::exchange(last, static_cast<std::int32_t>(n));
   }
-  for (std::size_t n = 1; n < out.pieces.size(); ++n) {
-    bool const is_next_part = out.pieces[n].own == out.pieces[n - 1].own;
-    out.pieces[n].before = is_next_part ? static_cast<std::int32_t>(n) - 1 : -1;
+  latest.assign(static_cast<std::size_t>(out.own_objects), -1);
+  for (std::size_t n = 0; n < out.pieces.size(); ++n) {
+    auto& last = latest[static_cast<std::size_t>(out.pieces[n].own)];
+    out.pieces[n].before = std::exchange(last, static_cast<std::int32_t>(n));
   }
 }
 
-//! Steps that a block of backward visits, head by head of its part of a group, as copy_for_keys
-//! does it.
+//! Steps that a block of backward visits, of all heads of its piece in turn, as copy_for_keys does
+//! it.
 template <class Shape, class Call>
 void visit_steps(Call const& c,
                  at::query_sums const& sums,
                  at::detail::key_work const& piece,
+                 at::position_range const& seen,
                  work& out) {
-  auto const group = static_cast<int>(c.p.group());
-  auto const head_of = [&](int part) { return piece.key_head * group + group * part / sums.parts; };
-  for (int head = head_of(piece.part); head < head_of(piece.part + 1); ++head) {
-    int const tile = piece.first / Shape::keys;
-    auto const seen = at::detail::steps_seen<Shape>(c, sums.steps, piece.batch, head, tile);
-    for (int step = seen.end - 1; step >= seen.begin; --step) {
+  int const tile = piece.first / Shape::keys;
+  for (int step = seen.end - 1; step >= seen.begin; --step) {
+    for (int head = piece.head; head < piece.heads; ++head) {
       auto const covered = at::detail::cover_of<Shape>(c, piece.batch, head, step, tile);
       if (covered != at::tile_cover::skip) {
         out.visits.push_back(
@@ -199,17 +200,20 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   auto const p = parameters_of(c, at::detail::value_dim(Dim));
   at::query_sums sums;
   sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
-  sums.parts = at::detail::parts_of_groups(p, shape::keys, on.multiprocessors);
-  sums.section = at::detail::key_heads_together(p, Order, on.multiprocessors, on.cache_bytes);
+  at::detail::share_work(
+    sums, p, Order, {shape::keys, shape::step}, on.multiprocessors, on.cache_bytes);
   at::detail::backward_call<__nv_bfloat16, Mask, at::plain> const call{p, {}, {}, m, {}, 1};
   int const tiles = static_cast<int>((c.keys + shape::keys - 1) / shape::keys);
   auto const streams = static_cast<int>(c.batch * c.key_heads);
-  auto const count =
-    static_cast<int>(sums.blocks(p, shape::keys, at::kernel_family::hopper)); // a piece each
-  for (int n = 0; n < count; ++n) {
+  auto const blocks = static_cast<int>(sums.blocks(p, shape::keys, at::kernel_family::hopper));
+  for (int n = 0; n < blocks; ++n) {
     auto const piece = at::detail::work_of_piece<shape::keys>(p, sums, n);
+    auto const seen = at::detail::steps_of_heads<shape>(call, sums.steps, piece);
+    if (sums.cut > 0 && seen.begin >= seen.end) {
+      continue; // passed on by the block that takes the next one
+    }
     auto const begin = static_cast<std::int64_t>(out.visits.size());
-    visit_steps<shape>(call, sums, piece, out);
+    visit_steps<shape>(call, sums, piece, seen, out);
     auto const own = (piece.batch * static_cast<int>(c.key_heads) + piece.key_head) * tiles +
                      piece.first / shape::keys;
     out.pieces.push_back({begin, static_cast<std::int64_t>(out.visits.size()), own, own, -1});
@@ -223,14 +227,16 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.own_objects = out.result_objects = streams * tiles;
   out.adds_results = true;
   out.result_slices = at::query_sums::slices;
-  out.blocks = count;
+  out.blocks = blocks;
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();
   out.group_parts = sums.parts;
+  out.step_cut = sums.cut;
   out.heads_together = sums.section;
   // Blocks start in the order of their numbers, and tickets are given in that order.
-  out.next = [=](int block, int last) { return last < 0 ? block : count; };
+  auto const pieces = static_cast<int>(out.pieces.size()); // one each, as far as there are
+  out.next = [=](int block, int last) { return last < 0 ? block : pieces; };
   if (Order == at::query_order::kept) {
     keep_order(out);
   }

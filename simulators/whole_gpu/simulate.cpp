@@ -151,7 +151,9 @@ private:
     ++at.visits;
     auto const asked = std::max(at.begun, now - w_.stages * s_.visit);
     auto const there = bring(asked, v.object, w_.bytes.visited, usage::read);
-    auto const added = bring(asked, v.object + w_.visited_objects, w_.bytes.summed, usage::add);
+    auto const sums = v.object + w_.visited_objects;
+    auto const cleared = v.clears ? bring(asked, sums, w_.bytes.summed, usage::write) : asked;
+    auto const added = std::max(cleared, bring(asked, sums, w_.bytes.summed, usage::add));
     auto const done = std::max(std::max(now, there) + (v.masked ? s_.masked : s_.visit), added);
     if (v.before >= 0 && done_[static_cast<std::size_t>(v.before)] == unknown) {
       waiter_[static_cast<std::size_t>(v.before)] = n;

@@ -42,6 +42,7 @@ struct visit {
   std::int32_t object = 0;  //!< what it reads: a tile of keys with its values, or queries with dO
   std::int32_t before = -1; //!< the visit whose sums have to be there before its own; -1: none
   bool masked = false;      //!< each pair is asked for
+  bool clears = false;      //!< sets its sums to 0 first
 };
 
 //! @brief What a block does between two questions for more.
@@ -79,6 +80,7 @@ struct work {
   std::int64_t asked = 0; //!< tiles that the mask was asked about
   int key_parts = 1;      //!< parts that keys are cut into
   int group_parts = 1;    //!< parts that the heads of a group are cut into
+  int step_cut = 0;       //!< steps of a piece at most; 0: all
   int heads_together = 0; //!< heads that are worked on together
   //! The piece that a block does after piece `last`, -1 before its first; none: at least as many as
   //! there are. It counts, so work is simulated once.

@@ -234,6 +234,22 @@ class Choice(unittest.TestCase):
             self.assertIn(f"pick: {least['schedule']},", tight)
             self.assertIn(f"with {after['schedule']}: ", tight)
 
+    def test_one_screen_says_of_what_it_leaves_out_what_all_rows_say(self):
+        """What is too large whatever its times is simulated only with --all."""
+        wide = ("--model", "gpt-7b", "--sequence", 16384, "--gpu", "h100", "--devices", 4, "--microbatches", 12, *unsearched())
+        moved = ("--model", "qwen3-30b-a3b", "--sequence", 4096, "--gpu", "h100", "--devices", 6, "--microbatches", 24,
+                 *unsearched())  # layers move, and the pick is faster than some that are too large then
+        for words, memories in ((self.fewer, (24, 26.5, 30)), (wide, (46, 52, 60, 80)),
+                                ((*wide, "--tied", "--clip"), (52,)), ((*wide, "--data", 4), (40, 46)), (moved, (80,)),
+                                ((*wide, "--modules", 1), (60,))):  # whose rows of refused shards are counted, too
+            for memory in memories:
+                few, every = (output(*words, "--memory", f"{memory}GB", *more) for more in ((), ("--all",)))
+                reasons = few[few.index("\npick: "):]
+                self.assertEqual(reasons, every[every.index("\npick: "):])
+                self.assertIn("more memory", reasons)
+                counted = [re.findall(r"\n\d+ of \d+ do not fit\n", text) for text in (few, every)]
+                self.assertEqual(counted[0], counted[1])
+
     def test_one_screen_shows_the_same_as_all_orders_searched(self):
         """Where few rows are shown, orders that cannot be among them are not searched."""
         gemma = {"num_hidden_layers": 9, "hidden_size": 2048, "num_attention_heads": 8, "vocab_size": 256000, "intermediate_size": 16384}

@@ -37,10 +37,11 @@ PIECES = (ATTENTION + "hopper/forward_block.cuh", "int const n = static_cast<int
 VALUES_IN_SHARED_MEMORY = (ATTENTION + "portable/backward_block.cuh", "holds_values = Dim != 64;", "holds_values = false;")
 HEADS = (ATTENTION + "work_order.hpp", "2 * streams <= multiprocessors || streams <= fit", "true || streams <= fit")
 KEY_HEADS = (ATTENTION + "work_order.hpp", "is_shared || streams <= fit", "true || is_shared || streams <= fit")
-GROUPS = (ATTENTION + "work_order.hpp", "? p.group() : full", "? 1 : 1")
+GROUPS = (ATTENTION + "work_order.hpp", "while (parts < p.group()", "while (false")
 KEYS = (ATTENTION + "key_splits.hpp", "return static_cast<std::int32_t>(best);", "return static_cast<std::int32_t>(best > 0);")
 SEARCH = (ATTENTION + "hopper/forward_block.cuh", "if constexpr (band_mask<", "if constexpr (false && band_mask<")
 STEPS = (ATTENTION + "hopper/backward_copies.cuh", "if constexpr (band_mask<", "if constexpr (false && band_mask<")
+RANGES = (ATTENTION + "work_order.hpp", "cut < sums.steps ? cut : 0", "0")
 EARLY = (ATTENTION + "hopper/forward_block.cuh", "(tiles - 1 - rest / section)", "(rest / section)")
 
 
@@ -93,11 +94,12 @@ class Planted(unittest.TestCase):
                      r"square_8k:kept has memory_kib .*", r"\w+:(kept|free|forward) has (heads_together|memory_kib|busiest|fullness) .*")
 
     def test_no_parts_of_groups_or_keys_and_short_pieces_first(self):
-        self.refused(self.problems(("few_8k", "chunk_10", "square_8k"), GROUPS, KEYS, EARLY),
+        self.refused(self.problems(("few_8k", "few_2k", "chunk_10", "square_8k"), GROUPS, RANGES, KEYS, EARLY),
+                     r"few_2k:(kept|free) has step_cut 0, committed is 18",
                      r"few_8k:kept has group_parts 1, committed is \d", r"few_8k:free has blocks 64, committed is \d+",
                      r"chunk_10:forward has key_parts 1, committed is \d", r"chunk_10:forward has fullness [4-8]\d\d, .*",
                      r"square_8k:forward has fullness \d+, .*",
-                     r"(few_8k:(kept|free|forward)|(chunk_10|square_8k):forward) has .*")
+                     r"(few_[28]k:(kept|free|forward)|(chunk_10|square_8k):forward) has .*")
 
     def test_ranges_of_masks_ignored(self):
         self.refused(self.problems(("documents_2k_32k",), SEARCH, STEPS),

@@ -25,7 +25,7 @@ def plant(include, source, out, mutants):
         for kind, name in INCLUDE.findall(text):
             if kind == "<" and name.startswith("pipe/"):
                 waiting.append(name)
-            elif name not in others:
+            elif name not in others and not name.endswith(".inc"):  # included again, in the namespaces
                 others.append(name)
 
     text_of_source = source.read_text(encoding="utf-8")

@@ -122,8 +122,9 @@ struct candidate {
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
   double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
-  double bubble = 0;              //!< share of the span
-  double bound = 0;               //!< no order on this placement with this memory takes less
+  bool judged = true;   //!< false: too large, and bounds stand for its times and its memory
+  double bubble = 0;    //!< share of the span
+  double bound = 0;     //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   std::vector<double> device_gigabytes; //!< [P] the same of each device
   double host_gigabytes = 0;            //!< of the device that has the most on the host
@@ -148,7 +149,10 @@ struct candidates {
   std::vector<std::string> refused;         //!< label: reason
   double fastest = HUGE_VAL;                //!< of those that fit and can be run
   std::int64_t kept_passes = 0;             //!< of their timetables
+  int simulated = 0;                        //!< how many were
+  int searched = 0;                         //!< of these, after sweeps
   std::map<std::string, std::string> known; //!< why schedules, adapters and stages cannot be run
+  std::shared_ptr<made_orders> orders = std::make_shared<made_orders>(); //!< of all of them
 };
 
 //! Whether a schedule is one of those that were asked for.
@@ -190,6 +194,47 @@ struct evaluated {
                                  schedule_choice const& choice,
                                  made_orders& made,
                                  std::vector<int> const& cut = {});
+
+//! A choice with its names, extents and chunks. @throws std::invalid_argument as `evaluate` does
+[[nodiscard]] candidate without_layers(choose_command const& asked, schedule_choice const& choice);
+
+//! The layers of its stages that may be best. @throws as `cuts_of_layers` does
+[[nodiscard]] std::vector<std::vector<int>> cuts_of(choose_command const& asked,
+                                                    candidate const& one);
+
+//! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
+[[nodiscard]] evaluated
+evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders& orders);
+
+//! How many candidates are begun before their turn: so many for each thread.
+[[nodiscard]] std::size_t ahead_of(choose_command const& asked, unsigned each);
+
+//! What the text names of the candidates so far, of those that are judged and can be run.
+struct named_so_far {
+  double fastest = HUGE_VAL; //!< that fits
+  double fourth = HUGE_VAL;  //!< time of those that fit
+  double whole = HUGE_VAL;   //!< fastest that fits with whole sequences, and needs no search
+  double sure = HUGE_VAL;    //!< fastest of which published runs say that it fits
+  double least = HUGE_VAL;   //!< memory
+  double next = HUGE_VAL;    //!< memory of what is faster than all that fits
+
+  named_so_far(choose_command const& asked, candidates const& found, candidate const* but);
+};
+
+//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
+//! that fit, as the fastest with whole sequences, or for its memory, where nothing that takes as
+//! little is as fast.
+[[nodiscard]] bool
+may_be_shown(choose_command const& asked, candidate const& one, candidates const& found);
+
+//! A candidate that is too large with each of its cuts, as its order shows without times: not
+//! judged. Nothing where it may fit, or times decide.
+[[nodiscard]] std::optional<candidate>
+too_large(choose_command const& asked, schedule_choice const& choice, made_orders& made);
+
+//! Evaluates those that are not judged and that the text may name.
+//! @return whether there was one
+bool judge_too_large(choose_command const& asked, candidates& found);
 
 //! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
 //! HelixPipe, which is a pipeline of stages.
@@ -303,6 +348,10 @@ template <class WithCut, class Costs, class Count>
 //! the slower end counts.
 [[nodiscard]] double
 seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens);
+
+//! True where even the upper end of its band fits; where none is published, of runs without what
+//! makes it unlike them.
+[[nodiscard]] bool surely_fits(choose_command const& asked, candidate const& one);
 
 //! The report in the format asked for. Lowers the pick.
 [[nodiscard]] std::string choose_report(choose_command const& asked, candidates& found);

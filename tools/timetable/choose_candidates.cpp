@@ -352,8 +352,10 @@ void measure(choose_command const& asked,
   count_memory(asked, table, one);
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   pp::time_bounds::options options{.chunk_shares = shares};
-  if (!one.choice.swept) // a search may hold more
+  if (!one.choice.swept) // a search may hold more, but for its own limit
     options.memory_limit = 0;
+  else if (one.choice.memory_limit && !one.choice.has_shards())
+    options.memory_limit = *one.choice.memory_limit;
   for (int device = 0; device < asked.devices && !one.choice.swept; ++device)
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
@@ -392,6 +394,31 @@ int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
 
 } // namespace
 
+candidate without_layers(choose_command const& asked, schedule_choice const& choice) {
+  candidate one;
+  one.choice = choice;
+  one.label = label_of(choice);
+  one.type = type_of(choice);
+  one.extents = arrange(choice);
+  one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
+  return one;
+}
+
+std::vector<std::vector<int>> cuts_of(choose_command const& asked, candidate const& one) {
+  pp::shape const inside = extents_inside(one.choice);
+  std::vector<std::vector<int>> cuts;
+  if (!find_schedule(one.choice.name).traits.cuts_layers)
+    cuts = cuts_of_layers(asked, inside, one.choice.has_shards());
+  else if (inside.stages() != 2 * asked.model.layers + 1)
+    throw std::invalid_argument("a device has two stages for each of its layers, so "
+                                "--stages-per-device must be twice the layers over the devices");
+  else
+    cuts.emplace_back(static_cast<std::size_t>(inside.stages())); // has parts of layers
+  if (asked.frozen > 0)                                           // another cut has other passes
+    cuts.resize(1);
+  return cuts;
+}
+
 namespace {
 
 //! With its layers as they are.
@@ -403,28 +430,10 @@ evaluated evaluate_whole(choose_command const& asked,
   if (schedule.traits.weights_travel || schedule.traits.stages_go_one_way ||
       choice.adapted == adapter::attention_exchange)
     return evaluate_apart(asked, choice);
-  candidate plain;
-  plain.choice = choice;
-  plain.label = label_of(choice);
-  plain.type = type_of(choice);
-  plain.extents = arrange(choice);
-  pp::shape const inside = extents_inside(choice);
-  std::vector<std::vector<int>> cuts;
-  if (!cut.empty())
-    cuts = {cut};
-  else if (!schedule.traits.cuts_layers)
-    cuts = cuts_of_layers(asked, inside, choice.has_shards());
-  else if (inside.stages() != 2 * asked.model.layers + 1)
-    throw std::invalid_argument("a device has two stages for each of its layers, so "
-                                "--stages-per-device must be twice the layers over the devices");
-  else
-    cuts.emplace_back(static_cast<std::size_t>(inside.stages())); // has parts of layers
-  if (asked.frozen > 0)                                           // another cut has other passes
-    cuts.resize(1);
-  plain.chunk_lengths = cut_sequence(asked, plain.extents.chunks);
+  candidate const plain = without_layers(asked, choice);
   return with_best_cut(
     asked,
-    cuts,
+    cut.empty() ? cuts_of(asked, plain) : std::vector<std::vector<int>>{cut},
     [&](std::vector<int> const& layers) {
       candidate one = plain;
       one.layers = layers;
@@ -768,41 +777,64 @@ bool shows_few(choose_command const& asked) {
   return asked.format == "text" && !asked.all && !asked.search && asked.jitter == 0;
 }
 
-//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
-//! that fit, as the fastest with whole sequences, or where nothing of as little memory is as fast.
-bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
-  constexpr std::size_t shown = 4;
-  constexpr double most_gain = 0.2; // searches have saved 18 % of an order at most
-  bool const may_fit = one.gigabytes * (1 - most_gain) <= asked.memory_gb; // of memory, too
-  double const least = std::max(one.bound, one.seconds * (1 - most_gain));
+} // namespace
+
+named_so_far::named_so_far(choose_command const& asked,
+                           candidates const& found,
+                           candidate const* but) {
   std::vector<double> times;
-  bool beaten = false;
-  bool fastest = one.extents.chunks == 1 && may_fit; // of whole sequences
+  auto const counts = [&](candidate const& one) {
+    return one.judged && one.cannot.empty() && &one != but;
+  };
   for (candidate const& each : found.all) {
-    if (!each.cannot.empty() || &each == &one)
+    if (!counts(each))
       continue;
-    beaten = beaten || (each.gigabytes <= one.gigabytes && each.seconds <= least);
+    least = std::min(least, each.gigabytes);
+    if (surely_fits(asked, each))
+      sure = std::min(sure, each.seconds);
     if (each.gigabytes > asked.memory_gb)
       continue;
     times.push_back(each.seconds);
-    fastest = fastest && (each.choice.swept || each.extents.chunks > 1 || least < each.seconds);
+    if (!each.choice.swept && each.extents.chunks == 1)
+      whole = std::min(whole, each.seconds);
   }
   std::sort(times.begin(), times.end());
   times.erase(std::unique(times.begin(), times.end()), times.end());
-  return !beaten || fastest ||
-         (may_fit &&
-          (times.size() < shown ||
-           least <= std::max(times[shown - 1], times[0] * (1 + pp::memory_choice::equal))));
+  if (!times.empty())
+    fastest = times.front();
+  if (times.size() >= 4)
+    fourth = std::max(times[3], fastest * (1 + pp::memory_choice::equal));
+  for (candidate const& each : found.all)
+    if (counts(each) && each.gigabytes > asked.memory_gb && each.seconds < fastest)
+      next = std::min(next, each.gigabytes);
 }
 
-//! How many candidates are begun before their turn: so many for each thread.
+bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
+  // Searches have saved 29 % of an order between shards, 18 % of others.
+  double const most_gain = one.choice.has_shards() ? 0.3 : 0.2;
+  candidate smaller = one;
+  smaller.gigabytes *= 1 - most_gain; // of memory, too
+  named_so_far const named(asked, found, &one);
+  double const least = std::max(one.bound, one.seconds * (1 - most_gain));
+  if (smaller.gigabytes <= asked.memory_gb &&
+      (least <= named.fourth || (one.extents.chunks == 1 && least < named.whole)))
+    return true;
+  bool const makes_room = least < named.fastest && one.choice.adapted == adapter::none;
+  bool const more_memory = least < named.fastest && smaller.gigabytes < named.next;
+  bool const surest = surely_fits(asked, smaller) && least < named.sure;
+  return (makes_room || more_memory || surest || smaller.gigabytes <= named.least) &&
+         std::none_of(found.all.begin(), found.all.end(), [&](candidate const& each) {
+           return each.judged && each.cannot.empty() && &each != &one &&
+                  each.gigabytes <= one.gigabytes && each.seconds <= least;
+         });
+}
+
 std::size_t ahead_of(choose_command const& asked, unsigned each) {
   unsigned const threads =
     asked.threads > 0 ? static_cast<unsigned>(asked.threads) : std::thread::hardware_concurrency();
   return threads > 1 ? each * threads : 0;
 }
 
-//! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
 evaluated evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders& orders) {
   if (choice.swept)
     try {
@@ -813,16 +845,17 @@ evaluated evaluate_swept(choose_command const& asked, schedule_choice choice, ma
   return evaluate(asked, choice, orders);
 }
 
+namespace {
+
 //! Searches for the orders that sweeps have made, as far as that can change what is shown.
-void search_orders(choose_command const& asked,
-                   made_orders& orders,
-                   progress_line& line,
-                   candidates& found) {
+//! @return whether there was one
+bool search_orders(choose_command const& asked, progress_line& line, candidates& found) {
   std::vector<std::size_t> swept;
   for (std::size_t i = 0; i < found.all.size(); ++i)
-    if (found.all[i].choice.swept && found.all[i].cannot.empty())
+    if (found.all[i].judged && found.all[i].choice.swept && found.all[i].cannot.empty())
       swept.push_back(i);
   std::ranges::stable_sort(swept, {}, [&](std::size_t i) { return found.all[i].seconds; });
+  int const before = found.searched;
   std::vector<schedule_choice> choices;
   for (std::size_t const i : swept) {
     choices.push_back(found.all[i].choice);
@@ -832,8 +865,9 @@ void search_orders(choose_command const& asked,
     swept.size(),
     ahead_of(asked, 1),
     [&](std::size_t k) { return may_be_shown(asked, found.all[swept[k]], found); },
-    [&](std::size_t k) { return evaluate(asked, choices[k], orders); },
+    [&](std::size_t k) { return evaluate(asked, choices[k], *found.orders); },
     [&](std::size_t k, std::future<evaluated> made) {
+      ++found.searched;
       candidate& old = found.all[swept[k]];
       line.say("searching for the order of " + old.label);
       try {
@@ -846,6 +880,7 @@ void search_orders(choose_command const& asked,
         old.cannot = error.what();
       }
     });
+  return found.searched > before;
 }
 
 //! The stages of the devices that have not enough memory, one more of each: what its first stage
@@ -942,6 +977,19 @@ void add_refused_shards(choose_command const& asked, candidates& found) {
     }
 }
 
+//! Evaluates a choice, or says that it is too large.
+evaluated
+evaluate_first(choose_command const& asked, schedule_choice const& choice, made_orders& orders) {
+  try {
+    if (!asked.experts) // whose orders have other passes
+      if (std::optional<candidate> one = too_large(asked, choice, orders))
+        return {std::move(*one), {}};
+  } catch (std::invalid_argument const&) {
+    // It says so again, or another order of its schedule can have its adapter.
+  }
+  return evaluate_swept(asked, choice, orders);
+}
+
 } // namespace
 
 candidates evaluate_all(choose_command const& asked) {
@@ -956,14 +1004,17 @@ candidates evaluate_all(choose_command const& asked) {
       calls, {}, [](auto const& one) { return one.adapted != adapter::none; });
   candidates result;
   std::vector<choose_start> starts;
-  made_orders orders;
+  made_orders& orders = *result.orders;
   std::string best; // an answer before the end
   progress_line line(HUGE_VAL, 0.4);
   take_in_order(
     calls.size(),
     ahead_of(asked, 2),
     [](std::size_t) { return true; },
-    [&](std::size_t i) { return evaluate_swept(asked, calls[i], orders); },
+    [&](std::size_t i) {
+      return shows_few(asked) ? evaluate_first(asked, calls[i], orders)
+                              : evaluate(asked, calls[i], orders);
+    },
     [&](std::size_t i, std::future<evaluated> coming) {
       line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + best +
                label_of(calls[i]));
@@ -983,7 +1034,11 @@ candidates evaluate_all(choose_command const& asked) {
         result.refused.push_back(label_of(calls[i]) + ": " + error.what());
       }
     });
-  search_orders(asked, orders, line, result);
+  if (shows_few(asked))
+    do
+      while (!asked.experts && judge_too_large(asked, result)) {
+      }
+    while (search_orders(asked, line, result));
   if (!asked.experts) // which go with no adapter
     add_relieved(asked, orders, line, result);
   line.end();

@@ -158,6 +158,11 @@ int extras_of(schedule_choice const& choice) {
 
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found) {
   candidate one = made.what;
+  if (!one.judged) {
+    found.all.push_back(std::move(one));
+    return;
+  }
+  ++found.simulated;
   one.order = hash_of(made.table);
   bool const needs_more = asked.model.tied || asked.tied || asked.clip || asked.experts ||
                           asked.frozen > 0 || asked.model.modules > 0;
@@ -194,7 +199,7 @@ void improve_cuts(choose_command const& asked, candidates& found) {
     return found.all[a].seconds < found.all[b].seconds;
   });
   std::int64_t left = most_simulated;
-  made_orders orders;
+  made_orders& orders = *found.orders;
   for (std::size_t const i : order) {
     candidate& one = found.all[i];
     auto const passes = static_cast<std::int64_t>(one.table->passes.size());
@@ -229,6 +234,7 @@ std::vector<pp::choice_point> points_of(candidates const& found) {
 
 pp::memory_choice choose_lowered(choose_command const& asked, candidates& found) {
   for (;;) {
+    (void)judge_too_large(asked, found);
     pp::memory_choice const choice = pp::memory_choice::within(points_of(found), asked.memory_gb);
     if (!choice.pick)
       return choice;

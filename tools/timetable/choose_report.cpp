@@ -21,6 +21,19 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
+bool is_v(candidate const& one) {
+  return one.extents.where == pp::placement::wave;
+}
+
+} // namespace
+
+bool surely_fits(choose_command const& asked, candidate const& one) {
+  pp::band const band = asked.predicted().memory_band(one.extents.chunks, is_v(one));
+  return one.gigabytes * band.most <= asked.memory_gb;
+}
+
+namespace {
+
 //! The first words of a sentence: "tied weights and totals need one copy of every stage".
 std::string in_short(std::string sentence) {
   if (std::size_t const colon = sentence.find(": "); colon != sentence.npos)
@@ -44,22 +57,11 @@ double tokens_per_second(choose_command const& asked, candidate const& one) {
   return asked.tokens() / one.seconds / asked.devices / asked.setup.tensor;
 }
 
-bool is_v(candidate const& one) {
-  return one.extents.where == pp::placement::wave;
-}
-
 //! What published runs of a candidate's kind held over the count; nothing where none is published.
 std::optional<pp::band> band_of(choose_command const& asked, candidate const& one) {
   if (is_apart(one.choice) || !one.groups.empty() || one.choice.adapted != adapter::none)
     return std::nullopt;
   return asked.predicted().memory_band(one.extents.chunks, is_v(one));
-}
-
-//! True where even the upper end of its band fits; where none is published, of runs without what
-//! makes it unlike them.
-bool surely_fits(choose_command const& asked, candidate const& one) {
-  pp::band const band = asked.predicted().memory_band(one.extents.chunks, is_v(one));
-  return one.gigabytes * band.most <= asked.memory_gb;
 }
 
 //! How sure the pick is to fit, and the fastest one that is.

@@ -102,6 +102,20 @@ double least_limit(command const& asked) {
   return asked.search.room.empty() ? asked.search.memory : asked.choice.devices;
 }
 
+//! What a schedule makes; where it has a limit and a stage on each device, within their bytes.
+pp::device_orders orders_to_start(command const& asked,
+                                  schedule_choice const& choice,
+                                  pp::shape const& extents,
+                                  any_cost const& cost) {
+  bool const limited = has(find_schedule(choice.name).takes, option::memory_limit);
+  if (!limited || extents.stages() != extents.devices || asked.search.room.empty())
+    return plain_orders(choice, cost);
+  return pp::make_orders(
+    pp::ZeroBubbleWithin{pp::memory_for(*asked.measured, extents), asked.search.room},
+    {extents.devices, extents.microbatches},
+    cost);
+}
+
 //! Enters a schedule into the group of its pipeline.
 void add_start(std::vector<group>& groups,
                command const& asked,
@@ -132,13 +146,7 @@ void add_start(std::vector<group>& groups,
     mean = mean_of(costs, extents);
     cost = costs;
   }
-  bool const fills = limited && held == 1 && !asked.search.room.empty();
-  pp::device_orders orders =
-    fills ? pp::make_orders(
-              pp::ZeroBubbleWithin{pp::memory_for(*asked.measured, extents), asked.search.room},
-              {extents.devices, extents.microbatches},
-              cost)
-          : plain_orders(choice, cost);
+  pp::device_orders orders = orders_to_start(asked, choice, extents, cost);
   if (orders.over.declared != pp::training)
     return;
   bool const halves =

@@ -61,8 +61,8 @@ void start_on_hopper(parameters const& p,
     return;
   }
   auto const multiprocessors = memory.gpu().multiprocessors;
-  sums.parts = parts_of_groups(p, shape::keys, multiprocessors);
-  sums.section = key_heads_together(p, Order, multiprocessors, memory.gpu().l2_bytes);
+  share_work(sums, p, Order, {shape::keys, shape::step}, multiprocessors, memory.gpu().l2_bytes);
+  sums.starts_at_0 = Order == query_order::free;
   void const* const some = t.query.data;
   // Before any launch, since they may refuse.
   hopper_backward_maps const maps{

@@ -39,12 +39,14 @@ struct query_sums {
   float* numbers = nullptr;        //!< two of each query: log-sum-exp times log2 e, and dO . O
   std::int32_t* after = nullptr;   //!< of each step and half: 1 + the tile of keys that added last
   std::uint32_t* ticket = nullptr; //!< the next piece of work
-  std::int32_t* written = nullptr; //!< of slices of tiles of keys: parts that have added
+  std::int32_t* written = nullptr; //!< of slices of tiles of keys: pieces that have added
   std::int32_t steps = 0;          //!< of the queries of a head
   std::int32_t parts = 1;          //!< the heads of a group are cut into so many, for a block each
   std::int32_t section = 1;        //!< key heads, of all sequences, that are worked on together
+  std::int32_t cut = 0;            //!< steps of a piece of work at most; 0: all that there are
+  bool starts_at_0 = true;         //!< sums do; else whoever adds to a step first clears it
 
-  //! Slices of dK and dV of a tile, in which the parts of a group add one after the other.
+  //! Slices of dK and dV of a tile, in which its pieces of work add one after the other.
   static constexpr int slices = 4;
 
   //! Blocks that share the columns of a head: their sums have an order each.
@@ -62,10 +64,14 @@ struct query_sums {
                                                                                int keys = 64) {
     return p.batch * p.key_heads * ((p.key_length + keys - 1) / keys);
   }
+  //! Ranges of so many steps as a piece of work has, the earliest of which may have fewer.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int32_t ranges() const {
+    return cut == 0 ? 1 : (steps + cut - 1) / cut;
+  }
   //! Blocks of a backward kernel. @param keys of a tile
   [[nodiscard]] constexpr std::int64_t
   blocks(parameters const& p, int keys, kernel_family family) const {
-    return key_tiles(p, keys) * halves(family, p.head_dim) * parts;
+    return key_tiles(p, keys) * halves(family, p.head_dim) * parts * ranges();
   }
   //! Numbers of 4 bytes that it takes.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, kernel_family family) {

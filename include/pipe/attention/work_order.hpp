@@ -26,27 +26,6 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
   return static_cast<std::int32_t>((fit < 1 ? 1 : fit) * p.group());
 }
 
-//! Into how many parts the heads of a group are cut: a head each where queries are at least half as
-//! many as keys, since heads that follow each other make blocks wait for dQ; else so many that
-//! there are three blocks for each multiprocessor, as far as there are heads, and that all have as
-//! many heads.
-//! @param keys of a tile
-[[nodiscard]] constexpr std::int32_t
-parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
-  auto const blocks = query_sums::key_tiles(p, keys);
-  if (blocks == 0) {
-    return 1;
-  }
-  auto const full = (3 * multiprocessors + blocks - 1) / blocks;
-  auto const wanted = 2 * p.query_length >= p.key_length ? p.group() : full;
-  for (auto parts = wanted; parts < p.group(); ++parts) {
-    if (p.group() % parts == 0) {
-      return static_cast<std::int32_t>(parts);
-    }
-  }
-  return static_cast<std::int32_t>(p.group());
-}
-
 //! Key heads that are worked on together, see query_sums::section: as many as have their queries,
 //! dO and sums of dQ in three quarters of the L2. All where that is no gain: where they fit, and
 //! where the order is free and two blocks or more read the same queries at a time.
@@ -63,6 +42,76 @@ parts_of_groups(parameters const& p, int keys, std::int64_t multiprocessors) {
     return static_cast<std::int32_t>(streams);
   }
   return static_cast<std::int32_t>(fit < 1 ? 1 : fit);
+}
+
+//! Tile sizes of a backward kernel.
+struct backward_tile {
+  int keys; //!< of a block
+  int step; //!< queries of a step
+};
+
+//! Twice the steps that a multiprocessor has on average where a mask is causal.
+[[nodiscard]] constexpr std::int64_t steps_of_multiprocessor(query_sums const& sums,
+                                                             parameters const& p,
+                                                             backward_tile const& tile,
+                                                             std::int64_t multiprocessors) {
+  auto const before = p.query_offset - p.key_offset;
+  std::int64_t of_head = 0;
+  for (std::int64_t key = 0; key < p.key_length; key += tile.keys) {
+    auto const first = key > before ? (key - before) / tile.step : 0;
+    of_head += first < sums.steps ? sums.steps - first : 0;
+  }
+  return 2 * p.batch * p.heads * of_head / multiprocessors;
+}
+
+//! The least number of parts that a group can be cut into, all with as many heads, and that
+//! suffices; else a part for each head.
+template <class Suffices>
+[[nodiscard]] constexpr std::int32_t parts_of_group(parameters const& p, Suffices const& suffices) {
+  std::int64_t parts = 1;
+  while (parts < p.group() && (p.group() % parts != 0 || !suffices(parts))) {
+    ++parts;
+  }
+  return static_cast<std::int32_t>(parts);
+}
+
+//! Shares the work of backward: sets query_sums::section, parts and cut.
+//!
+//! Blocks cost time to start and to end, and those of a tile of keys add to its dK and dV one after
+//! the other. Where a block for each query head makes two for each multiprocessor at most, one for
+//! each is made, and none has more steps than a multiprocessor has on average, and three halves.
+//! Else, where queries are at least half as many as keys, about two are made for each, and about
+//! one of those whose queries fit the L2; for chunks three.
+//! @source own derivation, on the simulation of simulators/whole_gpu
+constexpr void share_work(query_sums& sums,
+                          parameters const& p,
+                          query_order order,
+                          backward_tile const& tile,
+                          std::int64_t multiprocessors,
+                          std::int64_t cache_bytes) {
+  sums.section = key_heads_together(p, order, multiprocessors, cache_bytes);
+  auto const tiles = query_sums::key_tiles(p, tile.keys);
+  if (tiles == 0) {
+    return;
+  }
+  bool const is_square = 2 * p.query_length >= p.key_length;
+  if (tiles * p.group() <= 2 * multiprocessors) {
+    sums.parts = parts_of_group(p, [&](auto parts) { return 2 * tiles * parts > multiprocessors; });
+    auto const heads = 2 * p.group() / sums.parts;
+    auto const each = steps_of_multiprocessor(sums, p, tile, multiprocessors) + 3;
+    auto const cut = static_cast<std::int32_t>((each + heads - 1) / heads);
+    sums.cut = cut < sums.steps ? cut : 0;
+  } else if (is_square) {
+    auto const fit = key_heads_together(p, query_order::kept, multiprocessors, cache_bytes);
+    auto const fitting = tiles / (p.batch * p.key_heads) * fit;
+    sums.parts = parts_of_group(p, [&](auto parts) {
+      return 8 * tiles * parts >= 15 * multiprocessors &&
+             16 * fitting * parts >= 15 * multiprocessors;
+    });
+  } else {
+    sums.parts =
+      parts_of_group(p, [&](auto parts) { return tiles * parts >= 3 * multiprocessors; });
+  }
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

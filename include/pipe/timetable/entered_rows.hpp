@@ -199,7 +199,8 @@ struct row_entrance {
   int device, last_stage, one_way;
   bool one_route;
   bool plain;      //!< stages are a chain, all microbatches have as many chunks
-  bool simple;     //!< no groups of stages, and all edges of the same chunk
+  bool one_chunk;  //!< all edges are of the same chunk
+  bool simple;     //!< no groups of stages either
   place_code here; //!< entries of this row have codes from here on, those after it greater ones
 
   constexpr row_entrance(place_map const& into, entry_rules const& by, place_row const& of, int at)
@@ -208,8 +209,9 @@ struct row_entrance {
         last_stage(extents.stages() - 1), one_way(into.over.declared->rows * (last_stage + 1)),
         one_route(extents.routes() == 1),
         plain(map.over.edges == nullptr && map.over.first_units == nullptr),
+        one_chunk(map.over.edges == nullptr || !names_chunks(map.over)),
         simple(map.over.edges == nullptr ||
-               (!names_chunks(map.over) &&
+               (one_chunk &&
                 *first_neighbour(map.over.edges, last_stage + 1, last_stage + 1, group_step) == 0)),
         here((static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
 
@@ -228,7 +230,14 @@ struct row_entrance {
   [[nodiscard]] constexpr bool lacks(int line, int unit, place_code behind) const noexcept {
     return places_of[line][unit] - here >= behind; // those before it have codes from here on
   }
-  //! The line on another device that a pass reads of stages before or after it. @pre simple
+  //! True where a stage reads others, none of them and not itself of a group.
+  [[nodiscard]] constexpr bool reads_simply(entry_links const& links, int stage) const noexcept {
+    if (simple || !one_chunk || map.over.in_group(stage))
+      return simple;
+    int const count = neighbours(map.over, stage, links.input_step);
+    return count == 1 && !map.over.in_group(neighbour(map.over, stage, links.input_step, 0).stage);
+  }
+  //! The line on another device that a pass reads of stages before or after it. @pre reads_simply
   //! @param first the line of row 0 of the flow on stage 0
   [[nodiscard]] constexpr input_line input_of(
     entry_links const& links, int first, int stage, int unit, place_code behind) const noexcept {
@@ -254,8 +263,9 @@ struct row_entrance {
     int const unit = place.first + what.chunk;
     place_code const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
     input_line input = links.input == entry_links::none ? nothing_before
-                       : !simple                        ? several_before
-                                 : input_of(links, base - what.stage, what.stage, unit, behind);
+                       : !reads_simply(links, what.stage)
+                         ? several_before
+                         : input_of(links, base - what.stage, what.stage, unit, behind);
     for (int k = 0; k < kind_links::most_own && links.own[k] != entry_links::none; ++k)
       if (lacks(base + links.own[k], unit, behind))
         input = several_before;

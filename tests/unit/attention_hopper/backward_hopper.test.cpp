@@ -162,6 +162,41 @@ TEST_CASE("hopper backward: parts of a group, and sections of heads, give the sa
   m.section = 0;
 }
 
+TEST_CASE("hopper backward: ranges of steps, of which a tile sees some, give the same numbers") {
+  table<std::int32_t> const first(the_machine().where, three_documents());
+  auto& m = the_machine();
+  for (auto const& [parts, cut] : {std::pair{1, 1}, std::pair{2, 2}, std::pair{1, 3}}) {
+    m.parts = parts;
+    m.cut = cut;
+    for (auto const* name : {"64", "64_free"}) { // the first step sees no key
+      check_backward<__nv_bfloat16>(
+        name,
+        {.queries = 430, .keys = 302, .key_offset = 128, .heads = 2, .key_heads = 1},
+        at::causal{},
+        at::plain{},
+        7);
+    }
+    check_backward<__nv_bfloat16>("128_document",
+                                  {.queries = 200, .keys = 200, .heads = 2, .dim = 128},
+                                  at::both<at::causal, at::document>{{}, {first.data(), 0}},
+                                  at::plain{},
+                                  21);
+    check_backward<__nv_bfloat16>( // heads see other steps, and a tile no last ones
+      "64_heads",
+      {.queries = 700, .keys = 700, .heads = 2, .key_heads = 1},
+      window_of_head{100},
+      at::plain{},
+      8);
+    check_backward<__half>("64_own", // whose mask does not say which steps a tile sees
+                           {.queries = 270, .query_offset = 9, .keys = 279, .heads = 2},
+                           speckled{},
+                           bent{},
+                           11);
+  }
+  m.parts = 1;
+  m.cut = 0;
+}
+
 TEST_CASE("hopper backward: logits far below 0 beside the end of the keys") {
   backward_problem<__nv_bfloat16> problem(
     the_machine().where, {.queries = 70, .query_offset = 200, .keys = 140}, 7);
@@ -269,7 +304,11 @@ TEST_CASE(
   check("64", 64);
   check("256", 256);
   check("192_128", 192, 128);
+  the_machine().cut = 1;
+  check("64", 64);
+  check("256", 256);
   the_machine().parts = 1;
+  the_machine().cut = 0;
   auto const freely = runs_of("64_free", 64); // else the test would see nothing
   CHECK((freely[2] != freely[0] || freely[3] != freely[0]));
 }

@@ -139,19 +139,28 @@ TEST_CASE("hopper launch: heads are worked on together as far as the L2 has room
   CHECK(backward(square(1, 16, 16, 131072), at::query_order::kept) == 1);
 }
 
-TEST_CASE("hopper launch: a group is cut for squares, and until there are three blocks for each "
-          "multiprocessor") {
-  auto const parts = [](at::parameters p, int part_of_keys = 1) {
+TEST_CASE("hopper launch: few blocks share heads and steps, so that each multiprocessor has two") {
+  auto const shares = [](at::parameters p, int part_of_keys = 1) {
     p.query_length /= part_of_keys;
-    return at::detail::parts_of_groups(p, 128, 132);
+    at::query_sums sums;
+    sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
+    at::detail::share_work(sums, p, at::query_order::kept, {128, 64}, 132, 50 << 20);
+    return std::pair{sums.parts, sums.cut};
   };
-  CHECK(parts(square(1, 32, 8, 8192)) == 4); // one head each, whatever there are of blocks
-  CHECK(parts(square(1, 32, 8, 8192), 2) == 4);
-  CHECK(parts(square(1, 32, 8, 8192), 4) == 1);  // 512 blocks
-  CHECK(parts(square(1, 8, 1, 2048), 4) == 8);   // 16 blocks, and no more heads
-  CHECK(parts(square(1, 8, 1, 8192), 4) == 8);   // 64 blocks: seven would do, but not share 8 heads
-  CHECK(parts(square(1, 12, 1, 16384), 4) == 4); // 128 blocks
-  CHECK(parts(square(1, 8, 1, 0)) == 1);
+  using pair = std::pair<std::int32_t, std::int32_t>;
+  // 16 tiles of 32, 30, 28 ... steps, of eight heads: 16.5 for each multiprocessor.
+  CHECK(shares(square(1, 8, 1, 2048)) == pair{8, 18});
+  CHECK(shares(square(1, 4, 4, 2048)) == pair{1, 10});
+  CHECK(shares(square(1, 16, 2, 2048)) == pair{4, 17}); // two heads a piece
+  CHECK(shares(square(1, 16, 16, 2048)) == pair{1, 0}); // 256 pieces of 33 steps on average
+  CHECK(shares(square(1, 8, 1, 8192)) == pair{4, 0});   // 256 pieces
+  CHECK(shares(square(1, 32, 8, 2048)) == pair{2, 0});
+  CHECK(shares(square(1, 32, 8, 8192)) == pair{2, 0}); // 512 tiles, but 64 have their queries in L2
+  CHECK(shares(square(4, 32, 32, 8192)) == pair{1, 0});
+  CHECK(shares(square(1, 32, 8, 8192), 4) == pair{1, 0});  // a chunk: 512 blocks
+  CHECK(shares(square(1, 8, 1, 8192), 4) == pair{8, 0});   // 64: seven would do, not share 8 heads
+  CHECK(shares(square(1, 12, 1, 16384), 4) == pair{4, 0}); // 128
+  CHECK(shares(square(1, 8, 1, 0)) == pair{1, 0});
 }
 
 TEST_CASE("hopper launch: no keys, no queries") {

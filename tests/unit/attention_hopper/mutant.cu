@@ -23,7 +23,13 @@ extern "C" __global__ void __launch_bounds__(at::detail::hopper_forward_shape<DI
   at::detail::forward_hopper_block<DIM>(call, maps, at::detail::no_key_splits{}, order, memory);
 }
 #else
-using call_type = at::detail::backward_call<__nv_bfloat16, at::causal, at::plain>;
+#if DIM == 64
+#include "window_of_head.inc"
+using mask_type = window_of_head;
+#else
+using mask_type = at::causal;
+#endif
+using call_type = at::detail::backward_call<__nv_bfloat16, mask_type, at::plain>;
 
 extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)
   JOIN(start_sums, DIM)(const __grid_constant__ call_type call,

@@ -32,6 +32,13 @@ ORDER = "kernel/query_order.cuh"
 
 TELL_WORK = "auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);\n    tell_work(memory, query_parity, work);\n    "
 
+CLEAR = """    if (before == 0) {
+      clear_sums<count>(sums.sums + static_cast<std::int64_t>(step) * count, lane);
+    } else if (lane == 0) {
+      wait_for_tile(sums.after + step, before);
+    }
+"""
+
 # name: header, text that must be there, text in its place
 FORWARD = {
     "no_wait_for_a_free_key_stage": (TELLS, "wait_for(memory.key_empty(key.stage), key.parity ^ 1);\n      write", "write"),
@@ -136,18 +143,27 @@ BACKWARD = {
     "back_dq_without_scale": (SUMS, "had.x + c.scale * x", "had.x + x"),
     "back_dq_of_before_is_lost": (SUMS, "c.p.from == carry::in", "false"),
     "back_halves_of_dq_swapped": (SUMS, "int const n = 2 * half;", "int const n = 2 - 2 * half;"),
-    "back_sums_start_anywhere": (SUMS, "sums[n] = {0, 0, 0, 0};", ""),
+    "back_sums_start_anywhere": (COPIES, "if (before == 0) {\n      clear_sums<count>", "if (false) {\n      clear_sums<count>"),
+    "sums_that_nobody_saw_are_read": (SUMS, "from.starts_at_0 || from.after[number] != 0", "true"),
+    "sums_cleared_after_the_turn": (COPIES, CLEAR + "    arrive_warp(memory.turn(), lane == 0);\n", "    arrive_warp(memory.turn(), lane == 0);\n" + CLEAR),
+    "turn_given_before_all_lanes_cleared": (COPIES, "arrive_warp(memory.turn(), lane == 0);", "if (lane == 0) {\n      arrive(memory.turn());\n    }"),
     "order_told_too_early": (COPIES, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
     "order_turn_not_waited_for": (STEPS, "wait_for(walk.memory.turn(), order_parity);", ""),
     "order_handed_on_too_early": (COPIES, "wait_for(memory.added(), parity);", ""),
     "order_parity_stays": (STEPS, "order_parity ^= 1;", ""),
-    "part_of_another_head": (COPIES, "group_of(c.p) * part / sums.parts", "0 * part"),
+    "part_of_another_head": (ORDER, "head + group * part / sums.parts,", "head,"),
+    "ranges_overlap": (ORDER, "max(0, end - sums.cut)", "max(0, end - sums.cut - 1)"),
+    "empty_pieces_not_passed_on": (COPIES, "write_after(written, work.part);", ""),
+    "empty_pieces_passed_on_at_once": (COPIES, "wait_for_tile(written, work.part);", ""),
+    "steps_written_while_lanes_read": (COPIES, "__syncwarp(); // all lanes have read the steps", ""),
+    "steps_of_the_first_head": (COPIES, "__reduce_max_sync(0xffffffffu, end)", "end"),
+    "steps_of_the_whole_tile": (COPIES, "min(__reduce_max_sync(0xffffffffu, end), read_slot(memory.steps(1)))", "__reduce_max_sync(0xffffffffu, end)"),
     "parts_not_waited_for": (STEPS, "steps.wait_for_part(slice);", ""),
     "part_not_handed_on": (STEPS, "steps.hand_on_part(slice);", ""),
-    "parts_handed_on_before_all_have_added": (STEPS, "sums.parts > 1) {\n      meet_consumers();", "sums.parts > 1) {"),
-    "slices_share_a_count": (STEPS, "* query_sums::slices + slice;", "* query_sums::slices;"),
+    "parts_handed_on_before_all_have_added": (STEPS, "sums.ranges() > 1) {\n      meet_consumers();", "sums.ranges() > 1) {"),
+    "slices_share_a_count": (STEPS, "work) + slice", "work)"),
     "a_slice_has_both_halves": (STEPS, "n >= Count / 4 * slice / slices && ", ""),
-    "parts_of_another_tile_counted": (STEPS, "(head * tiles + work.first / shape::keys)", "(head * tiles)"),
+    "parts_of_another_tile_counted": (ORDER, "(head * tiles + work.first / Keys)", "(head * tiles)"),
     "last_section_of_keys_as_long_as_the_others": (ORDER, "min(sums.section, heads * static_cast<int>(p.batch) - begin)", "sums.section"),
     "steps_of_a_band_end_too_early": (COPIES, "seen.end - query + Shape::step - 1", "seen.end - query"),
     "steps_of_a_band_begin_too_late": (COPIES, "(seen.begin - query) / Shape::step", "(seen.begin - query + Shape::step) / Shape::step"),
@@ -179,7 +195,7 @@ WIDE_BACKWARD = {
     "wide_back_dv_of_queries": (WIDE, "where == of_weights ? 1 : 0", "0"),
     "wide_back_rows_of_another_consumer": (PARTS, "Shape::is_wide ? number % 128 : number", "number"),
     "wide_back_columns_of_the_first_half": (WIDE, "return Share == -1 ? steps.walk.consumer() * 128 : Share * 128;", "return 0;"),
-    "wide_back_half_of_the_zeros": (SUMS, "n < numbers_of_step<Family, Dim> / 4;", "n < numbers_of_step<Family, Dim> / 8;"),
+    "wide_back_half_of_the_zeros": (COPIES, "n < Count / 4;", "n < Count / 8;"),
     "wide_back_step_too_close": (STEPS, "(shape::step * shape::query_dim) +", "(shape::step * shape::query_dim / 2) +"),
 }
 KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD}

@@ -16,16 +16,21 @@
 #include <vector>
 
 #include "hopper_problem.hpp"
+#include "tests/unit/attention_kernels/functors.hpp"
 
 namespace {
 
 using namespace hopper_tests;
+
+constexpr std::int32_t no_window = 1 << 20;
 
 //! A call on one kernel, and what is wrong with its numbers, or nothing.
 struct trial {
   sizes s;
   unsigned blocks;
   ptx::options how;
+  std::int32_t cut = 0;            // steps of a piece, in backward
+  std::int32_t before = no_window; // keys that a head sees
 };
 
 std::string off(char const* what, double error) {
@@ -77,13 +82,14 @@ gradients const& prepare(backward_problem<__nv_bfloat16>& problem, trial const& 
     std::vector<float> lse;
   };
   static std::map<std::pair<std::int64_t, std::int64_t>, answers> known; // by keys and head dim
+  window_of_head const mask{t.before};
   if (t.blocks == 1) {
     push_logits_down(problem);
   }
   std::pair const which{t.s.keys, t.s.dim};
   auto found = known.find(which);
   if (found == known.end()) {
-    auto exactly = reference_of(problem, at::causal{}, at::plain{});
+    auto exactly = reference_of(problem, mask, at::plain{});
     answers all{std::move(exactly), problem.output.numbers(), problem.lse.memory()};
     found = known.emplace(which, std::move(all)).first;
   }
@@ -94,9 +100,12 @@ gradients const& prepare(backward_problem<__nv_bfloat16>& problem, trial const& 
 }
 
 //! @param seen sums of the trial before this one
-std::string of_backward(machine& m, trial const& t, std::vector<float>& seen) {
+//! @param name of the kernel
+std::string
+of_backward(machine& m, std::string const& name, trial const& t, std::vector<float>& seen) {
   m.parts = t.blocks > 1 && t.how.warps == ptx::order::shuffled ? 2 : 1;
   m.section = t.blocks > 1 ? 3 : 0;
+  m.cut = t.cut;
   backward_problem<__nv_bfloat16> problem(m.where, t.s, 1);
   auto exactly = prepare(problem, t);
   if (t.blocks > 1) { // adds to a dQ
@@ -109,8 +118,11 @@ std::string of_backward(machine& m, trial const& t, std::vector<float>& seen) {
                    exactly.query.numbers.begin(),
                    std::plus<>{});
   }
-  auto const result = m.launch_backward(
-    std::to_string(t.s.dim), problem.backward_call(at::causal{}, at::plain{}), t.how);
+  window_of_head const mask{t.before};
+  auto const result =
+    t.s.dim == 64
+      ? m.launch_backward(name, problem.backward_call(mask, at::plain{}), t.how)
+      : m.launch_backward(name, problem.backward_call(at::causal{}, at::plain{}), t.how);
   auto const of_query = gradient_error<__nv_bfloat16>(problem.query_gradient, exactly.query);
   auto const of_key = gradient_error<__nv_bfloat16>(problem.key_gradient, exactly.key);
   auto const of_value = gradient_error<__nv_bfloat16>(problem.value_gradient, exactly.value);
@@ -133,7 +145,11 @@ std::string of_backward(machine& m, trial const& t, std::vector<float>& seen) {
 }
 
 //! Why a kernel is wrong; empty where nothing was found.
-std::string verdict(std::string const& text, std::string const& kernel, std::int64_t dim) {
+//! @param name that backward has
+std::string verdict(std::string const& text,
+                    std::string const& kernel,
+                    std::string const& name,
+                    std::int64_t dim) {
   // More tiles than stages, a ragged last one that the mask does not touch, two pieces of work; and
   // heads of a group, ragged queries, the edge of the mask, blocks with unequal work.
   sizes const deep = dim == 64
@@ -147,9 +163,12 @@ std::string verdict(std::string const& text, std::string const& kernel, std::int
                    .heads = 4,
                    .key_heads = 2,
                    .dim = dim};
+  // Pieces without a step before others and after them, queries that see nothing, heads that see
+  // other steps than their neighbours.
+  sizes const stairs{.queries = 430, .keys = 302, .key_offset = 128, .heads = 2, .key_heads = 1};
   std::vector<float> seen;
   auto const run = [&](machine& m, trial const& t) {
-    return kernel == "FORWARD" ? of_forward(m, t) : of_backward(m, t, seen);
+    return kernel == "FORWARD" ? of_forward(m, t) : of_backward(m, name, t, seen);
   };
   ptx::options const shuffled{.warps = ptx::order::shuffled, .seed = 1};
   auto together = shuffled;
@@ -161,6 +180,8 @@ std::string verdict(std::string const& text, std::string const& kernel, std::int
     trials.insert(trials.begin() + 1, {deep, 1, together});
     if (dim == 64) { // parts in another order; the others share that code
       trials.push_back({wide, 3, together});
+      trials.push_back({stairs, 3, together, 1, 70});
+      trials.push_back({stairs, 3, {.warps = ptx::order::reverse, .seed = 1}, 1, 70});
     }
   }
   try {
@@ -185,9 +206,9 @@ TEST_CASE("hopper mutants: every broken kernel is found out, the whole ones are 
   std::int64_t dim = 0;
   for (std::string kernel, name; list >> kernel >> dim >> name;) {
     if (++count[kernel + std::to_string(dim)] == 1) {
-      CHECK(verdict(whole, kernel, dim) == "");
+      CHECK(verdict(whole, kernel, dim == 64 ? "64_heads" : "256", dim) == "");
     }
-    auto const why = verdict(text_of("mutants/" + name), kernel, dim);
+    auto const why = verdict(text_of("mutants/" + name), kernel, std::to_string(dim), dim);
     std::printf("%-44s %s\n", name.c_str(), why.substr(0, 150).c_str());
     CHECK_MESSAGE(why != "", "the mutant ", name, " is not found out");
   }

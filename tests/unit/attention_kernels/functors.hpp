@@ -23,6 +23,8 @@ struct speckled {
   }
 };
 
+#include "window_of_head.inc"
+
 //! A bent line whose slope depends on the product and on the pair.
 struct bent {
   template <class Real>

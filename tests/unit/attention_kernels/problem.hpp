@@ -406,6 +406,11 @@ inline std::pair<unsigned, unsigned> finishing_of(std::int64_t numbers) {
   return {static_cast<unsigned>(blocks), static_cast<unsigned>(numbers / blocks / 16)};
 }
 
+//! How blocks share the work of a backward call, as query_sums has it; a section of 0: all heads.
+struct backward_shares {
+  std::int32_t parts = 1, section = 0, cut = 0;
+};
+
 //! Launches backward: the kernels before and after the sums have the names without "_free".
 //! @param sums of dQ, afterwards: rounding hides in which order they were made
 //! @param maps what comes before the call as an argument
@@ -419,21 +424,22 @@ ptx::result launch_backward(ptx::memory& where,
                             ptx::options const& how,
                             std::vector<float>& sums,
                             void* maps = nullptr,
-                            std::int32_t parts = 1,
-                            std::int32_t section = 0) {
+                            backward_shares const& shares = {}) {
   auto const& p = call.p;
   Call argument = call;
   std::vector<float> scratch(static_cast<std::size_t>(at::query_sums::scratch(p, family)) + 4);
   where.add(scratch.data(), scratch.size() * 4);
   auto of_call = at::query_sums::in(scratch.data(), p, family);
-  of_call.parts = parts;
-  of_call.section = section == 0 ? static_cast<std::int32_t>(p.batch * p.key_heads) : section;
+  of_call.parts = shares.parts;
+  of_call.cut = shares.cut;
+  of_call.starts_at_0 =
+    family == at::kernel_family::portable || name.find("_free") != std::string::npos;
+  if (shares.section != 0) {
+    of_call.section = shares.section;
+  }
   std::vector<void*> arguments{&argument, &of_call};
   auto const steps = static_cast<unsigned>(p.batch * p.heads * of_call.steps);
-  auto const pieces =
-    static_cast<unsigned>((p.key_length + tile.keys - 1) / tile.keys * p.key_heads * p.batch *
-                          at::query_sums::halves(family, p.head_dim)) *
-    static_cast<unsigned>(parts);
+  auto const pieces = static_cast<unsigned>(of_call.blocks(p, tile.keys, family));
   auto const rounding = finishing_of(at::detail::queries_of_step(family, p.head_dim) * p.head_dim);
   auto const plain = name.substr(0, name.find("_free"));
   auto result = ptx::launch(code, "start_sums_" + plain, {steps}, {128}, 0, arguments.data(), how);

@@ -88,3 +88,29 @@ TEST_CASE("threads that ask for the same orders at once get the same ones, made 
     CHECK(got[i] == got[i % 3 == 0 ? 0 : 1]);
   CHECK(got[0] != got[1]);
 }
+
+TEST_CASE("a schedule that is like another one where the search is left out has its order") {
+  int found = 0;
+  for (pp::registry::named_schedule const& each : pp::registry::named_schedules())
+    for (int const limit : {3, 4, 6, 8}) {
+      if (each.traits.swept_like.empty())
+        continue;
+      ++found;
+      CAPTURE(each.name);
+      pp::registry::schedule_choice choice;
+      choice.name = each.name;
+      choice.devices = 4;
+      choice.microbatches = 9;
+      choice.memory_limit = limit;
+      choice.swept = true;
+      pp::registry::any_cost const cost(pp::uniform_cost{
+        .forward = 10, .backward_input = 12, .backward_weight = 7, .communication = 1});
+      pp::device_orders const own = pp::registry::plain_orders(choice, cost);
+      choice.name = each.traits.swept_like;
+      pp::device_orders const other = pp::registry::plain_orders(choice, cost);
+      CHECK(own.passes == other.passes);
+      CHECK(own.offsets == other.offsets);
+      CHECK(own.over.extents == other.over.extents);
+    }
+  CHECK(found > 0);
+}

@@ -71,7 +71,9 @@ void check_backward(whole_gpu::call const& c, char const* name) {
   CAPTURE(name);
   backward_problem<__nv_bfloat16> problem(the_machine().where, sizes_of(c), 2);
   reference_of(problem, at::causal{}, at::plain{}); // what forward would have left
-  the_machine().parts = static_cast<std::int32_t>(c.heads / c.key_heads); // a block for each head
+  auto const kept = walk(c, whole_gpu::way::kept);
+  the_machine().parts = kept.group_parts;
+  the_machine().cut = kept.step_cut;
   auto const got =
     the_machine().launch_backward(name, problem.backward_call(at::causal{}, at::plain{}));
   REQUIRE_MESSAGE(got.clean(), got.text());
@@ -80,9 +82,12 @@ void check_backward(whole_gpu::call const& c, char const* name) {
   for (auto const which : {whole_gpu::way::kept, whole_gpu::way::free}) {
     auto const work = walk(c, which);
     CHECK(got.counts.matrix_flops == work.visits.size() * tile);
-    CHECK(work.group_parts == the_machine().parts);
+    CHECK(work.group_parts == c.heads / c.key_heads); // few blocks: one for each head
+    CHECK(work.step_cut == the_machine().cut);
     auto const keys = backward_shape::keys(c.dim);
-    CHECK(work.blocks == (c.keys + keys - 1) / keys * c.heads * c.batch);
+    auto const steps = (c.queries + backward_shape::step(c.dim) - 1) / backward_shape::step(c.dim);
+    auto const ranges = work.step_cut == 0 ? 1 : (steps + work.step_cut - 1) / work.step_cut;
+    CHECK(work.blocks == (c.keys + keys - 1) / keys * c.heads * c.batch * ranges);
     CHECK(static_cast<unsigned>(work.shared_bytes) == backward_shape::shared(problem.p));
   }
 }

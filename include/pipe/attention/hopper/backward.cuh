@@ -3,14 +3,14 @@
 
 //! @file
 //! @brief Backward kernel for sm_90a: one warp copies tiles, two warpgroups multiply them, one warp
-//! brings what is known of the queries, one thread keeps the order of dQ.
+//! brings what is known of the queries, one keeps the order of dQ.
 //!
 //! A block keeps 128 keys of one head with their values and visits the queries of all heads of the
-//! group in turn, or of a part of them where blocks are few, and adds what its keys get to the
-//! running gradients once. Products are transposed: rows are keys, so weights never leave the
-//! registers. Gradients of the logits do: dK takes them from registers, dQ from shared memory,
-//! where both warpgroups put theirs. dQ is a sum over blocks: lanes add it to floats in memory,
-//! straight from their registers.
+//! group, step by step, or of a part of heads and steps where blocks are few, and adds what its
+//! keys get to the running gradients once. Products are transposed: rows are keys, so weights never
+//! leave the registers. Gradients of the logits do: dK takes them from registers, dQ from shared
+//! memory, where both warpgroups put theirs. dQ is a sum over blocks: lanes add it to floats in
+//! memory, straight from their registers.
 //!
 //! Five products of tiles. While the weights are made, dO meets the values; while dQ is added, dK
 //! is summed and the next queries meet their keys.
@@ -157,14 +157,14 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
   using shape = hopper_backward_shape<Dim>;
   run_roles<shape>(
     shared,
-    [&] { return work_of_piece<shape::keys>(c.p, sums, take_piece<Order>(sums)); },
+    [&] { return take_work<shape, Order>(c, sums); },
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
       copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
     },
     [&](backward_memory<shape> const& memory, int lane) { tell_all_numbers(sums, memory, lane); },
-    [&](backward_memory<shape> const& memory) {
+    [&](backward_memory<shape> const& memory, int lane) {
       if constexpr (Order == query_order::kept) {
-        keep_order(sums, memory);
+        keep_order(sums, memory, lane);
       }
     },
     [&](backward_consumer<shape> const& walk) {

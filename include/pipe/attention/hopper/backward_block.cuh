@@ -54,7 +54,7 @@ struct hopper_backward_shape {
   static constexpr int places = is_wide ? 2 : parts;
   static constexpr int number_bytes = 2 * step * 4; //!< of a stage: two floats per query
   //! Bytes of the barriers, and of the numbers about stages.
-  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 20;
+  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 36;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes =
     own_bytes + stages * (stage_bytes + number_bytes) + 2 * places * gradient_bytes + barrier_bytes;
@@ -134,8 +134,11 @@ struct backward_memory {
   __device__ std::uint32_t sums(int stage) const { return head(Shape::stages) + 4 * stage; }
   //! The tile of keys after which this block adds, as query_sums::after has it.
   __device__ std::uint32_t after(int stage) const { return sums(Shape::stages) + 4 * stage; }
-  //! The block's work: five numbers.
+  //! The block's work: nine numbers.
   __device__ std::uint32_t work() const { return after(Shape::stages); }
+  //! Steps of the work, and heads: the first one, and one after the last.
+  __device__ std::uint32_t steps(int end) const { return work() + 20 + 4 * end; }
+  __device__ std::uint32_t heads(int end) const { return work() + 28 + 4 * end; }
 };
 
 //! Writes the work of a block to shared memory: nobody keeps in registers what is seldom needed.
@@ -145,13 +148,22 @@ __device__ inline void write_work(std::uint32_t to, key_work const& work) {
   write_slot(to + 8, work.first);
   write_slot(to + 12, work.rows);
   write_slot(to + 16, work.part);
+  write_slot(to + 20, work.begin);
+  write_slot(to + 24, work.end);
+  write_slot(to + 28, work.head);
+  write_slot(to + 32, work.heads);
 }
+//! The work but for its steps and heads, which the copying warp alone reads.
 __device__ inline key_work read_work(std::uint32_t from) {
   return {read_slot(from),
           read_slot(from + 4),
           read_slot(from + 8),
           read_slot(from + 12),
-          read_slot(from + 16)};
+          read_slot(from + 16),
+          0,
+          0,
+          0,
+          0};
 }
 
 //! A consumer, that is a warpgroup, and its way through the stages.
@@ -195,9 +207,8 @@ struct backward_consumer {
 };
 
 //! Makes the barriers and gives everybody a role: copy(memory, is_first_lane) and
-//! tell(memory, lane) for a warp each, order(memory) for one thread, consume(consumer) for two
-//! warpgroups.
-//! @param take gives the work; asked by one thread
+//! tell(memory, lane), order(memory, lane) for a warp each, consume(consumer) for two warpgroups.
+//! @param take gives the work, or 0 rows; asked by one thread
 template <class Shape, class Take, class Copy, class Tell, class Order, class Consume>
 __device__ __forceinline__ void run_roles(unsigned char* shared,
                                           Take const& take,
@@ -220,6 +231,9 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
     write_work(memory.work(), take());
   }
   __syncthreads();
+  if (read_work(memory.work()).rows == 0) {
+    return;
+  }
   // Alike in all lanes, as ptxas then knows: it has registers for that beside those shared out.
   int const warp =
     __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
@@ -230,8 +244,8 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
       copy(memory, lane == 0);
     } else if (warp == 1) {
       tell(memory, lane);
-    } else if (warp == 2 && lane == 0) {
-      order(memory);
+    } else if (warp == 2) {
+      order(memory, lane);
     }
   } else {
     take_registers<Shape::consumer_registers>();

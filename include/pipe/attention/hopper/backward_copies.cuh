@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Two warps and a thread that serve the consumers in the backward kernel for Hopper: they
-//! find the steps, bring them, and keep the order of dQ.
+//! @brief Three warps that serve the consumers in the backward kernel for Hopper: they take work,
+//! find its steps, bring them, and keep the order of dQ.
 
 #include <pipe/attention/hopper/backward_block.cuh>
 #include <pipe/attention/kernel/query_order.cuh>
@@ -65,6 +65,43 @@ steps_seen(Call const& c, int steps, int batch, int head, int index) {
   }
 }
 
+//! The steps of a piece that some of its heads see.
+template <class Shape, class Call>
+PIPELINING_HOST_DEVICE inline position_range
+steps_of_heads(Call const& c, int steps, key_work const& work) {
+  position_range all{work.end, work.begin};
+  for (int head = work.head; head < work.heads; ++head) {
+    auto const seen = steps_seen<Shape>(c, steps, work.batch, head, work.first / Shape::keys);
+    if (seen.begin < seen.end) {
+      all = {min(all.begin, max(seen.begin, work.begin)), max(all.end, min(seen.end, work.end))};
+    }
+  }
+  return all;
+}
+
+//! Takes a piece of work, or none; by one thread. Those of ranges that their tile does not see are
+//! passed on at once: who waits for them has taken a later one.
+template <class Shape, query_order Order, class Call>
+__device__ inline key_work take_work(Call const& c, query_sums const& sums) {
+#pragma unroll 1
+  for (int n = take_piece<Order>(sums); n < static_cast<int>(gridDim.x);
+       n = take_piece<Order>(sums)) {
+    auto const work = work_of_piece<Shape::keys>(c.p, sums, n);
+    if (sums.cut == 0) {
+      return work;
+    }
+    if (auto const seen = steps_of_heads<Shape>(c, sums.steps, work); seen.begin < seen.end) {
+      return work;
+    }
+    for (int slice = 0; Order == query_order::kept && slice < query_sums::slices; ++slice) {
+      auto* const written = written_of<Shape::keys>(c.p, sums, work) + slice;
+      wait_for_tile(written, work.part);
+      write_after(written, work.part);
+    }
+  }
+  return {};
+}
+
 //! Starts to copy a step to a stage and says what the stage holds; by one lane.
 //! @param told twice the step, and 1 more where pairs have to be asked for
 template <class Shape, class Call>
@@ -88,9 +125,35 @@ __device__ __forceinline__ void bring_step(Call const& c,
     memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
 }
 
-//! The copying warp, which finds the steps, last step first: where a mask is causal the blocks of a
-//! head begin at one step, and each adds to it after the tile before. It has few registers next to
-//! the registers for masks: it asks for its work again and again, and all lanes go the same way.
+//! Narrows the steps of a block to those that its tile sees. By a warp, whose lanes ask for a head
+//! each, since masks may read tables; lanes beyond the heads ask for the last one.
+template <class Shape, class Call>
+__device__ inline void find_steps(Call const& c, int steps, backward_memory<Shape> const& memory) {
+  if (read_slot(memory.heads(0)) + 32 < read_slot(memory.heads(1))) {
+    return; // masks skip the others
+  }
+  auto const seen = steps_seen<Shape>(
+    c,
+    steps,
+    read_slot(memory.work()),
+    min(read_slot(memory.heads(0)) + thread_anew() % 32, read_slot(memory.heads(1)) - 1),
+    read_slot(memory.work() + 8) / Shape::keys);
+  int const begin = seen.begin < seen.end ? seen.begin : steps;
+  int const end = seen.begin < seen.end ? seen.end : 0;
+  int const first = max(__reduce_min_sync(0xffffffffu, begin), read_slot(memory.steps(0)));
+  int const last = min(__reduce_max_sync(0xffffffffu, end), read_slot(memory.steps(1)));
+  __syncwarp(); // all lanes have read the steps
+  if (thread_anew() % 32 == 0) {
+    write_slot(memory.steps(0), first);
+    write_slot(memory.steps(1), last);
+  }
+  __syncwarp();
+}
+
+//! The copying warp, which finds the steps, last step first, of all heads in turn: where a mask is
+//! causal the blocks of a head begin at one step, and each adds to it after the tile before. It has
+//! few registers next to the registers for masks: it asks for its work again and again, and all
+//! lanes go the same way.
 template <class Shape, query_order Order, class Call>
 __device__ inline void copy_for_keys(Call const& c,
                                      hopper_backward_maps const& maps,
@@ -108,33 +171,28 @@ __device__ inline void copy_for_keys(Call const& c,
         memory.own(1, tile), maps.value, at, memory.own_full());
     }
   }
-  __syncwarp();
+  find_steps(c, sums.steps, memory);
   ring_place<Shape::stages> place;
   auto const batch = [&] { return read_slot(memory.work()); };
   auto const tile = [&] { return read_slot(memory.work() + 8) / Shape::keys; };
   constexpr bool is_band = band_mask<std::remove_cvref_t<decltype(c.m)>>;
-  auto const first_member = [&](int part) { return group_of(c.p) * part / sums.parts; };
 #pragma unroll 1
-  for (int member = first_member(read_slot(memory.work() + 16));
-       member < first_member(read_slot(memory.work() + 16) + 1);
-       ++member) {
-    auto const head = [&] { return read_slot(memory.work() + 4) * group_of(c.p) + member; };
-    auto const seen = steps_seen<Shape>(c, sums.steps, batch(), head(), tile());
+  for (int step = read_slot(memory.steps(1)) - 1; step >= read_slot(memory.steps(0)); --step) {
 #pragma unroll 1
-    for (int step = seen.end - 1; step >= seen.begin; --step) {
-      auto const covered = cover_of<Shape>(c, batch(), head(), step, tile());
+    for (int head = read_slot(memory.heads(0)); head < read_slot(memory.heads(1)); ++head) {
+      auto const covered = cover_of<Shape>(c, batch(), head, step, tile());
       if (__all_sync(0xffffffffu, covered == tile_cover::skip)) {
         continue;
       }
       bool const whole = __all_sync(0xffffffffu, covered == tile_cover::full);
       wait_for(memory.empty(place.stage), place.parity ^ 1);
       if (is_first_lane) {
-        bring_step(c, maps, sums, memory, place.stage, head(), 2 * step + (whole ? 0 : 1));
+        bring_step(c, maps, sums, memory, place.stage, head, 2 * step + (whole ? 0 : 1));
       }
       __syncwarp();
       if constexpr (Order == query_order::kept) {
         int const before = tile_before<is_band>(tile(), thread_anew() % 32, [&](int other) {
-          return cover_of<Shape>(c, batch(), head(), step, other) != tile_cover::skip;
+          return cover_of<Shape>(c, batch(), head, step, other) != tile_cover::skip;
         });
         if (is_first_lane) {
           write_slot(memory.after(place.stage), before);
@@ -173,11 +231,23 @@ tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, i
   }
 }
 
-//! The thread that keeps the order: to each step the tiles of keys that see it add first tile
-//! first. Gives the consumers their turn when the tile before has added, and hands it on when they
-//! have. They release no stage before their turn, so what it tells stays till then.
+//! Sets the sums of a step to 0; by a warp.
+template <int Count>
+__device__ inline void clear_sums(float* sums, int lane) {
+#pragma unroll 4
+  for (int n = lane; n < Count / 4; n += 32) {
+    reinterpret_cast<float4*>(sums)[n] = {0, 0, 0, 0};
+  }
+}
+
+//! The warp that keeps the order: to each step the tiles of keys that see it add first tile first.
+//! Clears the sums for the first tile; gives the consumers their turn when the tile before has
+//! added, and hands it on when they have. They release no stage before their turn, so what it tells
+//! stays till then.
 template <class Shape>
-__device__ inline void keep_order(query_sums const& sums, backward_memory<Shape> const& memory) {
+__device__ inline void
+keep_order(query_sums const& sums, backward_memory<Shape> const& memory, int lane) {
+  constexpr int count = Shape::step * Shape::query_dim;
   ring_place<Shape::stages> place;
   std::uint32_t parity = 0;
 #pragma unroll 1
@@ -188,12 +258,18 @@ __device__ inline void keep_order(query_sums const& sums, backward_memory<Shape>
     }
     int const step = read_slot(memory.sums(place.stage));
     int const before = read_slot(memory.after(place.stage));
-    wait_for_tile(sums.after + step, before);
-    arrive(memory.turn());
+    if (before == 0) {
+      clear_sums<count>(sums.sums + static_cast<std::int64_t>(step) * count, lane);
+    } else if (lane == 0) {
+      wait_for_tile(sums.after + step, before);
+    }
+    arrive_warp(memory.turn(), lane == 0);
     wait_for(memory.added(), parity);
     parity ^= 1;
     // The stage may hold another step by now.
-    write_after(sums.after + step, read_work(memory.work()).first / Shape::keys);
+    if (lane == 0) {
+      write_after(sums.after + step, read_work(memory.work()).first / Shape::keys);
+    }
     place.advance();
   }
 }

@@ -104,25 +104,20 @@ struct key_steps {
     }
   }
 
-  //! Where the parts of a group that have added to a slice of these keys are counted.
-  __forceinline__ __device__ std::int32_t* written(int slice) const {
-    auto const work = read_work(walk.memory.work());
-    int const tiles = (static_cast<int>(c.p.key_length) + shape::keys - 1) / shape::keys;
-    int const head = work.batch * static_cast<int>(c.p.key_heads) + work.key_head;
-    return sums.written + (head * tiles + work.first / shape::keys) * query_sums::slices + slice;
-  }
   //! Before this consumer adds a slice to the running gradients, and after: where the order is kept
-  //! and the group is in parts, each adds after the part before.
+  //! and a tile has several pieces, each adds after the piece before.
   __forceinline__ __device__ void wait_for_part(int slice) const {
-    if (Order == query_order::kept && sums.parts > 1) {
-      wait_for_tile(written(slice), read_work(walk.memory.work()).part);
+    if (Order == query_order::kept && sums.parts * sums.ranges() > 1) {
+      auto const work = read_work(walk.memory.work());
+      wait_for_tile(written_of<shape::keys>(c.p, sums, work) + slice, work.part);
     }
   }
   __forceinline__ __device__ void hand_on_part(int slice) const {
-    if (Order == query_order::kept && sums.parts > 1) {
+    if (Order == query_order::kept && sums.parts * sums.ranges() > 1) {
       meet_consumers();
       if (thread_anew() == 0) {
-        write_after(written(slice), read_work(walk.memory.work()).part);
+        auto const work = read_work(walk.memory.work());
+        write_after(written_of<shape::keys>(c.p, sums, work) + slice, work.part);
       }
     }
   }

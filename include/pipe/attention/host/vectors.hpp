@@ -438,7 +438,7 @@ template <int Bytes, class Number>
 //! The factor of row r and term i is from[r * from_row + i * from_term]; other strides are from row
 //! to row. Strides may be negative.
 //!
-//! @complexity O(rows * inner * columns) time, no allocation
+//! @complexity O(rows * inner * columns) time, no allocation, up to 208 KiB of the stack
 template <class Number>
 void add_product(vector_version version,
                  Number* to,

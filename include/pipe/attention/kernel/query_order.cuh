@@ -18,20 +18,26 @@ struct key_work {
   int batch;
   int key_head;
   int first; // key of the call
-  int rows;  // that exist
-  int part;  // of the heads of the group
+  int rows;  // that exist; 0: there is no work
+  int part;  // pieces of this tile before it
+  int begin; // first step of queries
+  int end;   // one after the last
+  int head;  // first head of queries
+  int heads; // one after the last
 };
 
 //! The number of the piece of work of this block; asked by one thread. Blocks start in any order;
 //! whoever waits for another has to know that it has started.
 template <query_order Order>
 __device__ __forceinline__ int take_piece(query_sums const& sums) {
-  return static_cast<int>(Order == query_order::kept ? atomicAdd(sums.ticket, 1u) : blockIdx.x);
+  bool const is_taken = Order == query_order::kept || sums.cut > 0;
+  return static_cast<int>(is_taken ? atomicAdd(sums.ticket, 1u) : blockIdx.x);
 }
 
-//! The tile of keys of piece n. In order of n: section by section of key heads; early keys first,
-//! which most queries see where a mask is causal; part by part of a group. So they add to dQ, and
-//! to dK and dV, where the order is kept: blocks only wait for pieces taken before theirs.
+//! The tile of keys of piece n. In order of n: section by section of key heads; range by range of
+//! steps, early ones first; early keys first, which most queries see where a mask is causal; part
+//! by part of a group. So they add to dQ, and to dK and dV, where the order is kept: blocks only
+//! wait for pieces taken before theirs.
 template <int Keys>
 PIPELINING_HOST_DEVICE __forceinline__ key_work work_of_piece(parameters const& p,
                                                               query_sums const& sums,
@@ -39,13 +45,36 @@ PIPELINING_HOST_DEVICE __forceinline__ key_work work_of_piece(parameters const& 
   int const heads = static_cast<int>(p.key_heads);
   int const length = static_cast<int>(p.key_length);
   int const tiles = (length + Keys - 1) / Keys;
+  int const ranges = sums.ranges();
   int const whole = n / sums.parts;
-  int const begin = whole / (tiles * sums.section) * sums.section; // of the section
+  int const begin = whole / (tiles * ranges * sums.section) * sums.section; // of the section
   int const section = min(sums.section, heads * static_cast<int>(p.batch) - begin);
-  int const rest = whole - begin * tiles;
+  int const rest = whole - begin * (tiles * ranges);
   int const stream = begin + rest % section;
-  int const first = rest / section * Keys;
-  return {stream / heads, stream % heads, first, min(Keys, length - first), n % sums.parts};
+  int const first = rest / section % tiles * Keys;
+  int const range = rest / section / tiles;
+  int const part = n % sums.parts;
+  int const group = static_cast<int>(p.heads) / heads;
+  int const head = stream % heads * group;
+  int const end = sums.steps - (ranges - 1 - range) * sums.cut;
+  return {stream / heads,
+          stream % heads,
+          first,
+          min(Keys, length - first),
+          range * sums.parts + part,
+          sums.cut == 0 ? 0 : max(0, end - sums.cut),
+          end,
+          head + group * part / sums.parts,
+          head + group * (part + 1) / sums.parts};
+}
+
+//! Where the pieces of a tile that have added to its slices are counted.
+template <int Keys>
+__device__ inline std::int32_t*
+written_of(parameters const& p, query_sums const& sums, key_work const& work) {
+  int const tiles = (static_cast<int>(p.key_length) + Keys - 1) / Keys;
+  int const head = work.batch * static_cast<int>(p.key_heads) + work.key_head;
+  return sums.written + (head * tiles + work.first / Keys) * query_sums::slices;
 }
 
 //! 1 + the last tile of keys before `tile` that sees a step, or 0: after it this tile adds. By all

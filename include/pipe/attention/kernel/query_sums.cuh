@@ -29,8 +29,8 @@ template <kernel_family Family, int Dim>
 inline constexpr int finishing_threads =
   numbers_of_step<Family, Dim> / 16 / finishing_blocks<Family, Dim>;
 
-//! Before the sums: what is known of the queries of a step, zeros, nobody has added. A block for
-//! each step.
+//! Before the sums: what is known of the queries of a step, zeros where nobody else clears them,
+//! nobody has added. A block for each step.
 template <kernel_family Family, int Dim, class Call>
 __device__ inline void start_sums_block(Call const& c, query_sums const& to) {
   constexpr int step = queries_of_step(Family, query_dim(Dim));
@@ -47,7 +47,8 @@ __device__ inline void start_sums_block(Call const& c, query_sums const& to) {
     c, {batch, head, 0, 0}, first, thread / 32 * rows_of_warp, rows, means, thread % 32);
   auto const block = static_cast<std::int64_t>(blockIdx.x);
   auto* const sums = reinterpret_cast<float4*>(to.sums + block * numbers_of_step<Family, Dim>);
-  for (int n = thread; n < numbers_of_step<Family, Dim> / 4; n += start_sums_threads) {
+  auto const cleared = to.starts_at_0 ? numbers_of_step<Family, Dim> / 4 : 0;
+  for (int n = thread; n < cleared; n += start_sums_threads) {
     sums[n] = {0, 0, 0, 0};
   }
   __syncthreads();
@@ -115,7 +116,10 @@ __device__ inline void finish_sums_block(Call const& c, query_sums const& from) 
   float numbers[4][4]; // [lane][number of an accumulator], or the other way round
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
-    auto const four = *reinterpret_cast<float4 const*>(tile + n * (is_lane_first ? 4 : 32));
+    float4 four{0, 0, 0, 0};
+    if (from.starts_at_0 || from.after[number] != 0) {
+      four = *reinterpret_cast<float4 const*>(tile + n * (is_lane_first ? 4 : 32));
+    }
     numbers[n][0] = four.x;
     numbers[n][1] = four.y;
     numbers[n][2] = four.z;

@@ -265,12 +265,12 @@ sequence_groups sequence_groups::best(std::span<int const> lengths,
   found.bound = std::max(found.bound, area / devices);
   detail::group_search<Cost> search(lengths, order, devices, cost, memory, found);
   detail::each_plain_sum(
-    devices, most_steps, [&](std::vector<int> const& sizes) { search.first_fit(sizes); });
+    devices, most_steps, [&](std::vector<int> const& some) { search.first_fit(some); });
   std::vector<std::vector<int>> sums;
   bool complete = detail::each_sum_of_powers(
-    devices, std::max<std::int64_t>(most_steps, 1), [&](std::vector<int> const& sizes) {
-      sums.push_back(sizes);
-      search.first_fit(sizes);
+    devices, std::max<std::int64_t>(most_steps, 1), [&](std::vector<int> const& some) {
+      sums.push_back(some);
+      search.first_fit(some);
     });
   for (std::vector<int> const& sizes : sums)
     if (found.time > found.bound * (1 + 1e-12))

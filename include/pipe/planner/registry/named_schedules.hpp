@@ -15,6 +15,7 @@
 #include <pipe/config.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/sort_stably.hpp>
@@ -335,6 +336,8 @@ struct schedule_traits {
   bool cuts_layers = false;
   //! True when devices can take over attention of each other: see `adapter::attention_exchange`.
   bool exchanges_attention = false;
+  //! The schedule that has the same order where the search is left out. Empty: itself.
+  std::string_view swept_like = {};
   //! The adapters with which the table of systems shows the schedule, besides none.
   adapter shown_with = adapter::none;
 
@@ -424,6 +427,11 @@ template <class Rows = published_schedules>
 template <class Rows = published_schedules>
 [[nodiscard]] shape arrange(schedule_choice const& choice);
 
+//! The pipeline of a choice in its adapter, without orders.
+//! @pre its stages stay on their devices. @throws std::invalid_argument as `arrange` does
+template <class Rows = published_schedules>
+[[nodiscard]] pipeline arrange_pipeline(schedule_choice const& choice);
+
 //! The smallest number of microbatches that a choice can have, with its devices and options; none
 //! where no number up to four times the devices will do.
 template <class Rows = published_schedules>
@@ -485,6 +493,9 @@ public:
       choice.adapted_stages.clear();
     }
     choice.frozen = 0; // whose passes are left out
+    if (std::string_view const like = find_schedule<Rows>(choice.name).traits.swept_like;
+        choice.swept && !like.empty())
+      choice.name = like;
     made& one = entry(choice, detail::times_of(arrange<Rows>(choice), cost));
     std::call_once(one.once, [&] { one.orders = plain_orders<Rows>(choice, cost); });
     return one.orders;

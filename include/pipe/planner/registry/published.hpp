@@ -349,7 +349,7 @@ struct published_schedules {
         return VContinuous{.memory_limit = c.memory_limit.value_or(0),
                            .chunks = c.chunks.value_or(1)};
       },
-      {.type = "VContinuous"},
+      {.type = "VContinuous", .swept_like = "v-auto"},
       option::memory_limit),
     named("zb-v",
           "ZB-V: the hand-made zero-bubble order on a V, improved for the costs",
