@@ -6,6 +6,7 @@
 #include <iostream>
 #include <simulators/cuda/standin.hpp>
 #include <tests/cuda/flows.hpp>
+#include <tests/support/asked_flows.hpp>
 #include <tests/support/expert_overlap.hpp>
 #include <tests/support/random_flows.hpp>
 
@@ -56,4 +57,14 @@ TEST_CASE("experts on the network run on streams and over NCCL as interpreted") 
   for (bool const ranks : {false, true})
     for (unsigned seed = 0; seed < 3; ++seed)
       check_flow(plan, seed, ranks);
+}
+
+TEST_CASE("flows that users asked for run on streams and over NCCL as interpreted") {
+  for (support::asked::asked_plan const& one : support::asked::plans())
+    for (bool const ranks : {false, true})
+      for (unsigned seed = 0; seed < 3; ++seed) {
+        CAPTURE(one.name);
+        CAPTURE(ranks);
+        check_flow(one.of, seed, ranks);
+      }
 }

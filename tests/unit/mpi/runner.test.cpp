@@ -31,6 +31,7 @@
 #include <stdexcept>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
+#include <tests/support/asked_flows.hpp>
 #include <tests/support/count_allocations.hpp>
 #include <tests/support/early_training.hpp>
 #include <tests/support/expert_overlap.hpp>
@@ -163,8 +164,9 @@ void check_interpreted(support::interpreted_plan const& plan,
     stage.read.clear();
   runner.step();
   support::digests expected = plan.expected;
-  std::erase_if(
-    expected, [&](auto const& each) { return pp::device_of(over, each.first[1]) != this_rank(); });
+  std::erase_if(expected, [&](auto const& each) {
+    return pp::device_of(over, each.first[1], each.first[2]) != this_rank();
+  });
   support::digests all;
   for (interpreted_stage& stage : model)
     all.merge(stage.read);
@@ -188,6 +190,14 @@ TEST_CASE("flows by chance, on all engines, read on four processes what an inter
 TEST_CASE("experts on the network read on four processes what an interpreter says") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   check_interpreted(support::overlap::interpreted({2}, 4, 8), meeting, "experts");
+}
+
+TEST_CASE("flows that users asked for read on four processes what an interpreter says") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  for (support::asked::asked_plan const& one : support::asked::plans()) {
+    CAPTURE(one.name);
+    check_interpreted(one.of, meeting, one.name);
+  }
 }
 
 TEST_CASE("four processes train a model that is a graph as one device does") {

@@ -16,6 +16,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <tests/support/asked_flows.hpp>
 #include <tests/support/expert_overlap.hpp>
 #include <tests/support/flow_interpreter.hpp>
 #include <tests/support/random_flows.hpp>
@@ -44,6 +45,19 @@ struct reading_stage {
   void backward_input(pp::context const&, pp::input, pp::output) {}
   void backward_weight(pp::context const&) {}
 };
+
+// What all passes of a plan read in one step.
+support::digests read_on_threads(pp::plan const& work) {
+  std::vector<reading_stage> model(static_cast<std::size_t>(work.over.extents.stages()));
+  for (reading_stage& stage : model)
+    stage.over = work.over;
+  pp::thread_runner runner(work, model);
+  runner.step();
+  support::digests all;
+  for (reading_stage& stage : model)
+    all.merge(stage.read);
+  return all;
+}
 
 // How far a flow came.
 enum class end { declared, ordered, lowered, ran, count };
@@ -164,14 +178,24 @@ TEST_CASE("experts on the network take the times of a simulation apart, and run 
             (merged ? of.merged : of.plain));
       auto const [work, expected] = support::overlap::interpreted(how, of.devices, of.microbatches);
       CHECK(pp::prove(work));
-      std::vector<reading_stage> model(static_cast<std::size_t>(of.devices * of.layers));
-      for (reading_stage& stage : model)
-        stage.over = work.over;
-      pp::thread_runner runner(work, model);
-      runner.step();
-      support::digests all;
-      for (reading_stage& stage : model)
-        all.merge(stage.read);
-      CHECK(all == expected);
+      CHECK(read_on_threads(work) == expected);
     }
+}
+
+TEST_CASE("flows that users asked for run on threads as interpreted") {
+  for (support::asked::asked_plan const& one : support::asked::plans()) {
+    CAPTURE(one.name);
+    CHECK(pp::prove(one.of.work));
+    CHECK(read_on_threads(one.of.work) == one.of.expected);
+  }
+}
+
+TEST_CASE("a pass frees what the network reads only where something says that it is after it") {
+  CHECK_NOTHROW((void)support::asked::on_network(false, true));
+  CHECK_THROWS_WITH_AS(
+    (void)support::asked::on_network(false, false),
+    "flow: kind 'backward' and datum 'routed': it frees what another kind of the unit may read "
+    "later, and nothing that each unit has made says when; let that kind make a wanted datum that "
+    "lies nowhere, and this one follow it",
+    std::invalid_argument);
 }

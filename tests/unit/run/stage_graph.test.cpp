@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Stages that are no chain, on threads: gradients equal to one unit after the other, under every
 // schedule and policy, with guards around all slots.
-#include <pipe/flow/declare.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
@@ -19,6 +18,7 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <tests/support/asked_flows.hpp>
 #include <tests/support/sizes.hpp>
 #include <tests/support/stage_graphs.hpp>
 #include <vector>
@@ -89,41 +89,6 @@ struct all_forward_first {
 };
 
 // Prompts, then tokens: a chunk is a step, and the last stage hands its token to the first one.
-constexpr auto pool_of(pp::slot_class of) {
-  return static_cast<std::uint8_t>(of);
-}
-constexpr pp::flow inference = pp::declare(
-  {{.word = "output",
-    .pool = pool_of(pp::slot_class::output),
-    .arrives_in = pool_of(pp::slot_class::received_input),
-    .wanted = true}},
-  {{pp::pass_kind::forward,
-    pp::declare_kind('F',
-                     "forward",
-                     pp::engine::compute,
-                     pp::stage_call::perform,
-                     {{pp::does::reads, 0, pp::of_stage::before}, {pp::does::makes, 0}})}});
-struct decode {
-  static constexpr pp::flow declared = inference;
-
-  int tokens = 1;
-
-  [[nodiscard]] pp::shape arrange(int devices, int groups) const {
-    return {.devices = devices, .microbatches = groups, .chunks = tokens + 1};
-  }
-  static void order(pp::shape const& extents, int device, pp::row_writer& out) {
-    for (int step = 0; step < extents.chunks; ++step)
-      for (int group = 0; group < extents.microbatches; ++group)
-        out.forward(device, group, step);
-  }
-  [[nodiscard]] static support::edge_list edges_of(pp::shape const& extents) {
-    support::edge_list ring;
-    for (int stage = 0; stage + 1 < extents.stages(); ++stage)
-      ring.push_back({stage, stage + 1, pp::of_unit::same});
-    ring.push_back({extents.stages() - 1, 0, pp::of_unit::previous});
-    return ring;
-  }
-};
 struct decode_times {
   double prefill = 1;
 
@@ -170,7 +135,7 @@ TEST_CASE("the last stage hands its token to the first one for the next step") {
   } const rings[] = {{4, 4, 8, 1, 39}, {4, 8, 8, 5, 119}, {3, 2, 5, 1, 19}, {1, 1, 3, 2, 5}};
   for (auto const& ring : rings) {
     auto const table = pp::make_timetable(
-      decode{ring.tokens}, {ring.stages, ring.groups}, decode_times{ring.prefill});
+      support::asked::decode{ring.tokens}, {ring.stages, ring.groups}, decode_times{ring.prefill});
     CHECK(pp::verify(table));
     CHECK(pp::makespan(table) == ring.makespan);
     std::vector<decoding_stage> model(static_cast<std::size_t>(ring.stages));
