@@ -123,37 +123,42 @@ struct arena {
 
   //! The context of a pass, as its stage functor gets it, without what it reads and fills.
   [[nodiscard]] context context_of(item const& step, void* stream = nullptr) const noexcept {
-    context where{device,
-                  step.work.stage,
-                  step.work.microbatch,
-                  step.work.chunk,
-                  {},
-                  {},
-                  {},
-                  {},
-                  stream,
-                  (*work.over.declared)[step.work.kind].calls == stage_call::recompute,
-                  work.over.extents,
-                  work.over.chunks_of(step.work.microbatch),
-                  work.evaluates,
-                  work.over.edges};
+    context where = bare_context_of(step, stream);
     for (use const& one : work.uses_of(step))
-      if (buffer* const kept = kept_in(where, one.at))
-        *kept = whole(one);
+      keep(one, where);
     return where;
   }
 
-private:
-  //! The member of a context that hands a pass what it keeps, or null.
-  [[nodiscard]] static buffer* kept_in(context& where, slot_place at) noexcept {
-    switch (at) {
-    case slot_place::activation: return &where.activation;
-    case slot_place::weight_input: return &where.weight_input;
-    case slot_place::state: return &where.state;
-    case slot_place::state_gradient: return &where.state_gradient;
-    default: return nullptr;
+  //! The same without any slot.
+  [[nodiscard]] context bare_context_of(item const& step, void* stream) const noexcept {
+    return {device,
+            step.work.stage,
+            step.work.microbatch,
+            step.work.chunk,
+            {},
+            {},
+            {},
+            {},
+            stream,
+            (*work.over.declared)[step.work.kind].calls == stage_call::recompute,
+            work.over.extents,
+            work.over.chunks_of(step.work.microbatch),
+            work.evaluates,
+            work.over.edges};
+  }
+
+  //! Puts a slot into the member of a context that hands a pass what it keeps, if it is kept.
+  void keep(use const& one, context& where) const noexcept {
+    switch (one.at) {
+    case slot_place::activation: where.activation = whole(one); return;
+    case slot_place::weight_input: where.weight_input = whole(one); return;
+    case slot_place::state: where.state = whole(one); return;
+    case slot_place::state_gradient: where.state_gradient = whole(one); return;
+    default: return;
     }
   }
+
+private:
   //! A slot that there is.
   [[nodiscard]] buffer
   lies(use const& where, slot_layout const& layout, std::int64_t bytes) const noexcept {

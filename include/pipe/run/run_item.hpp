@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -108,27 +109,24 @@ bool run_hook(Stage& stage, arena const& memory, item const& step, context const
 class handed {
 public:
   handed(arena const& memory, item const& step, void* stream)
-      : where_(memory.context_of(step, stream)) {
-    std::size_t read = 0;
-    std::size_t filled = 0;
-    for (use const& one : memory.work.uses_of(step)) {
-      read += one.at == slot_place::inputs ? 1 : 0;
-      filled += one.at == slot_place::outputs ? 1 : 0;
-    }
-    in_ = room_for(read, few_inputs_, many_inputs_);
-    out_ = room_for(filled, few_outputs_, many_outputs_);
-    where_.inputs = {in_, read};
-    where_.outputs = {out_, filled};
+      : where_(memory.bare_context_of(step, stream)) {
+    std::span<use const> const uses = memory.work.uses_of(step);
+    if (uses.size() > few)
+      make_room(uses);
     input* in = in_;
     output* out = out_;
-    for (use const& one : memory.work.uses_of(step)) {
+    for (use const& one : uses) {
       if (one.at == slot_place::outputs) {
         *out++ = memory.at(one);
       } else if (one.at == slot_place::inputs) {
         buffer const from = memory.at(one);
         *in++ = {from.slot, from.data, from.bytes};
+      } else {
+        memory.keep(one, where_);
       }
     }
+    where_.inputs = {in_, in};
+    where_.outputs = {out_, out};
   }
   handed(handed const&) = delete;
   handed& operator=(handed const&) = delete;
@@ -142,21 +140,27 @@ public:
 private:
   static constexpr std::size_t few = 4; // more than a pass has as a rule
 
-  template <class Buffer>
-  static Buffer* room_for(std::size_t count, Buffer* here, std::vector<Buffer>& elsewhere) {
-    if (count <= few)
-      return here;
-    elsewhere.resize(count);
-    return elsewhere.data();
+  void make_room(std::span<use const> uses) {
+    auto const count = [&](slot_place at) {
+      return static_cast<std::size_t>(std::ranges::count(uses, at, &use::at));
+    };
+    if (std::size_t const read = count(slot_place::inputs); read > few) {
+      many_inputs_ = std::make_unique<input[]>(read);
+      in_ = many_inputs_.get();
+    }
+    if (std::size_t const filled = count(slot_place::outputs); filled > few) {
+      many_outputs_ = std::make_unique<output[]>(filled);
+      out_ = many_outputs_.get();
+    }
   }
 
   context where_;
-  input* in_;
-  output* out_;
   input few_inputs_[few];
   output few_outputs_[few];
-  std::vector<input> many_inputs_;
-  std::vector<output> many_outputs_;
+  input* in_ = few_inputs_;
+  output* out_ = few_outputs_;
+  std::unique_ptr<input[]> many_inputs_{};
+  std::unique_ptr<output[]> many_outputs_{};
 };
 
 //! A half of a composite pass, and its arguments.

@@ -45,16 +45,19 @@ inline constexpr int most_group_messages = 64;
 //! Stages in a chain have none.
 //! @pre check_form has nothing to say.
 constexpr proof check_exchanges(plan_view work, int device) {
-  if (work.over.edges == nullptr)
-    return {};
   pipeline_view const over = work.over;
-  int const count = exchange_indices(over);
   auto const steps = work.program_of(device);
-  owned<int> last_of(count, nothing); // message of each exchange
   auto const exchange_at = [&](std::size_t i) {
     return steps[i].what == operation::run ? nothing : work.message_of(steps[i]).exchange;
   };
-  for (std::size_t i = 0; i < steps.size(); ++i) {
+  std::size_t first = 0;
+  while (first < steps.size() && exchange_at(first) == nothing)
+    ++first;
+  if (first == steps.size())
+    return {};
+  int const count = exchange_indices(over);
+  owned<int> last_of(count, nothing); // message of each exchange
+  for (std::size_t i = first; i < steps.size(); ++i) {
     int const exchange = exchange_at(i);
     if (exchange == nothing)
       continue;
