@@ -159,11 +159,7 @@ __device__ inline key_work read_work(std::uint32_t from) {
           read_slot(from + 4),
           read_slot(from + 8),
           read_slot(from + 12),
-          read_slot(from + 16),
-          0,
-          0,
-          0,
-          0};
+          read_slot(from + 16)};
 }
 
 //! A consumer, that is a warpgroup, and its way through the stages.
@@ -231,15 +227,17 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
     write_work(memory.work(), take());
   }
   __syncthreads();
-  if (read_work(memory.work()).rows == 0) {
-    return;
-  }
+  // Asked once registers are shared out: before, ptxas makes longer loops of head dim 64.
+  auto const has_work = [&] { return read_work(memory.work()).rows > 0; };
   // Alike in all lanes, as ptxas then knows: it has registers for that beside those shared out.
   int const warp =
     __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
   int const lane = static_cast<int>(threadIdx.x) % 32;
   if (warp >= 0) {
     give_registers<Shape::copy_registers>();
+    if (!has_work()) {
+      return;
+    }
     if (warp == 0) {
       copy(memory, lane == 0);
     } else if (warp == 1) {
@@ -249,7 +247,9 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
     }
   } else {
     take_registers<Shape::consumer_registers>();
-    consume(backward_consumer<Shape>{memory, {}});
+    if (has_work()) {
+      consume(backward_consumer<Shape>{memory, {}});
+    }
   }
 }
 

@@ -17,13 +17,13 @@ namespace pipelining::inline v0_3::attention::detail {
 struct key_work {
   int batch;
   int key_head;
-  int first; // key of the call
-  int rows;  // that exist; 0: there is no work
-  int part;  // pieces of this tile before it
-  int begin; // first step of queries
-  int end;   // one after the last
-  int head;  // first head of queries
-  int heads; // one after the last
+  int first;     // key of the call
+  int rows;      // that exist; 0: there is no work
+  int part;      // pieces of this tile before it
+  int begin = 0; // first step of queries
+  int end = 0;   // one after the last
+  int head = 0;  // first head of queries
+  int heads = 0; // one after the last
 };
 
 //! The number of the piece of work of this block; asked by one thread. Blocks start in any order;
