@@ -45,7 +45,7 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
 }
 
 //! Tile sizes of a backward kernel.
-struct backward_tile {
+struct backward_tile_sizes {
   int keys; //!< of a block
   int step; //!< queries of a step
 };
@@ -53,7 +53,7 @@ struct backward_tile {
 //! Twice the steps that a multiprocessor has on average where a mask is causal.
 [[nodiscard]] constexpr std::int64_t steps_of_multiprocessor(query_sums const& sums,
                                                              parameters const& p,
-                                                             backward_tile const& tile,
+                                                             backward_tile_sizes const& tile,
                                                              std::int64_t multiprocessors) {
   auto const before = p.query_offset - p.key_offset;
   std::int64_t of_head = 0;
@@ -86,7 +86,7 @@ template <class Suffices>
 constexpr void share_work(query_sums& sums,
                           parameters const& p,
                           query_order order,
-                          backward_tile const& tile,
+                          backward_tile_sizes const& tile,
                           std::int64_t multiprocessors,
                           std::int64_t cache_bytes) {
   sums.section = key_heads_together(p, order, multiprocessors, cache_bytes);

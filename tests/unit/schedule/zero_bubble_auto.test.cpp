@@ -234,9 +234,9 @@ TEST_CASE("it is never slower than the plain schedule where microbatches take un
     CHECK(pp::verify(found, devices));
     CHECK(pp::makespan(found) <= pp::makespan(plain) * (1 + 1e-12));
     gained += pp::makespan(plain) / pp::makespan(found) - 1;
-    auto const ahead = pp::make_timetable<pp::ZeroBubbleAuto<2>>(size, cost);
-    CHECK(pp::verify(ahead, 2 * devices));
-    CHECK(pp::makespan(ahead) <=
+    auto const doubled = pp::make_timetable<pp::ZeroBubbleAuto<2>>(size, cost);
+    CHECK(pp::verify(doubled, 2 * devices));
+    CHECK(pp::makespan(doubled) <=
           pp::makespan(pp::make_timetable<pp::ZeroBubbleH2>(size, cost)) * (1 + 1e-12));
     // With less memory: 1F1B whose forward passes run ahead as far as the limit allows.
     int const limit = 1 + static_cast<int>(random() % static_cast<unsigned>(devices));
