@@ -217,9 +217,11 @@ public:
     if (now.kind == backward_weight)
       return;
     auto const* const bytes = batch_->microbatch(now.microbatch);
-    float* const losses = ends_.losses.data() + now.microbatch * size_.sequence;
     if (now.kind == forward && ends_.last != nullptr)
-      ends_.last->forward(at_head(now), bytes + 1, now.numbers.data(), losses);
+      ends_.last->forward(at_head(now),
+                          bytes + 1,
+                          now.numbers.data(),
+                          ends_.losses.data() + now.microbatch * size_.sequence);
     else if (now.kind != forward && ends_.first != nullptr)
       ends_.first->backward(bytes, {0, size_.sequence}, now.numbers.data());
     else
