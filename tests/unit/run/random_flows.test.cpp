@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <tests/support/asked_flows.hpp>
@@ -26,19 +27,26 @@ namespace pp = pipelining;
 
 namespace {
 
-// A stage that computes in its slots, with delays by chance.
+// A stage that computes in its slots, with delays by chance. Several devices may run it at once.
 struct reading_stage {
   pp::pipeline_view over{};
   support::digests read{};
   unsigned chance = 1;
+  std::mutex both{};
 
   void perform(pp::pass_kind kind, pp::context const& where, pp::input, pp::output) {
-    chance = chance * 1664525U + 1013904223U;
-    auto const end = std::chrono::steady_clock::now() + std::chrono::microseconds(chance >> 26U);
+    auto const end = std::chrono::steady_clock::now() + delay();
     while (std::chrono::steady_clock::now() < end) {
     }
     pp::pass const what = support::pass_of(kind, where);
-    read[support::key_of(what)] = support::compute_in_slots(over, what, where);
+    auto const found = support::compute_in_slots(over, what, where);
+    std::scoped_lock const lock(both);
+    read[support::key_of(what)] = found;
+  }
+  std::chrono::microseconds delay() {
+    std::scoped_lock const lock(both);
+    chance = chance * 1664525U + 1013904223U;
+    return std::chrono::microseconds(chance >> 26U);
   }
   void forward(pp::context const&, pp::input, pp::output) {}
   void backward(pp::context const&, pp::input, pp::output) {}
