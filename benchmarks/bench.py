@@ -29,8 +29,9 @@ SIZES = [(8, 32), (32, 256)]
 # Rows that only the file of figures has: they say what others say.
 LIKE_OTHERS = ("gpipe", "eager-1f1b", "kfkb, groups of 2", "breadth-first, V = 2", "zb-h2", "zb-auto, limit 2P, unit costs",
                "zb-auto, limit P, 10/12/8, latency 1", "v-auto, limit 1.5 P, 10/12/8, latency 1", "D 64, T 1024",
-               "D 64, T 4096", "D 128, T 512", "D 128, T 1024", "128 x 256 x 256", "OneFOneB, 32 x 128",
-               "ZeroBubbleH1, 16 x 64")
+               "D 64, T 4096", "D 128, T 512", "D 128, T 1024", "D 64, T 512, bfloat16", "D 64, T 1024, bfloat16",
+               "D 64, T 2048, bfloat16", "D 64, T 4096, bfloat16", "D 128, T 512, bfloat16", "D 128, T 1024, bfloat16",
+               "D 128, T 2048, bfloat16", "128 x 256 x 256", "OneFOneB, 32 x 128", "ZeroBubbleH1, 16 x 64")
 SIZES_OF_GPT = ("layers", "width", "heads", "sequence", "microbatches")
 ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HWLOC_COMPONENTS": "-gl",
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -220,7 +221,7 @@ def render_page(found):
     text = f"""# Performance
 
 What `scripts/bench` measured on {about['date']}: {about['processor']}, {about['cores']} cores, {about['compiler']}. Ratios within a
-row come from one run. See also [kernels](explanation/kernel_speed.md) and [timetables of the compiler](explanation/compile_time.md).
+row come from one run. See also [kernels](explanation/kernel_speed.md).
 
 ## Making a plan
 
