@@ -70,6 +70,10 @@ struct choose_command {
   [[nodiscard]] double room_gb(int device) const {
     return capped ? memory_gb : gpu(device).memory_gb;
   }
+  //! What a device holds, where `memory_gb` is all of its memory.
+  [[nodiscard]] double gigabytes_of(int device, double bytes) const {
+    return bytes / 1e9 * memory_gb / room_gb(device);
+  }
   pipelining::efficiency reached;
   pipelining::training_setup setup;
   int devices = 0;
@@ -246,6 +250,15 @@ bool judge_too_large(choose_command const& asked, candidates& found);
 
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);
+
+//! Bytes of stages with these contents.
+[[nodiscard]] std::vector<pipelining::stage_bytes>
+bytes_of(choose_command const& asked,
+         std::vector<pipelining::stage_content> const& content,
+         std::vector<int> const& chunk_lengths);
+
+//! The copies of a stage that a device has: two where both ways go through it.
+[[nodiscard]] int copies_on(pipelining::timetable_view table, int stage, int device);
 
 //! Fills in the memory that a timetable of a candidate takes.
 void count_memory(choose_command const& asked, pipelining::timetable_view table, candidate& one);

@@ -282,11 +282,27 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
     tokens, chunks, pp::sequence_work::of_attention(attention / linear, tokens), alignment);
 }
 
+std::vector<pp::stage_bytes> bytes_of(choose_command const& asked,
+                                      std::vector<pp::stage_content> const& content,
+                                      std::vector<int> const& chunk_lengths) {
+  std::vector<pp::stage_bytes> result;
+  for (pp::stage_content const& each : content)
+    result.push_back(asked.predicted().bytes(each, chunk_lengths));
+  return result;
+}
+
+int copies_on(pp::timetable_view table, int stage, int device) {
+  pp::shape const& extents = table.over.extents;
+  bool const first_way = pp::device_of(table, stage, 0) == device;
+  bool const other_way = extents.where == pp::placement::bidirectional &&
+                         pp::device_of(table, stage, extents.microbatches - 1) == device;
+  return first_way + other_way;
+}
+
 void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) {
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
-  std::vector<pp::stage_bytes> bytes;
-  for (pp::stage_content const& each : content_of(asked, one))
-    bytes.push_back(asked.predicted().bytes(each, one.chunk_lengths));
+  std::vector<pp::stage_bytes> const bytes =
+    bytes_of(asked, content_of(asked, one), one.chunk_lengths);
   one.device_gigabytes.clear();
   for (int device = 0; device < asked.devices; ++device) {
     auto const activation = [&](pp::pass const& what) {
@@ -302,20 +318,18 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                                  shares[what.chunk];
     });
     for (int stage = 0; stage < one.extents.stages(); ++stage) {
-      bool const first_way = pp::device_of(table, stage, 0) == device;
-      bool const other_way = one.extents.where == pp::placement::bidirectional &&
-                             pp::device_of(table, stage, asked.microbatches - 1) == device;
+      int const copies = copies_on(table, stage, device);
       pp::stage_bytes of = bytes[static_cast<std::size_t>(stage)];
       if (one.choice.shards_weights()) {
         of.weights = (of.weights + asked.setup.data - 1) / asked.setup.data;
         of.gradients = (of.gradients + asked.setup.data - 1) / asked.setup.data;
       }
       if (one.choice.adapted == adapter::weights_on_host &&
-          pp::weights_on_host{}.leaves(one.extents, stage) && (first_way || other_way)) {
+          pp::weights_on_host{}.leaves(one.extents, stage) && copies > 0) {
         on_host += static_cast<double>(of.weights + of.gradients + of.optimizer);
         of.weights = of.gradients = of.optimizer = 0;
       }
-      held += (first_way + other_way) * static_cast<double>(of.resident());
+      held += copies * static_cast<double>(of.resident());
     }
     if (one.choice.gathers_weights())
       held += pp::peak_slot_bytes(table,
@@ -329,7 +343,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                   return static_cast<double>(bytes[what.stage].gradients);
                 });
     one.host_gigabytes = std::max(one.host_gigabytes, on_host / 1e9);
-    one.device_gigabytes.push_back(held / 1e9 * asked.memory_gb / asked.room_gb(device));
+    one.device_gigabytes.push_back(asked.gigabytes_of(device, held));
     one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
   }
 }

@@ -184,7 +184,7 @@ evaluated cut_at_experts(choose_command const& asked, evaluated plain) {
       pp::detail::peak_by<double>(plain.table, device, [&bytes](pp::pass const& what, bool ends) {
         return bytes[what.stage].change(what.kind, ends);
       });
-    one.device_gigabytes.push_back(held / 1e9 * asked.memory_gb / asked.room_gb(device));
+    one.device_gigabytes.push_back(asked.gigabytes_of(device, held));
     one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
   }
   return plain;

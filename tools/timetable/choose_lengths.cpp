@@ -209,7 +209,7 @@ void count_packed_memory(choose_command const& asked,
     for (int stage = 0; stage < one.extents.stages(); ++stage)
       for (int const holder : pp::holders_of(table.over, stage))
         held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
-    one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
+    one.gigabytes = std::max(one.gigabytes, asked.gigabytes_of(device, held));
   }
 }
 

@@ -37,9 +37,8 @@ order_alone(schedule_choice choice, pp::cost_table const& cost, made_orders& mad
 double gigabytes_alone(choose_command const& asked,
                        candidate const& one,
                        pp::device_orders const& orders) {
-  std::vector<pp::stage_bytes> bytes;
-  for (pp::stage_content const& each : content_of(asked, one))
-    bytes.push_back(asked.predicted().bytes(each, one.chunk_lengths));
+  std::vector<pp::stage_bytes> const bytes =
+    bytes_of(asked, content_of(asked, one), one.chunk_lengths);
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   int const shards = one.choice.has_shards() ? asked.devices : 0; // on either side
   pp::timetable_view const table{
@@ -55,15 +54,11 @@ double gigabytes_alone(choose_command const& asked,
         return static_cast<double>(bytes[stage].activation) * shares[what.chunk];
       });
     int const stages = orders.over.extents.stages();
-    for (int stage = 0; stage < stages; ++stage) {
-      bool const first_way = pp::device_of(table, stage, 0) == device;
-      bool const other_way = orders.over.extents.where == pp::placement::bidirectional &&
-                             pp::device_of(table, stage, asked.microbatches - 1) == device;
-      held += (first_way + other_way) * resident(shards + stage);
-    }
+    for (int stage = 0; stage < stages; ++stage)
+      held += copies_on(table, stage, device) * resident(shards + stage);
     if (shards > 0)
       held += resident(device) + resident(shards + stages + device);
-    most = std::max(most, held / 1e9 * asked.memory_gb / asked.room_gb(device));
+    most = std::max(most, asked.gigabytes_of(device, held));
   }
   return most * (1 - 1e-9); // sums of bytes are rounded
 }

@@ -33,15 +33,6 @@ namespace {
 
 using contents = std::vector<pp::stage_content>;
 
-std::vector<pp::stage_bytes> bytes_of(choose_command const& asked,
-                                      contents const& content,
-                                      std::vector<int> const& chunk_lengths) {
-  std::vector<pp::stage_bytes> result;
-  for (pp::stage_content const& each : content)
-    result.push_back(asked.predicted().bytes(each, chunk_lengths));
-  return result;
-}
-
 //! A candidate but for what its timetable says.
 candidate begin(choose_command const& asked, schedule_choice choice) {
   if (asked.measured || asked.gpus.size() > 1)

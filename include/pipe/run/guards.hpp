@@ -67,8 +67,7 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
     if (is_kept(one.at)) {
       if (opens_kept(work.over, step.work, one.at))
         visit(one, work.layout(device, one.of).asked);
-    } else if (one.at == slot_place::outputs && step.about != subject::gather &&
-               step.about != subject::spread) {
+    } else if (one.at == slot_place::outputs && !relays(step)) {
       visit(one, one.bytes);
     }
 }

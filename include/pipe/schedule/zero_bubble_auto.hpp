@@ -536,8 +536,7 @@ constexpr void write_zero_bubble(zero_bubble_problem problem,
 //! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1 or, above
 //! limit P, of ZB-H2, whose forward passes run ahead as far as the limit allows. With equal stages,
 //! limit P and no latency, the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit
-//! L <= M it is at least (P
-//! - 1)(F + I + 2c) - (L - 1) W on the span.
+//! L <= M it is at least (P - 1)(F + I + 2c) - (L - 1) W on the span.
 //!
 //! @tparam TimesDevices the limit in multiples of P, or `dynamic` for `memory_limit`.
 //! @complexity O(log P) per pass.

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <random>
+#include <tests/support/capped_1f1b.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -30,27 +31,6 @@ pp::cost_table random_times(std::mt19937& random, pp::shape const& extents) {
          {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
       cost.set(kind, stage, 0, 1 + draw(random, 6));
   return cost;
-}
-
-//! 1F1B whose forward passes run ahead as far as the room of a device and of those before it.
-pp::dynamic_timetable
-capped_1f1b(pp::shape const& extents, std::vector<int> const& limits, pp::cost_table const& cost) {
-  pp::device_orders orders{{.extents = extents}, {}, {0}};
-  int ahead = extents.microbatches;
-  for (int device = 0; device < extents.devices; ++device) {
-    auto const at = static_cast<std::size_t>(device);
-    ahead = std::min({ahead, limits[at], extents.devices - device});
-    for (int i = 0; i < extents.microbatches + ahead - 1; ++i) {
-      if (i < extents.microbatches)
-        orders.passes.push_back(pp::row_writer::make(pp::pass_kind::forward, device, i));
-      if (int const back = i - ahead + 1; back >= 0)
-        for (pp::pass_kind const kind :
-             {pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
-          orders.passes.push_back(pp::row_writer::make(kind, device, back));
-    }
-    orders.offsets.push_back(static_cast<int>(orders.passes.size()));
-  }
-  return pp::simulate(std::move(orders), cost);
 }
 
 } // namespace
@@ -80,7 +60,7 @@ TEST_CASE("no device holds more bytes than its room, and more room is used where
     std::vector<double> const held = pp::device_bytes(table, within.memory);
     for (std::size_t device = 0; device < held.size(); ++device)
       CHECK(held[device] <= within.room[device] * (1 + 1e-9));
-    auto const plain = capped_1f1b(extents, limits, cost);
+    auto const plain = support::capped_1f1b(size, limits, cost);
     CHECK(pp::verify(plain));
     CHECK(pp::makespan(table) <= pp::makespan(plain) * (1 + 1e-12));
     // The same limit for all is that of the device with the least.

@@ -12,6 +12,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <tests/support/capped_1f1b.hpp>
 #include <tests/support/golden_lines.hpp>
 #include <vector>
 
@@ -240,21 +241,8 @@ TEST_CASE("it is never slower than the plain schedule where microbatches take un
           pp::makespan(pp::make_timetable<pp::ZeroBubbleH2>(size, cost)) * (1 + 1e-12));
     // With less memory: 1F1B whose forward passes run ahead as far as the limit allows.
     int const limit = 1 + static_cast<int>(random() % static_cast<unsigned>(devices));
-    pp::device_orders capped{
-      {.extents = {.devices = devices, .microbatches = microbatches}}, {}, {0}};
-    for (int device = 0; device < devices; ++device) {
-      int const ahead = std::min({limit, devices - device, microbatches});
-      for (int i = 0; i < microbatches + ahead - 1; ++i) {
-        if (i < microbatches)
-          capped.passes.push_back(pp::row_writer::make(pp::pass_kind::forward, device, i));
-        if (int const back = i - ahead + 1; back >= 0)
-          for (pp::pass_kind const kind :
-               {pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
-            capped.passes.push_back(pp::row_writer::make(kind, device, back));
-      }
-      capped.offsets.push_back(static_cast<int>(capped.passes.size()));
-    }
-    auto const slow = pp::simulate(std::move(capped), cost);
+    std::vector<int> const limits(static_cast<std::size_t>(devices), limit);
+    auto const slow = support::capped_1f1b(size, limits, cost);
     CHECK(pp::verify(slow, limit));
     auto const fast = pp::make_timetable(pp::ZeroBubbleAuto<>{limit}, size, cost);
     CHECK(pp::verify(fast, limit));
