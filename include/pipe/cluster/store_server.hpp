@@ -99,7 +99,8 @@ private:
 
   void wait(std::vector<pollfd>& watched) {
     watched.clear();
-    watched.push_back({bell_.get(), static_cast<short>(closing_ ? 0 : POLLIN), 0});
+    // Watched until over() has seen it: a bell that rings after that look must end this wait.
+    watched.push_back({bell_.get(), static_cast<short>(end_ ? 0 : POLLIN), 0});
     watched.push_back({door_.get(), static_cast<short>(crowded_ ? 0 : POLLIN), 0});
     int longest = -1;
     for (auto const& each : guests_) {

@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <tests/support/raw_store.hpp>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace pp = pipelining;
@@ -233,6 +234,21 @@ TEST_CASE("a store listens where it is told, and IPv6 is as good") {
                        "store: there is no port 70000; ports are 1 to 65535, and 0 takes any free "
                        "one",
                        std::runtime_error);
+}
+
+TEST_CASE("a server ends whenever it is told to, also while it begins to wait") {
+  using clock = std::chrono::steady_clock;
+  // Between its look at the end and its wait lies a moment: each round rings at another time after
+  // its thread has begun. A server that sleeps through the bell ends this process by SIGALRM.
+  for (int round = 0; round < 10'000; ++round) {
+    (void)::alarm(static_cast<unsigned>(patience.count()));
+    auto const begin = clock::now();
+    pp::store_server const server({});
+    auto const begun = clock::now();
+    while (clock::now() < begun + 2 * (begun - begin) * (round % 500) / 500) {
+    }
+  }
+  CHECK(::alarm(0) > 0);
 }
 
 TEST_CASE("two jobs on one port refuse each other") {
