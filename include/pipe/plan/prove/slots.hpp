@@ -203,18 +203,18 @@ struct slot_check {
     if (follows_gradients())
       follow(i, step);
     pass const& what = step.work;
-    int const unit = uses.over.unit_of(what);
+    pass_place const place = uses.place_of(what);
     bool const engines = work.over.declared->engines > 1;
     auto at = work.uses_of(step).data();
     auto const end = at + step.use_count;
     for (data_use const& use : uses[what]) {
       if (engines && use.stage == 0 && use.makes)
-        makers[uses.index(use, what, unit, 0)] = i;
+        makers[uses.index(use, what, place)] = i;
       else if (engines && use.orders)
-        follow_maker(i, uses.index(use, what, unit, 0));
-      int const count = use.takes_part ? uses.count(use, what) : 0;
+        follow_maker(i, uses.index(use, what, place));
+      int const count = uses.slots(use, what);
       for (int number = 0; number < count; ++number, ++at) {
-        int const content = uses.index(use, what, unit, number);
+        int const content = uses.index(use, what, place, number);
         if (at == end || at->at != use.at || at->count != 1 ||
             (use.stage == 0 && at->of != slot_class{use.pool}))
           return fail(proof::rule::wrong_content, i, nothing);
