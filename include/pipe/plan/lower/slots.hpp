@@ -205,8 +205,7 @@ private:
         }
       readers[k] = i;
     }
-    what.reads -= uses_.read_once ? 0 : 1;
-    if (what.reads > 0)
+    if (!uses_.read_once && --what.reads > 0)
       return;
     give_back(what, i);
     for (int k = 0; readers != nullptr && k < uses_.most_readers; ++k)
