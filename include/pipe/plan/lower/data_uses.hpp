@@ -86,6 +86,13 @@ struct pass_place {
   int microbatch; //!< what there is one of per microbatch
 };
 
+//! A datum that a kind makes for other stages.
+struct made_product {
+  int first = nothing; //!< the number of its first instance; `nothing` where there is no such datum
+  int step = 0;        //!< to the stages that read it
+  bool per_reader = false; //!< there is one for each of them
+};
+
 //! The uses of data by each kind of pass, on a first, a last, an only and any other stage. Data of
 //! stages that do not exist are left out.
 struct data_uses {
@@ -95,8 +102,7 @@ struct data_uses {
     int slots = 0; //!< that a pass uses where stages are a chain
     //! The chunk that ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
-    int product = nothing; //!< the first datum made for other stages
-    int first_product = 0; //!< in a chain, the number of its first instance
+    made_product products[3]{}; //!< the data made for other stages
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -197,12 +203,15 @@ struct data_uses {
   //! The number of the instance that a pass makes for a reader on another stage; `nothing` where
   //! there is no such reader.
   [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
-    if (over.edges != nullptr)
-      return product_in_graph(maker, reader);
-    list const& made = (*this)[maker];
-    return made.product == nothing
-             ? nothing
-             : made.first_product + maker.stage * unit_count + over.unit_of(maker);
+    for (made_product const& made : (*this)[maker].products) {
+      if (made.first == nothing)
+        break;
+      int const count = over.edges == nullptr ? 1 : neighbours(over, maker, made.step);
+      if (reader < count)
+        return made.first + place_of(maker).unit + (made.per_reader ? reader * unit_count : 0);
+      reader -= count;
+    }
+    return nothing;
   }
   //! The datum of an instance.
   [[nodiscard]] constexpr int datum_of(int instance) const noexcept {
@@ -260,10 +269,11 @@ private:
     flow const& declared = *over.declared;
     kind_of_pass const& kind = declared.kinds[number];
     list& result = of[number][where];
-    if (int const made = declared.links[number][where / 2].products[0]; made != kind_links::none) {
-      result.product = made;
-      result.first_product = line_of[made] * stage_count * unit_count;
-    }
+    for (int i = 0; i < 3; ++i)
+      if (int const made = declared.links[number][where / 2].products[i]; made != kind_links::none)
+        result.products[i] = {line_of[made] * stage_count * width * unit_count,
+                              to_readers(over.edges, declared.reader_step[made]),
+                              declared.data[made].instance == datum::per::reader};
     int taken[slot_classes]{};
     for (int e = 0; e < kind.effect_count; ++e) {
       if (kind.effects[e].what == does::needs)
@@ -291,15 +301,6 @@ private:
     stage_neighbour const whose = owner(use, work, number);
     int const further = (whose.stage - work.stage) * width + (use.per_reader ? whose.number : 0);
     return use.first + further * unit_count + whose.chunk - work.chunk;
-  }
-  [[nodiscard]] constexpr int product_in_graph(pass const& maker, int reader) const noexcept {
-    product_reader const read = reader_in_graph(over, maker, reader);
-    if (read.product == kind_links::none)
-      return nothing;
-    int const number =
-      over.declared->data[read.product].instance == datum::per::reader ? read.number : 0;
-    return ((line_of[read.product] * stage_count + maker.stage) * width + number) * unit_count +
-           over.unit_of(maker);
   }
   [[nodiscard]] constexpr data_use
   use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {

@@ -101,8 +101,13 @@ public:
         declared_(*state.uses.over.declared), work_(work), waits_(waits) {}
 
   constexpr void run() noexcept {
-    for (int i = 0; i < work_.count && !uses_.read_once; ++i)
-      count_readers(work_.items[i], i);
+    for (int i = 0; i < work_.count; ++i)
+      if (item const& step = work_.items[i]; step.about == subject::pass) {
+        if (step.what != operation::run)
+          state_.carried[i] = uses_.product(step.work, work_.message_of(step).number);
+        if (!uses_.read_once)
+          count_readers(step, i);
+      }
     for (int first = 0; first < work_.count;) {
       int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, first);
       item const& head = work_.items[first];
@@ -128,11 +133,6 @@ private:
   //! The instance that a message carries.
   [[nodiscard]] constexpr held_datum& product_of(int message) noexcept {
     return state_.held[state_.carried[message]];
-  }
-  //! Notes which that is.
-  constexpr held_datum& carry(item const& step, int i) noexcept {
-    state_.carried[i] = uses_.product(step.work, work_.message_of(step).number);
-    return product_of(i);
   }
 
   //! Uses slots that are given, one after the other, to read or to write. A reader needs the one
@@ -161,14 +161,10 @@ private:
 
   //! Every read of what may leave a device counts, so that the last one is known.
   constexpr void count_readers(item const& step, int i) noexcept {
-    if (step.about != subject::pass)
+    if (step.what == operation::send)
+      count_reader(product_of(i));
+    if (step.what != operation::run)
       return;
-    if (step.what != operation::run) {
-      carry(step, i);
-      if (step.what == operation::send)
-        count_reader(product_of(i));
-      return;
-    }
     pass_place const place = uses_.place_of(step.work);
     for (data_use const& use : uses_[step.work]) {
       int const count = use.stage == 0 ? 0 : uses_.count(use, step.work);
@@ -236,13 +232,13 @@ private:
         waits_.need(i, last_scatter_);
       use_given(i, work_.uses_of(step)[0]);
     } else if (step.what == operation::send) {
-      held_datum const& made = carry(step, i);
+      held_datum const& made = product_of(i);
       work_.uses[step.first_use] = in_slot(made, slot_place::inputs);
       waits_.need(i, made.maker);
       state_.sent[sent_count_] = i;
       ++sent_count_;
     } else if (step.what == operation::receive) {
-      held_datum& arrives = carry(step, i);
+      held_datum& arrives = product_of(i);
       take(arrives, declared_.data[uses_.datum_of(state_.carried[i])].arrives_in, i);
       work_.uses[step.first_use] = in_slot(arrives, slot_place::outputs);
     } else {
