@@ -318,11 +318,11 @@ private:
     for (data_use const& use : uses_[work]) {
       if (LooksUp && use.orders)
         order_by(held(use, work, place), use, i);
-      int const count = uses_.slots(use, work);
+      if (!use.takes_part)
+        continue;
       bool const brings = use.stage == 0 && uses_.brings(use, work);
-      for (int number = 0; number < count; ++number, ++next) {
-        if (brings ? !Takes : !LooksUp)
-          continue;
+      int const count = uses_.count(use, work);
+      for (int number = 0; number < count && (brings ? Takes : LooksUp); ++number) {
         held_datum& datum = held(use, work, place, number);
         if (brings)
           take(datum, use.pool, i);
@@ -330,8 +330,9 @@ private:
           waits_.need(i, datum.maker);
         if (use.stage == 0 && !use.whole) // chunks change it, so all that use it do so in turn
           datum.maker = i;
-        *next = in_slot(datum, use.at);
+        next[number] = in_slot(datum, use.at);
       }
+      next += count;
     }
   }
   //! Gives back data of which a pass is the last user.
