@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 FILE = pathlib.Path(__file__).resolve().parent / "figures.json"
-SCHEDULES = ["1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "1f1b-offload", "1f1b-u-net"]
+CASES = ["one stage", "two stages", "halves", "v of halves", "pairs", "with copies", "graph"]
 MOST = 1.03
 
 
@@ -42,9 +42,9 @@ def own_instructions(text, program):
     return count
 
 
-def count(program, schedule, folder):
-    out = pathlib.Path(folder) / schedule
-    subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, schedule], check=True,
+def count(program, case, folder):
+    out = pathlib.Path(folder) / case
+    subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, case], check=True,
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
     return own_instructions(out.read_text(encoding="utf-8"), program)
 
@@ -57,7 +57,7 @@ def main():
     compiler = subprocess.run([program, "--compiler"], capture_output=True, text=True, check=True).stdout.strip()
     key = f"{compiler}, {platform.machine()}"
     with tempfile.TemporaryDirectory() as folder:
-        found = {schedule: count(program, schedule, folder) for schedule in SCHEDULES}
+        found = {case: count(program, case, folder) for case in CASES}
     figures = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     if sys.argv[2:] == ["--write"]:
         figures[key] = found
@@ -66,10 +66,10 @@ def main():
     if key not in figures:
         print(f"skipped: figures.json has none of {key}, which --write adds: {found}")
         return 0
-    more = [schedule for schedule in SCHEDULES if found[schedule] > MOST * figures[key].get(schedule, 0)]
-    for schedule in SCHEDULES:
-        was = figures[key].get(schedule, 0)
-        print(f"{schedule:14} {found[schedule]:12,} instructions, kept {was:12,}  {100 * found[schedule] / max(was, 1) - 100:+.1f} %")
+    more = [case for case in CASES if found[case] > MOST * figures[key].get(case, 0)]
+    for case in CASES:
+        was = figures[key].get(case, 0)
+        print(f"{case:14} {found[case]:12,} instructions, kept {was:12,}  {100 * found[case] / max(was, 1) - 100:+.1f} %")
     if more:
         print("Planning takes over 3 % more instructions: " + ", ".join(more) + ". Look with valgrind --tool=callgrind "
               "and callgrind_annotate; figures that must be larger are written with --write, and the commit says why.")

@@ -3,7 +3,7 @@
 //! @brief Makes one plan with sizes: order, times, verification, lowering and proof. What
 //! instructions_test.py counts.
 //!
-//! usage: planning SCHEDULE
+//! usage: planning CASE
 //!        planning --compiler
 
 #include <pipe/flow/stage_graph.hpp>
@@ -59,20 +59,20 @@ int main(int count, char** words) {
 #endif
     return 0;
   }
-  if (asked == "1f1b")
+  if (asked == "one stage")
     return plan(pp::OneFOneB{});
-  if (asked == "interleaved")
+  if (asked == "two stages")
     return plan(pp::Interleaved<2>{});
-  if (asked == "zb-h1")
+  if (asked == "halves")
     return plan(pp::ZeroBubbleH1{});
-  if (asked == "zb-v")
+  if (asked == "v of halves")
     return plan(pp::ZeroBubbleV{});
-  if (asked == "dualpipe-v")
+  if (asked == "pairs")
     return plan(pp::DualPipeV<>{});
-  if (asked == "1f1b-offload")
+  if (asked == "with copies")
     return plan(pp::with_offload<pp::OneFOneB>{});
-  if (asked == "1f1b-u-net")
+  if (asked == "graph")
     return plan(pp::with_stage_graph<pp::OneFOneB>{{}, u_net()});
-  std::fputs("planning: no such schedule\n", stderr);
+  std::fputs("planning: no such case\n", stderr);
   return 2;
 }

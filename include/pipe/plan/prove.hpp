@@ -37,12 +37,6 @@ namespace detail {
   return true;
 }
 
-//! The finding of the check that is first in order, on the first device that fails it.
-struct device_finding {
-  device_check what = device_check::none;
-  proof verdict;
-};
-
 //! The arrays of a proof.
 struct proof_space {
   owned<int> sender;
@@ -58,16 +52,12 @@ struct proof_space {
                                                                 {kinds, others}} {}
 };
 
-//! Looks at device after device, while its program is in the caches. Checks after a failed one are
-//! left out: they rely on it, and it is told before them.
+//! Looks at device after device, while its program is in the caches.
 constexpr device_finding check_devices(plan_view const& work, proof_space& space) {
   data_uses const uses(work.over);
   device_finding found;
   for (int device = 0; device < work.over.extents.devices; ++device)
-    for (auto what = device_check::form; what < found.what;
-         what = static_cast<device_check>(static_cast<int>(what) + 1))
-      if (proof const verdict = check_device(work, uses, what, device, space.of_devices); !verdict)
-        found = {what, verdict};
+    check_device(work, uses, device, space.of_devices, found);
   return found;
 }
 

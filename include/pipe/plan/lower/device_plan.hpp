@@ -97,7 +97,7 @@ constexpr void lower_slots(lowering const& shared,
                          readers == nullptr ? nullptr : readers + at * beside};
       ++at;
     }
-  assign_slots(state, work, waits);
+  slot_walk(state, work, waits).run();
   for (int of = 0; of < slot_classes; ++of) {
     layouts[of].count = state.pools[of].count;
     layouts[of].peak_item = state.pools[of].peak;

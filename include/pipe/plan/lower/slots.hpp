@@ -65,7 +65,7 @@ struct slot_uses {
   return 2 + extents.stages() + most_copies(extents);
 }
 
-//! @brief The state of `assign_slots`: the pools of one device and, for all devices, the slots of
+//! @brief The state of a `slot_walk`: the pools of one device and, for all devices, the slots of
 //! all instances.
 struct slot_state {
   data_uses const& uses;         //!< what its kinds do with data
@@ -93,7 +93,17 @@ struct slot_state {
   return of_passes > of_copies ? of_passes : of_copies;
 }
 
-//! The walk over the program of one device.
+//! @brief Gives every item of a device its slots, and its waits for the items whose slots or
+//! results it takes over.
+//!
+//! A pass takes slots at its start for the data that it makes. At its end it gives back the slots
+//! of data that it frees, or reads as the last. The method is greedy interval colouring in program
+//! order, which needs exactly as many slots as are in use at once. A slot that is sent stays taken
+//! through the next pass of its device, so that the next pass does not wait for the message.
+//!
+//! @complexity O(n L) for n items and L streams.
+//! @source Interval graphs are perfect: greedy colouring by start meets the peak overlap
+//! (folklore).
 class slot_walk {
 public:
   constexpr slot_walk(slot_state& state, program& work, wait_list& waits) noexcept
@@ -378,20 +388,5 @@ private:
   int next_beside_ = 0;        // the next pass of another engine that has not taken its slots
   int last_scatter_ = nothing; // what follows complete gradients runs behind it
 };
-
-//! @brief Gives every item of a device its slots, and its waits for the items whose slots or
-//! results it takes over.
-//!
-//! A pass takes slots at its start for the data that it makes. At its end it gives back the slots
-//! of data that it frees, or reads as the last. The method is greedy interval colouring in program
-//! order, which needs exactly as many slots as are in use at once. A slot that is sent stays taken
-//! through the next pass of its device, so that the next pass does not wait for the message.
-//!
-//! @complexity O(n L) for n items and L streams.
-//! @source Interval graphs are perfect: greedy colouring by start meets the peak overlap
-//! (folklore).
-constexpr void assign_slots(slot_state& state, program& work, wait_list& waits) noexcept {
-  slot_walk(state, work, waits).run();
-}
 
 } // namespace pipelining::inline v0_3::detail
