@@ -52,15 +52,6 @@ struct proof_space {
                                                                 {kinds, others}} {}
 };
 
-//! Looks at device after device, while its program is in the caches.
-constexpr device_finding check_devices(plan_view const& work, proof_space& space) {
-  data_uses const uses(work.over);
-  device_finding found;
-  for (int device = 0; device < work.over.extents.devices; ++device)
-    check_device(work, uses, device, space.of_devices, found);
-  return found;
-}
-
 //! The two ends of all messages. @pre all devices have entered theirs.
 constexpr proof check_all_messages(plan_view work, message_ends ends) {
   proof verdict;
@@ -88,7 +79,11 @@ constexpr proof prove_drain(plan_view work) {
 //! devices, then the checks of all devices together, then again checks of single devices.
 constexpr proof find_broken(plan_view work) {
   proof_space space(work);
-  device_finding const found = check_devices(work, space);
+  data_uses const uses(work.over);
+  device_finding found;
+  // Device after device, while its program is in the caches.
+  for (int device = 0; device < work.over.extents.devices; ++device)
+    check_device(work, uses, device, space.of_devices, found);
   if (found.what <= device_check::sent_twice)
     return found.verdict;
   // What drains without exchanges has met at both ends of every message.

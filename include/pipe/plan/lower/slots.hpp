@@ -326,8 +326,10 @@ private:
     pass_place const place = uses_.place_of(work);
     use* next = work_.uses + step.first_use;
     for (data_use const& use : uses_[work]) {
-      if (LooksUp && use.orders)
-        order_by(held(use, work, place), use, i);
+      if (LooksUp && use.orders && use.makes)
+        held(use, work, place).maker = i;
+      else if (LooksUp && use.orders)
+        waits_.need(i, held(use, work, place).maker);
       if (!use.takes_part)
         continue;
       bool const brings = use.stage == 0 && uses_.brings(use, work);
@@ -362,12 +364,6 @@ private:
   //! No backward pass of the stage reads the data kept for it.
   [[nodiscard]] constexpr bool keeps_nothing(pass const& work) const noexcept {
     return state_.evaluates || goes_forward_only(over_, work.stage);
-  }
-  constexpr void order_by(held_datum& what, data_use const& use, int i) noexcept {
-    if (use.makes)
-      what.maker = i;
-    else
-      waits_.need(i, what.maker);
   }
   //! How an item uses the slot of a datum.
   [[nodiscard]] static constexpr use in_slot(held_datum const& what, slot_place place) noexcept {
