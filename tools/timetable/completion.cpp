@@ -38,11 +38,11 @@ std::string case_of(verb_words const& one) {
   word_list open; // options with any value
   pp::append(text, "    ", one.verb.empty() ? "*" : one.verb, ")\n      case \"$2\" in\n");
   for (offered_option const& each : one.options) {
-    words.push_back(each.name);
+    words.push_back(name_in(each.spelling));
     if (!each.among.empty())
-      pp::append(text, "        ", each.name, ") offered=\"", joined(each.among), "\" ;;\n");
-    else if (!each.value.empty())
-      open.push_back(each.name);
+      pp::append(text, "        ", words.back(), ") offered=\"", joined(each.among), "\" ;;\n");
+    else if (takes_value(each.spelling))
+      open.push_back(words.back());
   }
   for (std::string_view const& each : open)
     pp::append(text, &each == open.data() ? "        " : " | ", each);
@@ -124,10 +124,10 @@ std::string fish_script(std::span<verb_words const> all) {
     if (!one.verb.empty() && !one.names.empty())
       pp::append(text, "complete -c timetable ", when, "-a '", joined(one.names), "'\n");
     for (offered_option const& each : one.options) {
-      pp::append(text, "complete -c timetable ", when, "-l ", each.name.substr(2));
+      pp::append(text, "complete -c timetable ", when, "-l ", name_in(each.spelling).substr(2));
       if (!each.among.empty())
         pp::append(text, " -x -a '", joined(each.among), "'");
-      else if (!each.value.empty())
+      else if (takes_value(each.spelling))
         text += " -r -F";
       pp::append(text, " -d ", in_quotes(sentence(each.help)), "\n");
     }

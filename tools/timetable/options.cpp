@@ -93,10 +93,8 @@ std::string wrapped(std::string_view text) {
   return result;
 }
 
-std::string describe_option(std::string_view name, std::string_view value, std::string_view help) {
-  std::string text = "  " + std::string(name);
-  if (!value.empty())
-    text += " " + std::string(value);
+std::string describe_option(std::string_view spelling, std::string_view help) {
+  std::string text = "  " + std::string(spelling);
   if (text.size() + 1 > first_column)
     text += "\n" + std::string(first_column, ' ');
   else

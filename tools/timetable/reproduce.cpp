@@ -472,8 +472,7 @@ word_list paper_formats(verbs) {
 }
 
 constexpr option_reader<reproduce_command> paper_options[] = {
-  {"--format",
-   "FORMAT",
+  {"--format FORMAT",
    verbs::reproduce,
    "text (default): Markdown; or json",
    set_one_of<paper_formats, &reproduce_command::format>,

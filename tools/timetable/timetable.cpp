@@ -340,7 +340,7 @@ std::string usage_of(verb const& one) {
 std::string options_of(verb const& one) {
   std::string text;
   for (examples::offered_option const& each : one.options(one.which))
-    text += examples::describe_option(each.name, each.value, each.help);
+    text += examples::describe_option(each.spelling, each.help);
   return text;
 }
 
@@ -364,7 +364,7 @@ std::string help_of_all() {
   for (verb const& each : all_verbs) {
     usage += (&each == all_verbs ? "" : "       ") + usage_of(each);
     if (each.which != verbs::timetable)
-      does += examples::describe_option(examples::name_of(each.which), "", each.does);
+      does += examples::describe_option(examples::name_of(each.which), each.does);
   }
   usage += "       timetable [VERB] --help | --list | --version\n";
   verb const& timetable = all_verbs[0];
