@@ -2,8 +2,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/frontier.hpp>
-#include <pipe/view/append.hpp>
-#include <pipe/view/json.hpp>
+#include <pipe/view.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -73,7 +73,8 @@ std::string comparison_of(command const& asked, std::vector<figure_row> const& a
 
 } // namespace
 
-std::string compare(command const& asked) {
+void compare(std::span<char const* const> words) {
+  command const asked = read_command_line(verbs::compare, words);
   std::vector<figure_row> all;
   progress_line line(HUGE_VAL);
   for (named_schedule const& each : named_schedules()) {
@@ -85,9 +86,9 @@ std::string compare(command const& asked) {
     }
   }
   line.end();
-  return asked.format == "csv"    ? csv_of(compared_columns, all)
-         : asked.format == "json" ? "[" + json_of(compared_columns, all) + "\n]\n"
-                                  : comparison_of(asked, all);
+  standard_output().append(asked.format == "csv"    ? csv_of(compared_columns, all)
+                           : asked.format == "json" ? "[" + json_of(compared_columns, all) + "\n]\n"
+                                                    : comparison_of(asked, all));
 }
 
 } // namespace examples

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/planner.hpp>
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/planner/search/exact.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>
 

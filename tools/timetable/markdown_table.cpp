@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "markdown_table.hpp"
 
-#include <pipe/view/append.hpp>
-#include <pipe/view/json.hpp>
+#include <pipe/view.hpp>
 
 #include <algorithm>
 #include <cmath>
