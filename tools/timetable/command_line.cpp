@@ -5,11 +5,11 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <span>
 #include <string>
@@ -78,34 +78,18 @@ double read_time(std::string_view option, std::string_view word) {
   return value;
 }
 
-pipelining::uniform_cost read_cost(std::string_view option, std::string_view word) {
+//! Reads times into places: into all of them, or only the first ones.
+//! @param wanted what the option wants, for people
+void read_times(std::string_view option,
+                std::string_view word,
+                char const* wanted,
+                std::size_t least,
+                std::initializer_list<double*> places) {
   std::vector<std::string_view> const parts = split_at_commas(word);
-  if (parts.size() != 3 && parts.size() != 4)
-    throw usage_error(std::string(option) + " wants 3 or 4 times, F,I,W or F,I,W,COMM, not " +
-                      quoted(word));
-  pipelining::uniform_cost cost;
-  cost.forward = read_time(option, parts[0]);
-  cost.backward_input = read_time(option, parts[1]);
-  cost.backward_weight = read_time(option, parts[2]);
-  cost.communication = parts.size() == 4 ? read_time(option, parts[3]) : 0;
-  if (cost.forward + cost.backward_input + cost.backward_weight <= 0)
-    throw usage_error(std::string(option) + ": at least one of F, I and W must be above 0");
-  return cost;
-}
-
-//! Reads times into places.
-void read_times(std::span<double* const> places,
-                std::string_view option,
-                std::vector<std::string_view> const& parts) {
+  if (parts.size() != least && parts.size() != places.size())
+    throw usage_error(std::string(option) + " wants " + wanted + ", not " + quoted(word));
   for (std::size_t i = 0; i < parts.size(); ++i)
-    *places[i] = read_time(option, parts[i]);
-}
-
-void read_parts(stage_layout& layout, std::string_view option, std::string_view word) {
-  std::vector<std::string_view> const parts = split_at_commas(word);
-  if (parts.size() != 3)
-    throw usage_error(std::string(option) + " wants 3 numbers, E,m,L, not " + quoted(word));
-  read_times(std::array{&layout.embedding, &layout.module, &layout.output}, option, parts);
+    *places.begin()[i] = read_time(option, parts[i]);
 }
 
 adapter read_adapter(std::string_view option, std::string_view word) {
@@ -118,25 +102,6 @@ adapter read_adapter(std::string_view option, std::string_view word) {
 
 std::string read_schedule(std::string_view, std::string_view word) {
   return std::string(find_schedule(word).name);
-}
-
-//! Times of the passes of shards and, as far as given, of a broadcast and a reduce.
-void read_vocabulary_cost(pipelining::uniform_cost& cost,
-                          std::string_view option,
-                          std::string_view word) {
-  std::vector<std::string_view> const parts = split_at_commas(word);
-  if (parts.size() != 4 && parts.size() != 6)
-    throw usage_error(std::string(option) +
-                      " wants 4 or 6 times, E,S,T,G or E,S,T,G,BROADCAST,REDUCE, not " +
-                      quoted(word));
-  read_times(std::array{&cost.embed,
-                        &cost.logits,
-                        &cost.logits_gradient,
-                        &cost.embed_gradient,
-                        &cost.broadcast,
-                        &cost.reduce},
-             option,
-             parts);
 }
 
 //! Bytes of a message and, as far as given, of an activation, a weight input, the state of a
@@ -208,11 +173,14 @@ constexpr option_reader<command> all_options[] = {
        c.measured = read_cost_file(option, word);
        return;
      }
-     pipelining::uniform_cost const given = read_cost(option, word);
-     c.cost.forward = given.forward;
-     c.cost.backward_input = given.backward_input;
-     c.cost.backward_weight = given.backward_weight;
-     c.cost.communication = given.communication;
+     pipelining::uniform_cost& to = c.cost;
+     read_times(option,
+                word,
+                "3 or 4 times, F,I,W or F,I,W,COMM",
+                3,
+                {&to.forward, &to.backward_input, &to.backward_weight, &to.communication});
+     if (to.forward + to.backward_input + to.backward_weight <= 0)
+       throw usage_error(std::string(option) + ": at least one of F, I and W must be above 0");
    }},
   {"--layout LAYOUT",
    named | verbs::csv | verbs::search,
@@ -227,7 +195,8 @@ constexpr option_reader<command> all_options[] = {
    "of --layout: times of an embedding, of a module for further tokens and of an output layer, in "
    "those of a layer; default 0,1,1",
    [](command& c, std::string_view option, std::string_view word) {
-     read_parts(c.layout, option, word);
+     stage_layout& to = c.layout;
+     read_times(option, word, "3 numbers, E,m,L", 3, {&to.embedding, &to.module, &to.output});
    }},
   {"--format FORMAT",
    sized | verbs::csv,
@@ -325,7 +294,13 @@ constexpr option_reader<command> all_options[] = {
    adapting,
    "times of the passes of shards (default 1 each) and of their exchanges (default: as messages)",
    [](command& c, std::string_view option, std::string_view word) {
-     read_vocabulary_cost(c.cost, option, word);
+     pipelining::uniform_cost& to = c.cost;
+     read_times(
+       option,
+       word,
+       "4 or 6 times, E,S,T,G or E,S,T,G,BROADCAST,REDUCE",
+       4,
+       {&to.embed, &to.logits, &to.logits_gradient, &to.embed_gradient, &to.broadcast, &to.reduce});
    }},
   {"--limit-seconds N",
    named,

@@ -15,15 +15,6 @@ std::string joined(word_list const& words) {
   return text;
 }
 
-//! What stands first on a command line.
-word_list first_words(std::span<verb_words const> all) {
-  word_list words = all.front().names;
-  for (verb_words const& each : all.subspan(1))
-    words.push_back(each.verb);
-  words.insert(words.end(), {"help", "--list", "--help", "--version"});
-  return words;
-}
-
 word_list verbs_of(std::span<verb_words const> all) {
   word_list words;
   for (verb_words const& each : all.subspan(1))
@@ -55,8 +46,9 @@ std::string case_of(verb_words const& one) {
 //! A function of bash and zsh: sets `offered` from the verb and the word before.
 std::string offering_function(std::span<verb_words const> all) {
   std::string text = "_timetable_offered() {\n  case \"$1\" in\n";
-  pp::append(text, "    '') offered=\"", joined(first_words(all)), "\" ;;\n");
-  pp::append(text, "    help) offered=\"", joined(verbs_of(all)), "\" ;;\n");
+  std::string const verbs = joined(verbs_of(all));
+  pp::append(text, "    '') offered=\"", joined(all.front().names), " ", verbs);
+  pp::append(text, " help --list --help --version\" ;;\n    help) offered=\"", verbs, "\" ;;\n");
   for (verb_words const& each : all.subspan(1))
     text += case_of(each);
   text += case_of(all.front()); // which takes all other words
