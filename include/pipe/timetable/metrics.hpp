@@ -54,16 +54,16 @@ struct pool_effect {
 //! ends.
 struct row_walk {
   timetable_view const& table;
-  int first; // of the passes that start together
-  int last;  // after them
   int end;
+  int first = 0; // of the passes that start together
+  int last = 0;  // after them
   bool running = false;
 
-  constexpr row_walk(timetable_view const& of, int row)
-      : table(of), first(of.offsets[row]), last(first), end(of.offsets[row + 1]) {
-    find_last();
+  constexpr row_walk(timetable_view const& of, int row) : table(of), end(of.offsets[row + 1]) {
+    begin_at(of.offsets[row]);
   }
-  constexpr void find_last() noexcept {
+  constexpr void begin_at(int entry) noexcept {
+    first = entry;
     last = first < end ? first + 1 : end;
     while (last < end && table.passes[last].overlapped)
       ++last;
@@ -80,10 +80,8 @@ struct row_walk {
     return time() != there.time() ? time() < there.time() : running && !there.running;
   }
   constexpr void advance() noexcept {
-    if (running) {
-      first = last;
-      find_last();
-    }
+    if (running)
+      begin_at(last);
     running = !running;
   }
 };
