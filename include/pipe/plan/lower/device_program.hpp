@@ -242,11 +242,12 @@ private:
       starts_[index] = table_.starts[what.entry];
       ends_[index] = table_.ends[what.entry];
     }
+    std::uint16_t const used = what.slots;
     step.first_use = at.use;
-    step.use_count = what.slots;
+    step.use_count = used;
     if (what.about != subject::pass)
       given_.emplace_back(at.use, given_use(table_.over, step, what.rows));
-    at.use += what.slots;
+    at.use += used;
     return step;
   }
 
