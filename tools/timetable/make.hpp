@@ -10,7 +10,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
