@@ -21,10 +21,7 @@ double share_idle(pp::timetable_view table) {
 }
 //! In units on a stage, of the device that holds the most.
 double peak(pp::timetable_view table) {
-  int most = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    most = std::max(most, pp::peak_activation_chunks(table, device));
-  return most;
+  return static_cast<double>(pp::peak_activations(table).numerator);
 }
 
 //! HelixPipe's parts of a layer: what is before the attention takes 1, what is behind it 3, the

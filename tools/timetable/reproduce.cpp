@@ -182,22 +182,15 @@ double gigabytes(auto const& schedule,
   pp::dynamic_timetable const table = pp::make_timetable(schedule, size);
   std::vector<int> const layers(static_cast<std::size_t>(table.over.extents.stages()),
                                 model.layers / table.over.extents.stages());
-  std::vector<pp::stage_bytes> bytes;
-  for (pp::stage_content const& content : pp::stage_content::of_layers(layers))
-    bytes.push_back(pp::prediction{model, setup}.bytes(content, lengths));
-  std::vector<double> const shares = pp::token_shares(lengths);
-  double most = 0;
-  for (int device = 0; device < devices; ++device) {
-    double held =
-      pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&](pp::pass const& what) {
-        return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
-      });
-    for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-      if (pp::device_of(table, stage) == device)
-        held += static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
-    most = std::max(most, held / 1e9);
+  pp::stage_memory memory;
+  for (pp::stage_content const& content : pp::stage_content::of_layers(layers)) {
+    pp::stage_bytes const bytes = pp::prediction{model, setup}.bytes(content, lengths);
+    memory.resident.push_back(static_cast<double>(bytes.resident()));
+    for (double const share : pp::token_shares(lengths))
+      memory.activation.push_back(static_cast<double>(bytes.activation) * share);
   }
-  return most;
+  std::vector<double> const held = pp::device_bytes(table, memory);
+  return *std::max_element(held.begin(), held.end()) / 1e9;
 }
 
 double attention_ratio(pp::transformer const& model, int tokens) {
