@@ -71,7 +71,6 @@ struct standard_output {
   std::string file = ""; //!< empty: standard output
 
   void append(std::string_view text);
-  void open();
 };
 
 //! Writes a timetable in the format that is asked for.

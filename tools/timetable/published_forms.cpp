@@ -166,7 +166,7 @@ void add_attention(form_table& out, int p) {
 
 } // namespace
 
-std::string closed_forms() {
+noted_table closed_forms() {
   form_table out;
   for (int const p : {4, 8}) {
     add_stages(out, p);
@@ -177,7 +177,7 @@ std::string closed_forms() {
     add_shards(out, p);
     add_attention(out, p);
   }
-  return table_of(out.rows);
+  return {out.rows};
 }
 
 } // namespace examples
