@@ -15,15 +15,11 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/step_validation.hpp>
-#include <pipe/run/carried_totals.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/memory_moved.hpp>
-#include <pipe/run/plan_number.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 
