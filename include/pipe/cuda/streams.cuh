@@ -11,7 +11,6 @@
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/stream_plan.cuh>
-#include <pipe/cuda/wait.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
@@ -461,7 +460,7 @@ private:
   template <class Done>
   void wait_until(Done done) {
     try {
-      if (detail::poll_until<Clock>(left_, done, [&] {
+      if (detail::rooms::poll_until<Clock>(left_, done, [&] {
             place_.leave();
             now_->look();
           }))
