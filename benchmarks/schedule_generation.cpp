@@ -31,6 +31,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <malloc.h>
 #include <new>
 #include <utility>
@@ -249,6 +250,11 @@ int main(int count, char** words) {
     std::printf("%-38s %10s %9s %9s %9s", "schedule", "passes", "order", "simulate", "verify");
     std::printf("%s %9s %9s\n", what.plans ? "     lower its proof" : "", "bytes", "seconds");
   }
+  // What a run has freed is at hand for the next, as in a program that plans again and again. Else
+  // glibc gives it back to the system, and takes it anew page by page, until some row has asked for
+  // larger blocks: the figures of a row would depend on the rows before it.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   bool all_valid = true;
   for (row const& one : rows) {
     if (!what.plans && !one.closed_form)

@@ -57,7 +57,7 @@ struct pipeline_view {
   [[nodiscard]] constexpr bool contains(pass const& what) const noexcept {
     return declared->has(what.kind) && what.stage < extents.stages() &&
            what.microbatch < extents.microbatches && what.chunk < chunks_of(what.microbatch) &&
-           (*declared)[what.kind].in_groups == in_group(what.stage);
+           (*declared)[what.kind].in_groups == (edges != nullptr && in_group(what.stage));
   }
   //! Lines: rows of the flow, by stages, by routes.
   [[nodiscard]] constexpr int lines() const noexcept {

@@ -116,7 +116,7 @@ struct item {
 
   //! The stream of the item on its device: passes of the compute engine on stream 0, messages and
   //! copies of lane l on stream l + 1. Items of one stream complete in program order.
-  [[nodiscard]] constexpr int stream() const noexcept { return lane == nothing ? 0 : lane + 1; }
+  [[nodiscard]] constexpr int stream() const noexcept { return lane - nothing; }
   friend constexpr bool operator==(item const&, item const&) = default;
 };
 
@@ -138,13 +138,17 @@ namespace detail {
 //! The item after the ones that start together with item `first`: the messages of one group,
 //! or the two halves of a composite pass. Any other item starts by itself.
 //! @pre `first` is the first of its group.
-[[nodiscard]] constexpr int end_of_group(std::span<item const> steps, int first) noexcept {
-  bool const runs = steps[static_cast<std::size_t>(first)].what == operation::run;
-  std::size_t end = static_cast<std::size_t>(first) + 1;
-  while (end < steps.size() && (steps[end].what == operation::run) == runs &&
-         (runs ? steps[end].work.overlapped : steps[end].joins))
-    ++end;
-  return static_cast<int>(end);
+[[nodiscard, gnu::always_inline]] constexpr int end_of_group(std::span<item const> steps,
+                                                             int first) noexcept {
+  item const* const head = steps.data() + first;
+  item const* const last = steps.data() + steps.size();
+  item const* next = head + 1;
+  // Most items start by themselves.
+  while (next < last && (next->joins || next->work.overlapped) &&
+         (head->what == operation::run ? next->what == operation::run && next->work.overlapped
+                                       : next->what != operation::run && next->joins))
+    ++next;
+  return static_cast<int>(next - steps.data());
 }
 
 //! True when two messages of a device are of one group.

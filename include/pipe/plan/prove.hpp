@@ -22,47 +22,37 @@
 namespace pipelining::inline v0_3 {
 namespace detail {
 
-//! The checks of a device, in the order in which their findings are told.
-enum class device_check {
-  form,
-  exchanges,
-  lanes,
-  sent_twice,
-  sequences,
-  ran_twice,
-  layout,
-  slots,
-  none
-};
-
 //! Memory for the checks of devices.
 struct device_space {
-  message_ends ends; //!< of all devices, for `sent_twice`
-  steps_run ran;     //!< of all devices, for `ran_twice`
+  message_ends ends; //!< of all devices
+  steps_run ran;     //!< of all devices
   reused_scratch<first_on_lane> lanes{};
   reused_scratch<int> next_messages{};
   slot_space slots{};
 };
 
-constexpr proof check_device(plan_view const& work,
-                             data_uses const& uses,
-                             device_check what,
-                             int device,
-                             device_space& space) {
-  switch (what) {
-  case device_check::form: return check_form(work, device);
-  case device_check::exchanges: return check_exchanges(work, device);
-  case device_check::lanes:
-    return check_lanes(work, device, space.lanes.get(work.lanes[device], {}));
-  case device_check::sent_twice: return enter_messages(work, device, space.ends);
-  case device_check::sequences:
-    return check_sequences(work, device, space.next_messages.get(2 * work.over.extents.devices, 0));
-  case device_check::ran_twice: return enter_passes(work, device, space.ran);
-  case device_check::layout: return check_layout(work, device);
-  case device_check::slots: return check_slots(work, uses, device, space.slots);
-  case device_check::none: break;
-  }
-  return {};
+//! Looks at one device. Checks after a failed one are left out: they rely on it, and it is told
+//! before them.
+constexpr void check_device(plan_view const& work,
+                            data_uses const& uses,
+                            int device,
+                            device_space& space,
+                            device_finding& found) {
+  auto const check = [&found](device_check what, auto const& look) {
+    if (what < found.what)
+      found.add({what, look()});
+  };
+  check(device_check::form, [&] { return check_form(work, device); });
+  check(device_check::exchanges, [&] { return check_exchanges(work, device); });
+  if (device_check::lanes < found.what)
+    found.add(enter_messages(work,
+                             device,
+                             space.ends,
+                             space.lanes.get(work.lanes[device], {}),
+                             space.next_messages.get(2 * work.over.extents.devices, 0)));
+  check(device_check::ran_twice, [&] { return enter_passes(work, device, space.ran); });
+  check(device_check::layout, [&] { return check_layout(work, device); });
+  check(device_check::slots, [&] { return check_slots(work, uses, device, space.slots); });
 }
 
 //! Before a device validates, it runs only forward passes that can run again. It waits only for
@@ -110,12 +100,6 @@ constexpr proof check_validation(plan_view const& work) noexcept {
   return true;
 }
 
-//! The finding of the check that is first in order, on the first device that fails it.
-struct device_finding {
-  device_check what = device_check::none;
-  proof verdict;
-};
-
 //! The arrays of a proof.
 struct proof_space {
   owned<int> sender;
@@ -130,19 +114,6 @@ struct proof_space {
         others(other_indices(work.over.extents), 0), of_devices{{sender, receiver},
                                                                 {kinds, others}} {}
 };
-
-//! Looks at device after device, while its program is in the caches. Checks after a failed one are
-//! left out: they rely on it, and it is told before them.
-constexpr device_finding check_devices(plan_view const& work, proof_space& space) {
-  data_uses const uses(work.over);
-  device_finding found;
-  for (int device = 0; device < work.over.extents.devices; ++device)
-    for (auto what = device_check::form; what < found.what;
-         what = static_cast<device_check>(static_cast<int>(what) + 1))
-      if (proof const verdict = check_device(work, uses, what, device, space.of_devices); !verdict)
-        found = {what, verdict};
-  return found;
-}
 
 //! The two ends of all messages. @pre all devices have entered theirs.
 constexpr proof check_all_messages(plan_view work, message_ends ends) {
@@ -171,7 +142,11 @@ constexpr proof prove_drain(plan_view work) {
 //! devices, then the checks of all devices together, then again checks of single devices.
 constexpr proof find_broken(plan_view work) {
   proof_space space(work);
-  device_finding const found = check_devices(work, space);
+  data_uses const uses(work.over);
+  device_finding found;
+  // Device after device, while its program is in the caches.
+  for (int device = 0; device < work.over.extents.devices; ++device)
+    check_device(work, uses, device, space.of_devices, found);
   if (found.what <= device_check::sent_twice)
     return found.verdict;
   // What drains without exchanges has met at both ends of every message.

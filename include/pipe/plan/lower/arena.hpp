@@ -150,7 +150,7 @@ constexpr void size_uses(data_uses const& uses,
       enter(bytes);
   } else {
     for (data_use const& use : uses[step.work]) {
-      int const count = use.takes_part ? uses.count(use, step.work) : 0;
+      int const count = uses.slots(use, step.work);
       for (int number = 0; number < count; ++number)
         enter(bytes_of_pass(uses, step.work, use, number, sizes));
     }

@@ -6,6 +6,7 @@
 //! or per reader. The colouring of slots, their sizes, their proof and the checked mode share the
 //! uses.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -73,8 +74,23 @@ struct data_use {
   bool frees = false;               //!< uses it last
   bool takes_part = false;          //!< lies, and is not the end of what the kind starts itself
   bool left_alone = false;          //!< used last where no kind that would free it runs
+  bool ends = false;                //!< may be the last use of its slot
   effect::chunk_order order = effect::chunk_order::ascending; //!< where it adds
-  int first = 0; //!< in a chain, the number of the first instance that a pass of stage 0 is about
+  bool single = false; //!< about one instance, which `first` says
+  int first = 0;       //!< the number of the first instance that a pass of stage 0 is about
+};
+
+//! Where the data of a pass are among those of all stages.
+struct pass_place {
+  int unit;       //!< what there is one of per unit
+  int microbatch; //!< what there is one of per microbatch
+};
+
+//! A datum that a kind makes for other stages.
+struct made_product {
+  int first = nothing; //!< the number of its first instance; `nothing` where there is no such datum
+  int step = 0;        //!< to the stages that read it
+  bool per_reader = false; //!< there is one for each of them
 };
 
 //! The uses of data by each kind of pass, on a first, a last, an only and any other stage. Data of
@@ -86,8 +102,7 @@ struct data_uses {
     int slots = 0; //!< that a pass uses where stages are a chain
     //! The chunk that ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
-    int product = nothing; //!< the first datum made for other stages
-    int first_product = 0; //!< in a chain, the number of its first instance
+    made_product products[3]{}; //!< the data made for other stages
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -97,10 +112,13 @@ struct data_uses {
   int stage_count;
   int unit_count;
   int width;                          //!< the most neighbours of a stage on one side
-  list of[flow::most_kinds][4]{};     // [kind][1 with a stage before + 2 with a stage after]
+  bool across;                        //!< edges lead to other chunks
+  owned<unsigned char> position;      //!< [S], has_before + has_after where they do not
+  list of[flow::most_kinds][4]{};     // [kind][has_before + has_after]
   bool completes[flow::most_kinds]{}; //!< whether the last of a kind on a stage completes its
                                       //!< gradients
   int most_taken = 1;                 //!< the most slots of one pool that an item takes
+  bool read_once; //!< each datum of another stage at most once, which need not be counted
   //! The streams that may read one slot without knowing of each other: streams of messages, and the
   //! engines of the device.
   int most_readers;
@@ -112,8 +130,13 @@ struct data_uses {
   //! @param kinds of the passes
   constexpr explicit data_uses(pipeline_view const& whose, flow_set kinds = ~flow_set{0})
       : over(whose), stage_count(whose.extents.stages()), unit_count(whose.units()),
-        width(graph_width(whose)), most_readers(width + whose.declared->engines) {
+        width(graph_width(whose)), across(names_chunks(whose)), position(stage_count),
+        most_readers(width + whose.declared->engines) {
     flow const& declared = *over.declared;
+    for (int stage = 0; stage < stage_count; ++stage)
+      position[stage] =
+        static_cast<unsigned char>((neighbours(over, stage, -1) > 0 ? has_before : 0) +
+                                   (neighbours(over, stage, 1) > 0 ? has_after : 0));
     for (int number = 0; number < declared.kind_count; ++number)
       if (declared.kinds[number].exists() && holds(kinds, number))
         number_data(declared.kinds[number]);
@@ -124,31 +147,38 @@ struct data_uses {
       for (int where = 0; where < 4; ++where)
         list_uses(number, where);
     }
+    read_once = over.edges == nullptr && !shares_reads();
+    for (int datum = 0; datum < declared.data_count; ++datum)
+      read_once = read_once && has_one_reader(datum);
   }
 
   //! The uses of data by a pass.
   [[nodiscard]] constexpr list const& operator[](pass const& work) const noexcept {
-    int const stage = work.stage;
-    int const where = over.edges != nullptr
-                        ? position_in_graph(over, work)
-                        : (stage > 0 ? 1 : 0) + (stage + 1 < stage_count ? 2 : 0);
-    return of[index_of(work.kind)][where];
+    return of[index_of(work.kind)][across ? position_across(over, work) : position[work.stage]];
   }
   //! The number of instances that a use is about: one for each stage whose data it uses, one for
   //! each reader of data per reader, else 1.
   [[nodiscard]] constexpr int count(data_use const& use, pass const& work) const noexcept {
-    if (over.edges == nullptr)
-      return 1;
-    return use.stage != 0   ? neighbours(over, work, use.stage)
-           : use.per_reader ? neighbours(over, work, use.reader)
-                            : 1;
+    return use.single       ? 1
+           : use.stage != 0 ? neighbours(over, work, use.stage)
+                            : neighbours(over, work, use.reader);
+  }
+  //! Where the instances of a pass are among those of a stage.
+  [[nodiscard]] constexpr pass_place place_of(pass const& work) const noexcept {
+    int const first = work.stage * width * unit_count;
+    return {first + over.unit_of(work), first + work.microbatch};
   }
   //! The number of the instance that a use is about, the `number`-th of `count`.
-  [[nodiscard]] constexpr int
-  index(data_use const& use, pass const& work, int unit, int number) const noexcept {
-    int const at = use.whole ? unit : work.microbatch;
-    return over.edges == nullptr ? use.first + work.stage * unit_count + at
-                                 : index_in_graph(use, work, number) + at;
+  [[nodiscard]] constexpr int index(data_use const& use,
+                                    pass const& work,
+                                    pass_place const& place,
+                                    int number = 0) const noexcept {
+    int const at = use.whole ? place.unit : place.microbatch;
+    return use.single ? use.first + at : index_in_graph(use, work, number) + at;
+  }
+  //! The number of slots of a use.
+  [[nodiscard]] constexpr int slots(data_use const& use, pass const& work) const noexcept {
+    return use.takes_part ? count(use, work) : 0;
   }
   //! The number of slots that a pass uses.
   [[nodiscard]] constexpr int slots(pass const& work) const noexcept {
@@ -157,7 +187,7 @@ struct data_uses {
       return all.slots;
     int result = 0;
     for (data_use const& use : all)
-      result += use.takes_part ? count(use, work) : 0;
+      result += slots(use, work);
     return result;
   }
   //! True when several streams of a device may read the same slot of data for other stages.
@@ -173,12 +203,15 @@ struct data_uses {
   //! The number of the instance that a pass makes for a reader on another stage; `nothing` where
   //! there is no such reader.
   [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
-    if (over.edges != nullptr)
-      return product_in_graph(maker, reader);
-    list const& made = (*this)[maker];
-    return made.product == nothing
-             ? nothing
-             : made.first_product + maker.stage * unit_count + over.unit_of(maker);
+    for (made_product const& made : (*this)[maker].products) {
+      if (made.first == nothing)
+        break;
+      int const count = over.edges == nullptr ? 1 : neighbours(over, maker, made.step);
+      if (reader < count)
+        return made.first + place_of(maker).unit + (made.per_reader ? reader * unit_count : 0);
+      reader -= count;
+    }
+    return nothing;
   }
   //! The datum of an instance.
   [[nodiscard]] constexpr int datum_of(int instance) const noexcept {
@@ -199,6 +232,24 @@ struct data_uses {
   }
 
 private:
+  //! True when of the kinds that read a datum of other stages only one can run in a unit: all make
+  //! the same row.
+  [[nodiscard]] constexpr bool has_one_reader(int datum) const noexcept {
+    flow const& declared = *over.declared;
+    flow_set readers = 0;
+    for (int kind = 0; kind < declared.kind_count; ++kind)
+      for (data_use const& use : of[kind][has_before + has_after]) {
+        if (use.of != datum || use.stage == 0)
+          continue;
+        if (holds(readers, kind))
+          return false;
+        readers |= only(kind);
+      }
+    bool found = readers == 0;
+    for (int row = 0; row < declared.rows; ++row)
+      found = found || (readers & ~declared.makers[row]) == 0;
+    return found;
+  }
   constexpr void number_data(kind_of_pass const& kind) noexcept {
     for (int e = 0; e < kind.effect_count; ++e) {
       effect const& one = kind.effects[e];
@@ -218,17 +269,20 @@ private:
     flow const& declared = *over.declared;
     kind_of_pass const& kind = declared.kinds[number];
     list& result = of[number][where];
-    if (int const made = declared.links[number][where / 2].products[0]; made != kind_links::none) {
-      result.product = made;
-      result.first_product = line_of[made] * stage_count * unit_count;
-    }
+    for (int i = 0; i < 3; ++i)
+      if (int const made = declared.links[number][where / 2].products[i]; made != kind_links::none)
+        result.products[i] = {line_of[made] * stage_count * width * unit_count,
+                              to_readers(over.edges, declared.reader_step[made]),
+                              declared.data[made].instance == datum::per::reader};
     int taken[slot_classes]{};
     for (int e = 0; e < kind.effect_count; ++e) {
       if (kind.effects[e].what == does::needs)
         continue; // follows from where it stands
       data_use use = use_of(kind, kind.effects[e], result.last_chunk);
       use.at = declared.places[number][e];
-      use.first = (line_of[use.of] * stage_count + use.stage) * unit_count;
+      use.single = over.edges == nullptr || (use.stage == 0 && !use.per_reader);
+      use.first =
+        (line_of[use.of] * stage_count + (use.single ? use.stage : 0)) * width * unit_count;
       int const step = use.stage == 0 ? use.reader : use.stage;
       bool const there =
         step == 0 || step == group_step || (step < 0 ? where % 2 == 1 : where / 2 == 1);
@@ -245,19 +299,8 @@ private:
   [[nodiscard, gnu::noinline]] constexpr int
   index_in_graph(data_use const& use, pass const& work, int number) const noexcept {
     stage_neighbour const whose = owner(use, work, number);
-    return ((line_of[use.of] * stage_count + whose.stage) * width +
-            (use.per_reader ? whose.number : 0)) *
-             unit_count +
-           whose.chunk - work.chunk;
-  }
-  [[nodiscard]] constexpr int product_in_graph(pass const& maker, int reader) const noexcept {
-    product_reader const read = reader_in_graph(over, maker, reader);
-    if (read.product == kind_links::none)
-      return nothing;
-    int const number =
-      over.declared->data[read.product].instance == datum::per::reader ? read.number : 0;
-    return ((line_of[read.product] * stage_count + maker.stage) * width + number) * unit_count +
-           over.unit_of(maker);
+    int const further = (whose.stage - work.stage) * width + (use.per_reader ? whose.number : 0);
+    return use.first + further * unit_count + whose.chunk - work.chunk;
   }
   [[nodiscard]] constexpr data_use
   use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {
@@ -279,6 +322,7 @@ private:
     bool const works_in = use.stage == 0 && frees_itself(kind, one.of);
     use.takes_part = use.lies && !(works_in && use.frees);
     use.left_alone = declared.freed[one.of] && one.what != does::reads && !works_in;
+    use.ends = use.stage != 0 ? use.takes_part : use.lies && (use.frees || use.left_alone);
     use.order = one.order;
     if (use.adds)
       last_chunk = one.order == effect::chunk_order::ascending ? 1 : -1;

@@ -55,14 +55,13 @@ struct lowered_device {
   arena_sizes arenas{};
 };
 
-//! Gives the items of a device their slots, and lists the items that they need.
+//! Gives the items of a device their slots and waits.
 constexpr void lower_slots(lowering const& shared,
                            program& work,
                            item_times const& times,
                            lowering_space& space,
                            slot_layout* layouts,
-                           int* needs,
-                           int* counts) {
+                           wait_list& waits) {
   bool used[slot_classes]{};
   pipeline_view const& over = shared.uses.over;
   flow const& declared = *over.declared;
@@ -97,7 +96,7 @@ constexpr void lower_slots(lowering const& shared,
                          readers == nullptr ? nullptr : readers + at * beside};
       ++at;
     }
-  assign_slots(state, work, needs, counts);
+  slot_walk(state, work, waits).run();
   for (int of = 0; of < slot_classes; ++of) {
     layouts[of].count = state.pools[of].count;
     layouts[of].peak_item = state.pools[of].peak;
@@ -138,19 +137,17 @@ constexpr lowered_device lower_device(lowering const& shared,
   assign_copy_lanes(work, *over.declared, lanes);
   mark_complete_stages(shared.uses, work);
   int const per_item = most_needs(shared.uses);
-  int* const needs = space.needs.get(work.count * per_item);
-  int* const need_counts = space.need_counts.get(work.count);
-  lower_slots(shared, work, times, space, layouts, needs, need_counts);
-  int const streams = lanes + over.declared->engines;
-  int const written = assign_waits(work,
-                                   space.clocks.get(work.count, streams),
-                                   needs,
-                                   per_item,
-                                   need_counts,
-                                   waits,
-                                   shared.first_wait);
+  wait_list found{work.items,
+                  space.clocks.get(work.count, lanes + over.declared->engines),
+                  space.needs.get(work.count * per_item),
+                  per_item,
+                  space.need_counts.get(work.count, 0),
+                  waits,
+                  shared.first_wait};
+  found.clock.reset();
+  lower_slots(shared, work, times, space, layouts, found);
   int const* const carried = space.carried.get(work.count); // as lower_slots has left it
-  return {lanes, written, lay_out(shared.uses, work, carried, sizes, layouts)};
+  return {lanes, found.count, lay_out(shared.uses, work, carried, sizes, layouts)};
 }
 
 } // namespace pipelining::inline v0_3::detail

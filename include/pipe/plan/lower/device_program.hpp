@@ -234,7 +234,7 @@ private:
       at.twin_before = twins[sends ? 0 : 1];
     }
   }
-  [[nodiscard]] item& write_item(event const& what, int device, next_item& at) {
+  [[nodiscard, gnu::always_inline]] item& write_item(event const& what, int device, next_item& at) {
     auto const index = static_cast<std::size_t>(at.index++);
     item& step = plan_.items[index];
     make_item(table_, what, device, step);

@@ -21,34 +21,30 @@ struct row_heap {
   [[nodiscard]] constexpr bool before(int a, int b) const noexcept {
     return key[a] != key[b] ? key[a] < key[b] : a < b;
   }
-  constexpr void push(int row) noexcept {
-    int at = count;
-    ++count;
-    while (at > 0 && before(row, rows[(at - 1) / 2])) {
-      rows[at] = rows[(at - 1) / 2];
-      at = (at - 1) / 2;
-    }
-    rows[at] = row;
-  }
+  constexpr void push(int row) noexcept { rise(count++, row); }
   constexpr int pop() noexcept {
     int const top = rows[0];
     --count;
     replace_top(rows[count]);
     return top;
   }
-  //! Puts a row where the top was: the same with another key, or another row.
+  //! Puts a row where the top was: the same with another key, or another row. It belongs far down
+  //! as a rule, so the others move up first.
   constexpr void replace_top(int moved) noexcept {
     int at = 0;
-    while (2 * at + 1 < count) {
-      int child = 2 * at + 1;
+    for (int child = 1; child < count; child = 2 * at + 1) {
       if (child + 1 < count && before(rows[child + 1], rows[child]))
         ++child;
-      if (!before(rows[child], moved))
-        break;
       rows[at] = rows[child];
       at = child;
     }
-    rows[at] = moved;
+    rise(at, moved);
+  }
+  //! Puts a row where there is none, or above.
+  constexpr void rise(int at, int row) noexcept {
+    for (; at > 0 && before(row, rows[(at - 1) / 2]); at = (at - 1) / 2)
+      rows[at] = rows[(at - 1) / 2];
+    rows[at] = row;
   }
 };
 

@@ -11,6 +11,7 @@
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/given_slots.hpp>
+#include <pipe/plan/lower/waits.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -64,7 +65,7 @@ struct slot_uses {
   return 2 + extents.stages() + most_copies(extents);
 }
 
-//! @brief The state of `assign_slots`: the pools of one device and, for all devices, the slots of
+//! @brief The state of a `slot_walk`: the pools of one device and, for all devices, the slots of
 //! all instances.
 struct slot_state {
   data_uses const& uses;         //!< what its kinds do with data
@@ -92,39 +93,42 @@ struct slot_state {
   return of_passes > of_copies ? of_passes : of_copies;
 }
 
-//! The walk over the program of one device.
+//! @brief Gives every item of a device its slots, and its waits for the items whose slots or
+//! results it takes over.
+//!
+//! A pass takes slots at its start for the data that it makes. At its end it gives back the slots
+//! of data that it frees, or reads as the last. The method is greedy interval colouring in program
+//! order, which needs exactly as many slots as are in use at once. A slot that is sent stays taken
+//! through the next pass of its device, so that the next pass does not wait for the message.
+//!
+//! @complexity O(n L) for n items and L streams.
+//! @source Interval graphs are perfect: greedy colouring by start meets the peak overlap
+//! (folklore).
 class slot_walk {
 public:
-  constexpr slot_walk(slot_state& state, program& work, int* needs, int* need_counts) noexcept
+  constexpr slot_walk(slot_state& state, program& work, wait_list& waits) noexcept
       : state_(state), uses_(state.uses), over_(state.uses.over),
-        declared_(*state.uses.over.declared), work_(work), needs_(needs),
-        most_needs_(most_needs(uses_)), need_counts_(need_counts) {}
+        declared_(*state.uses.over.declared), work_(work), waits_(waits) {}
 
   constexpr void run() noexcept {
-    for (int i = 0; i < work_.count; ++i) {
-      need_counts_[i] = 0;
-      count_readers(work_.items[i], i);
-    }
-    for (int i = 0; i < work_.count;) {
-      item const& step = work_.items[i];
-      if (step.about != subject::pass) {
-        if (step.what == operation::run)
-          need(i, last_scatter_);
-        use_given(i, work_.uses_of(step)[0]);
-        ++i;
-      } else if (step.what == operation::send) {
-        send(step, i++);
-      } else if (step.what == operation::receive) {
-        receive(step, i++);
-      } else if (runs_beside(step)) {
-        if (step.completes_stage)
-          last_scatter_ = i;
-        run_beside(i++);
-      } else {
-        int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, i);
-        compute(i, end);
-        i = end;
+    for (int i = 0; i < work_.count; ++i)
+      if (item const& step = work_.items[i]; step.about == subject::pass) {
+        if (step.what != operation::run)
+          state_.carried[i] = uses_.product(step.work, work_.message_of(step).number);
+        if (!uses_.read_once)
+          count_readers(step, i);
       }
+    for (int first = 0; first < work_.count;) {
+      int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, first);
+      item const& head = work_.items[first];
+      waits_.begin(first, end);
+      if (head.what == operation::run && head.about == subject::pass && !runs_beside(head))
+        compute(first, end);
+      else
+        for (int i = first; i < end; ++i)
+          run_other(work_.items[i], i);
+      waits_.end();
+      first = end;
     }
   }
 
@@ -133,32 +137,14 @@ private:
     return state_.pools[static_cast<int>(of)];
   }
   [[nodiscard]] constexpr held_datum&
-  held(data_use const& use, pass const& work, int unit, int number = 0) noexcept {
-    return state_.held[uses_.index(use, work, unit, number)];
+  held(data_use const& use, pass const& work, pass_place const& place, int number = 0) noexcept {
+    return state_.held[uses_.index(use, work, place, number)];
   }
   //! The instance that a message carries.
   [[nodiscard]] constexpr held_datum& product_of(int message) noexcept {
     return state_.held[state_.carried[message]];
   }
 
-  //! Item `i` must not start before `earlier` is complete; the order of a stream says so itself.
-  constexpr void need(int i, int earlier) noexcept {
-    if (earlier == nothing || work_.items[earlier].stream() == work_.items[i].stream())
-      return;
-    needs_[i * most_needs_ + need_counts_[i]] = earlier;
-    ++need_counts_[i];
-  }
-
-  //! The same for an item that may need many: at most one item of each stream, the latest.
-  constexpr void need_latest(int i, int earlier) noexcept {
-    int* const needs = needs_ + i * most_needs_;
-    for (int k = 0; earlier != nothing && k < need_counts_[i]; ++k)
-      if (work_.items[needs[k]].stream() == work_.items[earlier].stream()) {
-        needs[k] = earlier > needs[k] ? earlier : needs[k];
-        return;
-      }
-    need(i, earlier);
-  }
   //! Uses slots that are given, one after the other, to read or to write. A reader needs the one
   //! before it, so that the last stands for all.
   constexpr void use_given(int i, use const& given) noexcept {
@@ -175,8 +161,8 @@ private:
     int const first = given.index + (of_totals ? 2 : tied ? 0 : 2 + stage_count);
     bool const writes = given.at == slot_place::outputs;
     for (int key = first; key < first + given.count; ++key) {
-      need_latest(i, state_.others.writer[key]);
-      need_latest(i, state_.others.reader[key]);
+      waits_.need_latest(i, state_.others.writer[key]);
+      waits_.need_latest(i, state_.others.reader[key]);
       (writes ? state_.others.writer : state_.others.reader)[key] = i;
       if (writes)
         state_.others.reader[key] = nothing;
@@ -185,19 +171,15 @@ private:
 
   //! Every read of what may leave a device counts, so that the last one is known.
   constexpr void count_readers(item const& step, int i) noexcept {
-    if (step.about != subject::pass)
+    if (step.what == operation::send)
+      count_reader(product_of(i));
+    if (step.what != operation::run)
       return;
-    if (step.what != operation::run) {
-      state_.carried[i] = uses_.product(step.work, work_.message_of(step).number);
-      if (step.what == operation::send)
-        count_reader(product_of(i));
-      return;
-    }
-    int const unit = over_.unit_of(step.work);
+    pass_place const place = uses_.place_of(step.work);
     for (data_use const& use : uses_[step.work]) {
       int const count = use.stage == 0 ? 0 : uses_.count(use, step.work);
       for (int number = 0; number < count; ++number)
-        count_reader(held(use, step.work, unit, number));
+        count_reader(held(use, step.work, place, number));
     }
   }
 
@@ -206,10 +188,10 @@ private:
     into.slot = from.take(i);
     into.pool = static_cast<std::uint16_t>(pool_number);
     into.maker = i;
-    need(i, from.released[into.slot]);
+    waits_.need(i, from.released[into.slot]);
     if (from.readers != nullptr && from.released[into.slot] != nothing)
       for (int k = 0; k < uses_.most_readers; ++k)
-        need(i, from.readers[into.slot * uses_.most_readers + k]);
+        waits_.need(i, from.readers[into.slot * uses_.most_readers + k]);
   }
   constexpr void give_back(held_datum const& what, int i) noexcept {
     slot_pool& pool = state_.pools[what.pool];
@@ -229,8 +211,7 @@ private:
         }
       readers[k] = i;
     }
-    --what.reads;
-    if (what.reads > 0)
+    if (!uses_.read_once && --what.reads > 0)
       return;
     give_back(what, i);
     for (int k = 0; readers != nullptr && k < uses_.most_readers; ++k)
@@ -254,17 +235,26 @@ private:
         readers[k] = nothing;
   }
 
-  constexpr void send(item const& step, int i) noexcept {
-    held_datum const& made = product_of(i);
-    hand(step, 0, slot_place::inputs, made);
-    need(i, made.maker);
-    state_.sent[sent_count_] = i;
-    ++sent_count_;
-  }
-  constexpr void receive(item const& step, int i) noexcept {
-    held_datum& arrives = product_of(i);
-    take(arrives, declared_.data[uses_.datum_of(state_.carried[i])].arrives_in, i);
-    hand(step, 0, slot_place::outputs, arrives);
+  //! A step that is no pass of the compute engine.
+  constexpr void run_other(item const& step, int i) noexcept {
+    if (step.about != subject::pass) {
+      if (step.what == operation::run)
+        waits_.need(i, last_scatter_);
+      use_given(i, work_.uses_of(step)[0]);
+    } else if (step.what == operation::send) {
+      held_datum const& made = product_of(i);
+      work_.uses[step.first_use] = in_slot(made, slot_place::inputs);
+      waits_.need(i, made.maker);
+      state_.sent[sent_count_] = i;
+      ++sent_count_;
+    } else if (step.what == operation::receive) {
+      held_datum& arrives = product_of(i);
+      take(arrives, declared_.data[uses_.datum_of(state_.carried[i])].arrives_in, i);
+      work_.uses[step.first_use] = in_slot(arrives, slot_place::outputs);
+    } else {
+      last_scatter_ = step.completes_stage ? i : last_scatter_;
+      run_beside(i);
+    }
   }
 
   //! Passes of the compute engine that start together. All take before any gives back: no pass ever
@@ -277,11 +267,11 @@ private:
     if (running_count_ > 0)
       end_beside(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
     for (int i = first; i < end; ++i)
-      take_slots(i);
+      hand_slots<true, true>(i);
     if (state_.times.ends != nullptr)
       take_beside(state_.times.ends[first]);
     for (int i = first; i < end; ++i)
-      use_slots<true, true>(i);
+      give_back_after(i);
     sent_before_run_ = sent_count_;
   }
 
@@ -292,10 +282,10 @@ private:
     if (i >= next_beside_) {
       if (state_.times.starts != nullptr)
         end_beside(state_.times.starts[i]);
-      take_slots(i);
+      hand_slots<true, false>(i);
       next_beside_ = i + 1;
     }
-    use_slots<true, false>(i);
+    hand_slots<false, true>(i);
     running_item(running_count_++) = i;
   }
   //! Takes the slots of passes of other engines that start before a time.
@@ -307,7 +297,7 @@ private:
       if (state_.times.starts[next_beside_] >= before)
         return;
       end_beside(state_.times.starts[next_beside_]);
-      take_slots(next_beside_);
+      hand_slots<true, false>(next_beside_);
     }
   }
   //! The `number`-th pass of another engine. These stand at the end of the list of sends.
@@ -323,72 +313,61 @@ private:
           continue;
         if (state_.times.ends != nullptr && state_.times.ends[i] > now)
           break;
-        use_slots<false, true>(i);
+        give_back_after(i);
       }
   }
 
-  //! Takes the slots of data that a pass brings to life.
-  constexpr void take_slots(int i) noexcept {
+  //! Takes the slots of data that a pass brings to life, and looks up the data that it goes on
+  //! using or reads. Data without a slot say which pass runs first.
+  template <bool Takes, bool LooksUp>
+  constexpr void hand_slots(int i) noexcept {
     item const& step = work_.items[i];
     pass const& work = step.work;
-    int const unit = over_.unit_of(work);
-    int at = 0;
+    pass_place const place = uses_.place_of(work);
+    use* next = work_.uses + step.first_use;
     for (data_use const& use : uses_[work]) {
-      int const count = use.takes_part ? uses_.count(use, work) : 0;
-      for (int number = 0; number < count && use.stage == 0 && uses_.brings(use, work); ++number) {
-        held_datum& made = held(use, work, unit, number);
-        take(made, use.pool, i);
-        hand(step, at + number, use.at, made);
+      if (LooksUp && use.orders && use.makes)
+        held(use, work, place).maker = i;
+      else if (LooksUp && use.orders)
+        waits_.need(i, held(use, work, place).maker);
+      if (!use.takes_part)
+        continue;
+      bool const brings = use.stage == 0 && uses_.brings(use, work);
+      int const count = uses_.count(use, work);
+      for (int number = 0; number < count && (brings ? Takes : LooksUp); ++number) {
+        held_datum& datum = held(use, work, place, number);
+        if (brings)
+          take(datum, use.pool, i);
+        else
+          waits_.need(i, datum.maker);
+        if (use.stage == 0 && !use.whole) // chunks change it, so all that use it do so in turn
+          datum.maker = i;
+        next[number] = in_slot(datum, use.at);
       }
-      at += count;
+      next += count;
     }
   }
-  //! Looks up the data that a pass goes on using or reads, and gives back data of which it is the
-  //! last reader. Data without a slot say which pass runs first.
-  template <bool LooksUp, bool GivesBack>
-  constexpr void use_slots(int i) noexcept {
-    item const& step = work_.items[i];
-    pass const& work = step.work;
-    int const unit = over_.unit_of(work);
-    int at = 0;
+  //! Gives back data of which a pass is the last user.
+  constexpr void give_back_after(int i) noexcept {
+    pass const& work = work_.items[i].work;
+    pass_place const place = uses_.place_of(work);
     for (data_use const& use : uses_[work]) {
-      if (LooksUp && use.orders)
-        order_by(held(use, work, unit), use, i);
-      int const count = use.takes_part ? uses_.count(use, work) : 0;
-      for (int number = 0; number < count; ++number) {
-        if (use.stage == 0 && uses_.brings(use, work))
-          break;
-        held_datum& used = held(use, work, unit, number);
-        if constexpr (LooksUp) {
-          need(i, used.maker);
-          hand(step, at + number, use.at, used);
-          if (use.stage == 0 && !use.whole) // chunks change it, so all that use it do so in turn
-            used.maker = i;
-        }
-        if (GivesBack && use.stage != 0)
-          read_once(used, i);
-      }
-      at += count;
-      if (GivesBack && use.lies && (use.frees || (use.left_alone && keeps_nothing(work))) &&
-          use.stage == 0 && (use.whole || uses_.ends_kind(work)))
-        give_back(held(use, work, unit), i);
+      if (!use.ends)
+        continue;
+      if (use.stage != 0)
+        for (int number = 0, count = uses_.count(use, work); number < count; ++number)
+          read_once(held(use, work, place, number), i);
+      else if ((use.frees || keeps_nothing(work)) && (use.whole || uses_.ends_kind(work)))
+        give_back(held(use, work, place), i);
     }
   }
   //! No backward pass of the stage reads the data kept for it.
   [[nodiscard]] constexpr bool keeps_nothing(pass const& work) const noexcept {
     return state_.evaluates || goes_forward_only(over_, work.stage);
   }
-  constexpr void order_by(held_datum& what, data_use const& use, int i) noexcept {
-    if (use.makes)
-      what.maker = i;
-    else
-      need(i, what.maker);
-  }
-  //! Writes a slot into the list of an item.
-  constexpr void
-  hand(item const& step, int number, slot_place place, held_datum const& what) noexcept {
-    work_.uses[step.first_use + number] = {
-      static_cast<slot_class>(what.pool), place, 1, what.slot, 0};
+  //! How an item uses the slot of a datum.
+  [[nodiscard]] static constexpr use in_slot(held_datum const& what, slot_place place) noexcept {
+    return {static_cast<slot_class>(what.pool), place, 1, what.slot, 0};
   }
 
   slot_state& state_;
@@ -396,9 +375,7 @@ private:
   pipeline_view const& over_;
   flow const& declared_;
   program& work_;
-  int* needs_;
-  int most_needs_;
-  int* need_counts_;
+  wait_list& waits_;
   int first_sent_ = 0;
   int sent_count_ = 0;
   int sent_before_run_ = 0; // sends that the pass now in the program has let overlap
@@ -407,24 +384,5 @@ private:
   int next_beside_ = 0;        // the next pass of another engine that has not taken its slots
   int last_scatter_ = nothing; // what follows complete gradients runs behind it
 };
-
-//! @brief Gives every item of a device its slots, and lists for every item the items whose slots or
-//! results it takes over.
-//!
-//! A pass takes slots at its start for the data that it makes. At its end it gives back the slots
-//! of data that it frees, or reads as the last. The method is greedy interval colouring in program
-//! order, which needs exactly as many slots as are in use at once. A slot that is sent stays taken
-//! through the next pass of its device, so that the next pass does not wait for the message.
-//!
-//! @param needs [items][most_needs] items of other streams of this device that must be complete
-//! first.
-//! @param need_counts [items].
-//! @complexity O(n) for n items.
-//! @source Interval graphs are perfect: greedy colouring by start meets the peak overlap
-//! (folklore).
-constexpr void
-assign_slots(slot_state& state, program& work, int* needs, int* need_counts) noexcept {
-  slot_walk(state, work, needs, need_counts).run();
-}
 
 } // namespace pipelining::inline v0_3::detail

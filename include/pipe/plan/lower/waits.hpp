@@ -7,10 +7,7 @@
 #include <pipe/flow/array_of.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/device_program.hpp>
-#include <pipe/plan/lower/slots.hpp>
 
-#include <cstddef>
 #include <cstdint>
 
 namespace pipelining::inline v0_3::detail {
@@ -25,35 +22,33 @@ namespace pipelining::inline v0_3::detail {
 //! when it starts. A stream learns of others only where it waits, so many items share a row.
 struct stream_clocks {
   int* rows;   // [items + streams][streams]
-  int* row_of; // [items]
-  int* now;    // [streams], the row of each stream
+  int* row_of; // [items], where in rows
+  int* now;    // [streams], where in rows that of each stream is
   int streams;
-  int count = 0; // rows in use
+  int used = 0; // of rows
 
   constexpr void reset() noexcept {
-    for (count = 0; count < streams; ++count) {
-      now[count] = count;
-      for (int other = 0; other < streams; ++other)
-        rows[count * streams + other] = nothing;
-    }
+    used = streams * streams;
+    for (int at = 0; at < used; ++at)
+      rows[at] = nothing;
+    for (int stream = 0; stream < streams; ++stream)
+      now[stream] = stream * streams;
   }
   //! The knowledge of a stream: the last complete item of each.
-  [[nodiscard]] constexpr int const* known(int stream) const noexcept {
-    return rows + now[stream] * streams;
-  }
+  [[nodiscard]] constexpr int const* known(int stream) const noexcept { return rows + now[stream]; }
   //! A stream goes on to its next group: what stands before it there is complete.
   //! @param first of the group
-  constexpr void begin(int stream, int first) noexcept {
-    rows[now[stream] * streams + stream] = first - 1;
-  }
+  constexpr void begin(int stream, int first) noexcept { rows[now[stream] + stream] = first - 1; }
   //! A stream learns that an item of another is complete, and all that the other knew then.
   //! @param again whether the group has learned before
   constexpr void learn(int stream, int other, int other_stream, bool again) noexcept {
-    int const* const theirs = rows + row_of[other] * streams;
+    int const* const theirs = rows + row_of[other];
     int const* const before = known(stream);
-    if (!again)
-      now[stream] = count++;
-    int* const mine = rows + now[stream] * streams;
+    if (!again) {
+      now[stream] = used;
+      used += streams;
+    }
+    int* const mine = rows + now[stream];
     // Of its own stream the row of the other may say more than the other knew.
     int const latest = other > before[other_stream] ? other : before[other_stream];
     for (int each = 0; each < streams; ++each)
@@ -78,84 +73,79 @@ struct clock_space {
   }
 };
 
-//! Where the waits of a device are written.
-struct wait_list {
-  int* waits;
-  int count = 0;
-};
-
-//! The waits of one group, the latest needed item first: it is the most likely to imply the others,
-//! and none of them can imply it.
-constexpr void reduce_needs(program const& work,
-                            stream_clocks& clock,
-                            int first,
-                            int end,
-                            int const* needs,
-                            int most_needs,
-                            int const* need_counts,
-                            wait_list& out) noexcept {
-  int needed = 0;
-  for (int i = first; i < end; ++i)
-    needed += need_counts[i];
-  int const stream = work.items[first].stream();
-  int const written = out.count;
-  // Each turn is done with one need at least; often there are none, or one.
-  for (int below = first; needed > 0; --needed) {
-    int latest = nothing;
-    for (int i = first; i < end; ++i)
-      for (int k = 0; k < need_counts[i]; ++k) {
-        int const candidate = needs[i * most_needs + k];
-        if (candidate < below && candidate > latest)
-          latest = candidate;
-      }
-    if (latest == nothing)
-      return;
-    below = latest;
-    int const other = work.items[latest].stream();
-    if (other == stream || clock.known(stream)[other] >= latest)
-      continue;
-    clock.learn(stream, latest, other, out.count > written);
-    out.waits[out.count] = latest;
-    ++out.count;
-  }
-}
-
-//! @brief Turns needs into waits: a need that the order of a stream or another wait already implies
-//! is dropped. None of the others can be dropped.
+//! @brief The waits of a device, found as its groups go by: what their items need, without what the
+//! order of a stream or another wait implies. None of the others can be dropped.
 //!
 //! The waits of a group stand at its first item, since all of its items start together.
 //!
-//! @param needs, most_needs, need_counts what assign_slots listed, [items][most_needs].
-//! @param waits receives the waits of this device, all items together; `first_wait` counts from
-//! `first`.
-//! @param clock scratch
-//! @return the number of waits written.
-//! @complexity O(n L) for n items and L streams.
+//! @complexity O(L) per item for L streams.
 //! @source own derivation: the transitive reduction of a partial order of L chains, by vector
 //! clocks.
-constexpr int assign_waits(program& work,
-                           stream_clocks clock,
-                           int const* needs,
-                           int most_needs,
-                           int const* need_counts,
-                           int* waits,
-                           int first) noexcept {
-  clock.reset();
-  wait_list out{waits};
-  for (int begin = 0; begin < work.count;) {
-    int const end = end_of_group({work.items, static_cast<std::size_t>(work.count)}, begin);
-    int const stream = work.items[begin].stream();
-    int const written = out.count;
-    clock.begin(stream, begin);
-    reduce_needs(work, clock, begin, end, needs, most_needs, need_counts, out);
-    clock.end(begin, end, stream);
-    work.items[begin].first_wait = first + written;
-    work.items[begin].wait_count = static_cast<std::uint16_t>(out.count - written);
-    for (int i = begin + 1; i < end; ++i)
-      work.items[i].first_wait = first + out.count;
-    begin = end;
+struct wait_list {
+  item* items; // of the device
+  stream_clocks clock;
+  int* needs; // [items][most_needs]: those of a group at its first item, the latest first
+  int most_needs;
+  int* need_counts; // [items], 0
+  int* waits;       // of this device, all items together
+  int first;        // waits of the devices before
+  int count = 0;
+  int group = 0; // where the one that goes by begins
+  int after = 0; // where it ends
+
+  constexpr void begin(int first_item, int end) noexcept {
+    group = first_item;
+    after = end;
+    clock.begin(items[group].stream(), group);
   }
-  return out.count;
-}
+  //! Item `i`, of this group or after it, must not start before `earlier` is complete.
+  constexpr void need(int i, int earlier) noexcept {
+    if (earlier == nothing)
+      return;
+    int const stream = items[i].stream();
+    int const other = items[earlier].stream();
+    if (other == stream || clock.known(stream)[other] >= earlier)
+      return;
+    int const holder = i < after ? group : i;
+    int* const listed = needs + holder * most_needs;
+    int at = need_counts[holder]++;
+    for (; at > 0 && listed[at - 1] < earlier; --at)
+      listed[at] = listed[at - 1];
+    listed[at] = earlier;
+  }
+  //! The same for an item that may need many: at most one item of each stream, the latest.
+  constexpr void need_latest(int i, int earlier) noexcept {
+    int* const listed = needs + group * most_needs;
+    for (int k = 0; earlier != nothing && k < need_counts[group]; ++k) {
+      if (items[listed[k]].stream() != items[earlier].stream())
+        continue;
+      if (listed[k] >= earlier)
+        return;
+      for (--need_counts[group]; k < need_counts[group]; ++k)
+        listed[k] = listed[k + 1];
+    }
+    need(i, earlier);
+  }
+  //! Writes the waits of the group. The latest needed item is the most likely to imply the others,
+  //! and none of them can imply it.
+  constexpr void end() noexcept {
+    int const stream = items[group].stream();
+    int const written = count;
+    for (int k = 0; k < need_counts[group]; ++k) {
+      int const at = needs[group * most_needs + k];
+      int const other = items[at].stream();
+      if (at >= group || clock.known(stream)[other] >= at)
+        continue;
+      clock.learn(stream, at, other, count > written);
+      waits[count] = at;
+      ++count;
+    }
+    clock.end(group, after, stream);
+    items[group].first_wait = first + written;
+    items[group].wait_count = static_cast<std::uint16_t>(count - written);
+    for (int i = group + 1; i < after; ++i)
+      items[i].first_wait = first + count;
+  }
+};
 
 } // namespace pipelining::inline v0_3::detail

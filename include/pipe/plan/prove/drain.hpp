@@ -11,36 +11,47 @@
 #include <pipe/plan/prove/messages.hpp>
 
 #include <cstddef>
+#include <span>
 
 namespace pipelining::inline v0_3::detail {
 
+//! The items of a device that start together.
+struct item_group {
+  std::span<item const> steps; // of the device
+  int first;
+  int end;
+
+  constexpr item_group(plan_view const& work, int device, int at) noexcept
+      : steps(work.program_of(device)), first(at),
+        end(static_cast<std::size_t>(at) < steps.size() ? end_of_group(steps, at) : at) {}
+  [[nodiscard]] constexpr item const& operator[](int at) const noexcept {
+    return steps[static_cast<std::size_t>(at)];
+  }
+};
+
 //! True when the groups that two devices stand at are the two ends of the same messages. The
 //! messages of one direction stand in the same order.
-[[nodiscard]] constexpr bool
-groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexcept {
-  auto const mine = work.program_of(device);
-  auto const theirs = work.program_of(peer);
-  if (static_cast<std::size_t>(at_peer) >= theirs.size() ||
-      theirs[static_cast<std::size_t>(at_peer)].what == operation::run)
+[[nodiscard]] constexpr bool groups_meet(plan_view const& work,
+                                         int device,
+                                         item_group const& mine,
+                                         int peer,
+                                         item_group const& theirs) noexcept {
+  if (mine.end - mine.first != theirs.end - theirs.first)
     return false;
-  int const end = end_of_group(mine, first);
-  int const their_end = end_of_group(theirs, at_peer);
-  int sent =
-    at_peer; // where the next one that the peer sends may be, and the next that it receives
-  int received = at_peer;
-  for (int i = first; i < end; ++i) {
-    item const& step = mine[static_cast<std::size_t>(i)];
-    auto const wanted = step.what == operation::send ? operation::receive : operation::send;
+  // Where the next one that the peer sends may be, and the next that it receives.
+  int sent = theirs.first;
+  int received = theirs.first;
+  for (int i = mine.first; i < mine.end; ++i) {
+    auto const wanted = mine[i].what == operation::send ? operation::receive : operation::send;
     int& next = wanted == operation::send ? sent : received;
-    while (next < their_end && theirs[static_cast<std::size_t>(next)].what != wanted)
+    while (next < theirs.end && theirs[next].what != wanted)
       ++next;
-    if (next == their_end ||
-        misfit(work, step, device, theirs[static_cast<std::size_t>(next)], peer) !=
-          proof::rule::none)
+    if (next == theirs.end ||
+        misfit(work, mine[i], device, theirs[next], peer) != proof::rule::none)
       return false;
     ++next;
   }
-  return end - first == their_end - at_peer;
+  return true;
 }
 
 //! True when a device stands at an exchange.
@@ -73,21 +84,26 @@ missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
 //! @param at [P], the items that devices stand at. @param moved called with each of the others.
 //! @return whether they have.
 template <class Moved>
-constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved) {
-  message_end const& end =
-    work.message_of(work.program_of(device)[static_cast<std::size_t>(at[device])]);
-  if (end.exchange == nothing ? !groups_meet(work, device, at[device], end.peer, at[end.peer])
-                              : missing_at_exchange(work, at, end.exchange) != nothing)
-    return false;
-  int const first = end.exchange == nothing ? end.peer : 0;
-  int const last = end.exchange == nothing ? end.peer : work.over.extents.devices - 1;
-  for (int other = first; other <= last; ++other)
-    if (other != device &&
-        (end.exchange == nothing || is_at_exchange(work, at, other, end.exchange))) {
-      at[other] = end_of_group(work.program_of(other), at[other]);
-      moved(other);
-    }
-  at[device] = end_of_group(work.program_of(device), at[device]);
+constexpr bool meet_at_messages(plan_view const& work, int* at, int device, Moved moved) {
+  item_group const mine(work, device, at[device]);
+  message_end const& end = work.message_of(mine[mine.first]);
+  auto const move = [&](int other, item_group const& theirs) {
+    at[other] = theirs.end;
+    moved(other);
+  };
+  if (end.exchange == nothing) {
+    item_group const theirs(work, end.peer, at[end.peer]);
+    if (!groups_meet(work, device, mine, end.peer, theirs))
+      return false;
+    move(end.peer, theirs);
+  } else {
+    if (missing_at_exchange(work, at, end.exchange) != nothing)
+      return false;
+    for (int other = 0; other < work.over.extents.devices; ++other)
+      if (other != device && is_at_exchange(work, at, other, end.exchange))
+        move(other, item_group(work, other, at[other]));
+  }
+  at[device] = mine.end;
   return true;
 }
 

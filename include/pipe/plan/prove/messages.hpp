@@ -19,6 +19,30 @@
 
 namespace pipelining::inline v0_3::detail {
 
+//! The checks of a device, in the order in which their findings are told.
+enum class device_check {
+  form,
+  exchanges,
+  lanes,
+  sent_twice,
+  sequences,
+  ran_twice,
+  layout,
+  slots,
+  none
+};
+
+//! The finding of the check that is first in order, on the first device that fails it.
+struct device_finding {
+  device_check what = device_check::none;
+  proof verdict{};
+
+  constexpr void add(device_finding const& next) noexcept {
+    if (!next.verdict && next.what < what)
+      *this = next;
+  }
+};
+
 //! @brief The most messages of one group. NCCL cuts very large groups into several launches, each
 //! rank at another place.
 inline constexpr int most_group_messages = 64;
@@ -148,32 +172,26 @@ struct first_on_lane {
   int peers[2] = {nothing, nothing}; // of the last one received, of the last one sent
 };
 
-//! Two messages of a device are on one lane exactly when they share a communicator.
-//! @param seen scratch, [lanes of the device], fresh.
-constexpr proof check_lanes(plan_view work, int device, first_on_lane* seen) noexcept {
-  auto const steps = work.program_of(device);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    item const& step = steps[i];
-    int const index = static_cast<int>(i);
-    if (step.what == operation::run)
-      continue;
-    if (step.lane < 0 || step.lane >= work.lanes[device])
-      return {proof::rule::wrong_lane, device, index};
-    // What is like one before it is as right as that was.
-    int const peer = work.message_of(step).peer;
-    if (std::exchange(seen[step.lane].peers[step.what == operation::send ? 1 : 0], peer) == peer)
-      continue;
-    std::int64_t const key =
-      step.what == operation::send ? work.key(device, peer) : work.key(peer, device);
-    if (seen[step.lane].message == nothing) {
-      seen[step.lane].message = index;
-      seen[step.lane].key = key;
-    }
-    for (int lane = 0; lane < work.lanes[device]; ++lane)
-      if (seen[lane].message != nothing && (seen[lane].key == key) != (lane == step.lane))
-        return {proof::rule::wrong_lane, device, index, device, seen[lane].message};
+//! The item that a message stands on one lane with while they share no communicator, or the other
+//! way round; else `nothing`.
+//! @param seen [lanes of the device]
+[[nodiscard]] constexpr int
+misplaced_lane(plan_view const& work, int device, int i, first_on_lane* seen) noexcept {
+  item const& step = work.items[work.offsets[device] + i];
+  bool const sends = step.what == operation::send;
+  // What is like one before it is as right as that was.
+  int const peer = work.message_of(step).peer;
+  if (std::exchange(seen[step.lane].peers[sends ? 1 : 0], peer) == peer)
+    return nothing;
+  std::int64_t const key = sends ? work.key(device, peer) : work.key(peer, device);
+  if (seen[step.lane].message == nothing) {
+    seen[step.lane].message = i;
+    seen[step.lane].key = key;
   }
-  return {};
+  for (int lane = 0; lane < work.lanes[device]; ++lane)
+    if (seen[lane].message != nothing && (seen[lane].key == key) != (lane == step.lane))
+      return seen[lane].message;
+  return nothing;
 }
 
 //! Where the two ends of every message are: [message_indices], item numbers on their devices.
@@ -182,39 +200,34 @@ struct message_ends {
   int* receiver;
 };
 
-//! Enters the messages of a device; a message that is sent or received twice is named.
-constexpr proof enter_messages(plan_view work, int device, message_ends ends) noexcept {
+//! Enters the messages of a device. Two are on one lane exactly when they share a communicator;
+//! none is sent or received twice; those that go one way between two devices are numbered in their
+//! order.
+//! @param seen scratch, [lanes of the device], fresh.
+//! @param next scratch, [2 P], 0: the numbers of the next messages from and to every device.
+constexpr device_finding enter_messages(
+  plan_view work, int device, message_ends ends, first_on_lane* seen, int* next) noexcept {
   auto const steps = work.program_of(device);
   message_numbers const numbers(work);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    item const& step = steps[i];
-    int const index = static_cast<int>(i);
+  device_finding found;
+  for (std::size_t at = 0; at < steps.size(); ++at) {
+    item const& step = steps[at];
+    int const i = static_cast<int>(at);
     if (step.what == operation::run)
       continue;
-    int const maker = numbers.of(step);
-    int& end = step.what == operation::send ? ends.sender[maker] : ends.receiver[maker];
+    if (step.lane < 0 || step.lane >= work.lanes[device])
+      return {device_check::lanes, {proof::rule::wrong_lane, device, i}};
+    if (int const other = misplaced_lane(work, device, i, seen); other != nothing)
+      return {device_check::lanes, {proof::rule::wrong_lane, device, i, device, other}};
+    int& end = (step.what == operation::send ? ends.sender : ends.receiver)[numbers.of(step)];
     if (end != nothing)
-      return {proof::rule::unmatched, device, index, device, end};
-    end = index;
+      found.add({device_check::sent_twice, {proof::rule::unmatched, device, i, device, end}});
+    end = i;
+    message_end const& message = work.message_of(step);
+    if (message.sequence != next[2 * message.peer + (step.what == operation::send ? 1 : 0)]++)
+      found.add({device_check::sequences, {proof::rule::fifo_differs, device, i}});
   }
-  return {};
-}
-
-//! The messages that go one way between two devices are numbered in their order.
-//! @param next scratch, [2 P], 0: the numbers of the next messages from and to every device.
-constexpr proof check_sequences(plan_view work, int device, int* next) noexcept {
-  auto const steps = work.program_of(device);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    item const& step = steps[i];
-    if (step.what == operation::run)
-      continue;
-    message_end const& end = work.message_of(step);
-    int& expected = next[2 * end.peer + (step.what == operation::send ? 1 : 0)];
-    if (end.sequence != expected)
-      return {proof::rule::fifo_differs, device, static_cast<int>(i)};
-    ++expected;
-  }
-  return {};
+  return found;
 }
 
 //! The rule by which two items of two devices are not the ends of one message; none where they are.

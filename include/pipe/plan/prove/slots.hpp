@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 namespace pipelining::inline v0_3::detail {
@@ -57,20 +58,20 @@ struct slot_check {
   unsigned char* progress; // [S], how far the gradients of each stage are
   int* makers;             // [instances], where there are several engines
   proof verdict{};
-  int const* known = nullptr;                 // by what starts now
-  int last_scatter = nothing;                 // that has completed the gradients of a stage
-  slot_history* first_of[slot_classes + 1]{}; // of each class, and behind the last
+  int const* known = nullptr; // by what starts now
+  int last_scatter = nothing; // that has completed the gradients of a stage
+  std::span<slot_history> of_class[slot_classes]{};
 
   constexpr void begin() noexcept {
     clock.reset();
-    first_of[0] = histories;
-    for (int of = 0; of < slot_classes; ++of)
-      first_of[of + 1] = first_of[of] + work.layout(device, static_cast<slot_class>(of)).count;
     int first = 0;
-    for (slot_history* past = histories; past != first_of[slot_classes]; ++past) {
-      past->first_reader = first;
-      first += uses.most_readers;
+    for (int of = 0; of < slot_classes; ++of) {
+      int const count = work.layout(device, static_cast<slot_class>(of)).count;
+      of_class[of] = {histories + first, static_cast<std::size_t>(count)};
+      first += count;
     }
+    for (int slot = 0; slot < first; ++slot)
+      histories[slot].first_reader = slot * uses.most_readers;
     // The rows of the plan before are where they are complete.
     if (validates(work.validation) && device + 1 == work.over.extents.devices)
       for (int row = 0; row < work.over.extents.stages(); ++row)
@@ -78,8 +79,9 @@ struct slot_check {
           past->content = row;
   }
   [[nodiscard]] constexpr slot_history* history(slot_class of, int index) noexcept {
-    slot_history* const* const first = first_of + static_cast<int>(of);
-    return index >= 0 && index < first[1] - first[0] ? first[0] + index : nullptr;
+    std::span<slot_history> const all = of_class[static_cast<int>(of)];
+    auto const at = static_cast<std::size_t>(index); // a negative number becomes one too large
+    return at < all.size() ? all.data() + at : nullptr;
   }
   [[nodiscard]] constexpr int* readers_of(slot_history const* past) noexcept {
     return read_by + past->first_reader;
@@ -202,18 +204,18 @@ struct slot_check {
     if (follows_gradients())
       follow(i, step);
     pass const& what = step.work;
-    int const unit = uses.over.unit_of(what);
+    pass_place const place = uses.place_of(what);
     bool const engines = work.over.declared->engines > 1;
     auto at = work.uses_of(step).data();
     auto const end = at + step.use_count;
     for (data_use const& use : uses[what]) {
       if (engines && use.stage == 0 && use.makes)
-        makers[uses.index(use, what, unit, 0)] = i;
+        makers[uses.index(use, what, place)] = i;
       else if (engines && use.orders)
-        follow_maker(i, uses.index(use, what, unit, 0));
-      int const count = use.takes_part ? uses.count(use, what) : 0;
+        follow_maker(i, uses.index(use, what, place));
+      int const count = uses.slots(use, what);
       for (int number = 0; number < count; ++number, ++at) {
-        int const content = uses.index(use, what, unit, number);
+        int const content = uses.index(use, what, place, number);
         if (at == end || at->at != use.at || at->count != 1 ||
             (use.stage == 0 && at->of != slot_class{use.pool}))
           return fail(proof::rule::wrong_content, i, nothing);
