@@ -991,12 +991,12 @@ void add_refused_shards(choose_command const& asked, candidates& found) {
     }
 }
 
-//! Evaluates a choice, or says that it is too large.
+//! Evaluates a choice, or says only whether it fits.
 evaluated
 evaluate_first(choose_command const& asked, schedule_choice const& choice, made_orders& orders) {
   try {
     if (!asked.experts) // whose orders have other passes
-      if (std::optional<candidate> one = too_large(asked, choice, orders))
+      if (std::optional<candidate> one = without_times(asked, choice, orders))
         return {std::move(*one), {}};
   } catch (std::invalid_argument const&) {
     // It says so again, or another order of its schedule can have its adapter.
@@ -1050,7 +1050,7 @@ candidates evaluate_all(choose_command const& asked) {
     });
   if (shows_few(asked))
     do
-      while (!asked.experts && judge_too_large(asked, result)) {
+      while (!asked.experts && judge_named(asked, result)) {
       }
     while (search_orders(asked, line, result));
   if (!asked.experts) // which go with no adapter
