@@ -126,9 +126,9 @@ struct candidate {
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
   double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
-  bool judged = true;   //!< false: bounds stand for its times and its memory
-  double bubble = 0;    //!< share of the span
-  double bound = 0;     //!< no order on this placement with this memory takes less
+  bool judged = true;             //!< false: bounds stand for its times and its memory
+  double bubble = 0;              //!< share of the span
+  double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   std::vector<double> device_gigabytes; //!< [P] the same of each device
   double host_gigabytes = 0;            //!< of the device that has the most on the host

@@ -74,9 +74,9 @@ double put_off(candidate const& one,
       faster = std::max(faster, held / std::min(weight, fused));
     }
   // A pass of no time counts for a thousandth of the longest there.
-  double const interval = *std::max_element(work.begin(), work.end()) +
-                          3 * over.extents.stages_per_device * longest / 1024 *
-                            static_cast<double>(shares.size());
+  double const interval =
+    *std::max_element(work.begin(), work.end()) +
+    3 * over.extents.stages_per_device * longest / 1024 * static_cast<double>(shares.size());
   int const barriers = one.choice.adapted == adapter::vocabulary_1 ? 1 : 2;
   return barriers * interval / static_cast<double>(shares.size()) * faster + most;
 }
@@ -130,11 +130,11 @@ double least_of_exchanges(candidate const& one, pp::cost_table const& cost) {
   for (int stage = one.extents.stages() - devices; stage < one.extents.stages(); ++stage)
     for (int logits = 0; logits < one.extents.chunks; ++logits)
       for (int gradient = 0; gradient < one.extents.chunks; ++gradient)
-        least = std::min(
-          least,
-          cost.duration(pp::row_writer::make(pp::pass_kind::logits, stage, 0, logits)) +
-            cost.duration(
-              pp::row_writer::make(pp::pass_kind::logits_gradient, stage, 0, gradient)));
+        least =
+          std::min(least,
+                   cost.duration(pp::row_writer::make(pp::pass_kind::logits, stage, 0, logits)) +
+                     cost.duration(
+                       pp::row_writer::make(pp::pass_kind::logits_gradient, stage, 0, gradient)));
   return (least + std::max(0.0, cost.groups().reduce)) * one.extents.units();
 }
 
@@ -188,8 +188,9 @@ bool judge_named(choose_command const& asked, candidates& found) {
     if (one.choice.swept)
       return may_be_shown(asked, one, found);
     named_so_far const now(asked, found, &one);
-    if (one.gigabytes <= asked.memory_gb && (one.bound <= now.fourth || one.gigabytes <= now.least ||
-                                             (one.extents.chunks == 1 && one.bound < now.whole)))
+    if (one.gigabytes <= asked.memory_gb &&
+        (one.bound <= now.fourth || one.gigabytes <= now.least ||
+         (one.extents.chunks == 1 && one.bound < now.whole)))
       return true;
     bool const makes_room = one.choice.adapted == adapter::none;
     return (one.bound < now.fastest && (makes_room || one.gigabytes <= now.next)) ||

@@ -30,9 +30,10 @@ struct zero_bubble_problem {
   double const* again = nullptr;
   double const* limits = nullptr; //!< [P] in place of `limit`; null: all devices have that
   double const* shares = nullptr; //!< [P] in place of `kept`
+  double most = std::numeric_limits<double>::infinity(); //!< that any of these limits counts for
 
   [[nodiscard]] constexpr double limit_of(int d) const noexcept {
-    return limits == nullptr ? limit : limits[d];
+    return std::min(most, limits == nullptr ? limit : limits[d]);
   }
   [[nodiscard]] constexpr double kept_on(int d) const noexcept {
     return shares == nullptr ? kept : shares[d];
@@ -442,51 +443,62 @@ public:
       consider(policy);
     if (proven())
       return;
-    // None is worse than a plain schedule, whose span may be longer and makespan shorter.
-    zero_bubble_figures plain;
-    zero_bubble_policy turn = plain_zero_bubble[0];
+    // None is worse than a plain schedule, whose span may be longer and makespan shorter, nor than
+    // with less memory.
+    found plain{problem};
     for (zero_bubble_policy const& policy : plain_zero_bubble) {
       if (policy.reach > 2 && !problem.has_more_than_devices())
         break;
       zero_bubble_run run(problem);
       zero_bubble_figures const here =
         run(policy, std::numeric_limits<double>::infinity(), nullptr);
-      if (here.makespan < plain.makespan) {
-        plain = here;
-        turn = policy;
-      }
+      if (here.makespan < plain.figures.makespan)
+        plain = {problem, policy, here};
     }
-    most_ = plain.makespan * (1 + 1e-12);
-    if (figures_.makespan <= most_)
+    if (problem.has_more_than_devices()) {
+      zero_bubble_problem fewer = problem;
+      fewer.most = problem.devices;
+      zero_bubble_choice const with_fewer(fewer);
+      if (with_fewer.best_.figures.makespan < plain.figures.makespan)
+        plain = with_fewer.best_;
+    }
+    most_ = plain.figures.makespan * (1 + 1e-12);
+    if (best_.figures.makespan <= most_)
       return;
-    best_ = turn;
-    figures_ = plain;
+    best_ = plain;
     for (zero_bubble_policy const& policy : zero_bubble_policies)
       consider(policy);
   }
-  [[nodiscard]] constexpr zero_bubble_policy const& best() const noexcept { return best_; }
+  //! Writes its order.
+  constexpr void write(row_writer* rows) const {
+    zero_bubble_run run(best_.problem);
+    run(best_.policy, std::numeric_limits<double>::infinity(), rows);
+  }
 
 private:
+  struct found {
+    zero_bubble_problem problem; //!< with the memory that it uses
+    zero_bubble_policy policy = plain_zero_bubble[0];
+    zero_bubble_figures figures{};
+  };
+
   [[nodiscard]] constexpr bool proven() const noexcept {
-    return figures_.span <= bound_.span * (1 + 1e-12) &&
-           figures_.makespan <= bound_.makespan * (1 + 1e-12);
+    return best_.figures.span <= bound_.span * (1 + 1e-12) &&
+           best_.figures.makespan <= bound_.makespan * (1 + 1e-12);
   }
   //! Tries a policy, unless what is there already is proven to be the best.
   constexpr void consider(zero_bubble_policy const& policy) {
     if (proven())
       return;
     zero_bubble_run run(problem_);
-    zero_bubble_figures const here = run(policy, figures_.span, nullptr);
-    if (here.makespan > most_ || !here.better_than(figures_))
-      return;
-    figures_ = here;
-    best_ = policy;
+    zero_bubble_figures const here = run(policy, best_.figures.span, nullptr);
+    if (here.makespan <= most_ && here.better_than(best_.figures))
+      best_ = {problem_, policy, here};
   }
 
   zero_bubble_problem problem_;
   zero_bubble_figures bound_;
-  zero_bubble_policy best_ = plain_zero_bubble[0];
-  zero_bubble_figures figures_;
+  found best_{problem_};
   double most_ = std::numeric_limits<double>::infinity();
 };
 
@@ -518,8 +530,7 @@ constexpr void write_zero_bubble(zero_bubble_problem problem,
     again[i] = checked_duration(cost, what);
     problem.again = again;
   }
-  zero_bubble_run run(problem);
-  run(zero_bubble_choice(problem).best(), std::numeric_limits<double>::infinity(), rows);
+  zero_bubble_choice(problem).write(rows);
 }
 
 } // namespace detail
@@ -534,7 +545,8 @@ constexpr void write_zero_bubble(zero_bubble_problem problem,
 //! >= 1, M >= 1.
 //!
 //! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1 or, above
-//! limit P, of ZB-H2, whose forward passes run ahead as far as the limit allows. With equal stages,
+//! limit P, of ZB-H2, whose forward passes run ahead as far as the limit allows, or than that at
+//! limit P. With equal stages,
 //! limit P and no latency, the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit
 //! L <= M it is at least (P - 1)(F + I + 2c) - (L - 1) W on the span.
 //!
