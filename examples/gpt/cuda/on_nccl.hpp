@@ -49,7 +49,7 @@ on_rank(model_size const& size,
         gpu_run const& how,
         pp::basic_store<Clock>& line,
         int rank,
-        pp::cuda::nccl_ranks over) {
+        pp::cuda::nccl_options over) {
   over.graph = how.graph;
   over.warm_up = 1;
   over.guarded = how.guarded;
@@ -116,7 +116,7 @@ struct place_in_run {
   pp::basic_store<Clock>& line; //!< of this rank to the store of the run
   std::string start;            //!< tells the starts of a run apart
   gpu_run how;
-  pp::cuda::nccl_ranks over;
+  pp::cuda::nccl_options over;
 
   [[nodiscard]] int rank() const { return pp::rank_of(layout, place); }
   //! @param of the first iteration

@@ -67,7 +67,7 @@ public:
   //! @param memory that the plans of the runner share; it grows here if need be, and must outlive
   //! this. @pre no message is under way.
   //! @param number of the plan in its runner.
-  //! @param guarded as mpi_ranks::guarded.
+  //! @param guarded as mpi_options::guarded.
   //! @throws std::length_error for a message that is too large for MPI.
   mpi_device(plan_view const& work,
              Stages& stages,

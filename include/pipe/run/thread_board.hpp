@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Data that the threads of a runner share. Header for pipelining::threads and
+//! @brief Data that the threads of a runner share. Header for pipelining::thread_options and
 //! pipelining::detail::thread_board.
 
 #include <pipe/flow/shape.hpp>
@@ -36,7 +36,7 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief Options of a runner on threads.
-struct threads {
+struct thread_options {
   //! The longest that nothing begins or ends on any device. After that the step fails, and says
   //! which device is not back from which pass, and who waits for whom. Time in which the process
   //! was suspended does not count (countdown). on_start has as long.
@@ -90,7 +90,7 @@ enum class errand { start, touch, tell, step, end };
 
 //! Data that all threads of a runner share. The board outlives it if a stage never returns.
 struct thread_board {
-  threads options;
+  thread_options options;
   int devices;
   int cores; // 0: unknown
   std::atomic<std::chrono::nanoseconds> spin_in_step{};
@@ -113,7 +113,7 @@ struct thread_board {
   std::exception_ptr failure;
   std::string failure_text;
 
-  thread_board(int device_count, threads chosen)
+  thread_board(int device_count, thread_options chosen)
       : options(std::move(chosen)), devices(device_count),
         cores(static_cast<int>(std::thread::hardware_concurrency())),
         memories(static_cast<std::size_t>(device_count)),
@@ -125,7 +125,7 @@ struct thread_board {
   //! @throws std::invalid_argument for a negative number.
   [[nodiscard]] static int threads_for(int count, int devices) {
     if (count < 0)
-      throw std::invalid_argument("run: threads::count is " + std::to_string(count) +
+      throw std::invalid_argument("run: thread_options::count is " + std::to_string(count) +
                                   "; give the number of threads, or 0, and the runner chooses");
     return count == 0 ? devices : std::min(count, devices);
   }
@@ -351,7 +351,7 @@ struct thread_board {
   //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
   [[nodiscard]] std::string not_back(int device) const {
     if (what.load(std::memory_order_relaxed) == errand::start)
-      return " is not back from threads::on_start";
+      return " is not back from thread_options::on_start";
     if (what.load(std::memory_order_relaxed) == errand::tell)
       return " is not back from memory_moved";
     auto const at =
