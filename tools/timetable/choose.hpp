@@ -260,6 +260,10 @@ bytes_of(choose_command const& asked,
          std::vector<pipelining::stage_content> const& content,
          std::vector<int> const& chunk_lengths);
 
+//! Where a choice has bytes of devices, gives it those of its stages as they are cut.
+//! @pre a chunk and a stage on each device
+void give_bytes(choose_command const& asked, candidate& one);
+
 //! The copies of a stage that a device has: two where both ways go through it.
 [[nodiscard]] int copies_on(pipelining::timetable_view table, int stage, int device);
 

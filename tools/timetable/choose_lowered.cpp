@@ -133,6 +133,7 @@ private:
     double const bound = pp::least_times(orders_.over, cost.without_exchanges()).makespan.least();
     if (!is_better(bound))
       return bound;
+    give_bytes(asked_, one_);
     looks -= of_search / static_cast<std::int64_t>(orders_.passes.size());
     return pp::makespan(make_named_timetable(one_.choice, cost, &made_, false));
   }

@@ -140,7 +140,7 @@ double least_of_exchanges(candidate const& one, pp::cost_table const& cost) {
 
 //! Whether `without_times` knows the memory of a choice without times.
 bool is_simple(choose_command const& asked, schedule_choice const& choice) {
-  return asked.frozen == 0 && !is_apart(choice) &&
+  return asked.frozen == 0 && !is_apart(choice) && choice.room.empty() &&
          (choice.adapted == adapter::none || choice.has_shards());
 }
 
@@ -209,7 +209,7 @@ bool judge_named(choose_command const& asked, candidates& found) {
     choices.push_back(found.all[i].choice);
   take_in_order(
     order.size(),
-    ahead_of(asked, 1),
+    ahead_of(asked, 2),
     [&](std::size_t k) { return matters(found.all[order[k]]); },
     [&](std::size_t k) { return evaluate_swept(asked, choices[k], *found.orders); },
     [&](std::size_t k, std::future<evaluated> made) {

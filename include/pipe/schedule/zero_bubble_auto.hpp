@@ -438,36 +438,8 @@ read_times(owned<double> const& times, int devices, int microbatches, cost_model
 class zero_bubble_choice {
 public:
   constexpr explicit zero_bubble_choice(zero_bubble_problem const& problem)
-      : problem_(problem), bound_(zero_bubble_bound(problem)) {
-    for (zero_bubble_policy const& policy : zero_bubble_policies)
-      consider(policy);
-    if (proven())
-      return;
-    // None is worse than a plain schedule, whose span may be longer and makespan shorter, nor than
-    // with less memory.
-    found plain{problem};
-    for (zero_bubble_policy const& policy : plain_zero_bubble) {
-      if (policy.reach > 2 && !problem.has_more_than_devices())
-        break;
-      zero_bubble_run run(problem);
-      zero_bubble_figures const here =
-        run(policy, std::numeric_limits<double>::infinity(), nullptr);
-      if (here.makespan < plain.figures.makespan)
-        plain = {problem, policy, here};
-    }
-    if (problem.has_more_than_devices()) {
-      zero_bubble_problem fewer = problem;
-      fewer.most = problem.devices;
-      zero_bubble_choice const with_fewer(fewer);
-      if (with_fewer.best_.figures.makespan < plain.figures.makespan)
-        plain = with_fewer.best_;
-    }
-    most_ = plain.figures.makespan * (1 + 1e-12);
-    if (best_.figures.makespan <= most_)
-      return;
-    best_ = plain;
-    for (zero_bubble_policy const& policy : zero_bubble_policies)
-      consider(policy);
+      : problem_(problem), bound_(zero_bubble_bound(problem)), best_{problem} {
+    look();
   }
   //! Writes its order.
   constexpr void write(row_writer* rows) const {
@@ -482,6 +454,37 @@ private:
     zero_bubble_figures figures{};
   };
 
+  constexpr void look() {
+    for (zero_bubble_policy const& policy : zero_bubble_policies)
+      consider(policy);
+    if (proven())
+      return;
+    // None is worse than a plain schedule, whose span may be longer and makespan shorter, nor than
+    // with less memory.
+    found plain{problem_};
+    for (zero_bubble_policy const& policy : plain_zero_bubble) {
+      if (policy.reach > 2 && !problem_.has_more_than_devices())
+        break;
+      zero_bubble_run run(problem_);
+      zero_bubble_figures const here =
+        run(policy, std::numeric_limits<double>::infinity(), nullptr);
+      if (here.makespan < plain.figures.makespan)
+        plain = {problem_, policy, here};
+    }
+    if (problem_.has_more_than_devices()) {
+      zero_bubble_problem fewer = problem_;
+      fewer.most = problem_.devices;
+      zero_bubble_choice const with_fewer(fewer);
+      if (with_fewer.best_.figures.makespan < plain.figures.makespan)
+        plain = with_fewer.best_;
+    }
+    most_ = plain.figures.makespan * (1 + 1e-12);
+    if (best_.figures.makespan <= most_)
+      return;
+    best_ = plain;
+    for (zero_bubble_policy const& policy : zero_bubble_policies)
+      consider(policy);
+  }
   [[nodiscard]] constexpr bool proven() const noexcept {
     return best_.figures.span <= bound_.span * (1 + 1e-12) &&
            best_.figures.makespan <= bound_.makespan * (1 + 1e-12);
@@ -498,7 +501,7 @@ private:
 
   zero_bubble_problem problem_;
   zero_bubble_figures bound_;
-  found best_{problem_};
+  found best_;
   double most_ = std::numeric_limits<double>::infinity();
 };
 
