@@ -91,9 +91,10 @@ class Search(unittest.TestCase):
             file.write_text(json.dumps(costs), encoding="utf-8")
             sizes = ("--devices", 2, "--microbatches", 4, "--cost", file)
             words = ("search", *sizes, "--like", "zb-h1", "--moves", 20000)
-            for made in (words, ("zb-auto", *sizes), ("v-auto", *sizes)):
+            rooms = (24.5, 42), (28, 36.5), (33, 50)
+            for made, rooms in ((words, rooms), (("zb-auto", *sizes), rooms), (("v-auto", *sizes), ((33, 42), (33, 36.5), (36, 50)))):
                 spans = []
-                for room in ((33, 42), (33, 36.5), (36, 50)) if made[0] == "v-auto" else ((24.5, 42), (28, 36.5), (33, 50)):
+                for room in rooms:
                     limit = ",".join(f"{each}GB" for each in room)
                     rows = [line.split(",") for line in output(*made, "--memory", limit, "--format", "csv").splitlines()]
                     rows = [dict(zip(rows[0], row)) for row in rows[1:]]

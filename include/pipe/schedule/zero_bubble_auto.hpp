@@ -9,6 +9,7 @@
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <limits>
 #include <stdexcept>
@@ -167,11 +168,13 @@ public:
         input_ends_(cells(problem)), at_(static_cast<std::size_t>(problem.devices)),
         wake_(static_cast<std::size_t>(leaves_)), first_(static_cast<std::size_t>(2 * leaves_)) {}
 
+  //! @param rows where to write the passes, or null for figures only.
   //! @param longest a span that is no better; a run that cannot stay below it ends early, without
   //! figures.
-  //! @param rows where to write the passes, or null for figures only.
   constexpr zero_bubble_figures
-  operator()(zero_bubble_policy const& policy, double longest, row_writer* rows) {
+  operator()(zero_bubble_policy const& policy,
+             row_writer* rows = nullptr,
+             double longest = std::numeric_limits<double>::infinity()) {
     begin(policy);
     longest_ = longest * (1 + 1e-12);
     rows_ = rows;
@@ -208,10 +211,7 @@ private:
   };
 
   [[nodiscard]] static constexpr int leaves(int devices) noexcept {
-    int power = 1;
-    while (power < devices)
-      power *= 2;
-    return power;
+    return static_cast<int>(std::bit_ceil(static_cast<unsigned>(devices)));
   }
   [[nodiscard]] static constexpr std::size_t cells(zero_bubble_problem const& p) noexcept {
     return static_cast<std::size_t>(p.devices) * static_cast<std::size_t>(p.microbatches);
@@ -443,8 +443,7 @@ public:
   }
   //! Writes its order.
   constexpr void write(row_writer* rows) const {
-    zero_bubble_run run(best_.problem);
-    run(best_.policy, std::numeric_limits<double>::infinity(), rows);
+    zero_bubble_run(best_.problem)(best_.policy, rows);
   }
 
 private:
@@ -462,16 +461,13 @@ private:
     // None is worse than a plain schedule, whose span may be longer and makespan shorter, nor than
     // with less memory.
     found plain{problem_};
-    for (zero_bubble_policy const& policy : plain_zero_bubble) {
-      if (policy.reach > 2 && !problem_.has_more_than_devices())
-        break;
-      zero_bubble_run run(problem_);
-      zero_bubble_figures const here =
-        run(policy, std::numeric_limits<double>::infinity(), nullptr);
-      if (here.makespan < plain.figures.makespan)
-        plain = {problem_, policy, here};
-    }
-    if (problem_.has_more_than_devices()) {
+    bool const more = problem_.has_more_than_devices();
+    for (zero_bubble_policy const& policy : plain_zero_bubble)
+      if (more || policy.reach == 2)
+        if (zero_bubble_figures const here = zero_bubble_run(problem_)(policy);
+            here.makespan < plain.figures.makespan)
+          plain = {problem_, policy, here};
+    if (more) {
       zero_bubble_problem fewer = problem_;
       fewer.most = problem_.devices;
       zero_bubble_choice const with_fewer(fewer);
@@ -493,8 +489,7 @@ private:
   constexpr void consider(zero_bubble_policy const& policy) {
     if (proven())
       return;
-    zero_bubble_run run(problem_);
-    zero_bubble_figures const here = run(policy, best_.figures.span, nullptr);
+    zero_bubble_figures const here = zero_bubble_run(problem_)(policy, nullptr, best_.figures.span);
     if (here.makespan <= most_ && here.better_than(best_.figures))
       best_ = {problem_, policy, here};
   }
@@ -548,10 +543,9 @@ constexpr void write_zero_bubble(zero_bubble_problem problem,
 //! >= 1, M >= 1.
 //!
 //! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1 or, above
-//! limit P, of ZB-H2, whose forward passes run ahead as far as the limit allows, or than that at
-//! limit P. With equal stages,
-//! limit P and no latency, the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit
-//! L <= M it is at least (P - 1)(F + I + 2c) - (L - 1) W on the span.
+//! limit P, than at limit P or that of ZB-H2, whose forward passes run ahead as far as the limit
+//! allows. With equal stages, limit P and no latency, the bubble is that of ZB-H1, (P - 1)(F + I -
+//! W), for M >= P. With limit L <= M it is at least (P - 1)(F + I + 2c) - (L - 1) W on the span.
 //!
 //! @tparam TimesDevices the limit in multiples of P, or `dynamic` for `memory_limit`.
 //! @complexity O(log P) per pass.
@@ -578,8 +572,7 @@ struct ZeroBubbleAuto {
     return {.devices = devices, .microbatches = microbatches};
   }
 
-  //! @brief Writes the order of every device.
-  //! @param rows [P]
+  //! Writes the order of every device. @param rows [P]
   constexpr void
   generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     generate_recomputed(

@@ -63,22 +63,19 @@ auto with_made(Schedule const& one, Use use) {
 }
 
 //! The limit of a choice that has room in bytes, in whole microbatches of one stage: as many as
-//! every device has room for, where each takes as much as the largest; one of each of its stages at
-//! least, all at most.
+//! every device has room for, where each chunk takes as much as the largest; one of each of its
+//! stages at least, all at most.
 inline double limit_in_room(schedule_choice const& choice, shape const& extents) {
-  std::size_t const stages = static_cast<std::size_t>(extents.stages());
-  std::vector<double> const& bytes = choice.memory.activation; // [S][C]
-  std::ptrdiff_t const chunks = static_cast<std::ptrdiff_t>(bytes.size() / stages);
-  double largest = 0;
-  for (auto first = bytes.begin(); first != bytes.end(); first += chunks)
-    largest = std::max(largest, std::accumulate(first, first + chunks, 0.0));
+  std::vector<double> const& all = choice.memory.activation;
   std::vector<double> const resident = pipelining::detail::resident_bytes(choice.memory, {extents});
   double least = HUGE_VAL;
   for (std::size_t device = 0; device < resident.size(); ++device)
     least = std::min(least, choice.room[device] - resident[device]);
-  double const held = double{1} * extents.stages_per_device;
-  double const most = held * extents.microbatches;
-  return std::clamp(largest > 0 ? std::floor(least / largest) : most, held, most);
+  double const held = extents.stages_per_device;
+  double const fit =
+    std::floor(least / (extents.chunks * *std::max_element(all.begin(), all.end())));
+  return std::isfinite(fit) ? std::clamp(fit, held, held * extents.microbatches)
+                            : held * extents.microbatches;
 }
 
 //! Calls `use` with the schedule of a choice, from a row on.
