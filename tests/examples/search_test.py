@@ -115,9 +115,13 @@ class Search(unittest.TestCase):
                 self.assertGreaterEqual(spans[1], spans[2])
                 self.assertGreater(spans[0], spans[2])  # what is not there is felt
             self.assertIn(f"a device holds at most {limit}\n", output(*words, "--memory", limit))
-            # With room for as many on each device the limit is a number.
-            self.assertEqual(output("zb-auto", *sizes, "--memory", "28GB,42GB", "--format", "csv"),
-                             output("zb-auto", *sizes, "--memory-limit", 2, "--format", "csv"))
+            # With room for as many on each device, all of which waits for the weights, the limit is a number.
+            plain = pathlib.Path(folder) / "plain.json"
+            plain.write_text(json.dumps({**costs, "weight_input_bytes": costs["activation_bytes"]}), encoding="utf-8")
+            limits = [output("zb-auto", *sizes[:-1], plain, *limit, "--format", "csv")
+                      for limit in (("--memory", "28GB,42GB"), ("--memory-limit", 2), ("--memory-limit", 3))]
+            self.assertEqual(limits[0], limits[1])
+            self.assertNotEqual(limits[0], limits[2])
             for more, wanted in ((("zb-auto", *sizes, "--memory", "23GB,50GB"), "device 0 has no room for one microbatch"),
                                  (("v-auto", *sizes, "--memory", "26GB,50GB"), "--memory: device 0 would hold "),
                                  (("zb-auto", *sizes, "--memory", "30GB", "--memory-limit", 2), "of zb-auto give one of the two"),
