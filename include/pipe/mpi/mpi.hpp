@@ -201,6 +201,11 @@ public:
     now_running_ = &next;
     // Ranks before the last one get their rows from it; there what is carried is of no use.
     carried_.put(next.runs->slots());
+    auto const end = [this](device* runs) { // of a step that fails, once all have heard of it
+      typename detail::watchdog<Clock>::watch const watch(*watchdog_);
+      runs->abandon();
+    };
+    std::unique_ptr<device, decltype(end)> const at_end(next.runs.get(), end);
     try {
       {
         typename detail::watchdog<Clock>::watch const watch(*watchdog_);

@@ -10,6 +10,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/begun_passes.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/guards.hpp>
@@ -75,12 +76,14 @@ struct thread_plan {
   std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
   std::vector<std::vector<double>> starts; // [P][items], seconds
   std::vector<std::vector<double>> ends;
+  std::vector<begun_passes> begun; // [P]
 
   explicit thread_plan(plan lowered) : work(std::move(lowered)), view(work.view()), messages(view) {
     for (int device = 0; device < view.over.extents.devices; ++device) {
       completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
       starts.emplace_back(view.program_of(device).size());
       ends.emplace_back(view.program_of(device).size());
+      begun.emplace_back(view, device);
     }
   }
 };
