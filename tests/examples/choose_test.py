@@ -616,7 +616,8 @@ class Choice(unittest.TestCase):
                 self.assertIn(wanted, result.stderr)
 
     def test_sequences_of_one_length_are_the_same_as_lengths(self):
-        rows = {row["schedule"]: row for row in self.rows if " with " not in row["schedule"] and not is_apart(row)}
+        rows = {row["schedule"]: row for row in self.rows  # lengths have no bytes that an order could be made for
+                if not re.search(" with | --memory ", row["schedule"]) and not is_apart(row)}
         found = json.loads(output(*SMALL[:2], *SMALL[4:8], "--lengths", "2048x4", "--format", "json"))["candidates"]
         padded = {row["schedule"].removesuffix(", padded to 2048"): row for row in found
                   if row["schedule"].endswith(", padded to 2048")}
@@ -1097,7 +1098,10 @@ class Choice(unittest.TestCase):
                          "--format", "json")
                 found = json.loads(output(*words))
                 self.check_pick(found)
-                best = found["candidates"][found["pick"]]["seconds"]
+                pick = found["candidates"][found["pick"]]
+                if not is_apart(pick) and "--memory " not in pick["schedule"]:
+                    self.check_header(pick, *words[:-2], *only(pick))
+                best = pick["seconds"]
                 for stages in (devices, 2 * devices):
                     for bars in itertools.combinations(range(layers + stages - 1), stages - 1):
                         if stages > layers + 2:
@@ -1110,6 +1114,7 @@ class Choice(unittest.TestCase):
 
     def test_random_models_keep_any_limit_on_2_to_16_devices(self):
         draw = random.Random(8)
+        within = 0
         with tempfile.TemporaryDirectory() as folder:
             for devices in (2, 5, 9, 16):
                 layers = draw.randint(1, 3 * devices)
@@ -1132,11 +1137,16 @@ class Choice(unittest.TestCase):
                     pick = found["candidates"][found["pick"]]
                     self.assertLessEqual(pick["memory_gb"], limit)
                     self.assertNotIn("cannot", pick)  # it was lowered and proven
+                    for row in found["candidates"]:  # whose order was made for these bytes
+                        if row["schedule"].startswith("zb-auto --memory "):
+                            self.assertLessEqual(row["memory_gb"], limit * (1 + 1e-9))
+                            within += 1
                     for row in rows:  # as found without a limit
                         if row["memory_gb"] <= limit:
                             self.assertLessEqual(pick["seconds"], row["seconds"] * 1.001 * 1.001, (words, limit, row))
                     for row in found["candidates"]:
                         self.assertTrue(row["bound"] <= row["seconds"] * (1 + 1e-9) and (is_apart(row) or sum(row["layers"]) == parts), row)
+        self.assertGreater(within, 3)
 
     def test_weights_in_shards_stay_as_long_as_there_is_room(self):
         words = (*SMALL[:-1], 8, "--data", 64, *unsearched())

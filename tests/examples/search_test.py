@@ -89,25 +89,47 @@ class Search(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "costs.json"
             file.write_text(json.dumps(costs), encoding="utf-8")
-            words = ("search", "--devices", 2, "--microbatches", 4, "--cost", file, "--like", "zb-h1", "--moves", 20000)
-            spans = []
-            for room in ((24.5, 42), (28, 36.5), (33, 50)):
-                limit = ",".join(f"{each}GB" for each in room)
-                rows = [line.split(",") for line in output(*words, "--memory", limit, "--format", "csv").splitlines()]
-                rows = [dict(zip(rows[0], row)) for row in rows[1:]]
-                for device in (0, 1):
-                    held = most = costs["resident_bytes"][device][0]
-                    whole, late = costs["activation_bytes"][device][0], costs["weight_input_bytes"][device][0]
-                    for row in rows:
-                        if int(row["device"]) == device:
-                            held += whole if row["kind"] == "F" else 0
+            sizes = ("--devices", 2, "--microbatches", 4, "--cost", file)
+            words = ("search", *sizes, "--like", "zb-h1", "--moves", 20000)
+            rooms = (24.5, 42), (28, 36.5), (33, 50)
+            for made, rooms in ((words, rooms), (("zb-auto", *sizes), rooms), (("v-auto", *sizes), ((33, 42), (33, 36.5), (36, 50)))):
+                spans = []
+                for room in rooms:
+                    limit = ",".join(f"{each}GB" for each in room)
+                    rows = [line.split(",") for line in output(*made, "--memory", limit, "--format", "csv").splitlines()]
+                    rows = [dict(zip(rows[0], row)) for row in rows[1:]]
+                    parts = (1 + max(int(row["stage"]) for row in rows)) // 2  # of a stage of the file
+                    for device in (0, 1):
+                        own = [row for row in rows if int(row["device"]) == device]
+                        whole, late, resident = ({stage: costs[name][stage // parts][0] / parts for stage in range(2 * parts)}
+                                                 for name in ("activation_bytes", "weight_input_bytes", "resident_bytes"))
+                        held = most = sum(resident[stage] for stage in {int(row["stage"]) for row in own})
+                        for row in own:
+                            stage = int(row["stage"])
+                            held += whole[stage] if row["kind"] == "F" else 0
                             most = max(most, held)
-                            held -= {"F": 0, "B": whole, "I": whole - late, "W": late}[row["kind"]]
-                    self.assertLessEqual(most, room[device] * 1e9)
-                self.assertIn(f"a device holds at most {limit}\n", output(*words, "--memory", limit))
-                spans.append(max(float(row["end"]) for row in rows))
-            self.assertGreaterEqual(spans[0], spans[2])
-            self.assertGreaterEqual(spans[1], spans[2])
+                            held -= {"F": 0, "B": whole[stage], "I": whole[stage] - late[stage], "W": late[stage]}[row["kind"]]
+                        self.assertLessEqual(most, room[device] * 1e9)
+                    spans.append(max(float(row["end"]) for row in rows))
+                self.assertGreaterEqual(spans[0], spans[2])
+                self.assertGreaterEqual(spans[1], spans[2])
+                self.assertGreater(spans[0], spans[2])  # what is not there is felt
+            self.assertIn(f"a device holds at most {limit}\n", output(*words, "--memory", limit))
+            # With room for as many on each device, all of which waits for the weights, the limit is a number.
+            plain = pathlib.Path(folder) / "plain.json"
+            plain.write_text(json.dumps({**costs, "weight_input_bytes": costs["activation_bytes"]}), encoding="utf-8")
+            limits = [output("zb-auto", *sizes[:-1], plain, *limit, "--format", "csv")
+                      for limit in (("--memory", "28GB,42GB"), ("--memory-limit", 2), ("--memory-limit", 3))]
+            self.assertEqual(limits[0], limits[1])
+            self.assertNotEqual(limits[0], limits[2])
+            for more, wanted in ((("zb-auto", *sizes, "--memory", "23GB,50GB"), "device 0 has no room for one microbatch"),
+                                 (("v-auto", *sizes, "--memory", "26GB,50GB"), "--memory: device 0 would hold "),
+                                 (("zb-auto", *sizes, "--memory", "30GB", "--memory-limit", 2), "of zb-auto give one of the two"),
+                                 (("1f1b", *sizes, "--memory", "50GB"), "of 1f1b neither is an option"),
+                                 (("zb-auto", *sizes, "--memory", 3), "--memory is in bytes")):
+                result = run(*more)
+                self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 1))
+                self.assertIn(wanted, result.stderr)
             for more, wanted in (("22GB", "no order keeps the limit of device 1"), ("30GB,40GB,50GB", "--memory names 3 amounts"),
                                  ("30GB,", "--memory wants an amount")):
                 result = run(*words, "--memory", more)

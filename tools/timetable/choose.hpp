@@ -126,9 +126,9 @@ struct candidate {
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
   double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
-  bool judged = true;   //!< false: too large, and bounds stand for its times and its memory
-  double bubble = 0;    //!< share of the span
-  double bound = 0;     //!< no order on this placement with this memory takes less
+  bool judged = true;             //!< false: bounds stand for its times and its memory
+  double bubble = 0;              //!< share of the span
+  double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   std::vector<double> device_gigabytes; //!< [P] the same of each device
   double host_gigabytes = 0;            //!< of the device that has the most on the host
@@ -231,14 +231,17 @@ struct named_so_far {
 [[nodiscard]] bool
 may_be_shown(choose_command const& asked, candidate const& one, candidates const& found);
 
-//! A candidate that is too large with each of its cuts, as its order shows without times: not
-//! judged. Nothing where it may fit, or times decide.
+//! A candidate that is too large with each of its cuts, as its order shows without times, or one
+//! with shards that fits with each: not judged. Nothing where times decide.
 [[nodiscard]] std::optional<candidate>
-too_large(choose_command const& asked, schedule_choice const& choice, made_orders& made);
+without_times(choose_command const& asked, schedule_choice const& choice, made_orders& made);
+
+//! Whether model or user need more than a plain plan.
+[[nodiscard]] bool needs_more(choose_command const& asked);
 
 //! Evaluates those that are not judged and that the text may name.
 //! @return whether there was one
-bool judge_too_large(choose_command const& asked, candidates& found);
+bool judge_named(choose_command const& asked, candidates& found);
 
 //! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
 //! HelixPipe, which is a pipeline of stages.
@@ -256,6 +259,10 @@ bool judge_too_large(choose_command const& asked, candidates& found);
 bytes_of(choose_command const& asked,
          std::vector<pipelining::stage_content> const& content,
          std::vector<int> const& chunk_lengths);
+
+//! Where a choice has bytes of devices, gives it those of its stages as they are cut.
+//! @pre a chunk and a stage on each device
+void give_bytes(choose_command const& asked, candidate& one);
 
 //! The copies of a stage that a device has: two where both ways go through it.
 [[nodiscard]] int copies_on(pipelining::timetable_view table, int stage, int device);

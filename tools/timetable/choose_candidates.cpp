@@ -101,7 +101,8 @@ double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, d
 }
 
 std::string plain_type_of(schedule_choice const& c) {
-  std::string const type = c.name.empty() ? "" : written_type(c); // a searched one has no name
+  // A searched one has no name, and bytes of devices no type.
+  std::string const type = c.name.empty() || !c.room.empty() ? "" : written_type(c);
   return type.empty() ? type : "pipelining::" + type;
 }
 
@@ -176,6 +177,10 @@ std::string label_of(schedule_choice const& c) {
       pp::append(text, " ", each.name, " ", *(c.*each.number));
   if (c.memory_limit)
     pp::append(text, " --memory-limit ", static_cast<int>(*c.memory_limit));
+  bool const alike = std::equal(c.room.begin() + !c.room.empty(), c.room.end(), c.room.begin());
+  for (std::size_t d = 0; d < (alike ? std::min<std::size_t>(1, c.room.size()) : c.room.size());
+       ++d)
+    text += (d == 0 ? " --memory " : ",") + rounded(c.room[d] / 1e9, 3) + "GB";
   text += c.eager ? " --eager" : "";
   if (c.frozen > 0)
     text += " --frozen " + std::to_string(c.frozen);
@@ -289,6 +294,16 @@ std::vector<pp::stage_bytes> bytes_of(choose_command const& asked,
   for (pp::stage_content const& each : content)
     result.push_back(asked.predicted().bytes(each, chunk_lengths));
   return result;
+}
+
+void give_bytes(choose_command const& asked, candidate& one) {
+  if (one.choice.room.empty())
+    return;
+  pp::stage_memory& memory = one.choice.memory = {};
+  for (pp::stage_bytes const& each : bytes_of(asked, content_of(asked, one), one.chunk_lengths)) {
+    memory.activation.push_back(static_cast<double>(each.activation));
+    memory.resident.push_back(static_cast<double>(each.resident()));
+  }
 }
 
 int copies_on(pp::timetable_view table, int stage, int device) {
@@ -456,6 +471,7 @@ evaluated evaluate_whole(choose_command const& asked,
         one.label = label_of(one.choice);
         one.type.clear(); // the type of a schedule says nothing of frozen stages
       }
+      give_bytes(asked, one);
       pp::cost_table const cost = costs_of(asked, one);
       // Orders are kept by the times of the first microbatch.
       made_orders* const kept = cost.microbatches() > 1 ? nullptr : &made;
@@ -773,6 +789,12 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   std::vector<schedule_choice> calls{base};
   vary_options(schedule, asked, calls);
   vary_adapters(asked, calls);
+  if (has(schedule.takes, option::memory_limit) && schedule.traits.stages_per_device == 1 &&
+      asked.lengths.empty() && asked.format != "header") { // whose type cannot have bytes
+    calls.push_back(base);
+    for (int device = 0; device < asked.devices; ++device)
+      calls.back().room.push_back(asked.room_gb(device) * 1e9);
+  }
   if (schedule.traits.sees_recomputation) // next to nothing is held before it
     for (int const limit : {1, 2}) {
       base.memory_limit = limit;
@@ -877,7 +899,7 @@ bool search_orders(choose_command const& asked, progress_line& line, candidates&
   }
   take_in_order(
     swept.size(),
-    ahead_of(asked, 1),
+    ahead_of(asked, 2),
     [&](std::size_t k) { return may_be_shown(asked, found.all[swept[k]], found); },
     [&](std::size_t k) { return evaluate(asked, choices[k], *found.orders); },
     [&](std::size_t k, std::future<evaluated> made) {
@@ -991,12 +1013,12 @@ void add_refused_shards(choose_command const& asked, candidates& found) {
     }
 }
 
-//! Evaluates a choice, or says that it is too large.
+//! Evaluates a choice, or says only whether it fits.
 evaluated
 evaluate_first(choose_command const& asked, schedule_choice const& choice, made_orders& orders) {
   try {
     if (!asked.experts) // whose orders have other passes
-      if (std::optional<candidate> one = too_large(asked, choice, orders))
+      if (std::optional<candidate> one = without_times(asked, choice, orders))
         return {std::move(*one), {}};
   } catch (std::invalid_argument const&) {
     // It says so again, or another order of its schedule can have its adapter.
@@ -1023,7 +1045,7 @@ candidates evaluate_all(choose_command const& asked) {
   progress_line line(HUGE_VAL, 0.4);
   take_in_order(
     calls.size(),
-    ahead_of(asked, 2),
+    ahead_of(asked, 6),
     [](std::size_t) { return true; },
     [&](std::size_t i) {
       return shows_few(asked) ? evaluate_first(asked, calls[i], orders)
@@ -1050,7 +1072,7 @@ candidates evaluate_all(choose_command const& asked) {
     });
   if (shows_few(asked))
     do
-      while (!asked.experts && judge_too_large(asked, result)) {
+      while (!asked.experts && judge_named(asked, result)) {
       }
     while (search_orders(asked, line, result));
   if (!asked.experts) // which go with no adapter

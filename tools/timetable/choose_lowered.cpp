@@ -133,6 +133,7 @@ private:
     double const bound = pp::least_times(orders_.over, cost.without_exchanges()).makespan.least();
     if (!is_better(bound))
       return bound;
+    give_bytes(asked_, one_);
     looks -= of_search / static_cast<std::int64_t>(orders_.passes.size());
     return pp::makespan(make_named_timetable(one_.choice, cost, &made_, false));
   }
@@ -156,6 +157,11 @@ int extras_of(schedule_choice const& choice) {
 
 } // namespace
 
+bool needs_more(choose_command const& asked) {
+  return asked.model.tied || asked.tied || asked.clip || asked.experts || asked.frozen > 0 ||
+         asked.model.modules > 0;
+}
+
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found) {
   candidate one = made.what;
   if (!one.judged) {
@@ -164,9 +170,7 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
   }
   ++found.simulated;
   one.order = hash_of(made.table);
-  bool const needs_more = asked.model.tied || asked.tied || asked.clip || asked.experts ||
-                          asked.frozen > 0 || asked.model.modules > 0;
-  if (one.groups.empty() && one.cannot.empty() && needs_more) {
+  if (one.groups.empty() && one.cannot.empty() && needs_more(asked)) {
     std::string const kind = kind_of(asked, one);
     auto known = found.known.find(kind);
     if (known == found.known.end())
@@ -234,7 +238,7 @@ std::vector<pp::choice_point> points_of(candidates const& found) {
 
 pp::memory_choice choose_lowered(choose_command const& asked, candidates& found) {
   for (;;) {
-    (void)judge_too_large(asked, found);
+    (void)judge_named(asked, found);
     pp::memory_choice const choice = pp::memory_choice::within(points_of(found), asked.memory_gb);
     if (!choice.pick)
       return choice;

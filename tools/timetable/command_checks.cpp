@@ -167,6 +167,12 @@ void check(command& result, read_words const& read) {
       if (has_option(name) && !has(schedule.takes, option::chunks))
         throw usage_error(std::string(schedule.name) +
                           " has no chunks, so it does not have the option " + std::string(name));
+    if (has_option("--memory") && (!has(schedule.takes, option::memory_limit) ||
+                                   has_option("--memory-limit") || result.search.room.empty()))
+      throw usage_error("--memory is in bytes, 80GB, in place of --memory-limit; of " +
+                        std::string(schedule.name) +
+                        (has(schedule.takes, option::memory_limit) ? " give one of the two"
+                                                                   : " neither is an option"));
     if (has_option("--pair-cost") && !has(schedule.takes, option::pair_cost) &&
         result.against.empty())
       throw usage_error(std::string(schedule.name) + " does not have the option --pair-cost");

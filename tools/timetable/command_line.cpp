@@ -319,9 +319,10 @@ constexpr option_reader<command> all_options[] = {
    "validation in the next iteration",
    set<read_extent<>, &command::iterations>},
   {"--memory X",
-   verbs::search,
-   "what a device may hold, in microbatches of its share of the model; or 80GB or 80GB,40GB,..., "
-   "for all devices or for each, with a file of costs that has bytes",
+   verbs::search | verbs::timetable,
+   "of search: what a device may hold, in microbatches of its share of the model; of it and of "
+   "schedules with --memory-limit 80GB or 80GB,40GB,..., for all devices or for each, with a file "
+   "of costs that has bytes",
    [](command& c, std::string_view option, std::string_view word) {
      if (word.find_first_of("Bb,") == word.npos) {
        c.search.memory = read_amount<6>(option, word);

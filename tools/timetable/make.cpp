@@ -14,6 +14,7 @@
 
 #include "files.hpp"
 #include "patience.hpp"
+#include "tools/support/decimals.hpp"
 
 namespace pp = pipelining;
 
@@ -159,6 +160,12 @@ void check_size(pp::shape const& extents, std::string const& format) {
     check({most_events, "a trace of up to ", " passes opens in no viewer; written are at most "});
 }
 
+void give_room(command const& asked, pp::shape const& extents, schedule_choice& choice) {
+  choice.room = asked.search.room;
+  if (!choice.room.empty())
+    choice.memory = pp::memory_for(*asked.measured, extents);
+}
+
 double pieces_of_share(pp::shape const& extents) {
   return static_cast<double>(extents.stages()) / extents.devices * extents.chunks;
 }
@@ -255,6 +262,27 @@ schedule_choice choice_for(schedule_choice const& choice, std::string const& nam
   return result;
 }
 
+namespace {
+
+//! Within the bytes of devices.
+made_table make_within(command const& asked) {
+  schedule_choice choice = asked.choice;
+  choice.memory_limit = choice.devices; // for its extents, which no limit changes
+  pp::shape const extents = arrange(choice);
+  choice.memory_limit.reset();
+  give_room(asked, extents, choice);
+  made_table made = make_named(asked, choice, asked.cost);
+  std::vector<double> const held = pp::device_bytes(made.table, choice.memory);
+  for (std::size_t device = 0; device < held.size(); ++device)
+    if (held[device] > choice.room[device])
+      throw usage_error("--memory: device " + std::to_string(device) + " would hold " +
+                        rounded(held[device] / 1e9, 3) + " GB, and has " +
+                        rounded(choice.room[device] / 1e9, 3) + " GB");
+  return made;
+}
+
+} // namespace
+
 made_table make_like(command const& asked, std::string const& name, pp::uniform_cost const& work) {
   schedule_choice const choice = choice_for(asked.choice, name);
   double const pieces = pieces_of_share(shown_extents(choice));
@@ -263,7 +291,8 @@ made_table make_like(command const& asked, std::string const& name, pp::uniform_
 
 made_table make(command const& asked) {
   if (asked.choice.name != "csv")
-    return make_named(asked, asked.choice, asked.cost);
+    return asked.search.room.empty() ? make_named(asked, asked.choice, asked.cost)
+                                     : make_within(asked);
   pp::pytorch_schedule const file = pp::read_pytorch_csv(read_file(asked.file));
   check_size(file.orders.over.extents, asked.format);
   made_table made{in_adapter("csv", asked.choice.adapted), {}, asked.cost, asked.cost};

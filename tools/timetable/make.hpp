@@ -82,6 +82,9 @@ void write(standard_output& out, command const& asked, made_table const& made);
 //! The options of a choice that another schedule has.
 [[nodiscard]] schedule_choice choice_for(schedule_choice const& choice, std::string const& name);
 
+//! Gives a choice the bytes of devices and of stages, where the command has some.
+void give_room(command const& asked, pipelining::shape const& extents, schedule_choice& choice);
+
 //! How often the work of a device's share on a microbatch is cut: stages of a device, the mean,
 //! times the chunks.
 [[nodiscard]] double pieces_of_share(pipelining::shape const& extents);

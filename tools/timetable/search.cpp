@@ -3,7 +3,6 @@
 
 #include <pipe/pipe.hpp>
 #include <pipe/planner.hpp>
-#include <pipe/planner/search/zero_bubble_within.hpp>
 #include <pipe/view/append.hpp>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "files.hpp"
+#include "make.hpp"
 #include "markdown_table.hpp"
 #include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
@@ -65,44 +65,21 @@ bool keeps_limit(group const& mine, pp::timetable_view table) {
   return std::equal(held.begin(), held.end(), mine.room.begin(), std::less_equal<>());
 }
 
-//! The limit of a schedule that takes one: whole microbatches of one stage.
-//! @param held stages of a device
-double slots_for(command const& asked, pp::shape const& extents, int held) {
-  if (asked.search.room.empty())
-    return asked.search.memory * held;
-  // As many as every device has room for, where each takes as much as the largest.
-  pp::stage_memory const memory =
-    pp::memory_for(*asked.measured, {.devices = extents.stages(), .microbatches = 1});
-  double const largest = *std::max_element(memory.activation.begin(), memory.activation.end());
-  std::vector<double> const resident = pp::detail::resident_bytes(memory, {extents});
-  double least = HUGE_VAL;
-  for (std::size_t device = 0; device < resident.size(); ++device)
-    least = std::min(least, asked.search.room[device] - resident[device]);
-  double const most = double{1} * held * extents.microbatches;
-  return std::clamp(largest > 0 ? std::floor(least / largest) : most, double{1} * held, most);
-}
-
 double goal_time(pp::timetable_view table, pp::search_goal goal) {
   return goal == pp::search_goal::span ? pp::span_of(table) : pp::makespan(table);
 }
 
-//! A limit of schedules is of stages: the least choice that has extents, as for `compare`.
-double least_limit(command const& asked) {
-  return asked.search.room.empty() ? asked.search.memory : asked.choice.devices;
-}
-
-//! What a schedule makes; where it has a limit and a stage on each device, within their bytes.
-pp::device_orders orders_to_start(command const& asked,
-                                  schedule_choice const& choice,
-                                  pp::shape const& extents,
-                                  any_cost const& cost) {
-  bool const limited = has(find_schedule(choice.name).takes, option::memory_limit);
-  if (!limited || extents.stages() != extents.devices || asked.search.room.empty())
-    return plain_orders(choice, cost);
-  return pp::make_orders(
-    pp::ZeroBubbleWithin{pp::memory_for(*asked.measured, extents), asked.search.room},
-    {extents.devices, extents.microbatches},
-    cost);
+//! A schedule with what a device may hold: in bytes, or the least that has extents.
+schedule_choice limited_choice(command const& asked, std::string const& name) {
+  schedule_choice choice = choice_for(asked.choice, name);
+  if (!has(find_schedule(name).takes, option::memory_limit))
+    return choice;
+  choice.memory_limit = asked.search.room.empty() ? asked.search.memory : asked.choice.devices;
+  pp::shape const extents = arrange(choice);
+  if (asked.search.room.empty())
+    choice.memory_limit = asked.search.memory * extents.stages_per_device;
+  give_room(asked, extents, choice);
+  return choice;
 }
 
 //! Enters a schedule into the group of its pipeline.
@@ -110,20 +87,13 @@ void add_start(std::vector<group>& groups,
                command const& asked,
                std::string const& name,
                std::optional<pp::shape> const& wanted) {
-  schedule_choice choice = choice_for(asked.choice, name);
-  named_schedule const& schedule = find_schedule(name);
-  bool const limited = has(schedule.takes, option::memory_limit);
-  if (limited)
-    choice.memory_limit = least_limit(asked);
+  schedule_choice const choice = limited_choice(asked, name);
   pp::shape const extents = arrange(choice);
   if (wanted && extents != *wanted)
     return;
   if (extents.where == pp::placement::custom) // what is found becomes a type with a named one
     throw std::invalid_argument(name + " places its stages itself");
   check_size(extents, asked.format);
-  int const held = extents.stages() / extents.devices;
-  if (limited)
-    choice.memory_limit = slots_for(asked, extents, held);
   double const pieces = pieces_of_share(extents);
   pp::uniform_cost mean{asked.cost.forward / pieces,
                         asked.cost.backward_input / pieces,
@@ -135,7 +105,7 @@ void add_start(std::vector<group>& groups,
     mean = mean_of(costs, extents);
     cost = costs;
   }
-  pp::device_orders orders = orders_to_start(asked, choice, extents, cost);
+  pp::device_orders orders = plain_orders(choice, cost);
   if (orders.over.declared != pp::training)
     return;
   bool const halves =
@@ -171,12 +141,8 @@ std::vector<group> make_groups(command const& asked, progress_line& line) {
   std::vector<group> groups;
   std::string refusal;
   std::optional<pp::shape> wanted; // all, without a schedule to be like
-  if (!asked.search.like.empty()) {
-    schedule_choice choice = choice_for(asked.choice, asked.search.like);
-    if (has(find_schedule(asked.search.like).takes, option::memory_limit))
-      choice.memory_limit = least_limit(asked);
-    wanted = arrange(choice);
-  }
+  if (!asked.search.like.empty())
+    wanted = arrange(limited_choice(asked, asked.search.like));
   for (named_schedule const& schedule : named_schedules())
     try {
       line.say("making " + std::string(schedule.name));

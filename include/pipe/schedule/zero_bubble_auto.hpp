@@ -9,6 +9,7 @@
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <limits>
 #include <stdexcept>
@@ -30,9 +31,10 @@ struct zero_bubble_problem {
   double const* again = nullptr;
   double const* limits = nullptr; //!< [P] in place of `limit`; null: all devices have that
   double const* shares = nullptr; //!< [P] in place of `kept`
+  double most = std::numeric_limits<double>::infinity(); //!< that any of these limits counts for
 
   [[nodiscard]] constexpr double limit_of(int d) const noexcept {
-    return limits == nullptr ? limit : limits[d];
+    return std::min(most, limits == nullptr ? limit : limits[d]);
   }
   [[nodiscard]] constexpr double kept_on(int d) const noexcept {
     return shares == nullptr ? kept : shares[d];
@@ -166,11 +168,13 @@ public:
         input_ends_(cells(problem)), at_(static_cast<std::size_t>(problem.devices)),
         wake_(static_cast<std::size_t>(leaves_)), first_(static_cast<std::size_t>(2 * leaves_)) {}
 
+  //! @param rows where to write the passes, or null for figures only.
   //! @param longest a span that is no better; a run that cannot stay below it ends early, without
   //! figures.
-  //! @param rows where to write the passes, or null for figures only.
   constexpr zero_bubble_figures
-  operator()(zero_bubble_policy const& policy, double longest, row_writer* rows) {
+  operator()(zero_bubble_policy const& policy,
+             row_writer* rows = nullptr,
+             double longest = std::numeric_limits<double>::infinity()) {
     begin(policy);
     longest_ = longest * (1 + 1e-12);
     rows_ = rows;
@@ -207,10 +211,7 @@ private:
   };
 
   [[nodiscard]] static constexpr int leaves(int devices) noexcept {
-    int power = 1;
-    while (power < devices)
-      power *= 2;
-    return power;
+    return static_cast<int>(std::bit_ceil(static_cast<unsigned>(devices)));
   }
   [[nodiscard]] static constexpr std::size_t cells(zero_bubble_problem const& p) noexcept {
     return static_cast<std::size_t>(p.devices) * static_cast<std::size_t>(p.microbatches);
@@ -437,56 +438,65 @@ read_times(owned<double> const& times, int devices, int microbatches, cost_model
 class zero_bubble_choice {
 public:
   constexpr explicit zero_bubble_choice(zero_bubble_problem const& problem)
-      : problem_(problem), bound_(zero_bubble_bound(problem)) {
+      : problem_(problem), bound_(zero_bubble_bound(problem)), best_{problem} {
+    look();
+  }
+  //! Writes its order.
+  constexpr void write(row_writer* rows) const {
+    zero_bubble_run(best_.problem)(best_.policy, rows);
+  }
+
+private:
+  struct found {
+    zero_bubble_problem problem; //!< with the memory that it uses
+    zero_bubble_policy policy = plain_zero_bubble[0];
+    zero_bubble_figures figures{};
+  };
+
+  constexpr void look() {
     for (zero_bubble_policy const& policy : zero_bubble_policies)
       consider(policy);
     if (proven())
       return;
-    // None is worse than a plain schedule, whose span may be longer and makespan shorter.
-    zero_bubble_figures plain;
-    zero_bubble_policy turn = plain_zero_bubble[0];
-    for (zero_bubble_policy const& policy : plain_zero_bubble) {
-      if (policy.reach > 2 && !problem.has_more_than_devices())
-        break;
-      zero_bubble_run run(problem);
-      zero_bubble_figures const here =
-        run(policy, std::numeric_limits<double>::infinity(), nullptr);
-      if (here.makespan < plain.makespan) {
-        plain = here;
-        turn = policy;
-      }
+    // None is worse than a plain schedule, whose span may be longer and makespan shorter, nor than
+    // with less memory.
+    found plain{problem_};
+    bool const more = problem_.has_more_than_devices();
+    for (zero_bubble_policy const& policy : plain_zero_bubble)
+      if (more || policy.reach == 2)
+        if (zero_bubble_figures const here = zero_bubble_run(problem_)(policy);
+            here.makespan < plain.figures.makespan)
+          plain = {problem_, policy, here};
+    if (more) {
+      zero_bubble_problem fewer = problem_;
+      fewer.most = problem_.devices;
+      zero_bubble_choice const with_fewer(fewer);
+      if (with_fewer.best_.figures.makespan < plain.figures.makespan)
+        plain = with_fewer.best_;
     }
-    most_ = plain.makespan * (1 + 1e-12);
-    if (figures_.makespan <= most_)
+    most_ = plain.figures.makespan * (1 + 1e-12);
+    if (best_.figures.makespan <= most_)
       return;
-    best_ = turn;
-    figures_ = plain;
+    best_ = plain;
     for (zero_bubble_policy const& policy : zero_bubble_policies)
       consider(policy);
   }
-  [[nodiscard]] constexpr zero_bubble_policy const& best() const noexcept { return best_; }
-
-private:
   [[nodiscard]] constexpr bool proven() const noexcept {
-    return figures_.span <= bound_.span * (1 + 1e-12) &&
-           figures_.makespan <= bound_.makespan * (1 + 1e-12);
+    return best_.figures.span <= bound_.span * (1 + 1e-12) &&
+           best_.figures.makespan <= bound_.makespan * (1 + 1e-12);
   }
   //! Tries a policy, unless what is there already is proven to be the best.
   constexpr void consider(zero_bubble_policy const& policy) {
     if (proven())
       return;
-    zero_bubble_run run(problem_);
-    zero_bubble_figures const here = run(policy, figures_.span, nullptr);
-    if (here.makespan > most_ || !here.better_than(figures_))
-      return;
-    figures_ = here;
-    best_ = policy;
+    zero_bubble_figures const here = zero_bubble_run(problem_)(policy, nullptr, best_.figures.span);
+    if (here.makespan <= most_ && here.better_than(best_.figures))
+      best_ = {problem_, policy, here};
   }
 
   zero_bubble_problem problem_;
   zero_bubble_figures bound_;
-  zero_bubble_policy best_ = plain_zero_bubble[0];
-  zero_bubble_figures figures_;
+  found best_;
   double most_ = std::numeric_limits<double>::infinity();
 };
 
@@ -518,8 +528,7 @@ constexpr void write_zero_bubble(zero_bubble_problem problem,
     again[i] = checked_duration(cost, what);
     problem.again = again;
   }
-  zero_bubble_run run(problem);
-  run(zero_bubble_choice(problem).best(), std::numeric_limits<double>::infinity(), rows);
+  zero_bubble_choice(problem).write(rows);
 }
 
 } // namespace detail
@@ -534,9 +543,9 @@ constexpr void write_zero_bubble(zero_bubble_problem problem,
 //! >= 1, M >= 1.
 //!
 //! Microbatches may take unlike times. The makespan is never longer than that of ZB-H1 or, above
-//! limit P, of ZB-H2, whose forward passes run ahead as far as the limit allows. With equal stages,
-//! limit P and no latency, the bubble is that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit
-//! L <= M it is at least (P - 1)(F + I + 2c) - (L - 1) W on the span.
+//! limit P, than at limit P or that of ZB-H2, whose forward passes run ahead as far as the limit
+//! allows. With equal stages, limit P and no latency, the bubble is that of ZB-H1, (P - 1)(F + I -
+//! W), for M >= P. With limit L <= M it is at least (P - 1)(F + I + 2c) - (L - 1) W on the span.
 //!
 //! @tparam TimesDevices the limit in multiples of P, or `dynamic` for `memory_limit`.
 //! @complexity O(log P) per pass.
@@ -563,8 +572,7 @@ struct ZeroBubbleAuto {
     return {.devices = devices, .microbatches = microbatches};
   }
 
-  //! @brief Writes the order of every device.
-  //! @param rows [P]
+  //! Writes the order of every device. @param rows [P]
   constexpr void
   generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     generate_recomputed(

@@ -136,9 +136,7 @@ struct trace_writer {
 template <text_sink Sink>
 int write_arrows(
   trace_writer<Sink>& trace, timetable_view table, int process, double unit, int number) {
-  std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
-  for (int i = 0; i < table.size(); ++i)
-    entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = i;
+  std::vector<int> const entries = entries_of(table);
   for (int device = 0; device < table.over.extents.devices; ++device) {
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
       dependency_list const needed = dependencies(table.over, table.passes[i]);

@@ -4,6 +4,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/simulate.hpp>
 
 #include <doctest/doctest.h>
 
@@ -57,7 +58,7 @@ TEST_CASE("an order keeps its passes under other costs") {
   pp::pipeline_size const size{3, 5};
   pp::uniform_cost const cost{2, 5, 1, 0.25};
   pp::dynamic_timetable const plain = pp::make_timetable<pp::OneFOneB>(size);
-  pp::dynamic_timetable const timed = pp::detail::retime(plain, cost);
+  pp::dynamic_timetable const timed = pp::simulate({plain.over, plain.passes, plain.offsets}, cost);
   CHECK(timed.passes == plain.passes);
   CHECK(timed.starts == pp::make_timetable<pp::OneFOneB>(size, cost).starts);
 }

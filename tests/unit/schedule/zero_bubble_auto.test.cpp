@@ -141,6 +141,29 @@ TEST_CASE("it is nowhere worse than the reference, and better at some points") {
   CHECK(proven >= 303);
 }
 
+TEST_CASE("a limit above P is never longer than limit P") {
+  std::mt19937 random(7);
+  auto const between = [&random](int least, int most) {
+    return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
+  };
+  for (int draw = 0; draw < 2000; ++draw) {
+    pp::pipeline_size const size{between(2, 8), between(2, 24)};
+    std::vector<pp::uniform_cost> stages;
+    int const latency = between(0, 3);
+    for (int stage = 0; stage < size.devices; ++stage)
+      stages.push_back(
+        {1.0 * between(1, 8), 1.0 * between(1, 8), 1.0 * between(1, 8), 1.0 * latency});
+    pp::cost_table const cost = table_of(size, stages);
+    double const most = pp::makespan(pp::make_timetable<pp::ZeroBubbleAuto<1>>(size, cost));
+    CAPTURE(draw);
+    CHECK(pp::makespan(pp::make_timetable<pp::ZeroBubbleAuto<2>>(size, cost)) <=
+          most * (1 + 1e-12));
+    int const limit = between(size.devices, 3 * size.devices);
+    CHECK(pp::makespan(pp::make_timetable(pp::ZeroBubbleAuto<>{limit}, size, cost)) <=
+          most * (1 + 1e-12));
+  }
+}
+
 TEST_CASE("known headroom: P = 4, limit 2P, costs 10/12/8 has a bubble of 10, not 12") {
   for (int const microbatches : {12, 16, 32}) {
     auto const table =

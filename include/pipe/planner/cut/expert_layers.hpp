@@ -241,13 +241,12 @@ is_ready(timetable_view table, std::span<int const> entries, pass const& what, d
   dependency_list const needed = dependencies(table.over, what);
   for (int k = 0; k < needed.count; ++k) {
     int const entry = entries[static_cast<std::size_t>(needed.index(k))];
-    int const from = entry < 0 ? 0 : device_of(table, table.passes[entry]);
-    int const to = device_of(table, what);
-    double const message = from == to ? 0
-                           : table.links == nullptr
-                             ? table.latency
-                             : table.links[from * table.over.extents.devices + to];
-    if (entry < 0 || !(table.ends[entry] + message <= time * (1 + 1e-12)))
+    if (entry < 0)
+      return false;
+    int const from = device_of(table, table.passes[entry]);
+    double const message = message_time(
+      table.links, table.over.extents.devices, table.latency, from, device_of(table, what));
+    if (!(table.ends[entry] + message <= time * (1 + 1e-12)))
       return false;
   }
   return true;
@@ -282,9 +281,7 @@ with_experts(timetable_view table, std::span<int const> layers, bool pairs = tru
   std::vector<int> first_layers{0};
   for (int const count : layers)
     first_layers.push_back(first_layers.back() + count);
-  std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
-  for (int i = 0; i < table.size(); ++i)
-    entries[static_cast<std::size_t>(detail::pass_index(table.over, table.passes[i]))] = i;
+  std::vector<int> const entries = detail::entries_of(table);
   auto const goes_back = [&](pass const& what) {
     role const is = (*table.over.declared)[what.kind].is;
     return is == role::backward || is == role::input;
@@ -312,14 +309,11 @@ with_experts(timetable_view table, std::span<int const> layers, bool pairs = tru
     }
   }
   device_orders result{detail::pipeline_of_layers(table.over, layers), {}, {0}};
-  auto const add = [&](std::vector<pass> const& row) {
-    result.passes.insert(result.passes.end(), row.begin(), row.end());
-    result.offsets.push_back(static_cast<int>(result.passes.size()));
-  };
-  for (detail::expert_rows const& each : rows)
-    add(each.compute);
-  for (detail::expert_rows const& each : rows)
-    add(each.network);
+  for (auto const row : {&detail::expert_rows::compute, &detail::expert_rows::network})
+    for (detail::expert_rows const& each : rows) {
+      result.passes.insert(result.passes.end(), (each.*row).begin(), (each.*row).end());
+      result.offsets.push_back(static_cast<int>(result.passes.size()));
+    }
   return result;
 }
 

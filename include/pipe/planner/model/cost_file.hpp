@@ -300,38 +300,31 @@ times_in_costs(flat_json const& file, cost_table::timed_kind const& kind, double
   return links;
 }
 
-//! The entries that a file of costs may have besides its format, kinds and bytes of stages.
-inline constexpr char const* entries_of_costs[] = {
-  message_of_costs, links_of_costs, bytes_of_costs, unit_of_costs, microbatches_of_costs};
-
-//! All of them.
-[[nodiscard]] inline std::string list_entries(std::span<cost_table::timed_kind const> kinds) {
-  std::string text;
-  for (char const* const name : entries_of_costs)
-    text += std::string(", ") + name;
+//! The entries that a file of costs may have.
+[[nodiscard]] inline std::vector<std::string>
+entries_of_costs(std::span<cost_table::timed_kind const> kinds) {
+  std::vector<std::string> all{format_of_costs,
+                               message_of_costs,
+                               links_of_costs,
+                               bytes_of_costs,
+                               unit_of_costs,
+                               microbatches_of_costs};
   for (named_bytes const& each : memory_of_costs)
-    text += std::string(", ") + each.name;
+    all.push_back(each.name);
   for (cost_table::timed_kind const& kind : kinds)
-    text += std::string(&kind == &kinds.back() ? " and " : ", ") + kind.word.c_str();
-  return text;
+    all.push_back(kind.word.c_str());
+  return all;
 }
 
 inline void check_names_in_costs(flat_json const& file,
                                  std::span<cost_table::timed_kind const> kinds) {
-  for (auto const& [name, place] : file.names()) {
-    bool known = name == format_of_costs;
-    for (char const* const each : entries_of_costs)
-      known = known || name == each;
-    for (named_bytes const& each : memory_of_costs)
-      known = known || name == each.name;
-    for (cost_table::timed_kind const& kind : kinds)
-      known = known || name == kind.word.c_str();
-    if (!known)
-      refuse_costs(file,
-                   name,
-                   std::string("is no entry of a file of costs; those are ") + format_of_costs +
-                     list_entries(kinds));
-  }
+  std::vector<std::string> const known = entries_of_costs(kinds);
+  std::string text = "is no entry of a file of costs; those are ";
+  for (std::string const& each : known)
+    text += (&each == &known.front() ? "" : &each == &known.back() ? " and " : ", ") + each;
+  for (auto const& [name, place] : file.names())
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      refuse_costs(file, name, text);
   if (!file.names().contains(format_of_costs))
     throw std::invalid_argument("costs: this is no file of costs, since 'pipelining_costs' is "
                                 "missing; write one by write_costs");
@@ -365,10 +358,6 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
   }
   out += "]";
 }
-
-} // namespace detail
-
-namespace detail {
 
 //! The times of a kind, [stage][microbatch][chunk]; empty where it takes none and need not.
 [[nodiscard]] inline std::string rows_of_costs(cut_costs const& costs,

@@ -11,7 +11,6 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -73,9 +72,7 @@ struct message_sample {
                                                           auto const& bytes_of) {
   std::vector<message_sample> samples;
   for (timetable_view const& table : measured) {
-    std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
-    for (int i = 0; i < table.size(); ++i)
-      entries[static_cast<std::size_t>(detail::pass_index(table.over, table.passes[i]))] = i;
+    std::vector<int> const entries = detail::entries_of(table);
     for (int device = 0; device < table.over.extents.devices; ++device)
       for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
         double made = i == table.offsets[device] ? 0 : table.ends[i - 1]; // the device is free
@@ -161,9 +158,7 @@ namespace detail {
 [[nodiscard]] inline std::vector<double> least_gaps(timetable_view step) {
   auto const devices = static_cast<std::size_t>(step.over.extents.devices);
   std::vector<double> gaps(devices * devices, HUGE_VAL);
-  std::vector<int> entries(static_cast<std::size_t>(step.over.pass_indices()), -1);
-  for (int i = 0; i < step.size(); ++i)
-    entries[static_cast<std::size_t>(pass_index(step.over, step.passes[i]))] = i;
+  std::vector<int> const entries = entries_of(step);
   for (int i = 0; i < step.size(); ++i) {
     auto const to = static_cast<std::size_t>(device_of(step, step.passes[i]));
     dependency_list const needed = dependencies(step.over, step.passes[i]);
@@ -279,16 +274,5 @@ namespace detail {
             samples[row * count + static_cast<std::size_t>(stage * extents.chunks + chunk)]));
   return result;
 }
-
-namespace detail {
-
-//! The same order under other costs.
-//! @complexity O(n) for n passes
-[[nodiscard]] dynamic_timetable retime(dynamic_timetable const& table,
-                                       cost_model auto const& cost) {
-  return simulate({table.over, table.passes, table.offsets}, cost);
-}
-
-} // namespace detail
 
 } // namespace pipelining::inline v0_3

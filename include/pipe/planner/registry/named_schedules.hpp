@@ -20,6 +20,7 @@
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
+#include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -202,6 +203,8 @@ struct schedule_choice {
   std::optional<int> forward_stages;    //!< option::forward_stages
   std::optional<int> backward_stages;   //!< option::backward_stages
   std::optional<double> memory_limit;   //!< option::memory_limit
+  std::vector<double> room;             //!< [P] in place of that: bytes; empty: not given
+  stage_memory memory;                  //!< and those of the stages and chunks
   bool eager = false;                   //!< option::eager
   bool unfused = false;                 //!< option::unfused
   adapter adapted = adapter::none;      //!< one adapter
@@ -245,7 +248,7 @@ struct named_option {
   [[nodiscard]] bool given(schedule_choice const& choice) const {
     switch (which) {
     case option::chunk_counts: return !choice.chunk_counts.empty();
-    case option::memory_limit: return choice.memory_limit.has_value();
+    case option::memory_limit: return choice.memory_limit.has_value() || !choice.room.empty();
     case option::eager: return choice.eager;
     case option::unfused: return choice.unfused;
     default: return number != nullptr && (choice.*number).has_value();

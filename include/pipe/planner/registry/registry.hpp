@@ -20,6 +20,7 @@
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/registry/published.hpp>
+#include <pipe/planner/search/zero_bubble_within.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -61,6 +62,22 @@ auto with_made(Schedule const& one, Use use) {
     return std::visit(use, one);
 }
 
+//! The limit of a choice that has room in bytes, in whole microbatches of one stage: as many as
+//! every device has room for, where each chunk takes as much as the largest; one of each of its
+//! stages at least, all at most.
+inline double limit_in_room(schedule_choice const& choice, shape const& extents) {
+  std::vector<double> const& all = choice.memory.activation;
+  std::vector<double> const resident = pipelining::detail::resident_bytes(choice.memory, {extents});
+  double least = HUGE_VAL;
+  for (std::size_t device = 0; device < resident.size(); ++device)
+    least = std::min(least, choice.room[device] - resident[device]);
+  double const held = extents.stages_per_device;
+  double const fit =
+    std::floor(least / (extents.chunks * *std::max_element(all.begin(), all.end())));
+  return std::isfinite(fit) ? std::clamp(fit, held, held * extents.microbatches)
+                            : held * extents.microbatches;
+}
+
 //! Calls `use` with the schedule of a choice, from a row on.
 //! @pre one of the rows from there has the name
 template <std::size_t Row, class Rows, class Use>
@@ -73,6 +90,10 @@ auto with_row(Rows const& rows, schedule_choice const& choice, Use use) {
   if constexpr (requires { made.how; })
     if (choice.swept)
       made.how = effort::sweeps;
+  if constexpr (requires { made.memory_limit; } &&
+                !std::is_same_v<decltype(made), ZeroBubbleAuto<dynamic>>)
+    if (!choice.room.empty())
+      made.memory_limit = limit_in_room(choice, made.arrange(choice.devices, choice.microbatches));
   return with_made(made, use);
 }
 
@@ -363,6 +384,9 @@ device_orders plain_orders(schedule_choice const& choice, any_cost const& cost) 
             made, {choice.adapted_stages}},
           size,
           cost);
+    if constexpr (std::is_same_v<Schedule, ZeroBubbleAuto<dynamic>>)
+      if (!choice.room.empty()) // device by device
+        return make_orders(ZeroBubbleWithin{choice.memory, choice.room}, size, cost);
     return make_orders(made, size, cost);
   });
 }
