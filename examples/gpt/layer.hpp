@@ -147,6 +147,22 @@ private:
   linear<Number> key_value_;
 };
 
+//! What attention reads and gives. It reads keys and values of what is seen.
+template <class Element, class Sum>
+struct attention_tensors {
+  Element const* query;
+  Element const* key_value;
+  Element* output;
+  Sum* log_sum_exp; //!< [heads, tokens]
+};
+//! The gradients of these. Those of keys and values grow, for all that is seen.
+template <class Element, class Sum>
+struct attention_gradients {
+  Element const* output;
+  Element* query;
+  Sum* key_value;
+};
+
 //! A chunk that attends to some tokens, and how its tensors lie: queries [tokens, heads, head dim],
 //! keys and values [seen, 2, key heads, head dim].
 struct attending {
@@ -165,6 +181,31 @@ struct attending {
     p.head_dim = size.head_dim();
     return p;
   }
+  template <class Element, class Sum>
+  [[nodiscard]] attention::forward_tensors<Element>
+  forward_tensors(attention_tensors<Element, Sum> const& of) const {
+    return {queries(of.query),
+            keys(of.key_value),
+            keys(of.key_value + size.key_width()),
+            queries(of.output),
+            rows(of.log_sum_exp)};
+  }
+  template <class Element, class Sum>
+  [[nodiscard]] attention::backward_tensors<Element>
+  backward_tensors(attention_tensors<Element, Sum> const& of,
+                   attention_gradients<Element, Sum> const& to) const {
+    return {queries(of.query),
+            keys(of.key_value),
+            keys(of.key_value + size.key_width()),
+            queries<Element const>(of.output),
+            rows<Sum const>(of.log_sum_exp),
+            queries(to.output),
+            queries(to.query),
+            keys(to.key_value),
+            keys(to.key_value + size.key_width())};
+  }
+
+private:
   template <class Element>
   [[nodiscard]] attention::tensor_view<Element> queries(Element* data) const {
     return attention::dense_tensor(data, 1, chunk.count(), size.heads, size.head_dim());
@@ -176,18 +217,23 @@ struct attending {
     return view;
   }
   template <class Element>
-  [[nodiscard]] attention::tensor_view<Element> values(Element* data) const {
-    return keys(data + size.key_width());
-  }
-  //! Of log-sum-exp [heads, tokens].
-  template <class Element>
   [[nodiscard]] attention::row_view<Element> rows(Element* data) const {
     return attention::dense_rows(data, 1, size.heads, chunk.count());
   }
 };
 
+//! Attention at work on a chunk.
+template <class Number>
+struct attention_place {
+  chunk_range chunk;
+  chunk_range seen;
+  Number const* key_value; //!< of what is seen
+  Number* kept;            //!< by attention_part, [kept_numbers]
+  scratch<Number>* space;
+};
+
 //! Attention, which has no weights. What it keeps begins with its query, so that whoever makes that
-//! can write it there, and goes on with its output.
+//! can write it there, and goes on with its output and log-sum-exp.
 template <class Number>
 class attention_part {
 public:
@@ -200,59 +246,30 @@ public:
     return kept + tokens * size_.width;
   }
 
-  //! @param key_value of the tokens that are seen
-  template <class Mask = attention::causal>
-  [[gnu::noinline]] void forward(chunk_range chunk,
-                                 chunk_range seen,
-                                 Number const* key_value,
-                                 Number* kept,
-                                 scratch<Number>& space,
-                                 Mask const& mask = {}) const {
-    attending const at{size_, chunk, seen};
-    attention::forward(at.parameters(),
-                       attention::forward_tensors<Number>{at.queries<Number const>(kept),
-                                                          at.keys(key_value),
-                                                          at.values(key_value),
-                                                          at.queries(output(kept, chunk.count())),
-                                                          at.rows(log_sum_exp(kept, chunk))},
-                       mask,
+  [[gnu::noinline]] void forward(attention_place<Number> const& at) const {
+    attending const call{size_, at.chunk, at.seen};
+    attention::forward(call.parameters(),
+                       call.forward_tensors(tensors(at)),
+                       attention::causal{},
                        attention::plain{},
-                       space.attention_space);
+                       at.space->attention_space);
   }
-
-  //! @param output_gradient [tokens, width]. @param query_gradient [tokens, width], zeros before.
-  //! @param key_value_gradient as key_value: gets its share of all that is seen added
+  //! @param to the gradient of the query is of zeros before
   //! @pre output and log-sum-exp in what is kept are of all keys
-  template <class Mask = attention::causal>
-  [[gnu::noinline]] void backward(chunk_range chunk,
-                                  chunk_range seen,
-                                  Number const* key_value,
-                                  Number const* output_gradient,
-                                  Number* query_gradient,
-                                  Number* key_value_gradient,
-                                  Number* kept,
-                                  scratch<Number>& space,
-                                  Mask const& mask = {}) const {
-    attending const at{size_, chunk, seen};
-    attention::backward(
-      at.parameters(),
-      attention::backward_tensors<Number>{at.queries<Number const>(kept),
-                                          at.keys(key_value),
-                                          at.values(key_value),
-                                          at.queries<Number const>(output(kept, chunk.count())),
-                                          at.rows<Number const>(log_sum_exp(kept, chunk)),
-                                          at.queries(output_gradient),
-                                          at.queries(query_gradient),
-                                          at.keys(key_value_gradient),
-                                          at.values(key_value_gradient)},
-      mask,
-      attention::plain{},
-      space.attention_space);
+  [[gnu::noinline]] void backward(attention_place<Number> const& at,
+                                  attention_gradients<Number, Number> const& to) const {
+    attending const call{size_, at.chunk, at.seen};
+    attention::backward(call.parameters(),
+                        call.backward_tensors(tensors(at), to),
+                        attention::causal{},
+                        attention::plain{},
+                        at.space->attention_space);
   }
 
 private:
-  [[nodiscard]] Number* log_sum_exp(Number* kept, chunk_range chunk) const {
-    return kept + 2 * chunk.count() * size_.width; // [heads, tokens]
+  [[nodiscard]] attention_tensors<Number, Number> tensors(attention_place<Number> const& at) const {
+    Number* const out = output(at.kept, at.chunk.count());
+    return {at.kept, at.key_value, out, out + at.chunk.count() * size_.width};
   }
 
   model_size size_;

@@ -116,7 +116,7 @@ public:
     lay_out(u, at, memory.pool.place(kept_numbers(size_, at.tokens()), at.kept, u.kept));
     Number* const key_value = sequence.key_value.data();
     before_.forward(x, u.attention, key_value + at.chunk.begin * key_value_width(), u.before);
-    attention_.forward(at.chunk, {0, at.chunk.end}, key_value, u.attention, memory.space);
+    attention_.forward({at.chunk, {0, at.chunk.end}, key_value, u.attention, &memory.space});
     after_.forward(attention_.output(u.attention, at.tokens()), x, u.after);
   }
 
@@ -201,14 +201,9 @@ private:
     Number* const output_gradient = memory.space.zeros(2 * tokens * size_.width);
     Number* const query_gradient = output_gradient + tokens * size_.width;
     after_.add_output_gradient(output_gradient, u.after);
-    attention_.backward(at.chunk,
-                        {0, at.chunk.end},
-                        sequence.key_value.data(),
-                        output_gradient,
-                        query_gradient,
-                        carried,
-                        u.attention,
-                        memory.space);
+    Number const* const key_value = sequence.key_value.data();
+    attention_.backward({at.chunk, {0, at.chunk.end}, key_value, u.attention, &memory.space},
+                        {output_gradient, query_gradient, carried});
     std::copy_n(query_gradient, tokens * size_.width, u.attention);
     std::copy_n(carried + at.chunk.begin * key_value_width(),
                 tokens * key_value_width(),

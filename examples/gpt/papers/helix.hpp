@@ -157,7 +157,7 @@ public:
     auto const narrow = tokens * size_.width;
     std::copy_n(in + narrow, narrow, u.at);
     std::copy_n(in + 2 * narrow, tokens * 2 * size_.key_width(), key_value(u, tokens));
-    attention_.forward(at.chunk, at.chunk, key_value(u, tokens), u.at, at.memory->space);
+    attention_.forward({at.chunk, at.chunk, key_value(u, tokens), u.at, &at.memory->space});
     std::copy_n(attention_.output(u.at, tokens), narrow, out + narrow);
   }
   void forget(std::size_t unit) { units_[unit].kept.release(); }
@@ -173,14 +173,8 @@ public:
       u.at = at.kept;
     auto const narrow = tokens * size_.width;
     std::fill_n(dx + narrow, narrow + tokens * 2 * size_.key_width(), Number{0});
-    attention_.backward(at.chunk,
-                        at.chunk,
-                        key_value(u, tokens),
-                        dy + narrow,
-                        dx + narrow,
-                        dx + 2 * narrow,
-                        u.at,
-                        at.memory->space);
+    attention_.backward({at.chunk, at.chunk, key_value(u, tokens), u.at, &at.memory->space},
+                        {dy + narrow, dx + narrow, dx + 2 * narrow});
   }
   void backward_weight(place const& at) { forget(at.unit); }
 

@@ -56,7 +56,7 @@ public:
     auto const u = lay_out(at);
     chunk_range const all{0, at.tokens};
     before_.forward(x, u.attention, u.key_value, at);
-    attention_.forward(all, all, u.key_value, u.attention, *at.space);
+    attention_.forward({all, all, u.key_value, u.attention, at.space});
     float const* const output = attention_.output(u.attention, at.tokens);
     projection_.add_forward(output, part, size_.width, at.tokens);
   }
@@ -71,8 +71,8 @@ public:
     float* const output_gradient = at.space->zeros(2 * tokens * own_.width);
     float* const query_gradient = output_gradient + tokens * own_.width;
     projection_.add_backward_input(at.added, output_gradient, tokens);
-    attention_.backward(
-      all, all, u.key_value, output_gradient, query_gradient, key_gradient, u.attention, *at.space);
+    attention_.backward({all, all, u.key_value, u.attention, at.space},
+                        {output_gradient, query_gradient, key_gradient});
     std::copy_n(query_gradient, tokens * own_.width, u.attention);
     before_.backward_products(u.attention, key_gradient, part, tokens);
   }
