@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 
 #include "layers.hpp"
@@ -52,6 +51,14 @@ template <class Number>
   part.refresh();
   return part;
 }
+
+//! What a norm gives, from what it has kept. It lies in scratch.
+template <class Number>
+[[nodiscard]] Number* normal_again(layer_norm<Number> const& norm, part_place<Number> const& at) {
+  Number* const normal = at.space->zeros(at.tokens * norm.width());
+  norm.apply_gain(at.kept, normal, at.tokens);
+  return normal;
+}
 } // namespace detail
 
 template <class Number>
@@ -75,14 +82,14 @@ public:
   }
 
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return tokens * (size.width + 1);
+    return layer_norm<Number>::kept_numbers(size.width, tokens);
   }
 
   //! Of x [tokens, width] writes query [tokens, own width] and key_value [tokens, 2, own key heads,
   //! head dim].
   void forward(Number const* x, Number* query, Number* key_value, place const& at) const {
-    norm_.normalise(x, at.kept, at.kept + at.tokens * width_, at.tokens);
-    Number* const normal = again(at);
+    norm_.normalise(x, at.kept, at.tokens);
+    Number* const normal = detail::normal_again(norm_, at);
     std::fill_n(query, at.tokens * own_.width, Number{0});
     std::fill_n(key_value, at.tokens * keys(), Number{0});
     query_.add_forward(normal, query, own_.width, at.tokens);
@@ -100,7 +107,7 @@ public:
   //! Adds what that gives to dx [tokens, width], and to the gradient of the gain, which is too
   //! small to keep for.
   void join(Number const* normal_gradient, Number* dx, place const& at) {
-    norm_.add_backward(normal_gradient, at.kept, at.kept + at.tokens * width_, dx, at.tokens);
+    norm_.add_backward(normal_gradient, at.kept, dx, at.tokens);
   }
   //! Both, without shards.
   void add_backward_input(Number const* query_gradient,
@@ -115,7 +122,7 @@ public:
   void add_backward_weight(Number const* query_gradient,
                            Number const* key_value_gradient,
                            place const& at) {
-    Number const* const normal = again(at);
+    Number const* const normal = detail::normal_again(norm_, at);
     query_.add_backward_weight(normal, query_gradient, at.tokens);
     key_value_.add_backward_weight(normal, key_value_gradient, at.tokens);
   }
@@ -134,11 +141,6 @@ public:
 
 private:
   [[nodiscard]] std::int64_t keys() const { return 2 * own_.key_width(); }
-  [[nodiscard]] Number* again(place const& at) const {
-    Number* const normal = at.space->zeros(at.tokens * width_);
-    norm_.apply_gain(at.kept, normal, at.tokens);
-    return normal;
-  }
 
   std::int64_t width_;
   model_size own_;
@@ -293,7 +295,8 @@ public:
 
   [[nodiscard]] static std::int64_t
   kept_numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
-    return tokens * (size.width + 1 + 2 * size.hidden() / which.of);
+    return layer_norm<Number>::kept_numbers(size.width, tokens) +
+           tokens * 2 * size.hidden() / which.of;
   }
   //! Numbers that its backward for the input makes for that of the weights.
   [[nodiscard]] static std::int64_t
@@ -304,9 +307,9 @@ public:
   //! Adds to y [tokens, width], which may be x.
   void forward(Number const* x, Number* y, place const& at) const {
     auto const u = lay_out(at);
-    norm_.normalise(x, u.normal, u.inverse, at.tokens);
+    norm_.normalise(x, at.kept, at.tokens);
     std::fill_n(u.inner, at.tokens * hidden_, Number{0});
-    up_.add_forward(again(at), u.inner, hidden_, at.tokens);
+    up_.add_forward(detail::normal_again(norm_, at), u.inner, hidden_, at.tokens);
     gelu(u.inner, u.outer, at.tokens * hidden_);
     down_.add_forward(u.outer, y, width_, at.tokens);
   }
@@ -322,12 +325,11 @@ public:
   }
   //! Adds what that gives, of shards the sum over all, to dx.
   void join(Number const* normal_gradient, Number* dx, place const& at) {
-    auto const u = lay_out(at);
-    norm_.add_backward(normal_gradient, u.normal, u.inverse, dx, at.tokens);
+    norm_.add_backward(normal_gradient, at.kept, dx, at.tokens);
   }
   void backward_weight(place const& at) {
     auto const u = lay_out(at);
-    up_.add_backward_weight(again(at), u.inner, at.tokens);
+    up_.add_backward_weight(detail::normal_again(norm_, at), u.inner, at.tokens);
     down_.add_backward_weight(u.outer, at.added, at.tokens);
   }
 
@@ -344,23 +346,14 @@ public:
   }
 
 private:
-  //! What is kept, as tensors. backward_input replaces `inner` by its gradient.
+  //! What is kept behind that of the norm. backward_input replaces `inner` by its gradient.
   struct kept_state {
-    Number* normal;  //!< [tokens, width]
-    Number* inverse; //!< [tokens], of the norm
-    Number* inner;   //!< [tokens, own hidden], before GELU
-    Number* outer;   //!< [tokens, own hidden], after GELU
+    Number* inner; //!< [tokens, own hidden], before GELU
+    Number* outer; //!< [tokens, own hidden], after GELU
   };
   [[nodiscard]] kept_state lay_out(place const& at) const {
-    Number* const inverse = at.kept + at.tokens * width_;
-    Number* const inner = inverse + at.tokens;
-    return {at.kept, inverse, inner, inner + at.tokens * hidden_};
-  }
-  //! What the norm gives.
-  [[nodiscard]] Number* again(place const& at) const {
-    Number* const normal = at.space->zeros(at.tokens * width_);
-    norm_.apply_gain(at.kept, normal, at.tokens);
-    return normal;
+    Number* const inner = at.kept + layer_norm<Number>::kept_numbers(width_, at.tokens);
+    return {inner, inner + at.tokens * hidden_};
   }
 
   std::int64_t width_;

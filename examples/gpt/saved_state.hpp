@@ -217,4 +217,42 @@ inline void set_numbers(std::mt19937_64& random, std::vector<std::uint64_t> cons
   text >> random;
 }
 
+//! All that the next step of a model depends on, as tensors of the whole one: what this process
+//! writes between two steps, or reads to go on.
+//! @tparam Model has `for_each_stage`, and `counts` and `set_counts` where it `clips`
+template <class Model>
+struct training_state {
+  Model& model;
+  std::mt19937_64& random;               // says which pieces of the text come next
+  std::vector<std::uint64_t> position{}; // of that
+  std::vector<std::int64_t> counts{};    // of the optimizer's steps, which leaves some out
+  std::vector<pp::state_tensor> tensors{};
+
+  //! Of ranks collective.
+  //! @param copies with all copies of a stage, which have the same numbers, in place of one
+  training_state(Model& of, std::mt19937_64& with, bool copies = true) : model(of), random(with) {
+    position = numbers_of(random);
+    tensors.push_back(pp::tensor_of("data.position", position));
+    if constexpr (Model::clips) {
+      auto const found = model.counts();
+      counts = {found.taken, found.clipped, found.left_out};
+      tensors.push_back(pp::tensor_of("optimizer.counts", counts));
+    }
+    model.for_each_stage([&](std::size_t number, auto& stage) {
+      if (copies || number < model.stage_count())
+        add_tensors(tensors, stage);
+    });
+  }
+  training_state(training_state const&) = delete;
+  training_state& operator=(training_state const&) = delete;
+  ~training_state() = default;
+
+  void use() {
+    set_numbers(random, position);
+    if constexpr (Model::clips)
+      model.set_counts({counts[0], counts[1], counts[2]});
+    model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
+  }
+};
+
 } // namespace gpt

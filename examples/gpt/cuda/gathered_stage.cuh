@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -93,40 +94,33 @@ public:
       }
     });
   }
-  //! A whole gradient, or value, on the host. Of a group collective. @pre nobody writes them
-  //! @param tensor where one begins in a piece
-  template <class Tensor>
-  [[nodiscard]] std::vector<float> whole(std::size_t weight, Tensor tensor) const {
+  //! A whole value, or gradient, on the host. Of a group collective. @pre nobody writes them
+  [[nodiscard]] std::vector<float> whole(std::size_t weight, bool value) const {
     auto const shape = shapes_[weight];
     std::vector<float> numbers;
     each_piece(weight, [&](trained<Element> const& piece, std::int64_t) {
+      float const* const tensor = value ? piece.value() : piece.gradient();
       if (group_.of > 1) {
         auto const bytes = shape.piece() * static_cast<std::int64_t>(sizeof(float));
         cuda::device_memory const all(shape.pieces * bytes);
-        group_.gather(tensor(piece), all.data(), bytes, nullptr);
+        group_.gather(tensor, all.data(), bytes, nullptr);
         cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
         numbers = fetch(reinterpret_cast<float const*>(all.data()), shape.count);
       } else {
-        auto const some = fetch(tensor(piece), piece.count());
+        auto const some = fetch(tensor, piece.count());
         numbers.insert(numbers.end(), some.begin(), some.end());
       }
     });
     numbers.resize(static_cast<std::size_t>(shape.count));
     return numbers;
   }
-  [[nodiscard]] std::vector<float> gradient(std::size_t weight) const {
-    return whole(weight, [](auto const& piece) { return piece.gradient(); });
-  }
-  [[nodiscard]] std::vector<float> value(std::size_t weight) const {
-    return whole(weight, [](auto const& piece) { return piece.value(); });
-  }
 
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
     for (auto& piece : pieces_)
       piece.update(optimizer, step, stream);
   }
-  template <class Archive>
-  void exchange(Archive& with) {
+  template <class Visit>
+  void exchange(Visit const& with) {
     for (auto& piece : pieces_)
       piece.exchange(with);
   }
@@ -191,13 +185,10 @@ public:
                                 stream),
                 "cudaMemcpyAsync");
   }
-  [[nodiscard]] std::vector<float> gradient(std::size_t weight) const {
+  [[nodiscard]] std::vector<float> whole(std::size_t weight, bool value) const {
     auto const& home = at_home_[weight];
     auto const* const from = reinterpret_cast<float const*>(home.gradient.data());
-    return {from, from + home.shape.count};
-  }
-  [[nodiscard]] std::vector<float> value(std::size_t weight) const {
-    return at_home_[weight].trained.value;
+    return value ? home.trained.value : std::vector<float>(from, from + home.shape.count);
   }
 
   //! Once what came before on the stream is done.
@@ -210,12 +201,11 @@ public:
       refresh(home);
     }
   }
-  template <class Archive>
-  void exchange(Archive& with) {
+  template <class Visit>
+  void exchange(Visit const& with) {
     for (auto& home : at_home_) {
-      with(home.trained.value);
-      with(home.trained.mean);
-      with(home.trained.square);
+      for (auto* const tensor : {&home.trained.value, &home.trained.mean, &home.trained.square})
+        with(std::as_writable_bytes(std::span(*tensor)));
       refresh(home);
     }
   }
@@ -316,8 +306,8 @@ public:
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
     home_.update(optimizer, step, stream);
   }
-  template <class Archive>
-  void exchange(Archive& with) {
+  template <class Visit>
+  void exchange(Visit const& with) {
     home_.exchange(with);
     if (this->clipped_)
       this->clipped_->exchange(with);
@@ -339,11 +329,14 @@ public:
 
   //! What lies on this GPU between steps.
   [[nodiscard]] std::vector<trained<Element>>& weights() { return home_.on_device(); }
-  [[nodiscard]] std::vector<float> all_gradients() const {
-    return joined([this](std::size_t weight) { return home_.gradient(weight); });
-  }
-  [[nodiscard]] std::vector<float> all_values() const {
-    return joined([this](std::size_t weight) { return home_.value(weight); });
+  //! All values, or all gradients.
+  [[nodiscard]] std::vector<float> whole_numbers(bool values) const {
+    std::vector<float> all;
+    for (std::size_t weight = 0; weight < shapes_.size(); ++weight) {
+      auto const some = home_.whole(weight, values);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
   }
 
 private:
@@ -356,16 +349,6 @@ private:
       most = std::max(most, each.count());
     return most;
   }
-  template <class Read>
-  [[nodiscard]] std::vector<float> joined(Read read) const {
-    std::vector<float> all;
-    for (std::size_t weight = 0; weight < shapes_.size(); ++weight) {
-      auto const some = read(weight);
-      all.insert(all.end(), some.begin(), some.end());
-    }
-    return all;
-  }
-
   Home home_;
   std::vector<gathered_shape<Element>> shapes_; // of every weight
 };

@@ -328,24 +328,12 @@ gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)
 }
 gpu_stage::~gpu_stage() = default;
 
-void gpu_stage::forward(pp::context const& where, pp::input in, pp::output out) {
-  of_->visit([&](auto& stage) { stage.forward(where, in, out); });
-}
-void gpu_stage::backward(pp::context const& where, pp::input in, pp::output out) {
-  of_->visit([&](auto& stage) { stage.backward(where, in, out); });
-}
-void gpu_stage::backward_input(pp::context const& where, pp::input in, pp::output out) {
-  of_->visit([&](auto& stage) { stage.backward_input(where, in, out); });
-}
-void gpu_stage::backward_weight(pp::context const& where) {
-  of_->visit([&](auto& stage) { stage.backward_weight(where); });
-}
 namespace {
 //! Calls visit(stage) of one whose weights are gathered; the library asks no other.
 template <class Either, class Visit>
 void visit_gathered(Either& of, Visit visit) {
   of.visit([&](auto& stage) {
-    if constexpr (requires { stage.all_gradients(); })
+    if constexpr (requires { stage.whole_numbers(true); })
       visit(stage);
   });
 }
@@ -368,13 +356,18 @@ bool gpu_stage::is_gathered() const {
   return found;
 }
 void gpu_stage::run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
+  using enum pp::pass_kind;
   of_->visit([&](auto& stage) {
+    auto const& p = stage.begin(given.where, half);
+    std::byte* between = given.where.weight_input.data;
     switch (kind) {
-    case pp::pass_kind::forward: return stage.forward(given.where, given.in, given.out, half);
-    case pp::pass_kind::backward: return stage.backward(given.where, given.in, given.out, half);
-    case pp::pass_kind::backward_input:
-      return stage.backward_input(given.where, given.in, given.out, half);
-    case pp::pass_kind::backward_weight: return stage.backward_weight(given.where, half);
+    case forward: return stage.forward(p, given.in, given.out);
+    case backward_input: return stage.input_half(p, given.in, given.out, between);
+    case backward_weight: return stage.weight_half(p, between);
+    case backward: // with memory that the device has for this
+      between = stage.between(p);
+      stage.input_half(p, given.in, given.out, between);
+      return stage.weight_half(p, between);
     default: throw std::logic_error("a composite pass has halves that stages on GPUs lack");
     }
   });
@@ -403,11 +396,8 @@ void gpu_stage::optimizer_step(pp::context const& where, pp::totals const& all) 
 void gpu_stage::roll_back(pp::context const& where) {
   of_->visit([&](auto& stage) { stage.roll_back(static_cast<cudaStream_t>(where.stream)); });
 }
-void gpu_stage::exchange(pp::state_packer& with) {
-  of_->visit([&](auto& stage) { stage.exchange(with); });
-}
-void gpu_stage::exchange(pp::state_unpacker& with) {
-  of_->visit([&](auto& stage) { stage.exchange(with); });
+void gpu_stage::exchange(std::function<void(std::span<std::byte>)> const& visit) {
+  of_->visit([&](auto& stage) { stage.exchange(visit); });
 }
 step_counts gpu_stage::counts() const {
   return of_->visit([](auto& stage) { return stage.counts(); });
@@ -440,33 +430,19 @@ void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream) {
   });
 }
 
-namespace {
-//! @param tensor where one begins in a weight
-template <class Stage, class Tensor>
-std::vector<float> fetch_all(Stage const& stage, Tensor tensor) {
-  std::vector<float> all;
-  for (auto const& weight : stage.weights()) {
-    auto const some = on_gpu::fetch(tensor(weight), weight.count());
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
-}
-} // namespace
-
-std::vector<float> gpu_stage::gradients() const {
-  return of_->visit([](auto& stage) {
-    if constexpr (requires { stage.all_gradients(); })
-      return stage.all_gradients();
-    else
-      return fetch_all(stage, [](auto const& weight) { return weight.gradient(); });
-  });
-}
-std::vector<float> gpu_stage::values() const {
-  return of_->visit([](auto& stage) {
-    if constexpr (requires { stage.all_values(); })
-      return stage.all_values();
-    else
-      return fetch_all(stage, [](auto const& weight) { return weight.value(); });
+std::vector<float> gpu_stage::numbers(bool values) const {
+  return of_->visit([&](auto& stage) {
+    if constexpr (requires { stage.whole_numbers(values); }) {
+      return stage.whole_numbers(values);
+    } else {
+      std::vector<float> all;
+      for (auto const& weight : stage.weights()) {
+        auto const some =
+          on_gpu::fetch(values ? weight.value() : weight.gradient(), weight.count());
+        all.insert(all.end(), some.begin(), some.end());
+      }
+      return all;
+    }
   });
 }
 

@@ -17,7 +17,6 @@
 #include <thrust/tabulate.h>
 #include <thrust/transform.h>
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -134,12 +135,12 @@ public:
   //! The same as the GPU has decided.
   void update(step_decision const* decided, cudaStream_t stream) { move({}, decided, stream); }
 
-  //! Hands what the next step depends on to a packer, or has it filled by an unpacker.
-  template <class Archive>
-  void exchange(Archive& with) {
+  //! Calls with(bytes), tensor by tensor, of what the next step depends on, and puts it back.
+  template <class Visit>
+  void exchange(Visit const& with) {
     for (int const tensor : {0, 2, 3}) { // the value, and both averages of the optimizer
       auto numbers = fetch(floats(tensor), count_);
-      with(numbers);
+      with(std::as_writable_bytes(std::span(numbers)));
       cuda::check(
         cudaMemcpy(
           floats(tensor), numbers.data(), numbers.size() * sizeof(float), cudaMemcpyHostToDevice),
@@ -309,12 +310,12 @@ public:
     return now.counts;
   }
 
-  //! Hands them to a packer, or has them filled by an unpacker.
-  template <class Archive>
-  void exchange(Archive& with) {
+  //! Calls with(bytes) of them, and puts them back.
+  template <class Visit>
+  void exchange(Visit const& with) {
     detail::optimizer_state now;
     now.counts = counts();
-    with(now.counts);
+    with(std::as_writable_bytes(std::span(&now.counts, 1)));
     cuda::check(cudaMemcpy(state(0), &now, sizeof now, cudaMemcpyHostToDevice), "cudaMemcpy");
   }
 

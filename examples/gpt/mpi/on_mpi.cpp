@@ -84,39 +84,6 @@ void report_step(options const& o, std::int64_t step, double loss, double tokens
   std::fflush(stdout);
 }
 
-//! All that the next step depends on, as tensors of the whole model: what this rank writes between
-//! two steps, or reads to go on.
-template <class Model>
-struct training_state {
-  Model& model;
-  std::mt19937_64& random;               // says which pieces of the text come next
-  std::vector<std::uint64_t> position{}; // of that
-  std::vector<std::int64_t> counts{};    // of the optimizer's steps, which leaves some out
-  std::vector<pp::state_tensor> tensors{};
-
-  //! Collective.
-  training_state(Model& of, std::mt19937_64& with) : model(of), random(with) {
-    position = numbers_of(random);
-    tensors.push_back(pp::tensor_of("data.position", position));
-    if constexpr (Model::clips) {
-      auto const found = model.counts();
-      counts = {found.taken, found.clipped, found.left_out};
-      tensors.push_back(pp::tensor_of("optimizer.counts", counts));
-    }
-    model.for_each_stage([&](std::size_t, auto& stage) { add_tensors(tensors, stage); });
-  }
-  training_state(training_state const&) = delete;
-  training_state& operator=(training_state const&) = delete;
-  ~training_state() = default;
-
-  void use() {
-    set_numbers(random, position);
-    if constexpr (Model::clips)
-      model.set_counts({counts[0], counts[1], counts[2]});
-    model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
-  }
-};
-
 adamw optimizer_of(options const& o) {
   adamw optimizer;
   optimizer.steps = o.steps;

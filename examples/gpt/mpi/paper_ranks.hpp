@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -166,10 +165,7 @@ public:
 private:
   static int tag(int group, bool back) { return 3 * group + (back ? 1 : 0); }
   static int gradient_tag(int group) { return 3 * group + 2; }
-  static void check(int code) {
-    if (code != MPI_SUCCESS)
-      throw std::runtime_error("MPI could not begin to move weights or gradients");
-  }
+  static void check(int code) { check_begun(code, "move weights or gradients"); }
 
   int rank_;
   int last_; // rank

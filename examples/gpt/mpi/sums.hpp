@@ -50,6 +50,12 @@ struct patient_wait {
   }
 };
 
+//! @param what MPI was asked for
+inline void check_begun(int code, char const* what) {
+  if (code != MPI_SUCCESS)
+    throw std::runtime_error(std::string("MPI could not begin to ") + what);
+}
+
 //! Does of a step what the runner knows nothing of. Where it fails, the run ends on all ranks.
 template <class Runner, class Work>
 void outside_of(Runner& runner, Work work) {
@@ -167,10 +173,7 @@ public:
   }
 
 private:
-  static void check(int code) {
-    if (code != MPI_SUCCESS)
-      throw std::runtime_error("MPI could not begin to add up gradients among replicas");
-  }
+  static void check(int code) { check_begun(code, "add up gradients among replicas"); }
 
   std::vector<float>* numbers_ = nullptr;
   MPI_Comm replicas_ = MPI_COMM_NULL;
@@ -247,10 +250,7 @@ public:
   [[nodiscard]] double other_loss() const { return other_loss_; }
 
 private:
-  static void check(int code) {
-    if (code != MPI_SUCCESS)
-      throw std::runtime_error("MPI could not begin to add up the gradients of two copies");
-  }
+  static void check(int code) { check_begun(code, "add up the gradients of two copies"); }
 
   std::vector<float> mine_;
   std::vector<float> theirs_;
@@ -281,8 +281,7 @@ public:
                                     MPI_FLOAT,
                                     shards_,
                                     &here.request);
-    if (code != MPI_SUCCESS)
-      throw std::runtime_error("MPI could not begin to add up the parts of shards");
+    check_begun(code, "add up the parts of shards");
     return next_++;
   }
 

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -33,6 +32,11 @@ struct attention_state {
   attention_state(placing& in, model_size const& size, std::int64_t tokens)
       : output(in.take<bfloat16>(tokens * size.width)),
         log_sum_exp(in.take<float>(size.heads * tokens)) {}
+
+  [[nodiscard]] attention_tensors<bfloat16, float> with(bfloat16 const* query,
+                                                        bfloat16 const* key_value) const {
+    return {query, key_value, output, log_sum_exp};
+  }
 };
 struct state_message {
   placing in;
@@ -234,11 +238,7 @@ public:
     bfloat16* const query = query_of(p);
     copy_bytes(query, from.query, static_cast<std::size_t>(narrow(p)) * sizeof(bfloat16), p.stream);
     attention_call(this->size_, p.chunk, {given, p.chunk.end})
-      .forward(to.state.output,
-               to.state.log_sum_exp,
-               query,
-               key_value(p) + given * width_of_keys(),
-               p.stream);
+      .forward(to.state.with(query, key_value(p) + given * width_of_keys()), p.stream);
   }
   void attend_backward(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
@@ -248,13 +248,8 @@ public:
     if (p.chunk.end == this->size_.sequence) // the last chunk comes first
       clear(gradient, p.chunk.end * width_of_keys(), p.stream);
     attention_call(this->size_, p.chunk, {given, p.chunk.end})
-      .backward(to.query,
-                gradient + given * width_of_keys(),
-                query_of(p),
-                key_value(p) + given * width_of_keys(),
-                from.merged.output,
-                from.merged.log_sum_exp,
-                from.gradient,
+      .backward(from.merged.with(query_of(p), key_value(p) + given * width_of_keys()),
+                {from.gradient, to.query, gradient + given * width_of_keys()},
                 p.work->scratch().of_attention,
                 p.stream);
     copy(to.key_value, gradient + p.chunk.begin * width_of_keys(), keys(p), p.stream);
@@ -383,7 +378,8 @@ public:
       : sizes_(std::move(sizes)), what_(sizes_.stage(number)), layer_(std::move(layer)),
         work_(&work), leads_(what_.part == pp::layer_part::projection && what_.chunk == 0) {}
 
-  void forward(pp::context const& where, pp::input, pp::output, int = 0) {
+  [[nodiscard]] pp::context const& begin(pp::context const& where, int) { return where; }
+  void forward(pp::context const& where, pp::input, pp::output) {
     using enum pp::layer_part;
     switch (what_.part) {
     case projection: return layer_->project(where, what_.chunk);
@@ -392,7 +388,8 @@ public:
     case after_attention: return layer_->follow(where, what_.chunk);
     }
   }
-  void backward(pp::context const& where, pp::input, pp::output, int = 0) {
+  //! Both halves of a backward pass.
+  void input_half(pp::context const& where, pp::input, pp::output, std::byte*) {
     using enum pp::layer_part;
     switch (what_.part) {
     case projection: return layer_->project_backward(where, what_.chunk);
@@ -401,8 +398,8 @@ public:
     case after_attention: return layer_->follow_backward(where, what_.chunk);
     }
   }
-  void backward_input(pp::context const&, pp::input, pp::output, int = 0) { refuse_half(); }
-  void backward_weight(pp::context const&, int = 0) { refuse_half(); }
+  void weight_half(pp::context const&, std::byte*) {}
+  [[nodiscard]] static std::byte* between(pp::context const&) { return nullptr; }
 
   void set_text(std::vector<std::uint8_t> const& text, cudaStream_t stream) {
     if (leads_)
@@ -434,8 +431,8 @@ public:
       layer_->roll_back(stream);
   }
   [[nodiscard]] step_counts counts() const { return leads_ ? layer_->counts() : step_counts{}; }
-  template <class Archive>
-  void exchange(Archive& with) {
+  template <class Visit>
+  void exchange(Visit const& with) {
     if (leads_)
       layer_->exchange(with);
   }
@@ -448,9 +445,6 @@ public:
   [[nodiscard]] std::int64_t loss_count() const { return 0; }
 
 private:
-  [[noreturn]] static void refuse_half() {
-    throw std::logic_error("devices that take over attention have no halves of backward passes");
-  }
   [[nodiscard]] chunk_range chunk() const { return sizes_.range(what_.chunk); }
   [[nodiscard]] chunk_range given() const { return sizes_.given(what_); }
   [[nodiscard]] std::int64_t narrow() const { return chunk().count() * sizes_.size.width; }
@@ -489,7 +483,7 @@ private:
                  static_cast<std::size_t>(keys(of.count())) * sizeof(bfloat16),
                  stream);
     }
-    call().forward(to.state.output, to.state.log_sum_exp, mine.query, mine.key_value, stream);
+    call().forward(to.state.with(mine.query, mine.key_value), stream);
   }
   void take_backward(pp::context const& where) const {
     auto const stream = static_cast<cudaStream_t>(where.stream);
@@ -505,13 +499,8 @@ private:
     merged_message const from(read_alone(where.inputs[0]), sizes_.size, chunk().count());
     float* const gradient = work_->scratch().key_value_gradient;
     clear(gradient, keys(given().count()), stream);
-    call().backward(query_gradient,
-                    gradient,
-                    mine.query,
-                    mine.key_value,
-                    from.merged.output,
-                    from.merged.log_sum_exp,
-                    from.gradient,
+    call().backward(from.merged.with(mine.query, mine.key_value),
+                    {from.gradient, query_gradient, gradient},
                     work_->scratch().of_attention,
                     stream);
     for (int old = 0; old < what_.taken; ++old) {

@@ -142,7 +142,7 @@ public:
       float* const normal = norm_part(u, kept);
       std::swap(sum_, last_);
       std::fill_n(sum_.data(), tokens * size_.width, 0.0F);
-      norm_->add_backward(last_.data(), normal, normal + tokens * size_.width, sum_.data(), tokens);
+      norm_->add_backward(last_.data(), normal, sum_.data(), tokens);
       kept_[index(u)].release();
     }
     layers_->backward_input(u, sum_.data(), dx, kept);
@@ -265,7 +265,7 @@ private:
     if (kept == nullptr)
       kept_[index(u)] = memory_->pool.take(tokens * (size_.width + 1));
     float* const normal = norm_part(u, kept);
-    norm_->normalise(last_.data(), normal, normal + tokens * size_.width, tokens);
+    norm_->normalise(last_.data(), normal, tokens);
     norm_->apply_gain(normal, y, tokens);
   }
   //! Of the norm, behind what the layers keep.

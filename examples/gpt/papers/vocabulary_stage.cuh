@@ -275,52 +275,40 @@ public:
                 bool early)
       : stage<Element>(host, with), piece_(piece), early_(early) {}
 
-  void forward(pp::context const& where, pp::input, pp::output out, int half = 0) {
+  using pass = typename stage<Element>::pass;
+
+  void forward(pass const& p, pp::input, pp::output out) {
     using enum piece_of_model::kind;
-    pass const p = this->begin(where, half);
+    float* const y = this->floats(out);
     switch (piece_.is) {
     case rows:
-      return look_up(this->floats(out),
-                     this->weights_[0].value(),
-                     piece_.bytes,
-                     this->text_of(p),
-                     this->rows(p));
-    case layers: return run_layers(p, this->floats(out));
-    case columns: return make_logits(p, this->floats(out));
+      return look_up(y, this->weights_[0].value(), piece_.bytes, this->text_of(p), this->rows(p));
+    case layers: return run_layers(p, y);
+    case columns: return make_logits(p, y);
     }
   }
-  void backward_input(pp::context const& where, pp::input, pp::output out, int half = 0) {
-    pass const p = this->begin(where, half);
-    layers_input_half(p, this->floats(out), this->gradients_of(p, where.weight_input.data));
+  void input_half(pass const& p, pp::input, pp::output out, std::byte* between) {
+    using enum piece_of_model::kind;
+    switch (piece_.is) {
+    case rows:
+      return rows_backward(this->weights_[0].gradient(),
+                           piece_.bytes,
+                           p.where->inputs[0].template as<float>().data(),
+                           this->text_of(p),
+                           this->rows(p));
+    case layers: return layers_input_half(p, this->floats(out), this->gradients_of(p, between));
+    case columns: return finish_logits(p, this->floats(out));
+    }
   }
   //! Of a shard of the output layer with one barrier all that is left of its backward.
-  void backward_weight(pp::context const& where, int half = 0) {
-    if (piece_.is == piece_of_model::kind::columns)
-      finish_logits(this->begin(where, half), nullptr);
-    else
-      stage<Element>::backward_weight(where, half);
-  }
-  void backward(pp::context const& where, pp::input, pp::output out, int half = 0) {
-    using enum piece_of_model::kind;
-    pass const p = this->begin(where, half);
-    if (piece_.is == rows) {
-      rows_backward(this->weights_[0].gradient(),
-                    piece_.bytes,
-                    where.inputs[0].template as<float>().data(),
-                    this->text_of(p),
-                    this->rows(p));
-    } else if (piece_.is == columns) {
-      finish_logits(p, this->floats(out));
-    } else {
-      auto const made = this->gradients_of(p, p.work->between());
-      layers_input_half(p, this->floats(out), made);
-      this->weight_half(p, made);
-    }
+  void weight_half(pass const& p, std::byte* between) {
+    if (piece_.is == piece_of_model::kind::layers)
+      stage<Element>::weight_half(p, between);
+    else if (early_ && piece_.is == piece_of_model::kind::columns)
+      finish_logits(p, nullptr);
   }
 
 private:
-  using pass = typename stage<Element>::pass;
-
   [[nodiscard]] std::int64_t numbers(pass const& p) const { return p.tokens * this->size_.width; }
   [[nodiscard]] float* positions(pass const& p, float* of) const {
     return of + p.chunk.begin * this->size_.width;
@@ -365,21 +353,22 @@ private:
     placing in(p.where->activation.data);
     return {in, this->size_, piece_.bytes, p.tokens};
   }
+  [[nodiscard]] matrix_pass<Element> product(pass const& p) {
+    return this->part(p).matrix(this->weights_[0], this->size_.width, piece_.bytes.count());
+  }
   void make_logits(pass const& p, float* statistics) {
     auto const kept = columns_of(p);
     auto& columns = this->weights_[0];
-    auto const width = this->size_.width;
     auto const count = piece_.bytes.count();
     convert(kept.input, p.where->inputs[0].template as<float>().data(), numbers(p), p.stream);
-    p.work->products.forward(kept.logits, kept.input, columns.operand(), p.tokens, width, count);
+    product(p).forward(kept.logits, kept.input);
     make_statistics(
       statistics, kept.logits, piece_.bytes, this->text_of(p) + 1, p.tokens, p.stream);
     if (early_) {
       float* const early = this->floats(p.where->outputs[1]);
       auto* const exponentials = wide_elements(p);
       make_exponentials(exponentials, kept.logits, statistics, count, p.tokens, p.stream);
-      p.work->products.backward_input(
-        early, exponentials, columns.operand(), p.tokens, width, count);
+      product(p).backward_input(early, exponentials);
       next_columns(
         early + numbers(p), columns.value(), piece_.bytes, this->text_of(p) + 1, this->rows(p));
       copy(early + 2 * numbers(p), statistics, p.tokens * statistics_width, p.stream);
@@ -388,11 +377,8 @@ private:
   //! @param dx null where it has been told
   void finish_logits(pass const& p, float* dx) {
     auto const kept = columns_of(p);
-    auto& columns = this->weights_[0];
-    auto const width = this->size_.width;
-    auto const count = piece_.bytes.count();
     auto* const gradient = wide_elements(p);
-    cross_entropy_of_shards(this->losses() + p.of.microbatch * this->size_.sequence + p.chunk.begin,
+    cross_entropy_of_shards(this->losses_of(p),
                             gradient,
                             kept.logits,
                             told_by(p.where->inputs),
@@ -402,9 +388,8 @@ private:
                             p.tokens,
                             p.stream);
     if (dx != nullptr)
-      p.work->products.backward_input(dx, gradient, columns.operand(), p.tokens, width, count);
-    p.work->products.backward_weight(
-      columns.gradient(), kept.input, gradient, p.tokens, width, count);
+      product(p).backward_input(dx, gradient);
+    product(p).backward_weight(kept.input, gradient);
   }
   //! Scratch for [tokens, bytes].
   [[nodiscard]] static Element* wide_elements(pass const& p) {
