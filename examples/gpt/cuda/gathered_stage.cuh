@@ -30,6 +30,9 @@ struct gathered_shape {
   std::int64_t pieces;
   bool is_matrix;
 
+  gathered_shape(parameter<float> const& whole, std::int64_t of)
+      : count(static_cast<std::int64_t>(whole.value.size())), pieces(of), is_matrix(whole.decays) {}
+
   [[nodiscard]] std::int64_t piece() const { return (count + pieces - 1) / pieces; }
   [[nodiscard]] bool rounds() const { return is_matrix && !std::is_same_v<Element, float>; }
   [[nodiscard]] std::int64_t piece_bytes() const {
@@ -54,7 +57,7 @@ public:
   }
 
   void take(parameter<float> const& whole) {
-    auto const shape = shape_of(whole);
+    gathered_shape<Element> const shape(whole, pieces());
     shapes_.push_back(shape);
     for (auto number = first(); number < first() + here(); ++number) {
       parameter<float> one(shape.piece(), 0.0F, whole.decays);
@@ -63,9 +66,6 @@ public:
       std::copy(whole.value.begin() + begin, whole.value.begin() + end, one.value.begin());
       pieces_.emplace_back(one);
     }
-  }
-  [[nodiscard]] gathered_shape<Element> shape_of(parameter<float> const& whole) const {
-    return {static_cast<std::int64_t>(whole.value.size()), pieces(), whole.decays};
   }
 
   void gather(std::size_t weight, std::byte* to, cudaStream_t stream) const {
@@ -153,15 +153,12 @@ public:
   [[nodiscard]] static std::int64_t pieces() { return 1; }
 
   void take(parameter<float> const& whole) {
-    auto const shape = shape_of(whole);
+    gathered_shape<Element> const shape(whole, pieces());
     at_home_.push_back({whole,
                         shape,
                         cuda::pinned_memory(shape.piece_bytes()),
                         cuda::pinned_memory(bytes(shape.count))});
     refresh(at_home_.back());
-  }
-  [[nodiscard]] static gathered_shape<Element> shape_of(parameter<float> const& whole) {
-    return {static_cast<std::int64_t>(whole.value.size()), pieces(), whole.decays};
   }
 
   void gather(std::size_t weight, std::byte* to, cudaStream_t stream) const {
@@ -252,8 +249,7 @@ bytes_of_gathered(model_size const& size, layer_range const& held, std::int64_t 
   placing weights;
   placing gradients;
   host.for_each_parameter([&](parameter<float> const& p) {
-    gathered_shape<Element> const shape{
-      static_cast<std::int64_t>(p.value.size()), pieces, p.decays};
+    gathered_shape<Element> const shape(p, pieces);
     (void)shape.take_weight(weights);
     (void)shape.take_gradient(gradients);
   });
@@ -270,7 +266,7 @@ public:
     this->weights_.clear();
     host.for_each_parameter([this](parameter<float>& p) {
       home_.take(p);
-      shapes_.push_back(home_.shape_of(p));
+      shapes_.emplace_back(p, home_.pieces());
       this->weights_.emplace_back(shapes_.back().count, p.decays);
     });
   }
@@ -290,8 +286,7 @@ public:
     }
   }
   void collect_gradients(pp::context const& where, pp::output out) {
-    cuda::check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.bytes), stream_of(where)),
-                "cudaMemsetAsync");
+    clear_bytes(out.data, out.bytes, stream_of(where));
     placing in(out.data);
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       this->weights_[i].add_at(shapes_[i].take_gradient(in));

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -71,6 +72,21 @@ struct gpu_options {
                                 chosen.common.schedule);
   }
   return chosen;
+}
+
+inline constexpr int skipped = 77; //!< exit status
+
+//! The exit status of a run that only tells what options there are, or that no GPU is here.
+[[nodiscard]] inline std::optional<int> ends_at_once(options const& o, bool tells = true) {
+  auto const why = o.help ? std::string() : missing_gpu();
+  if (o.help && tells) {
+    std::fputs(gpu_usage, stdout);
+    std::fputs(usage, stdout);
+    check_output();
+  } else if (!why.empty()) {
+    std::printf("skipped, %s\n", why.c_str());
+  }
+  return o.help ? std::optional(0) : why.empty() ? std::nullopt : std::optional(skipped);
 }
 
 //! Those of with_vocabulary, where the vocabulary is in shards.

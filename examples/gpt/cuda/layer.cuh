@@ -71,26 +71,6 @@ struct after_gradients {
         down(in.take<Element>(tokens * size.width)) {}
 };
 
-//! A matrix [inputs, outputs] at work on some tokens.
-template <class Element>
-struct matrix_pass {
-  matrix_products& products;
-  trained<Element>& matrix;
-  std::int64_t tokens, inputs, outputs;
-
-  //! y [tokens, outputs]
-  void forward(float* y, Element const* x, product_goes to = product_goes::instead) const {
-    products.forward(y, x, matrix.operand(), tokens, inputs, outputs, to);
-  }
-  //! dx [tokens, inputs]
-  void backward_input(float* dx, Element const* dy, product_goes to = product_goes::instead) const {
-    products.backward_input(dx, dy, matrix.operand(), tokens, inputs, outputs, to);
-  }
-  void backward_weight(Element const* x, Element const* dy) const {
-    products.backward_weight(matrix.gradient(), x, dy, tokens, inputs, outputs);
-  }
-};
-
 //! Where a part works, and on how many tokens.
 template <class Element>
 struct part_pass {
@@ -103,8 +83,8 @@ struct part_pass {
   [[nodiscard]] scratch_tensors<Element> const& space() const { return work->scratch(); }
   [[nodiscard]] token_rows rows() const { return {tokens, size.width, stream}; }
   [[nodiscard]] matrix_pass<Element>
-  matrix(trained<Element>& of, std::int64_t inputs, std::int64_t outputs) const {
-    return {work->products, of, tokens, inputs, outputs};
+  matrix(trained<Element> const& of, std::int64_t inputs, std::int64_t outputs) const {
+    return {work->products, of.operand(), of.gradient(), tokens, inputs, outputs};
   }
   //! From the gradient of the norm's output, in `narrow`, of which each shard has a part.
   void norm_backward(float* dx, trained<Element>& gain, normalised kept) const {

@@ -103,9 +103,12 @@ inline void copy_bytes(void* to, void const* from, std::size_t bytes, cudaStream
 inline void copy(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(float), stream);
 }
-inline void clear(float* numbers, std::int64_t count, cudaStream_t stream) {
-  cuda::check(cudaMemsetAsync(numbers, 0, static_cast<std::size_t>(count) * sizeof(float), stream),
-              "cudaMemsetAsync");
+inline void clear_bytes(void* to, std::int64_t bytes, cudaStream_t stream) {
+  cuda::check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(bytes), stream), "cudaMemsetAsync");
+}
+template <class T>
+void clear(T* numbers, std::int64_t count, cudaStream_t stream) {
+  clear_bytes(numbers, count * static_cast<std::int64_t>(sizeof(T)), stream);
 }
 
 //! Tokens of so many numbers each, and the stream that works on them.

@@ -32,6 +32,11 @@ namespace gpt::on_gpu {
   return numbers;
 }
 
+//! Bytes of the host onto a GPU.
+inline void send(void* to, void const* from, std::size_t bytes) {
+  cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+}
+
 namespace detail {
 struct moved_tensors {
   float *value, *gradient, *mean, *square;
@@ -92,10 +97,7 @@ public:
   explicit trained(parameter<float> const& from)
       : count_(static_cast<std::int64_t>(from.value.size())), decays_(from.decays),
         memory_(bytes(count_)) {
-    cuda::check(
-      cudaMemcpy(
-        value(), from.value.data(), from.value.size() * sizeof(float), cudaMemcpyHostToDevice),
-      "cudaMemcpy");
+    send(value(), from.value.data(), from.value.size() * sizeof(float));
     round(nullptr);
     cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
@@ -141,10 +143,7 @@ public:
     for (int const tensor : {0, 2, 3}) { // the value, and both averages of the optimizer
       auto numbers = fetch(floats(tensor), count_);
       with(std::as_writable_bytes(std::span(numbers)));
-      cuda::check(
-        cudaMemcpy(
-          floats(tensor), numbers.data(), numbers.size() * sizeof(float), cudaMemcpyHostToDevice),
-        "cudaMemcpy");
+      send(floats(tensor), numbers.data(), numbers.size() * sizeof(float));
     }
     round(nullptr);
     cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
@@ -262,10 +261,7 @@ public:
     std::vector<step_factors> all;
     for (std::int64_t step = 0; step < steps_; ++step)
       all.push_back(factors_of(how_.optimizer, step));
-    cuda::check(
-      cudaMemcpy(
-        factors_.data(), all.data(), all.size() * sizeof(step_factors), cudaMemcpyHostToDevice),
-      "cudaMemcpy");
+    send(factors_.data(), all.data(), all.size() * sizeof(step_factors));
   }
 
   //! Writes the row of a stage. @param weights [any number of] trained
@@ -273,8 +269,7 @@ public:
   template <class Weights, class Counts>
   void contribute(Weights const& weights, Counts counts, std::byte* row, cudaStream_t stream) {
     auto* const parts = reinterpret_cast<gradient_row*>(parts_.data());
-    cuda::check(cudaMemsetAsync(parts, 0, detail::row_parts * sizeof(gradient_row), stream),
-                "cudaMemsetAsync");
+    clear_bytes(parts, detail::row_parts * sizeof(gradient_row), stream);
     for (std::size_t i = 0; i < weights.size(); ++i)
       if (counts(i))
         detail::add_squares(parts, weights[i].gradient(), weights[i].count(), stream);
@@ -316,7 +311,7 @@ public:
     detail::optimizer_state now;
     now.counts = counts();
     with(std::as_writable_bytes(std::span(&now.counts, 1)));
-    cuda::check(cudaMemcpy(state(0), &now, sizeof now, cudaMemcpyHostToDevice), "cudaMemcpy");
+    send(state(0), &now, sizeof now);
   }
 
 private:

@@ -192,7 +192,7 @@ public:
         home_(run, groups_, cut_), sizes_{run.o.size, groups_, home_.numbers},
         plan_(pp::lower(table, sizes_)),
         device_(run.o.size, groups_, cut_.seen_in_turn(run.place.device, run.o.devices), home_),
-        microbatches_(static_cast<std::size_t>(run.o.microbatches), {&device_}),
+        microbatches_(static_cast<std::size_t>(run.o.microbatches), &device_),
         pipeline_(run.groups.pipeline), mean_(run.replicas()),
         runner_(plan_, microbatches_, run.line(), pipeline_, run.runner_options()) {}
 
@@ -265,11 +265,11 @@ private:
   travelling_sizes sizes_;
   pp::plan plan_;
   visited_device<groups_on_ranks> device_;
-  std::vector<staying_microbatch<groups_on_ranks>> microbatches_;
+  std::vector<visited_device<groups_on_ranks>*> microbatches_; // where each is
   MPI_Comm pipeline_;
   replica_mean mean_;
   bool fails_ = false;
-  pp::mpi_runner<std::vector<staying_microbatch<groups_on_ranks>>> runner_;
+  pp::mpi_runner<std::vector<visited_device<groups_on_ranks>*>> runner_;
 };
 
 } // namespace gpt

@@ -415,12 +415,10 @@ public:
       layer_->set_clipping(how, first);
   }
   void contribute(pp::output row, cudaStream_t stream) {
-    if (leads_) {
+    if (leads_)
       layer_->contribute(row, stream);
-    } else {
-      cuda::check(cudaMemsetAsync(row.data, 0, static_cast<std::size_t>(row.bytes), stream),
-                  "cudaMemsetAsync");
-    }
+    else
+      clear_bytes(row.data, row.bytes, stream);
   }
   void optimizer_step(pp::totals const& all, cudaStream_t stream) {
     if (leads_)
@@ -464,7 +462,7 @@ private:
     state_message const to(where.outputs[0].data, sizes_.size, chunk().count());
     auto const bytes = static_cast<std::size_t>(narrow()) * sizeof(bfloat16);
     if (what_.taken == 0) {
-      cuda::check(cudaMemsetAsync(to.state.output, 0, bytes, stream), "cudaMemsetAsync");
+      clear(to.state.output, narrow(), stream);
       thrust::fill_n(on(stream),
                      to.state.log_sum_exp,
                      sizes_.size.heads * chunk().count(),
@@ -488,13 +486,8 @@ private:
   void take_backward(pp::context const& where) const {
     auto const stream = static_cast<cudaStream_t>(where.stream);
     auto* const query_gradient = reinterpret_cast<bfloat16*>(where.outputs[0].data);
-    if (what_.taken == 0) {
-      cuda::check(
-        cudaMemsetAsync(
-          query_gradient, 0, static_cast<std::size_t>(narrow()) * sizeof(bfloat16), stream),
-        "cudaMemsetAsync");
-      return;
-    }
+    if (what_.taken == 0)
+      return clear(query_gradient, narrow(), stream);
     auto const mine = kept(where);
     merged_message const from(read_alone(where.inputs[0]), sizes_.size, chunk().count());
     float* const gradient = work_->scratch().key_value_gradient;

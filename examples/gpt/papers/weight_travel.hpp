@@ -44,12 +44,15 @@ struct groups_at_home {
   }
 };
 
-//! A device: the layers of every group without their weights, and room for what passes work with.
+//! A device: each of its microbatches is a stage of the timetable, and a chunk a group. It has the
+//! layers of every group without their weights, and room for what passes work with.
 //! @tparam Home where parameters lie between steps: it has `numbers`, `send` and
 //! `receive_gradients`, as `groups_at_home` does.
 template <class Home>
 class visited_device {
 public:
+  static constexpr bool takes_chunks = true;
+
   visited_device(model_size const& size,
                  std::vector<layer_range> const& groups,
                  step_cut const& cut,
@@ -128,20 +131,6 @@ private:
   std::vector<float> transposes_; // of the matrices of one group
   std::vector<float> numbers_;    // of tokens
   std::int64_t sent_ = 0;
-};
-
-//! A microbatch, as the library knows a stage.
-template <class Home>
-struct staying_microbatch {
-  static constexpr bool takes_chunks = true;
-  visited_device<Home>* at;
-
-  void forward(pp::context const& where, pp::input in, pp::output out) {
-    at->forward(where, in, out);
-  }
-  void backward(pp::context const& where, pp::input in, pp::output out) {
-    at->backward(where, in, out);
-  }
 };
 
 //! Bytes of messages, which are weights, and of what stays.
@@ -248,10 +237,10 @@ private:
     }
     return made;
   }
-  std::vector<staying_microbatch<groups_at_home>> staying(int microbatches) {
-    std::vector<staying_microbatch<groups_at_home>> all;
+  std::vector<device_of_threads*> staying(int microbatches) {
+    std::vector<device_of_threads*> all;
     for (int m = 0; m < microbatches; ++m)
-      all.push_back({devices_[static_cast<std::size_t>(m) % devices_.size()].get()});
+      all.push_back(devices_[static_cast<std::size_t>(m) % devices_.size()].get());
     return all;
   }
 
@@ -262,8 +251,8 @@ private:
   travelling_sizes sizes_;
   pp::plan plan_;
   std::vector<std::unique_ptr<device_of_threads>> devices_;
-  std::vector<staying_microbatch<groups_at_home>> microbatches_;
-  pp::thread_runner<std::vector<staying_microbatch<groups_at_home>>> runner_;
+  std::vector<device_of_threads*> microbatches_; // where each is
+  pp::thread_runner<std::vector<device_of_threads*>> runner_;
 };
 
 inline void report_travelled(options const& o, std::vector<travelled_bytes> const& all) {
