@@ -19,6 +19,15 @@
 
 namespace gpt {
 
+//! The unit of a pass, as the library tells it.
+[[nodiscard]] inline unit unit_of(pp::context const& where) {
+  return {where.microbatch, where.chunk};
+}
+//! Where forward keeps what backward needs; null where the plan has no slots for that.
+[[nodiscard]] inline float* kept_of(pp::context const& where) {
+  return where.activation.as<float>().data();
+}
+
 //! Every parameter of a stage in as many pieces as there are shards, with their gradients and the
 //! averages of the optimizer. A real group has each shard on a device of its own; here all lie in
 //! this process, and whole weights exist while they are gathered alone.
@@ -29,11 +38,9 @@ public:
   void take(parameter<Number>& whole, std::int64_t shards) {
     auto const count = static_cast<std::int64_t>(whole.value.size());
     for (std::int64_t shard = 0; shard < shards; ++shard) {
-      auto const first = count * shard / shards;
-      auto const last = count * (shard + 1) / shards;
-      pieces_.emplace_back(last - first, Number{0}, whole.decays);
-      std::copy(
-        whole.value.begin() + first, whole.value.begin() + last, pieces_.back().value.begin());
+      auto const piece = piece_of(count, shard, shards);
+      pieces_.emplace_back(piece.count(), Number{0}, whole.decays);
+      std::copy_n(whole.value.begin() + piece.begin, piece.count(), pieces_.back().value.begin());
     }
     numbers_ += count;
     whole = parameter<Number>(0, Number{0}, whole.decays);
@@ -58,17 +65,7 @@ public:
   [[nodiscard]] std::vector<tensor_part>
   pieces_of(std::vector<tensor_part> const& parameters) const {
     auto const shards = static_cast<std::int64_t>(pieces_.size() / parameters.size());
-    std::vector<tensor_part> parts;
-    for (auto const& each : parameters) {
-      std::int64_t count = 1;
-      for (auto const extent : each.shape)
-        count *= extent;
-      for (std::int64_t shard = 0; shard < shards; ++shard) {
-        chunk_range const range{count * shard / shards, count * (shard + 1) / shards};
-        parts.push_back(cut_part(each.name + ".flat." + std::to_string(shard), {count}, 0, range));
-      }
-    }
-    return parts;
+    return gpt::pieces_of(parameters, shards, {0, shards});
   }
 
   template <class Visit>

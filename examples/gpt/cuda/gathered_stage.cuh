@@ -61,9 +61,8 @@ public:
     shapes_.push_back(shape);
     for (auto number = first(); number < first() + here(); ++number) {
       parameter<float> one(shape.piece(), 0.0F, whole.decays);
-      auto const begin = std::min(number * shape.piece(), shape.count);
-      auto const end = std::min(begin + shape.piece(), shape.count);
-      std::copy(whole.value.begin() + begin, whole.value.begin() + end, one.value.begin());
+      auto const mine = piece_of(shape.count, number, shape.pieces);
+      std::copy_n(whole.value.begin() + mine.begin, mine.count(), one.value.begin());
       pieces_.emplace_back(one);
     }
   }

@@ -20,26 +20,6 @@
 
 namespace gpt {
 
-//! The pieces of weights that are gathered, each of a name of its own: ranges of their numbers, one
-//! behind the other.
-[[nodiscard]] inline std::vector<tensor_part> pieces_of(std::vector<tensor_part> const& weights,
-                                                        weight_group const& group) {
-  std::int64_t const pieces = group.of > 1 ? group.of : weight_shard_count;
-  std::int64_t const first = group.of > 1 ? group.number : 0;
-  std::vector<tensor_part> all;
-  for (tensor_part const& each : weights) {
-    std::int64_t count = 1;
-    for (auto const extent : each.shape)
-      count *= extent;
-    std::int64_t const piece = (count + pieces - 1) / pieces;
-    for (auto i = first; i < first + (group.of > 1 ? 1 : pieces); ++i) {
-      chunk_range const range{std::min(i * piece, count), std::min((i + 1) * piece, count)};
-      all.push_back(cut_part(each.name + ".flat." + std::to_string(i), {count}, 0, range));
-    }
-  }
-  return all;
-}
-
 //! The parameters of one stage, in the order in which it exchanges them.
 [[nodiscard]] inline std::vector<tensor_part>
 parts_on_gpu(model_size const& size, pp::timetable_view table, gpu_run const& how, int stage) {
@@ -57,7 +37,11 @@ parts_on_gpu(model_size const& size, pp::timetable_view table, gpu_run const& ho
   auto const layers = cut_model(size, table.over.extents);
   bool const gathered = gathers_weights_of(table, stage);
   auto const whole = parts_of(size, layers[static_cast<std::size_t>(stage)], how.shard);
-  return gathered && how.home == weights_home::shards ? pieces_of(whole, how.weights) : whole;
+  if (!gathered || how.home != weights_home::shards)
+    return whole;
+  auto const& group = how.weights; // a piece on each of its GPUs, or all here
+  return group.of > 1 ? pieces_of(whole, group.of, {group.number, group.number + 1})
+                      : pieces_of(whole, weight_shard_count, {0, weight_shard_count});
 }
 
 //! The state of all stages of a process, in memory of its own.

@@ -41,15 +41,6 @@ struct pipeline_stage : stage<float> {
   }
   void collect_gradients(pp::context const&, pp::output out) { collect(out.as<float>().data()); }
   void scatter_gradients(pp::context const&, pp::input in) { scatter(in.as<float>().data()); }
-
-private:
-  [[nodiscard]] static unit unit_of(pp::context const& where) {
-    return {where.microbatch, where.chunk};
-  }
-  //! Null where the plan has no slots for what stages keep.
-  [[nodiscard]] static float* kept_of(pp::context const& where) {
-    return where.activation.as<float>().data();
-  }
 };
 
 struct stage_copies : copies_of<pipeline_stage> {

@@ -207,12 +207,18 @@ exit_status hold(rank_run const& run, trained own, Alone alone) {
   return different == 0 ? good : differs;
 }
 
+//! What comes before a step.
+struct nothing_before {
+  void operator()(std::int64_t) const {}
+};
+
 //! Trains a model whose stages are on their ranks, or their shards, and holds it.
-//! @param before called with the number of each step
 //! @param report what a run ends with, by all ranks together
 //! @param alone a device that has all stages and shards, made where it is needed
-template <class Model, class Before, class Report, class Alone>
-exit_status train_and_hold(rank_run& run, Model& model, Before before, Report report, Alone alone) {
+//! @param before called with the number of each step
+template <class Model, class Report, class Alone, class Before = nothing_before>
+exit_status
+train_and_hold(rank_run& run, Model& model, Report report, Alone alone, Before before = {}) {
   auto gradients = train(run, model, before);
   if (run.first < run.o.steps)
     report();
@@ -331,12 +337,9 @@ exit_status train_travelling(rank_run& run) {
     if (run.leads())
       report_travelled(o, bytes);
   };
-  return train_and_hold(
-    run,
-    model,
-    [](std::int64_t) {},
-    report,
-    [&] { return single_device<float>(o.size, 1, cut_whole(o.lengths), run.seed()); });
+  return train_and_hold(run, model, report, [&] {
+    return single_device<float>(o.size, 1, cut_whole(o.lengths), run.seed());
+  });
 }
 
 //! Stages in shards, each a rank.
@@ -367,9 +370,9 @@ exit_status train_tensor(rank_run& run) {
   return train_and_hold(
     run,
     model,
-    [&](std::int64_t) { here.counts = {}; },
     report,
-    [&] { return tensor_device(o.size, table, which.of, run.seed()); });
+    [&] { return tensor_device(o.size, table, which.of, run.seed()); },
+    [&](std::int64_t) { here.counts = {}; });
 }
 
 //! Embedding and output layer in shards.
@@ -391,11 +394,7 @@ exit_status train_vocabulary(rank_run& run) {
         o, vocabulary_system::in_slots, model.plan(), ran, sizes, vocabulary_system::pools);
   };
   return train_and_hold(
-    run,
-    model,
-    [](std::int64_t) {},
-    report,
-    [&] { return sharded_device(o.size, cut, run.seed()); });
+    run, model, report, [&] { return sharded_device(o.size, cut, run.seed()); });
 }
 
 exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {

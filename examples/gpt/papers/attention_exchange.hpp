@@ -296,9 +296,6 @@ private:
   [[nodiscard]] static float* out(pp::context const& where, std::size_t k = 0) {
     return k < where.outputs.size() ? where.outputs[k].as<float>().data() : nullptr;
   }
-  [[nodiscard]] static float* kept_of(pp::context const& where) {
-    return where.activation.as<float>().data();
-  }
   [[nodiscard]] std::int64_t narrow() const { return model->sizes.narrow(what); }
   [[nodiscard]] chunk_range chunk() const { return model->sizes.range(what.chunk); }
   [[nodiscard]] chunk_range given() const { return model->sizes.given(what); }

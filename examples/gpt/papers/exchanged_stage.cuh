@@ -376,7 +376,7 @@ public:
                   std::shared_ptr<exchanged_layer<Element>> layer,
                   device_work<Element>& work)
       : sizes_(std::move(sizes)), what_(sizes_.stage(number)), layer_(std::move(layer)),
-        work_(&work), leads_(what_.part == pp::layer_part::projection && what_.chunk == 0) {}
+        work_(&work) {}
 
   [[nodiscard]] pp::context const& begin(pp::context const& where, int) { return where; }
   void forward(pp::context const& where, pp::input, pp::output) {
@@ -401,46 +401,12 @@ public:
   void weight_half(pp::context const&, std::byte*) {}
   [[nodiscard]] static std::byte* between(pp::context const&) { return nullptr; }
 
-  void set_text(std::vector<std::uint8_t> const& text, cudaStream_t stream) {
-    if (leads_)
-      layer_->set_text(text, stream);
-  }
-  void set_cut(step_cut const&) {} // all iterations are of one size
-  void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
-    if (leads_)
-      layer_->update(optimizer, step, stream);
-  }
-  void set_clipping(clipping const& how, bool first) {
-    if (leads_)
-      layer_->set_clipping(how, first);
-  }
-  void contribute(pp::output row, cudaStream_t stream) {
-    if (leads_)
-      layer_->contribute(row, stream);
-    else
-      clear_bytes(row.data, row.bytes, stream);
-  }
-  void optimizer_step(pp::totals const& all, cudaStream_t stream) {
-    if (leads_)
-      layer_->optimizer_step(all, stream);
-  }
-  void roll_back(cudaStream_t stream) {
-    if (leads_)
-      layer_->roll_back(stream);
-  }
-  [[nodiscard]] step_counts counts() const { return leads_ ? layer_->counts() : step_counts{}; }
-  template <class Visit>
-  void exchange(Visit const& with) {
-    if (leads_)
-      layer_->exchange(with);
-  }
-
-  [[nodiscard]] std::vector<trained<Element>> const& weights() const {
-    return leads_ ? layer_->weights() : none_;
+  //! The layer, where this stage stands for its weights; else null.
+  [[nodiscard]] exchanged_layer<Element>* leading() const {
+    bool const leads = what_.part == pp::layer_part::projection && what_.chunk == 0;
+    return leads ? layer_.get() : nullptr;
   }
   [[nodiscard]] double loss_sum() const { return layer_ == nullptr ? 0.0 : layer_->loss_sum(); }
-  [[nodiscard]] float* losses() const { return nullptr; } // of a stage with two copies
-  [[nodiscard]] std::int64_t loss_count() const { return 0; }
 
 private:
   [[nodiscard]] chunk_range chunk() const { return sizes_.range(what_.chunk); }
@@ -509,8 +475,6 @@ private:
   pp::exchange_stage what_;
   std::shared_ptr<exchanged_layer<Element>> layer_;
   device_work<Element>* work_;
-  bool leads_;
-  std::vector<trained<Element>> none_{};
 };
 
 } // namespace gpt::on_gpu

@@ -81,7 +81,7 @@ public:
   void forward(pp::context const& where, pp::input in, pp::output out) {
     auto& group = arrived(where, in, out, false);
     float* const x = where.state.as<float>().data();
-    group.forward(unit_of(where), x, numbers_.data(), where.activation.as<float>().data());
+    group.forward({where.stage, 0}, x, numbers_.data(), kept_of(where));
     if (!where.last_chunk())
       std::copy(numbers_.begin(), numbers_.end(), x);
   }
@@ -89,7 +89,7 @@ public:
     auto& group = arrived(where, in, out, true);
     group.refresh_matrices();
     float* const dy = where.state_gradient.as<float>().data();
-    group.backward(unit_of(where), dy, numbers_.data(), where.activation.as<float>().data());
+    group.backward({where.stage, 0}, dy, numbers_.data(), kept_of(where));
     if (!where.first_chunk())
       std::copy(numbers_.begin(), numbers_.end(), dy);
     if (out.slot < 0) {
@@ -103,9 +103,6 @@ public:
   [[nodiscard]] std::int64_t sent_bytes() const { return sent_; }
 
 private:
-  //! A microbatch is a stage of the timetable.
-  [[nodiscard]] static unit unit_of(pp::context const& where) { return {where.stage, 0}; }
-
   //! The group with the weights that have come, which are where they will be sent from, with their
   //! gradients for a backward pass.
   stage<float>& arrived(pp::context const& where, pp::input in, pp::output out, bool back) {
