@@ -431,8 +431,13 @@ inline void write_file(std::string const& path, std::string const& content) {
     throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
 }
 
+[[nodiscard]] inline std::vector<pp::timetable_view>
+views_of(std::vector<pp::dynamic_timetable> const& tables) {
+  return {tables.begin(), tables.end()};
+}
+
 inline void write_cost_file(options const& o, training const& run) {
-  std::vector<pp::timetable_view> const steps(run.traces.begin(), run.traces.end());
+  auto const steps = views_of(run.traces);
   // Messages have about one size here: what links take is a latency.
   auto const links = pp::fit_links(pp::message_samples(steps, [](pp::pass const&) { return 0; }));
   write_file(o.costs, pp::write_costs(steps.front().over.extents, pp::costs_of(steps), links));
@@ -490,7 +495,7 @@ inline void write_files(options const& o,
                         pp::timetable_view plan,
                         pp::timetable_caption const& about,
                         pp::timetable_view own_cores,
-                        measured_cost const& cost) {
+                        pp::cost_table const& cost) {
   write_pictures(o, text, run, plan, about);
   if (!o.costs.empty())
     write_cost_file(o, run);
@@ -503,9 +508,10 @@ inline void write_files(options const& o,
   pp::write_trace(
     trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
-  auto const milliseconds = cost.scaled(1e3);
+  auto const milliseconds = in_unit(cost, plan.over.extents, 1e3);
   auto const name = name_of(o);
-  pp::timetable_caption const in_milliseconds{name, milliseconds.mean(), {}, {}};
+  pp::timetable_caption const in_milliseconds{
+    name, mean_of(milliseconds, plan.over.extents), {}, {}};
   auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
   for (int row = last.over.extents.devices; row < last.rows(); ++row) {
     for (int i = last.offsets[row]; i < last.offsets[row + 1]; ++i) {

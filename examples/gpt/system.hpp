@@ -140,6 +140,23 @@ inline void print_plan(pp::timetable_view table, pp::timetable_caption const& ab
     found.peak_weight_inputs / table.over.extents.stages_per_device);
 }
 
+//! How reports begin.
+inline void begin_run(options const& o,
+                      text_to_learn const& text,
+                      pp::timetable_view plan,
+                      pp::timetable_caption const& about) {
+  make_folder(o.output); // before any work
+  print_model(o, text);
+  print_plan(plan, about);
+}
+//! How they end. @param good whether all gradients are right @return the exit status
+[[nodiscard]] inline int end_run(training const& run, bool good) {
+  check_output();
+  if (!good)
+    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
+  return run.interrupted ? 128 + stop_wanted : good ? 0 : 1;
+}
+
 //! Systems that have no costs of stages, nor other schedules beside them.
 //! @param plan to be shown. @param check holds one step against one device
 //! @param ran what of a trace is to be shown
@@ -153,18 +170,12 @@ int run_system(options const& o,
                Ran ran) {
   auto const name = name_of(o);
   pp::timetable_caption const about{name, unit_costs, {}};
-  make_folder(o.output);
-  print_model(o, text);
-  print_plan(plan, about);
+  begin_run(o, text, plan, about);
   auto const result = train_model(o, text, model);
   report_plain(text, result);
   report();
   write_run(o, text, result, plan, about, ran(result.traces.back()));
-  bool const good = check();
-  check_output();
-  if (!good)
-    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
-  return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
+  return end_run(result, check());
 }
 
 //! Trains, checks and reports where the options ask for such stages.

@@ -203,9 +203,7 @@ int report_run(gpu_options const& chosen,
   auto const name = name_of(o);
   auto const& table = sizes.front().table;
   pp::timetable_caption const about{name, unit_costs, {}};
-  make_folder(o.output);
-  print_model(o, text);
-  print_plan(table, about);
+  begin_run(o, text, table, about);
   auto const result = train_on_gpus(o, text, sizes, model);
   std::printf("%s, products in %s\nloss %.3f nats per byte, unigram entropy %.3f\n",
               where,
@@ -218,7 +216,7 @@ int report_run(gpu_options const& chosen,
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
     write_run(o, text, result, table, about, result.traces.back());
   } else {
-    auto const cost = costs_of_steps(result.traces);
+    auto const cost = pp::costs_of(views_of(result.traces));
     auto const own = share_cores(table, cost, static_cast<int>(o.devices));
     report_time(o,
                 result,
@@ -228,11 +226,7 @@ int report_run(gpu_options const& chosen,
     report_gathered(o, model.plan_in_use(), result.traces.back());
     write_files(o, text, result, table, about, own, cost);
   }
-  bool const good = check();
-  check_output();
-  if (!good)
-    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
-  return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
+  return end_run(result, check());
 }
 
 //! Whether clipping is part of the plan, which has totals where every stage has one copy and no
