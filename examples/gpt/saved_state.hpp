@@ -14,8 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <random>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -202,37 +200,18 @@ void add_tensors(std::vector<pp::state_tensor>& tensors, Stage& stage) {
     throw std::logic_error("a stage has other parameters than parts_of names");
 }
 
-[[nodiscard]] inline std::vector<std::uint64_t> numbers_of(std::mt19937_64 const& random) {
-  std::stringstream text;
-  text << random;
-  std::vector<std::uint64_t> numbers;
-  for (std::uint64_t number = 0; text >> number;)
-    numbers.push_back(number);
-  return numbers;
-}
-inline void set_numbers(std::mt19937_64& random, std::vector<std::uint64_t> const& numbers) {
-  std::stringstream text;
-  for (std::uint64_t const number : numbers)
-    text << number << ' ';
-  text >> random;
-}
-
 //! All that the next step of a model depends on, as tensors of the whole one: what this process
-//! writes between two steps, or reads to go on.
+//! writes between two steps, or reads to go on. The data follow from the number of the step.
 //! @tparam Model has `for_each_stage`, and `counts` and `set_counts` where it `clips`
 template <class Model>
 struct training_state {
   Model& model;
-  std::mt19937_64& random;               // says which pieces of the text come next
-  std::vector<std::uint64_t> position{}; // of that
-  std::vector<std::int64_t> counts{};    // of the optimizer's steps, which leaves some out
+  std::vector<std::int64_t> counts{}; // of the optimizer's steps, which leaves some out
   std::vector<pp::state_tensor> tensors{};
 
   //! Of ranks collective.
   //! @param copies with all copies of a stage, which have the same numbers, in place of one
-  training_state(Model& of, std::mt19937_64& with, bool copies = true) : model(of), random(with) {
-    position = numbers_of(random);
-    tensors.push_back(pp::tensor_of("data.position", position));
+  explicit training_state(Model& of, bool copies = true) : model(of) {
     if constexpr (Model::clips) {
       auto const found = model.counts();
       counts = {found.taken, found.clipped, found.left_out};
@@ -248,7 +227,6 @@ struct training_state {
   ~training_state() = default;
 
   void use() {
-    set_numbers(random, position);
     if constexpr (Model::clips)
       model.set_counts({counts[0], counts[1], counts[2]});
     model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });

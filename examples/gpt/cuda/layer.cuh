@@ -276,10 +276,11 @@ public:
                       float* carried) {
     auto const& space = at_.space();
     after_.backward_input(dx, space.output_gradient, made.after);
-    attends_.backward(kept_.with(key_value),
-                      {space.output_gradient, space.query_gradient, carried},
-                      space.of_attention,
-                      at_.stream);
+    attends_.backward(
+      kept_.with(key_value),
+      attention_gradients<bfloat16, float>{space.output_gradient, space.query_gradient, carried},
+      space.of_attention,
+      at_.stream);
     convert(made.before.query, space.query_gradient, at_.tokens * at_.own.width, at_.stream);
     convert(
       made.before.key_value, carried + chunk_.begin * keys(), at_.tokens * keys(), at_.stream);

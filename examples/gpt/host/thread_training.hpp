@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <random>
 #include <vector>
 
 #include "../saved_state.hpp"
@@ -22,11 +21,11 @@ namespace gpt {
 template <class Model>
 class thread_checkpoints {
 public:
-  //! @param o, text, model must outlive this
+  //! @param o, model must outlive this
   thread_checkpoints(options const& o, text_to_learn const& text, Model& model)
-      : o_(o), text_(text),
-        model_(model), files_{o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)},
-        random_(static_cast<std::uint64_t>(o.seed)) {
+      : o_(o),
+        model_(model), files_{
+                         o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)} {
     if (!o.checkpoint.empty())
       restore();
   }
@@ -41,19 +40,15 @@ public:
     if (o_.checkpoint.empty())
       return;
     std::int64_t const done = step + 1;
-    draw();
     if (done % o_.every == 0 || done == o_.steps || stop_wanted != 0) {
       model_.finish(); // what is to be validated in the next iteration
-      pp::save_tensors(files_, done, training_state(model_, random_, false).tensors);
+      pp::save_tensors(files_, done, training_state(model_, false).tensors);
     }
   }
 
 private:
-  //! The pieces of a step, to know where the data go on.
-  void draw() { (void)random_batch(text_.bytes, o_.microbatches, o_.size.sequence, random_); }
-
   void restore() {
-    training_state state(model_, random_);
+    training_state state(model_);
     auto const steps = pp::checkpoints_of(files_, state.tensors);
     if (steps.empty())
       return;
@@ -64,10 +59,8 @@ private:
   }
 
   options const& o_;
-  text_to_learn const& text_;
   Model& model_;
   pp::checkpoint_place files_;
-  std::mt19937_64 random_; // says which pieces of the text come next
   std::int64_t first_ = 0;
 };
 

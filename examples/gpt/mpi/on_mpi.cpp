@@ -100,10 +100,10 @@ pp::checkpoint_place checkpoints_of(rank_run const& run) {
 
 //! Goes on from the newest checkpoint that all ranks have, where there is one.
 template <class Model>
-void resume(rank_run& run, Model& model, std::mt19937_64& random) {
+void resume(rank_run& run, Model& model) {
   // [snippet restore]
   pp::checkpoint_place const files = checkpoints_of(run);
-  training_state state(model, random);
+  training_state state(model);
   auto const newest = pp::agree_on_checkpoint(run.everyone,
                                               files,
                                               state.tensors,
@@ -127,8 +127,8 @@ void resume(rank_run& run, Model& model, std::mt19937_64& random) {
 }
 
 template <class Model>
-void save(rank_run const& run, Model& model, std::mt19937_64& random, std::int64_t steps) {
-  training_state const state(model, random);
+void save(rank_run const& run, Model& model, std::int64_t steps) {
+  training_state const state(model);
   try {
     pp::save_tensors(checkpoints_of(run), steps, state.tensors);
   } catch (std::runtime_error const& error) {
@@ -148,12 +148,17 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   rank_options const& chosen = run.chosen;
   options const& o = run.o;
   introduce(run.rank, pp::ranks_of(chosen.layout), run.pipeline_name());
-  std::mt19937_64 random(run.seed());
   if (!o.checkpoint.empty())
-    resume(run, model, random);
+    resume(run, model);
   using clock = std::chrono::steady_clock;
   auto const optimizer = optimizer_of(o);
   auto const replicas = chosen.layout.replicas;
+  std::mt19937_64 random(run.seed());
+  auto const draw = [&] {
+    return random_batch(run.text.bytes, replicas * o.microbatches, o.size.sequence, random);
+  };
+  for (std::int64_t step = 0; step < run.first; ++step)
+    (void)draw(); // the data go on behind these
   std::vector<float> gradients;
   run.now.trains = true;
   for (std::int64_t& step = run.now.step = run.first; step < o.steps; ++step) {
@@ -162,9 +167,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
     before(step);
     model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
                             run.place.shard == 0 && step + 1 == chosen.fail_at);
-    auto const all =
-      random_batch(run.text.bytes, replicas * o.microbatches, o.size.sequence, random);
-    auto const pieces = share_of(all, run.place.replica, o.microbatches);
+    auto const pieces = share_of(draw(), run.place.replica, o.microbatches);
     bool const last = step + 1 == o.steps;
     auto start = clock::now();
     model.step(pieces);
@@ -180,7 +183,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
     }
     if (!o.checkpoint.empty() && ((step + 1) % o.every == 0 || last))
-      save(run, model, random, step + 1);
+      save(run, model, step + 1);
   }
   return gradients;
 }

@@ -249,7 +249,8 @@ public:
       clear(gradient, p.chunk.end * width_of_keys(), p.stream);
     attention_call(this->size_, p.chunk, {given, p.chunk.end})
       .backward(from.merged.with(query_of(p), key_value(p) + given * width_of_keys()),
-                {from.gradient, to.query, gradient + given * width_of_keys()},
+                attention_gradients<bfloat16, float>{
+                  from.gradient, to.query, gradient + given * width_of_keys()},
                 p.work->scratch().of_attention,
                 p.stream);
     copy(to.key_value, gradient + p.chunk.begin * width_of_keys(), keys(p), p.stream);
@@ -459,7 +460,7 @@ private:
     float* const gradient = work_->scratch().key_value_gradient;
     clear(gradient, keys(given().count()), stream);
     call().backward(from.merged.with(mine.query, mine.key_value),
-                    {from.gradient, query_gradient, gradient},
+                    attention_gradients<bfloat16, float>{from.gradient, query_gradient, gradient},
                     work_->scratch().of_attention,
                     stream);
     for (int old = 0; old < what_.taken; ++old) {

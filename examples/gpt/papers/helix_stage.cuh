@@ -219,7 +219,8 @@ private:
     clear(space.key_value_gradient, keys, p.stream);
     attention_call(size, p.chunk)
       .backward(kept.attention.with(kept.key_value),
-                {from.output, space.query_gradient, space.key_value_gradient},
+                attention_gradients<bfloat16, float>{
+                  from.output, space.query_gradient, space.key_value_gradient},
                 space.of_attention,
                 p.stream);
     convert(to.query, space.query_gradient, p.tokens * size.width, p.stream);
