@@ -67,7 +67,7 @@ public:
         out({seed, size.layers, 0}, size.width, vocabulary, 0.5 / std::sqrt(double(size.width))),
         width_(size.width), units_(static_cast<std::size_t>(units)) {}
 
-  void forget(std::size_t unit) { units_[unit].kept.release(); }
+  void forget(std::size_t unit) { units_[unit].kept.reset(); }
   void set_units(std::int64_t units) { units_.resize(static_cast<std::size_t>(units)); }
 
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
@@ -99,7 +99,7 @@ public:
     if (at.kept != nullptr)
       u.normal = at.kept;
     u.logits_gradient = at.memory->pool.take(tokens * vocabulary);
-    Number* const gradient = u.logits_gradient.data();
+    Number* const gradient = u.logits_gradient.get();
     space.resize(static_cast<std::size_t>(tokens * width_));
     make_logits(u, tokens, space.data(), gradient);
     for (std::int64_t t = 0; t < tokens; ++t) {
@@ -121,9 +121,9 @@ public:
     auto& u = units_[at.unit];
     space.resize(static_cast<std::size_t>(tokens * width_));
     norm.apply_gain(u.normal, space.data(), tokens);
-    out.add_backward_weight(space.data(), u.logits_gradient.data(), tokens);
-    u.kept.release();
-    u.logits_gradient.release();
+    out.add_backward_weight(space.data(), u.logits_gradient.get(), tokens);
+    u.kept.reset();
+    u.logits_gradient.reset();
   }
 
   layer_norm<Number> norm;

@@ -107,11 +107,11 @@ public:
   void forward(place const& at, Number const*, Number* x) {
     auto& memory = *at.memory;
     auto& sequence = sequences_[at.microbatch];
-    if (sequence.key_value.empty())
+    if (sequence.key_value == nullptr)
       sequence.key_value = memory.pool.take(lengths_[at.microbatch] * key_value_width());
     auto& u = units_[at.unit];
     lay_out(u, at, memory.pool.place(kept_numbers(size_, at.tokens()), at.kept, u.kept));
-    Number* const key_value = sequence.key_value.data();
+    Number* const key_value = sequence.key_value.get();
     before_.forward(x, u.attention, key_value + at.chunk.begin * key_value_width(), u.before);
     attention_.forward({at.chunk, {0, at.chunk.end}, key_value, u.attention, &memory.space});
     after_.forward(attention_.output(u.attention, at.tokens()), x, u.after);
@@ -119,7 +119,7 @@ public:
 
   //! Lets go of what forward has kept of a unit, but for its keys and values; forward again, in any
   //! order, brings it back.
-  void forget(std::size_t unit) { units_[unit].kept.release(); }
+  void forget(std::size_t unit) { units_[unit].kept.reset(); }
 
   //! dx [tokens, width] holds the gradient of the output and becomes that of the input. Keeps what
   //! backward_weight needs; adds to the gradients of the gains, which are too small to keep for.
@@ -130,7 +130,7 @@ public:
       lay_out(u, at, at.kept);
     auto const after_added = after_attention<Number>::added_numbers(size_, at.tokens());
     u.added = at.memory->pool.take(after_added + at.tokens() * key_value_width());
-    u.after.added = u.added.data();
+    u.after.added = u.added.get();
     u.key_gradient = u.after.added + after_added;
     after_.backward_input(dx, u.after);
     attention_backward(at, u);
@@ -142,8 +142,8 @@ public:
     auto& u = units_[at.unit];
     before_.add_backward_weight(u.attention, u.key_gradient, u.before);
     after_.add_backward_weight(attention_.output(u.attention, at.tokens()), u.after);
-    u.kept.release();
-    u.added.release();
+    u.kept.reset();
+    u.added.reset();
   }
 
   //! Calls visit(parameter) for each parameter, in one fixed order.
@@ -181,7 +181,7 @@ private:
     u.attention = kept + before_attention<Number>::kept_numbers(size_, at.tokens());
     auto* const after = u.attention + attention_part<Number>::kept_numbers(size_, at.tokens());
     u.before = {at.tokens(), kept, nullptr, &at.memory->space};
-    u.after = {at.tokens(), after, u.added.data(), &at.memory->space};
+    u.after = {at.tokens(), after, u.added.get(), &at.memory->space};
   }
 
   //! From the gradient of the projection's output to those of the query, the keys and the values.
@@ -189,16 +189,16 @@ private:
     auto& memory = *at.memory;
     auto& sequence = sequences_[at.microbatch];
     auto const tokens = at.tokens();
-    if (sequence.key_value_gradient.empty()) { // the last chunk comes first
+    if (sequence.key_value_gradient == nullptr) { // the last chunk comes first
       auto const count = lengths_[at.microbatch] * key_value_width();
       sequence.key_value_gradient = memory.pool.take(count);
-      std::fill_n(sequence.key_value_gradient.data(), count, Number{0});
+      std::fill_n(sequence.key_value_gradient.get(), count, Number{0});
     }
-    Number* const carried = sequence.key_value_gradient.data();
+    Number* const carried = sequence.key_value_gradient.get();
     Number* const output_gradient = memory.space.zeros(2 * tokens * size_.width);
     Number* const query_gradient = output_gradient + tokens * size_.width;
     after_.add_output_gradient(output_gradient, u.after);
-    Number const* const key_value = sequence.key_value.data();
+    Number const* const key_value = sequence.key_value.get();
     attention_.backward({at.chunk, {0, at.chunk.end}, key_value, u.attention, &memory.space},
                         {output_gradient, query_gradient, carried});
     std::copy_n(query_gradient, tokens * size_.width, u.attention);
@@ -206,8 +206,8 @@ private:
                 tokens * key_value_width(),
                 u.key_gradient); // final: later chunks have added theirs before
     if (at.chunk.begin == 0) {
-      sequence.key_value.release();
-      sequence.key_value_gradient.release();
+      sequence.key_value.reset();
+      sequence.key_value_gradient.reset();
     }
   }
 
