@@ -55,12 +55,12 @@ struct merged_message {
       : in(memory, 1), gradient(in.take<bfloat16>(tokens * size.width)), merged(in, size, tokens) {}
 };
 //! What goes from there to the projection of the same chunk.
-struct attention_gradients {
+struct gradients_message {
   placing in;
   bfloat16* query;  //!< [tokens, heads, head dim]
   float* key_value; //!< [tokens, 2, key heads, head dim]
 
-  attention_gradients(std::byte* memory, model_size const& size, std::int64_t tokens)
+  gradients_message(std::byte* memory, model_size const& size, std::int64_t tokens)
       : in(memory, 1), query(in.take<bfloat16>(tokens * size.width)),
         key_value(in.take<float>(tokens * 2 * size.key_width())) {}
 };
@@ -162,7 +162,7 @@ private:
     switch (from.part) {
     case part::projection: return residual(from);
     case part::attention:
-      return to.part == from.part ? 0 : attention_gradients(nullptr, size, tokens(from)).in.bytes();
+      return to.part == from.part ? 0 : gradients_message(nullptr, size, tokens(from)).in.bytes();
     case part::taken_attention:
       return to.chunk == from.chunk
                ? tokens(from) * size.width * half
@@ -204,7 +204,7 @@ public:
     pass const p = at(where, chunk);
     auto const& space = p.work->scratch();
     // From attention, taken attention, what follows, and the taken attention of later chunks.
-    attention_gradients const stay(read_alone(where.inputs[0]), this->size_, p.tokens);
+    gradients_message const stay(read_alone(where.inputs[0]), this->size_, p.tokens);
     auto const* const taken = reinterpret_cast<bfloat16 const*>(where.inputs[1].data);
     placing in(p.work->between());
     before_gradients<Element> const made(in, this->size_, p.tokens);
@@ -243,7 +243,7 @@ public:
   void attend_backward(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
     merged_message const from(read_alone(where.inputs[0]), this->size_, p.tokens);
-    attention_gradients const to(where.outputs[0].data, this->size_, p.tokens);
+    gradients_message const to(where.outputs[0].data, this->size_, p.tokens);
     float* const gradient = key_value_gradient(p);
     if (p.chunk.end == this->size_.sequence) // the last chunk comes first
       clear(gradient, p.chunk.end * width_of_keys(), p.stream);
