@@ -232,16 +232,20 @@ template <class All, class Number>
   return row;
 }
 
-//! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
-//! beside measured.
-inline void report_slots(options const& o, std::vector<device_row> const& rows) {
-  if (rows.empty())
-    return;
-  std::printf(
-    "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last step",
-    o.own.gathers_weights() ? "Whole weights and gradients" : "Activations",
-    name_of(o).c_str());
+//! Bytes of slots, planned beside measured. @param what lies in them
+inline void
+report_in_slots(options const& o, std::string const& what, std::vector<device_row> const& rows) {
+  std::printf("\n%s (%s): what the plan reserves, and the most that was in use in the last step",
+              what.c_str(),
+              name_of(o).c_str());
   print_device_rows("kB", rows, 1e3, 1);
+}
+//! The same where the schedule moves activations or gathers weights.
+inline void report_slots(options const& o, std::vector<device_row> const& rows) {
+  bool const weights = o.own.gathers_weights();
+  if (!rows.empty())
+    report_in_slots(
+      o, weights ? "Whole weights and gradients in slots" : "Activations in slots", rows);
 }
 
 //! Bytes that stages keep between passes, where that is all that their devices keep, as it is of

@@ -72,17 +72,9 @@ inline void add_lines(run_lines& lines, adamw const& optimizer) {
   lines.add("steps", steps); // the learning rate follows from it
 }
 
-//! A number that differs where texts do.
-[[nodiscard]] inline std::string digest_of(std::vector<std::uint8_t> const& bytes) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (auto const byte : bytes)
-    hash = (hash ^ byte) * 1099511628211u;
-  return std::to_string(hash);
-}
-
 inline void add_lines(run_lines& lines, text_to_learn const& text) {
   lines.add("bytes-of-text", static_cast<std::int64_t>(text.bytes.size()));
-  lines.add("digest-of-text", digest_of(text.bytes));
+  lines.add("digest-of-text", std::to_string(hash_of(text.bytes)));
 }
 
 } // namespace detail

@@ -45,7 +45,7 @@ inline void check_system(options const& o, std::string const& what) {
   return static_cast<std::uint64_t>(o.seed);
 }
 
-//! Bytes of slots, planned beside measured. @param what lies in them
+//! What report_in_slots tells of a plan.
 //! @param ran when each pass of a step of `work` ran. @param sizes of the plan
 template <class Sizes>
 void report_pools(options const& o,
@@ -54,10 +54,7 @@ void report_pools(options const& o,
                   pp::timetable_view const& ran,
                   Sizes const& sizes,
                   std::span<named_pool const> pools) {
-  std::printf("\n%s (%s): what the plan reserves, and the most that was in use in the last step",
-              what.c_str(),
-              name_of(o).c_str());
-  print_device_rows("kB", pool_rows(work, ran, sizes, pools), 1e3, 1);
+  report_in_slots(o, what, pool_rows(work, ran, sizes, pools));
 }
 
 template <class Model>
