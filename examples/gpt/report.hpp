@@ -458,11 +458,17 @@ inline void write_cost_file(options const& o, training const& run) {
          std::to_string(tokens_of(o)) + " bytes per step";
 }
 
-inline void write_pictures(options const& o,
-                           text_to_learn const& text,
-                           training const& run,
-                           pp::timetable_view plan,
-                           pp::timetable_caption const& about) {
+//! What files show.
+struct shown_run {
+  options const& o;
+  text_to_learn const& text;
+  training const& run;
+  pp::timetable_view plan;
+  pp::timetable_caption const& about;
+};
+
+inline void write_pictures(shown_run const& of) {
+  auto const& [o, text, run, plan, about] = of;
   std::string picture;
   pp::write_svg(picture, plan, about);
   write_file(o.output + "/timetable.svg", picture);
@@ -471,19 +477,14 @@ inline void write_pictures(options const& o,
 }
 
 //! Plan, losses, and when the passes of the last step ran: of systems without costs of stages.
-inline void write_run(options const& o,
-                      text_to_learn const& text,
-                      training const& run,
-                      pp::timetable_view plan,
-                      pp::timetable_caption const& about,
-                      pp::timetable_view ran) {
-  write_pictures(o, text, run, plan, about);
+inline void write_run(shown_run const& of, pp::timetable_view ran) {
+  write_pictures(of);
   std::string trace;
-  pp::write_trace(trace, ran, about, {}, {.planned_unit = 1e6, .memory = true});
-  write_file(o.output + "/trace.json", trace);
+  pp::write_trace(trace, ran, of.about, {}, {.planned_unit = 1e6, .memory = true});
+  write_file(of.o.output + "/trace.json", trace);
   std::printf("\nwrote into %s: timetable.svg, loss.svg and trace.json (for ui.perfetto.dev), with "
               "the times that were measured\n",
-              o.output.c_str());
+              of.o.output.c_str());
 }
 
 inline void report_plain(text_to_learn const& text, training const& run) {
@@ -493,14 +494,10 @@ inline void report_plain(text_to_learn const& text, training const& run) {
               1e3 * run.step_seconds);
 }
 
-inline void write_files(options const& o,
-                        text_to_learn const& text,
-                        training const& run,
-                        pp::timetable_view plan,
-                        pp::timetable_caption const& about,
-                        pp::timetable_view own_cores,
-                        pp::cost_table const& cost) {
-  write_pictures(o, text, run, plan, about);
+inline void
+write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table const& cost) {
+  auto const& [o, text, run, plan, about] = of;
+  write_pictures(of);
   if (!o.costs.empty())
     write_cost_file(o, run);
   std::vector<pp::measured_pass> measured;

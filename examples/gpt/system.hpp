@@ -171,7 +171,7 @@ int run_system(options const& o,
   auto const result = train_model(o, text, model);
   report_plain(text, result);
   report();
-  write_run(o, text, result, plan, about, ran(result.traces.back()));
+  write_run({o, text, result, plan, about}, ran(result.traces.back()));
   return end_run(result, check());
 }
 

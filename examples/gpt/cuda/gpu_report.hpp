@@ -214,7 +214,7 @@ int report_run(gpu_options const& chosen,
     report_clipping(o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
-    write_run(o, text, result, table, about, result.traces.back());
+    write_run({o, text, result, table, about}, result.traces.back());
   } else {
     auto const cost = pp::costs_of(views_of(result.traces));
     auto const own = share_cores(table, cost, static_cast<int>(o.devices));
@@ -224,7 +224,7 @@ int report_run(gpu_options const& chosen,
                 share_cores(table, cost, gpus),
                 {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
     report_gathered(o, model.plan_in_use(), result.traces.back());
-    write_files(o, text, result, table, about, own, cost);
+    write_files({o, text, result, table, about}, own, cost);
   }
   return end_run(result, check());
 }

@@ -92,14 +92,14 @@ int run_whole_layers(options o, text_to_learn const& text) {
   report_slots(o, result.slots);
   report_kept(o, table, result.peaks);
   if (result.interrupted) {
-    write_files(o, text, result, table, about, own_cores, cost);
+    write_files({o, text, result, table, about}, own_cores, cost);
     std::printf("interrupted after %zu of %lld steps; schedules were not compared\n",
                 steps_of(result),
                 static_cast<long long>(o.steps));
     return end_run(result, true);
   }
   bool const good = report_sizes(o, text, sizes, result) && report_schedules(o, text, result);
-  write_files(o, text, result, table, about, own_cores, cost);
+  write_files({o, text, result, table, about}, own_cores, cost);
   return end_run(result, good);
 }
 

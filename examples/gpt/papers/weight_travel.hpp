@@ -188,13 +188,20 @@ public:
         table_(pp::make_timetable<pp::WeiPipe>({devices, microbatches})), sizes_{size,
                                                                                  groups_,
                                                                                  home_.numbers},
-        plan_(pp::lower(table_, sizes_)), devices_(make_devices(size, devices)),
-        microbatches_(staying(microbatches)), runner_(plan_, microbatches_) {}
+        plan_(pp::lower(table_, sizes_)) {
+    for (int device = 0; device < devices; ++device) {
+      auto const seen = cut_.seen_in_turn(device, devices);
+      devices_.push_back(std::make_unique<device_of_threads>(size, groups_, seen, home_));
+    }
+    for (int m = 0; m < microbatches; ++m)
+      microbatches_.push_back(devices_[static_cast<std::size_t>(m % devices)].get());
+    runner_ = std::make_unique<runner>(plan_, microbatches_);
+  }
 
   double step(batch const& pieces) {
     for (auto& each : devices_)
       each->set_batch(pieces);
-    runner_.step();
+    runner_->step();
     double sum = 0; // in the order of one device
     for (std::int64_t i = 0; i < cut_.tokens(); ++i) {
       auto const device = i / sizes_.size.sequence % std::ssize(devices_);
@@ -208,13 +215,12 @@ public:
       group.update(optimizer, step);
   }
   [[nodiscard]] std::vector<stage<float>>& stages() { return home_.of; }
-  [[nodiscard]] pp::dynamic_timetable const& table() const { return table_; }
-  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_.trace(); }
+  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
 
   //! By device.
   [[nodiscard]] std::vector<travelled_bytes> bytes() const {
     std::vector<travelled_bytes> all;
-    auto const ran = runner_.trace();
+    auto const ran = runner_->trace();
     for (auto const& each : devices_) {
       int const device = static_cast<int>(all.size());
       all.push_back(travelled_by(plan_.view(), ran, sizes_, device, each->sent_bytes()));
@@ -224,22 +230,7 @@ public:
 
 private:
   using device_of_threads = visited_device<groups_at_home>;
-
-  std::vector<std::unique_ptr<device_of_threads>> make_devices(model_size const& size,
-                                                               int devices) {
-    std::vector<std::unique_ptr<device_of_threads>> made;
-    for (int device = 0; device < devices; ++device) {
-      made.push_back(std::make_unique<device_of_threads>(
-        size, groups_, cut_.seen_in_turn(device, devices), home_));
-    }
-    return made;
-  }
-  std::vector<device_of_threads*> staying(int microbatches) {
-    std::vector<device_of_threads*> all;
-    for (int m = 0; m < microbatches; ++m)
-      all.push_back(devices_[static_cast<std::size_t>(m) % devices_.size()].get());
-    return all;
-  }
+  using runner = pp::thread_runner<std::vector<device_of_threads*>>;
 
   std::vector<layer_range> groups_;
   step_cut cut_;
@@ -249,7 +240,7 @@ private:
   pp::plan plan_;
   std::vector<std::unique_ptr<device_of_threads>> devices_;
   std::vector<device_of_threads*> microbatches_; // where each is
-  pp::thread_runner<std::vector<device_of_threads*>> runner_;
+  std::unique_ptr<runner> runner_;
 };
 
 inline void report_travelled(options const& o, std::vector<travelled_bytes> const& all) {
