@@ -293,15 +293,11 @@ public:
     }
   }
 
-  [[nodiscard]] static std::int64_t
-  kept_numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
-    return layer_norm<Number>::kept_numbers(size.width, tokens) +
-           tokens * 2 * size.hidden() / which.of;
-  }
-  //! Numbers that its backward for the input makes for that of the weights.
-  [[nodiscard]] static std::int64_t
-  added_numbers(model_size const& size, shard_of_stage, std::int64_t tokens) {
-    return tokens * size.width;
+  [[nodiscard]] static part_numbers
+  numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
+    return {layer_norm<Number>::kept_numbers(size.width, tokens) +
+              tokens * 2 * size.hidden() / which.of,
+            tokens * size.width};
   }
 
   //! Adds to y [tokens, width], which may be x.
@@ -375,7 +371,7 @@ public:
         mlp_(size, seed, layer) {}
 
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return mlp<Number>::kept_numbers(size, {}, tokens);
+    return mlp<Number>::numbers(size, {}, tokens).kept;
   }
   //! Numbers that its backward for the input makes for that of the weights.
   [[nodiscard]] static std::int64_t added_numbers(model_size const& size, std::int64_t tokens) {

@@ -117,6 +117,12 @@ struct place_of_unit {
   [[nodiscard]] std::int64_t tokens() const { return chunk.count(); }
 };
 
+//! Numbers of what a part of a layer keeps and adds, see part_place.
+struct part_numbers {
+  std::int64_t kept = 0;
+  std::int64_t added = 0;
+};
+
 //! Where a part of a layer works: on so many tokens, with what it keeps of them.
 template <class Number>
 struct part_place {
