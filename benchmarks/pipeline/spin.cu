@@ -113,7 +113,7 @@ struct spinning_pipeline {
 spin_times run_spinning(spin_case const& what) {
   spin_times times;
   {
-    spinning_pipeline spinning(what, what.cost, pp::cuda::streams{}.run_ahead);
+    spinning_pipeline spinning(what, what.cost, pp::cuda::stream_options{}.run_ahead);
     std::vector<stamp> read(static_cast<std::size_t>(pp::plan_view(what.work).over.pass_indices()));
     for (int repeat = 0; repeat < what.repeats; ++repeat) {
       spinning.runner.step();

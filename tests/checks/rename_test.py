@@ -35,6 +35,9 @@ NAMES = [
      "double const flops = model.linear_flops(tokens) + pp::parameters(pp::transformer::named(name));"),
     ("auto const cost = pp::predict_costs(model, setup, on, {.linear = 1}, extents, content, lengths);",
      "auto const cost = pp::prediction{model, setup, on, {.linear = 1}}.costs(extents, content, lengths);"),
+    ("void go(pp::threads const& own, pp::mpi_ranks over, pp::cuda::streams on) { on.deadline = pp::threads{}.deadline; }",
+     "void go(pp::thread_options const& own, pp::mpi_options over, pp::cuda::stream_options on) "
+     "{ on.deadline = pp::thread_options{}.deadline; }"),
     ("pp::bound_options how; pp::exact_options options; auto bytes = pp::predict_bytes(model, setup, content[0], lengths);",
      "pp::time_bounds::options how; pp::exact_order::options options; "
      "auto bytes = pp::prediction{model, setup}.bytes(content[0], lengths);"),

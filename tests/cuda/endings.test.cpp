@@ -455,7 +455,7 @@ TEST_CASE("a report names ranks of the whole run where they have other numbers t
     CHECK(has(rank.failure, "\n  in the whole run: rank 0 is 1, rank 1 is 3, rank 2 is 5"));
   work.world_ranks = {1, 3};
   standin::configure({});
-  CHECK(has(run_on_ranks(work).ranks[0].failure, "nccl_ranks::world_ranks names 2 ranks"));
+  CHECK(has(run_on_ranks(work).ranks[0].failure, "nccl_options::world_ranks names 2 ranks"));
 }
 
 TEST_CASE("a communicator whose group waits for room in the queue is aborted after the others") {

@@ -18,7 +18,7 @@ from planted_headers import edits_of, planted, write  # noqa: E402
 DEVICE, COPIES, STREAMS, BOARD = "stream_device.cuh", "peer_copies.cuh", "streams.cuh", "device_board.cuh"
 HANDLES, MESSAGES, WAIT = "handles.cuh", "nccl_messages.cuh", "rank_wait.cuh"
 MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
-GUARD, GUARDS, RANKS = "communicator_guard.cuh", "device_guards.cuh", "nccl_ranks.cuh"
+GUARD, GUARDS, RANKS = "communicator_guard.cuh", "device_guards.cuh", "nccl_options.cuh"
 LAUNCHER, STREAM_PLAN, NCCL_PLAN = "graph_launcher.cuh", "stream_plan.cuh", "nccl_plan.cuh"
 EXECUTE = "execute.hpp"
 

@@ -25,7 +25,7 @@ struct streams_case {
   int leaves_bytes = 0;
   int run_ahead = 16;
   int steps = 3;
-  std::vector<int> gpus{}; //!< as in pipelining::cuda::streams
+  std::vector<int> gpus{}; //!< as in pipelining::cuda::stream_options
   std::int64_t deadline_ns = 60'000'000'000;
   int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws, once
   int failing_step = 0;

@@ -2,8 +2,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/frontier.hpp>
-#include <pipe/view/append.hpp>
-#include <pipe/view/json.hpp>
+#include <pipe/view.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -45,20 +44,17 @@ word_list block_formats(verbs) {
 }
 
 constexpr option_reader<blocks_command> block_options[] = {
-  {"--devices",
-   "P",
+  {"--devices P",
    verbs::blocks,
    "devices of the pipeline; default 8",
    set<whole<256>, &blocks_command::devices>},
-  {"--legs",
-   "N",
+  {"--legs N",
    verbs::blocks,
    "the most walks over the devices that a block has, 1 to 6",
    set<whole<pp::block_choice::most_legs>,
        &blocks_command::how,
        &pp::block_choice::options::most_legs>},
-  {"--chunks",
-   "C[,C...]",
+  {"--chunks C[,C...]",
    verbs::blocks,
    "chunks of a sequence, a table for each; default 1",
    [](blocks_command& c, std::string_view option, std::string_view word) {
@@ -67,8 +63,7 @@ constexpr option_reader<blocks_command> block_options[] = {
        c.how.chunks.push_back(whole<64>(option, part));
      std::sort(c.how.chunks.begin(), c.how.chunks.end());
    }},
-  {"--format",
-   "FORMAT",
+  {"--format FORMAT",
    verbs::blocks,
    "text (default), json, svg, or cpp: the blocks as C++ types",
    set_one_of<block_formats, &blocks_command::format>,

@@ -5,11 +5,11 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <span>
 #include <string>
@@ -78,34 +78,18 @@ double read_time(std::string_view option, std::string_view word) {
   return value;
 }
 
-pipelining::uniform_cost read_cost(std::string_view option, std::string_view word) {
+//! Reads times into places: into all of them, or only the first ones.
+//! @param wanted what the option wants, for people
+void read_times(std::string_view option,
+                std::string_view word,
+                char const* wanted,
+                std::size_t least,
+                std::initializer_list<double*> places) {
   std::vector<std::string_view> const parts = split_at_commas(word);
-  if (parts.size() != 3 && parts.size() != 4)
-    throw usage_error(std::string(option) + " wants 3 or 4 times, F,I,W or F,I,W,COMM, not " +
-                      quoted(word));
-  pipelining::uniform_cost cost;
-  cost.forward = read_time(option, parts[0]);
-  cost.backward_input = read_time(option, parts[1]);
-  cost.backward_weight = read_time(option, parts[2]);
-  cost.communication = parts.size() == 4 ? read_time(option, parts[3]) : 0;
-  if (cost.forward + cost.backward_input + cost.backward_weight <= 0)
-    throw usage_error(std::string(option) + ": at least one of F, I and W must be above 0");
-  return cost;
-}
-
-//! Reads times into places.
-void read_times(std::span<double* const> places,
-                std::string_view option,
-                std::vector<std::string_view> const& parts) {
+  if (parts.size() != least && parts.size() != places.size())
+    throw usage_error(std::string(option) + " wants " + wanted + ", not " + quoted(word));
   for (std::size_t i = 0; i < parts.size(); ++i)
-    *places[i] = read_time(option, parts[i]);
-}
-
-void read_parts(stage_layout& layout, std::string_view option, std::string_view word) {
-  std::vector<std::string_view> const parts = split_at_commas(word);
-  if (parts.size() != 3)
-    throw usage_error(std::string(option) + " wants 3 numbers, E,m,L, not " + quoted(word));
-  read_times(std::array{&layout.embedding, &layout.module, &layout.output}, option, parts);
+    *places.begin()[i] = read_time(option, parts[i]);
 }
 
 adapter read_adapter(std::string_view option, std::string_view word) {
@@ -118,25 +102,6 @@ adapter read_adapter(std::string_view option, std::string_view word) {
 
 std::string read_schedule(std::string_view, std::string_view word) {
   return std::string(find_schedule(word).name);
-}
-
-//! Times of the passes of shards and, as far as given, of a broadcast and a reduce.
-void read_vocabulary_cost(pipelining::uniform_cost& cost,
-                          std::string_view option,
-                          std::string_view word) {
-  std::vector<std::string_view> const parts = split_at_commas(word);
-  if (parts.size() != 4 && parts.size() != 6)
-    throw usage_error(std::string(option) +
-                      " wants 4 or 6 times, E,S,T,G or E,S,T,G,BROADCAST,REDUCE, not " +
-                      quoted(word));
-  read_times(std::array{&cost.embed,
-                        &cost.logits,
-                        &cost.logits_gradient,
-                        &cost.embed_gradient,
-                        &cost.broadcast,
-                        &cost.reduce},
-             option,
-             parts);
 }
 
 //! Bytes of a message and, as far as given, of an activation, a weight input, the state of a
@@ -193,14 +158,9 @@ constexpr verbs printed = verbs::timetable | verbs::csv | verbs::search;
 
 //! In the order of --help.
 constexpr option_reader<command> all_options[] = {
-  {"--devices", "P", sized, "devices of the pipeline", extent<&schedule_choice::devices>},
-  {"--microbatches",
-   "M",
-   sized,
-   "microbatches of one step",
-   extent<&schedule_choice::microbatches>},
-  {"--cost",
-   "F,I,W[,COMM]|FILE",
+  {"--devices P", sized, "devices of the pipeline", extent<&schedule_choice::devices>},
+  {"--microbatches M", sized, "microbatches of one step", extent<&schedule_choice::microbatches>},
+  {"--cost F,I,W[,COMM]|FILE",
    sized | verbs::csv,
    "times of one forward, one backward for the input and one for the weights of one stage (of one "
    "chunk where there are chunks), and of one message; a fused backward takes I + W; default "
@@ -213,69 +173,63 @@ constexpr option_reader<command> all_options[] = {
        c.measured = read_cost_file(option, word);
        return;
      }
-     pipelining::uniform_cost const given = read_cost(option, word);
-     c.cost.forward = given.forward;
-     c.cost.backward_input = given.backward_input;
-     c.cost.backward_weight = given.backward_weight;
-     c.cost.communication = given.communication;
+     pipelining::uniform_cost& to = c.cost;
+     read_times(option,
+                word,
+                "3 or 4 times, F,I,W or F,I,W,COMM",
+                3,
+                {&to.forward, &to.backward_input, &to.backward_weight, &to.communication});
+     if (to.forward + to.backward_input + to.backward_weight <= 0)
+       throw usage_error(std::string(option) + ": at least one of F, I and W must be above 0");
    }},
-  {"--layout",
-   "LAYOUT",
+  {"--layout LAYOUT",
    named | verbs::csv | verbs::search,
    "the parts of every stage as Megatron-LM writes them, Et*3|(tt|)*29,m|L: --cost has the times "
-   "of "
-   "a layer t; only pipelines with as many stages",
+   "of a layer t; only pipelines with as many stages",
    [](command& c, std::string_view option, std::string_view word) {
      c.layout.text = std::string(word);
      c.layout.stages = read_stages(option, word);
    }},
-  {"--parts",
-   "E,m,L",
+  {"--parts E,m,L",
    named | verbs::csv | verbs::search,
    "of --layout: times of an embedding, of a module for further tokens and of an output layer, in "
    "those of a layer; default 0,1,1",
    [](command& c, std::string_view option, std::string_view word) {
-     read_parts(c.layout, option, word);
+     stage_layout& to = c.layout;
+     read_times(option, word, "3 numbers, E,m,L", 3, {&to.embedding, &to.module, &to.output});
    }},
-  {"--format",
-   "FORMAT",
+  {"--format FORMAT",
    sized | verbs::csv,
    "text (default), csv (one line per pass), json, svg, html (a page to zoom into, with sliders "
    "for the times), trace (for ui.perfetto.dev and chrome://tracing), pytorch or pytorch-comms (a "
    "FILE without and with messages), calls (of CUDA and NCCL), or memory (slots and where they "
    "lie); compare has text, csv and json, gaps text and json; search also has header, the order as "
-   "a "
-   "C++ type",
+   "a C++ type",
    set_one_of<formats, &command::format>,
    formats},
   json_option<command>(sized | verbs::csv),
-  {"--output",
-   "FILE",
+  {"--output FILE",
    printed,
    "where it is written, in place of standard output; of what is refused no file is left",
    [](command& c, std::string_view, std::string_view word) { c.output = std::string(word); }},
-  {"--against",
-   "NAME",
+  {"--against NAME",
    verbs::timetable,
    "of html: a second schedule below, with the same work",
    set<read_schedule, &command::against>,
    schedule_names},
-  {"--torch",
-   "VERSION",
+  {"--torch VERSION",
    printed,
    "of pytorch-comms: the version that reads the file, 2.10 to 2.15 (default)",
    set_one_of<torch_versions, &command::torch>,
    torch_versions},
-  {"--policy",
-   "POLICY",
+  {"--policy POLICY",
    printed,
    "of calls and memory: pipeline (one communicator), pair (default, one for each pair of "
    "devices), edge (one for each directed edge), or exchange (one, in which shards of a vocabulary "
    "exchange at once)",
    set_one_of<policies, &command::policy>,
    policies},
-  {"--bytes",
-   "M[,A,W,S,G,T,R]",
+  {"--bytes M[,A,W,S,G,T,R]",
    printed,
    "of calls, memory and html: sizes of a message, an activation, what is kept for the weights, "
    "the state of a sequence and its gradient, the gradient of a tied weight, a row of totals",
@@ -283,8 +237,7 @@ constexpr option_reader<command> all_options[] = {
      c.sizes = read_sizes(option, word);
      c.sizes_given = true;
    }},
-  {"--with",
-   "WHAT",
+  {"--with WHAT",
    adapting,
    "the schedule in an adapter: recompute, recompute-first (only the first stage of every device), "
    "offload, offload-half, offload-chunks (what hides in the passes of the next chunk), "
@@ -295,71 +248,65 @@ constexpr option_reader<command> all_options[] = {
    "and --attention-ratio)",
    set<read_adapter, &command::choice, &schedule_choice::adapted>,
    [](verbs) { return names_in(named_adapter::all()); }},
-  {"--frozen",
-   "N",
+  {"--frozen N",
    verbs::timetable,
    "the first N stages have nothing to train: they only go forward",
    extent<&schedule_choice::frozen>},
-  {"--gather",
-   "T",
+  {"--gather T",
    adapting,
    "of weights in shards or on the host: time of a gather of a stage's weights, or of a load; "
    "default 0",
    time_of<&pipelining::uniform_cost::gather>},
-  {"--scatter",
-   "T",
+  {"--scatter T",
    adapting,
    "of the same: time of a scatter of a stage's gradients; default 0",
    time_of<&pipelining::uniform_cost::scatter>},
-  {"--resident",
-   "K",
+  {"--resident K",
    adapting,
    "of sharded-weights: the weights of a stage stay while it is among the next K of its device; "
    "default 2",
    extent<&schedule_choice::resident>},
-  {"--prefetch",
-   "N",
+  {"--prefetch N",
    adapting,
    "of sharded-weights: stages ahead whose weights are gathered; default 1",
    extent<&schedule_choice::prefetch>},
-  {"--recompute-cost",
-   "T",
+  {"--recompute-cost T",
    adapting,
    "of recompute: time of a recompute; default: as a forward pass",
    time_of<&pipelining::uniform_cost::recompute>},
-  {"--copy-cost",
-   "T",
+  {"--copy-cost T",
    adapting,
    "of offload: time of a copy to the host, or back",
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.copy_out = c.cost.copy_in = read_time(option, word);
    }},
-  {"--offloaded-stages",
-   "K",
+  {"--offloaded-stages K",
    adapting,
    "of offload: only activations of the first K stages of a device",
    extent<&schedule_choice::offloaded_stages>},
-  {"--on-stages",
-   "S,S-S,...",
+  {"--on-stages S,S-S,...",
    adapting,
    "of recompute, offload and offload-half: only activations of these stages, from 0 on",
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.adapted_stages = read_stage_numbers(option, word);
    }},
-  {"--vocabulary-cost",
-   "E,S,T,G[,BROADCAST,REDUCE]",
+  {"--vocabulary-cost E,S,T,G[,BROADCAST,REDUCE]",
    adapting,
    "times of the passes of shards (default 1 each) and of their exchanges (default: as messages)",
    [](command& c, std::string_view option, std::string_view word) {
-     read_vocabulary_cost(c.cost, option, word);
+     pipelining::uniform_cost& to = c.cost;
+     read_times(
+       option,
+       word,
+       "4 or 6 times, E,S,T,G or E,S,T,G,BROADCAST,REDUCE",
+       4,
+       {&to.embed, &to.logits, &to.logits_gradient, &to.embed_gradient, &to.broadcast, &to.reduce});
    }},
-  {"--limit-seconds",
-   "N",
+  {"--limit-seconds N",
    named,
    "give a search up after this time",
    set<read_amount<6>, &command::limit_seconds>},
-  {"--width",
-   "N",
+  {"--width N",
    printed,
    "columns of text; default: those of the terminal, else 100",
    [](command& c, std::string_view option, std::string_view word) {
@@ -367,14 +314,12 @@ constexpr option_reader<command> all_options[] = {
      if (c.width > 10000)
        throw usage_error(std::string(option) + " must be at most 10000, not " + quoted(word));
    }},
-  {"--iterations",
-   "N",
+  {"--iterations N",
    printed,
    "say how long N iterations take in a row, with a barrier at the optimizer's step and with its "
    "validation in the next iteration",
    set<read_extent, &command::iterations>},
-  {"--memory",
-   "X",
+  {"--memory X",
    verbs::search,
    "what a device may hold, in microbatches of its share of the model; or 80GB or 80GB,40GB,..., "
    "for all devices or for each, with a file of costs that has bytes",
@@ -387,13 +332,11 @@ constexpr option_reader<command> all_options[] = {
      for (std::string_view const part : split_at_commas(word))
        c.search.room.push_back(read_gigabytes(option, part) * 1e9);
    }},
-  {"--seconds",
-   "N",
+  {"--seconds N",
    verbs::search,
    "the time it may take; default 10",
    set<read_amount<6>, &command::search, &search_command::seconds>},
-  {"--moves",
-   "N",
+  {"--moves N",
    verbs::search,
    "the changes that it may try, for the same result on any machine",
    [](command& c, std::string_view option, std::string_view word) {
@@ -401,13 +344,11 @@ constexpr option_reader<command> all_options[] = {
      if (c.search.moves < 1)
        throw usage_error(std::string(option) + " must be at least 1, not " + quoted(word));
    }},
-  {"--seed",
-   "N",
+  {"--seed N",
    verbs::search,
    "other numbers give other orders; default 1",
    set<read_seed, &command::search, &search_command::seed>},
-  {"--goal",
-   "GOAL",
+  {"--goal GOAL",
    verbs::search,
    "makespan (default) or span, the papers' denominator",
    [](command& c, std::string_view option, std::string_view word) {
@@ -417,29 +358,24 @@ constexpr option_reader<command> all_options[] = {
    },
    goals},
   {"--whole-backward",
-   "",
    verbs::search,
    "backward passes in one piece",
    [](command& c, std::string_view, std::string_view) { c.search.split_backward = false; }},
-  {"--like",
-   "NAME",
+  {"--like NAME",
    verbs::search,
    "only on the placement of this schedule",
    set<read_schedule, &command::search, &search_command::like>,
    schedule_names},
-  {"--chunks",
-   "C",
+  {"--chunks C",
    verbs::timetable | verbs::compare | verbs::search,
    "chunks of a sequence",
    extent<&schedule_choice::chunks>},
-  {"--tokens",
-   "S",
+  {"--tokens S",
    named,
    "tokens of a sequence; chunks get equal work, --cost is the mean over them (by default 1 for a "
    "forward pass, and what the work takes for the others), and their lengths are printed",
    set<read_extent, &command::tokens>},
-  {"--attention-ratio",
-   "A",
+  {"--attention-ratio A",
    named,
    "with --tokens: forward work of attention over that of all else, for S tokens",
    [](command& c, std::string_view option, std::string_view word) {
@@ -448,64 +384,49 @@ constexpr option_reader<command> all_options[] = {
        throw usage_error(std::string(option) + " must be between 0 and 1e6, not " + quoted(word));
      c.attention_ratio = ratio;
    }},
-  {"--even",
-   "",
-   named,
-   "with --tokens: chunks of equal length instead",
-   [](command& c, std::string_view, std::string_view) { c.even = true; }},
-  {"--stages-per-device",
-   "V",
+  {"--even", named, "with --tokens: chunks of equal length instead", flag<&command::even>},
+  {"--stages-per-device V",
    verbs::timetable | verbs::compare | verbs::search,
    "stages of the model on each device",
    extent<&schedule_choice::stages_per_device>},
-  {"--group", "N", named, "microbatches that travel together", extent<&schedule_choice::group>},
-  {"--forwards",
-   "N",
+  {"--group N", named, "microbatches that travel together", extent<&schedule_choice::group>},
+  {"--forwards N",
    named,
    "forward passes of a device before its first backward pass, at most",
    extent<&schedule_choice::forwards>},
-  {"--forward-stages",
-   "N",
+  {"--forward-stages N",
    named,
    "stages that go forward, in equal shares all layers but the last",
    extent<&schedule_choice::forward_stages>},
-  {"--backward-stages",
-   "N",
+  {"--backward-stages N",
    named,
    "stages that go back, of a layer each, whose time --cost is",
    extent<&schedule_choice::backward_stages>},
-  {"--chunk-counts",
-   "C,C,...",
+  {"--chunk-counts C,C,...",
    named,
    "chunks of the microbatches in turn; after the last, from the first again",
    set<read_counts, &command::choice, &schedule_choice::chunk_counts>},
-  {"--keep",
-   "K",
+  {"--keep K",
    named,
    "chunks of a microbatch whose activations are kept, at most",
    extent<&schedule_choice::keep>},
-  {"--memory-limit",
-   "X",
+  {"--memory-limit X",
    named,
    "activations of a device, in microbatches of one stage",
    set<read_amount<9>, &command::choice, &schedule_choice::memory_limit>},
   {"--eager",
-   "",
    named,
    "forward passes as early as possible, to hide messages",
-   [](command& c, std::string_view, std::string_view) { c.choice.eager = true; }},
+   flag<&command::choice, &schedule_choice::eager>},
   {"--unfused",
-   "",
    named,
    "overlapped pairs as two passes",
-   [](command& c, std::string_view, std::string_view) { c.choice.unfused = true; }},
-  {"--pair-cost",
-   "T",
+   flag<&command::choice, &schedule_choice::unfused>},
+  {"--pair-cost T",
    named | verbs::csv,
    "time of an overlapped pair; default: the sum of both passes",
    time_of<&pipelining::uniform_cost::overlapped_pair>},
-  {"--all-reduce",
-   "T",
+  {"--all-reduce T",
    named | verbs::csv,
    "how long a forward pass or backward_input that runs by itself waits for its tensor parallel "
    "group; hidden in a pair and in a whole backward",

@@ -79,9 +79,6 @@ struct command {
 //! The options of one of these verbs.
 [[nodiscard]] std::vector<offered_option> command_options(verbs one);
 
-//! The first line of a report on many schedules: the size of the pipeline and the costs.
-[[nodiscard]] std::string describe_setting(command const& asked);
-
 //! Checks what was read against each other, and completes costs by what else was given.
 //! @throws usage_error
 void check(command& result, read_words const& read);

@@ -15,15 +15,6 @@ std::string joined(word_list const& words) {
   return text;
 }
 
-//! What stands first on a command line.
-word_list first_words(std::span<verb_words const> all) {
-  word_list words = all.front().names;
-  for (verb_words const& each : all.subspan(1))
-    words.push_back(each.verb);
-  words.insert(words.end(), {"help", "--list", "--help", "--version"});
-  return words;
-}
-
 word_list verbs_of(std::span<verb_words const> all) {
   word_list words;
   for (verb_words const& each : all.subspan(1))
@@ -38,11 +29,11 @@ std::string case_of(verb_words const& one) {
   word_list open; // options with any value
   pp::append(text, "    ", one.verb.empty() ? "*" : one.verb, ")\n      case \"$2\" in\n");
   for (offered_option const& each : one.options) {
-    words.push_back(each.name);
+    words.push_back(name_in(each.spelling));
     if (!each.among.empty())
-      pp::append(text, "        ", each.name, ") offered=\"", joined(each.among), "\" ;;\n");
-    else if (!each.value.empty())
-      open.push_back(each.name);
+      pp::append(text, "        ", words.back(), ") offered=\"", joined(each.among), "\" ;;\n");
+    else if (takes_value(each.spelling))
+      open.push_back(words.back());
   }
   for (std::string_view const& each : open)
     pp::append(text, &each == open.data() ? "        " : " | ", each);
@@ -55,8 +46,9 @@ std::string case_of(verb_words const& one) {
 //! A function of bash and zsh: sets `offered` from the verb and the word before.
 std::string offering_function(std::span<verb_words const> all) {
   std::string text = "_timetable_offered() {\n  case \"$1\" in\n";
-  pp::append(text, "    '') offered=\"", joined(first_words(all)), "\" ;;\n");
-  pp::append(text, "    help) offered=\"", joined(verbs_of(all)), "\" ;;\n");
+  std::string const verbs = joined(verbs_of(all));
+  pp::append(text, "    '') offered=\"", joined(all.front().names), " ", verbs);
+  pp::append(text, " help --list --help --version\" ;;\n    help) offered=\"", verbs, "\" ;;\n");
   for (verb_words const& each : all.subspan(1))
     text += case_of(each);
   text += case_of(all.front()); // which takes all other words
@@ -124,10 +116,10 @@ std::string fish_script(std::span<verb_words const> all) {
     if (!one.verb.empty() && !one.names.empty())
       pp::append(text, "complete -c timetable ", when, "-a '", joined(one.names), "'\n");
     for (offered_option const& each : one.options) {
-      pp::append(text, "complete -c timetable ", when, "-l ", each.name.substr(2));
+      pp::append(text, "complete -c timetable ", when, "-l ", name_in(each.spelling).substr(2));
       if (!each.among.empty())
         pp::append(text, " -x -a '", joined(each.among), "'");
-      else if (!each.value.empty())
+      else if (takes_value(each.spelling))
         text += " -r -F";
       pp::append(text, " -d ", in_quotes(sentence(each.help)), "\n");
     }

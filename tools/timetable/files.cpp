@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "files.hpp"
 
-#include <pipe/flow/pass.hpp>
+#include <pipe/pipe.hpp>
 #include <pipe/planner/cut/layout.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/schedule/schedule.hpp>
 
 #include <cerrno>
 #include <cstddef>

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/planner.hpp>
 #include <pipe/planner/registry/adapters.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/planner/search/exact.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>
-#include <pipe/view/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -27,20 +25,26 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-//! What the table says of one schedule.
-struct gap_row {
-  std::string name;
-  double makespan = 0;
-  int peak = 0;        //!< chunks of activations
-  double least = 0;    //!< the optimum, or a bound
-  bool proven = false; //!< `least` is the makespan of an order
-};
+//! The least makespan is the optimum, or a bound; it is proven where an order has it.
+constexpr figure_column gap_columns[] = {{"makespan", "makespan"},
+                                         {"peak", "peak_activation_chunks"},
+                                         {"least makespan", "least_makespan"},
+                                         {"gap", nullptr},
+                                         {nullptr, "proven"}};
 
-gap_row look_at(command const& asked, named_schedule const& schedule) {
-  gap_row row;
-  row.name = std::string(schedule.name);
+figure_row row_of(std::string const& name, double makespan, int peak, double least, bool proven) {
+  double const gap = std::max(0.0, 100 * (makespan / least - 1));
+  return {name,
+          {figure(makespan, rounded(makespan, 3)),
+           figure(peak),
+           figure(least, (proven ? "" : "at least ") + rounded(least, 3)),
+           {(proven ? "" : "at most ") + rounded(gap, 1) + " %", ""},
+           {"", proven ? "true" : "false"}}};
+}
+
+figure_row look_at(command const& asked, named_schedule const& schedule) {
   schedule_choice choice = asked.choice;
-  choice.name = row.name;
+  choice.name = std::string(schedule.name);
   if (has(schedule.takes, option::memory_limit))
     choice.memory_limit =
       schedule.traits.stages_per_device == 1 ? choice.devices : choice.devices + 2;
@@ -53,52 +57,32 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
     throw std::invalid_argument("no order is known to be least of stages that go one way");
   if (schedule.traits.weights_travel)
     table = by_groups(std::move(table));
-  row.makespan = pp::makespan(table);
+  double const makespan = pp::makespan(table);
+  int peak = 0;
   for (int device = 0; device < table.over.extents.devices; ++device)
-    row.peak = std::max(row.peak, pp::peak_activation_chunks(table, device));
+    peak = std::max(peak, pp::peak_activation_chunks(table, device));
   pp::shape const& extents = table.over.extents;
   pp::time_bounds::options options;
-  options.memory_limit = (row.peak + 1e-9) / extents.chunks;
-  row.least = pp::least_times(table.over, asked.cost, options).makespan.least();
-  row.proven = row.least >= row.makespan * (1 - 1e-9);
-  if (row.proven || extents.chunks > 1 || extents.routes() > 1)
-    return row;
-  pp::exact_order const order = pp::shortest_order(
-    extents, asked.cost, {.memory_limit = row.peak, .most_states = std::size_t{1} << 16});
-  row.least = std::max(row.least, order.bound);
-  row.proven = order.optimal || row.least >= row.makespan * (1 - 1e-9);
-  return row;
+  options.memory_limit = (peak + 1e-9) / extents.chunks;
+  double least = pp::least_times(table.over, asked.cost, options).makespan.least();
+  bool proven = least >= makespan * (1 - 1e-9);
+  if (!proven && extents.chunks == 1 && extents.routes() == 1) {
+    pp::exact_order const order = pp::shortest_order(
+      extents, asked.cost, {.memory_limit = peak, .most_states = std::size_t{1} << 16});
+    least = std::max(least, order.bound);
+    proven = order.optimal || least >= makespan * (1 - 1e-9);
+  }
+  return row_of(choice.name, makespan, peak, least, proven);
 }
 
-std::string text_of(command const& asked, std::vector<gap_row> const& rows) {
+std::string gaps_as_text(command const& asked, std::vector<figure_row> const& rows) {
   pp::uniform_cost const& cost = asked.cost;
   std::string out;
   pp::append(out, asked.choice.devices, " devices, ", asked.choice.microbatches);
   pp::append(
     out, " microbatches, forward ", cost.forward, ", backward_input ", cost.backward_input);
   pp::append(out, ", backward_weight ", cost.backward_weight, ", message ", cost.communication);
-  out += ":\n\n";
-  std::vector<table_line> lines{{"schedule", "makespan", "peak", "least makespan", "gap"}};
-  for (gap_row const& row : rows)
-    lines.push_back({"`" + row.name + "`",
-                     rounded(row.makespan, 3),
-                     std::to_string(row.peak),
-                     (row.proven ? "" : "at least ") + rounded(row.least, 3),
-                     (row.proven ? "" : "at most ") +
-                       rounded(std::max(0.0, 100 * (row.makespan / row.least - 1)), 1) + " %"});
-  return out + table_of(lines);
-}
-
-std::string json_of(std::vector<gap_row> const& rows) {
-  std::string out = "[";
-  for (gap_row const& row : rows) {
-    pp::append(out, out.size() == 1 ? "\n" : ",\n", "{\"schedule\":");
-    pp::append_quoted(out, row.name);
-    pp::append(out, ",\"makespan\":", row.makespan, ",\"peak_activation_chunks\":", row.peak);
-    pp::append(out, ",\"least_makespan\":", row.least);
-    pp::append(out, ",\"proven\":", row.proven ? "true}" : "false}");
-  }
-  return out + "\n]\n";
+  return out + ":\n\n" + markdown_of(gap_columns, rows);
 }
 
 } // namespace
@@ -109,7 +93,7 @@ void gaps(std::span<char const* const> words) {
     throw usage_error("gaps: proofs need times in whole thousandths; give --cost F,I,W");
   if (asked.choice.devices > 4 || asked.choice.microbatches > 8)
     throw usage_error("gaps: proofs are for at most 4 devices and 8 microbatches");
-  std::vector<gap_row> rows;
+  std::vector<figure_row> rows;
   progress_line line(HUGE_VAL);
   for (named_schedule const& schedule : named_schedules()) {
     line.say("proving " + std::string(schedule.name));
@@ -120,7 +104,8 @@ void gaps(std::span<char const* const> words) {
     }
   }
   line.end();
-  std::string const out = asked.format == "json" ? json_of(rows) : text_of(asked, rows);
+  std::string const out =
+    asked.format == "json" ? "[" + json_of(gap_columns, rows) + "\n]\n" : gaps_as_text(asked, rows);
   std::fwrite(out.data(), 1, out.size(), stdout);
 }
 

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "make.hpp"
 
-#include <pipe/flow/flow.hpp>
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/shape.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/pipe.hpp>
+#include <pipe/planner.hpp>
 #include <pipe/planner/registry/adapters.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/view/figures.hpp>
-#include <pipe/view/html/timeline.hpp>
-#include <pipe/view/pytorch/read_csv.hpp>
+#include <pipe/view.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -45,7 +40,7 @@ pp::sequence_work work_to_cut(pp::uniform_cost const& cost, double ratio, int to
 }
 
 pp::dynamic_timetable
-search(command const& asked, schedule_choice const& choice, any_cost const& cost) {
+make_in_time(command const& asked, schedule_choice const& choice, any_cost const& cost) {
   return with_patience<pp::dynamic_timetable>(choice.name, asked.limit_seconds, [choice, cost] {
     return make_named_timetable(choice, cost);
   });
@@ -131,10 +126,10 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
   made.model = model_for(asked, choice, made.chunk_lengths, made.cost, made.model);
   made.model_of = models_of(asked, choice, made);
   if (!schedule.traits.weights_travel) {
-    made.table = search(asked, choice, made.model);
+    made.table = make_in_time(asked, choice, made.model);
     return made;
   }
-  made.travelling = search(asked, choice, cost_by_groups(made.model));
+  made.travelling = make_in_time(asked, choice, cost_by_groups(made.model));
   made.table = by_groups(*made.travelling);
   return made;
 }
@@ -214,6 +209,32 @@ pp::time_bounds bounds_of(made_table const& made) {
     options.memory_limit = peak * (1 + 1e-12);
   }
   return pp::least_times(table.over, exposed ? any_cost(hidden) : made.model, options);
+}
+
+std::string describe_setting(command const& asked) {
+  // A time as it was given; means have more digits than anybody reads.
+  auto const time = [&asked](double value) {
+    std::string text;
+    if (asked.measured)
+      pipelining::append_significant(text, value, 4);
+    else
+      pipelining::append(text, value);
+    return text;
+  };
+  std::string text;
+  pipelining::append(
+    text, asked.choice.devices, " devices, ", asked.choice.microbatches, " microbatches; ");
+  if (!asked.layout.text.empty())
+    pipelining::append(text, "layout ", pipelining::write_layout(asked.layout.stages));
+  if (asked.measured)
+    pipelining::append(
+      text, asked.layout.text.empty() ? "costs from " + asked.cost_file : "", ", in the mean ");
+  pipelining::append(
+    text, "a device's share of the model takes forward ", time(asked.cost.forward));
+  pipelining::append(text, ", backward_input ", time(asked.cost.backward_input));
+  pipelining::append(text, ", backward_weight ", time(asked.cost.backward_weight));
+  pipelining::append(text, "; a message takes ", time(asked.cost.communication), "\n");
+  return text;
 }
 
 schedule_choice choice_for(schedule_choice const& choice, std::string const& name) {

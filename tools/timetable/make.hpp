@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Timetables as the command line asks for them.
+//! @brief Timetables as the command line asks for them, made and written.
 
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/bounds.hpp>
@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "command_line.hpp"
@@ -64,6 +65,21 @@ make_like(command const& asked, std::string const& name, pipelining::uniform_cos
 
 //! What no order with this placement and memory can beat; 0 where nothing is known.
 [[nodiscard]] pipelining::time_bounds bounds_of(made_table const& made);
+
+//! What the writers of the library append to. A file is made with the first of it, so that none is
+//! left of what was refused.
+struct standard_output {
+  std::string file = ""; //!< empty: standard output
+
+  void append(std::string_view text);
+  void open();
+};
+
+//! Writes a timetable in the format that is asked for.
+void write(standard_output& out, command const& asked, made_table const& made);
+
+//! The first line of a report on many schedules: the size of the pipeline and the costs.
+[[nodiscard]] std::string describe_setting(command const& asked);
 
 //! The options of a choice that another schedule has.
 [[nodiscard]] schedule_choice choice_for(schedule_choice const& choice, std::string const& name);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "markdown_table.hpp"
 
-#include <pipe/view/append.hpp>
-#include <pipe/view/json.hpp>
+#include <pipe/view.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -20,18 +19,6 @@ void append_row(std::string& out, table_line const& cells) {
   out += "|\n";
 }
 
-//! The cells of a line of a table.
-std::vector<std::string_view> cells_of(std::string_view line) {
-  std::vector<std::string_view> cells;
-  for (line.remove_prefix(2); !line.empty();
-       line.remove_prefix(std::min<std::size_t>(2, line.size()))) {
-    std::size_t const end = line.find(" |");
-    cells.push_back(line.substr(0, end));
-    line.remove_prefix(end + 1);
-  }
-  return cells;
-}
-
 //! A number as it stands, anything else in quotes.
 void append_cell(std::string& out, std::string_view cell) {
   if (number_in<double>(cell))
@@ -42,8 +29,19 @@ void append_cell(std::string& out, std::string_view cell) {
 
 } // namespace
 
+table_line cells_of(std::string_view line) {
+  table_line cells;
+  for (line.remove_prefix(2); !line.empty();
+       line.remove_prefix(std::min<std::size_t>(2, line.size()))) {
+    std::size_t const end = line.find(" |");
+    cells.emplace_back(line.substr(0, end));
+    line.remove_prefix(end + 1);
+  }
+  return cells;
+}
+
 std::string json_of_tables(std::string_view text) {
-  std::vector<std::string_view> head;
+  table_line head;
   std::string rows;
   std::string notes;
   while (!text.empty()) {
@@ -57,7 +55,7 @@ std::string json_of_tables(std::string_view text) {
     } else if (head.empty()) {
       head = cells_of(line);
     } else {
-      std::vector<std::string_view> const cells = cells_of(line);
+      table_line const cells = cells_of(line);
       for (std::size_t i = 0; i < cells.size(); ++i) {
         rows += i > 0 ? "," : rows.empty() ? "\n{" : ",\n{";
         pipelining::append_quoted(rows, head[i]);
@@ -100,6 +98,76 @@ std::string aligned(std::vector<table_line> const& rows, std::size_t left) {
       text += i > 0 ? "  " : "";
       text += i < left ? row[i] + (row.size() > 1 ? gap : "") : (whole ? gap : "") + row[i];
     }
+    text += "\n";
+  }
+  return text;
+}
+
+figure_cell figure(double value) {
+  std::string text;
+  pipelining::append(text, value);
+  return {text, text};
+}
+
+figure_cell figure(double value, std::string shown) {
+  return {std::move(shown), figure(value).value};
+}
+
+std::vector<table_line> lines_of(std::span<figure_column const> columns,
+                                 std::vector<figure_row> const& rows) {
+  std::vector<table_line> lines{{"schedule"}};
+  for (figure_column const& column : columns)
+    if (column.head != nullptr)
+      lines[0].emplace_back(column.head);
+  for (figure_row const& row : rows) {
+    table_line& line = lines.emplace_back(table_line{row.schedule});
+    if (!row.problem.empty())
+      line.push_back(row.problem);
+    for (std::size_t i = 0; i < row.cells.size(); ++i)
+      if (columns[i].head != nullptr)
+        line.push_back(row.cells[i].shown);
+  }
+  return lines;
+}
+
+std::string markdown_of(std::span<figure_column const> columns,
+                        std::vector<figure_row> const& rows) {
+  std::vector<table_line> lines = lines_of(columns, rows);
+  for (std::size_t i = 1; i < lines.size(); ++i)
+    lines[i].front() = "`" + lines[i].front() + "`";
+  return table_of(lines);
+}
+
+std::string json_of(std::span<figure_column const> columns, std::vector<figure_row> const& rows) {
+  std::string text;
+  for (figure_row const& row : rows) {
+    pipelining::append(text, text.empty() ? "" : ",", "\n{\"schedule\":");
+    pipelining::append_quoted(text, row.schedule);
+    for (std::size_t i = 0; i < row.cells.size(); ++i)
+      if (columns[i].key != nullptr)
+        pipelining::append(text, ",\"", columns[i].key, "\":", row.cells[i].value);
+    if (!row.problem.empty()) {
+      text += ",\"problem\":";
+      pipelining::append_quoted(text, row.problem);
+    }
+    text += "}";
+  }
+  return text;
+}
+
+std::string csv_of(std::span<figure_column const> columns, std::vector<figure_row> const& rows) {
+  std::string text = "schedule";
+  for (figure_column const& column : columns)
+    if (column.key != nullptr)
+      pipelining::append(text, ",", column.key);
+  text += "\n";
+  for (figure_row const& row : rows) {
+    if (!row.problem.empty())
+      continue;
+    text += row.schedule;
+    for (std::size_t i = 0; i < row.cells.size(); ++i)
+      if (columns[i].key != nullptr)
+        pipelining::append(text, ",", row.cells[i].value);
     text += "\n";
   }
   return text;

@@ -4,27 +4,24 @@
 #include <pipe/flow/limits.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 
-#include <iterator>
+#include <bit>
 #include <optional>
 #include <utility>
 
 namespace examples {
 namespace {
 
-struct verb_name {
-  verbs which;
-  std::string_view name;
-};
-constexpr verb_name verb_names[] = {{verbs::timetable, "timetable"},
-                                    {verbs::csv, "csv"},
-                                    {verbs::compare, "compare"},
-                                    {verbs::search, "search"},
-                                    {verbs::gaps, "gaps"},
-                                    {verbs::choose, "choose"},
-                                    {verbs::systems, "systems"},
-                                    {verbs::blocks, "blocks"},
-                                    {verbs::reproduce, "reproduce"},
-                                    {verbs::completion, "completion"}};
+//! In the order of the bits of `verbs`.
+constexpr std::string_view verb_names[] = {"timetable",
+                                           "csv",
+                                           "compare",
+                                           "search",
+                                           "gaps",
+                                           "choose",
+                                           "systems",
+                                           "blocks",
+                                           "reproduce",
+                                           "completion"};
 
 constexpr std::size_t first_column = 25;
 constexpr std::size_t last_column = 90;
@@ -47,16 +44,12 @@ void append_wrapped(std::string& to, std::string_view text, std::size_t first) {
 } // namespace
 
 std::string_view name_of(verbs one) {
-  return std::find_if(std::begin(verb_names),
-                      std::end(verb_names),
-                      [one](verb_name const& each) { return each.which == one; })
-    ->name;
+  return verb_names[std::countr_zero(static_cast<unsigned>(one))];
 }
 
 std::string not_of(verbs one, verbs owners, std::string_view option) {
-  for (verb_name const& each : verb_names)
-    if (each.which == owners && owners != verbs::timetable)
-      return "only " + std::string(each.name) + " has the option " + std::string(option);
+  if (std::has_single_bit(static_cast<unsigned>(owners)) && owners != verbs::timetable)
+    return "only " + std::string(name_of(owners)) + " has the option " + std::string(option);
   return std::string(name_of(one)) + " does not have the option " + std::string(option) +
          (one == verbs::csv ? ": the file says all but the costs and the adapter" : "");
 }
@@ -93,10 +86,8 @@ std::string wrapped(std::string_view text) {
   return result;
 }
 
-std::string describe_option(std::string_view name, std::string_view value, std::string_view help) {
-  std::string text = "  " + std::string(name);
-  if (!value.empty())
-    text += " " + std::string(value);
+std::string describe_option(std::string_view spelling, std::string_view help) {
+  std::string text = "  " + std::string(spelling);
   if (text.size() + 1 > first_column)
     text += "\n" + std::string(first_column, ' ');
   else

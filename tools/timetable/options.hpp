@@ -56,8 +56,7 @@ using word_list = std::vector<std::string_view>;
 //! An option that is read into a Command.
 template <class Command>
 struct option_reader {
-  std::string_view name;
-  std::string_view value; //!< how --help calls the word that follows; empty: none follows
+  std::string_view spelling; //!< as --help shows it: "--devices P", "--all"
   verbs of;
   std::string_view help;
   void (*read)(Command&, std::string_view option, std::string_view word);
@@ -66,11 +65,19 @@ struct option_reader {
 
 //! An option as users see it.
 struct offered_option {
-  std::string_view name;
-  std::string_view value; //!< see `option_reader`
+  std::string_view spelling; //!< see `option_reader`
   std::string_view help;
   word_list among; //!< the values, where they can be listed
 };
+
+//! The name of an option: "--devices".
+[[nodiscard]] constexpr std::string_view name_in(std::string_view spelling) {
+  return spelling.substr(0, spelling.find(' '));
+}
+//! True where a word follows the name.
+[[nodiscard]] constexpr bool takes_value(std::string_view spelling) {
+  return name_in(spelling) != spelling;
+}
 
 //! The options of a verb.
 template <class Command>
@@ -79,8 +86,7 @@ template <class Command>
   std::vector<offered_option> result;
   for (option_reader<Command> const& each : all)
     if (has(each.of, one))
-      result.push_back(
-        {each.name, each.value, each.help, each.among ? each.among(one) : word_list{}});
+      result.push_back({each.spelling, each.help, each.among ? each.among(one) : word_list{}});
   return result;
 }
 
@@ -89,6 +95,11 @@ template <auto Read, auto... Members>
 constexpr auto set = [](auto& into, std::string_view option, std::string_view word) {
   (into.*....*Members) = Read(option, word);
 };
+
+//! Notes that an option without a value was given.
+template <auto... Members>
+constexpr auto flag =
+  [](auto& into, std::string_view, std::string_view) { (into.*....*Members) = true; };
 
 //! The number that a whole word is; nothing where it is none, or out of range.
 template <class Number>
@@ -110,7 +121,6 @@ template <class Number>
 template <class Command>
 [[nodiscard]] constexpr option_reader<Command> json_option(verbs of) {
   return {"--json",
-          "",
           of,
           "the same as --format json",
           [](Command& c, std::string_view, std::string_view) { c.format = "json"; }};
@@ -157,8 +167,7 @@ no_option(verbs one, std::string_view word, std::vector<std::string_view> const&
 [[nodiscard]] std::string wrapped(std::string_view text);
 
 //! The two columns of --help for one option.
-[[nodiscard]] std::string
-describe_option(std::string_view name, std::string_view value, std::string_view help);
+[[nodiscard]] std::string describe_option(std::string_view spelling, std::string_view help);
 
 //! Reads the words of a verb, `--name=value` as `--name value`.
 //! @throws usage_error for what the verb does not have, twice the same, and a value that is missing
@@ -176,31 +185,31 @@ template <class Command>
     }
     std::size_t const equals = word.find('=');
     std::string_view const name = word.substr(0, equals);
-    auto const found =
-      std::find_if(all.begin(), all.end(), [name](auto const& each) { return each.name == name; });
+    auto const found = std::find_if(
+      all.begin(), all.end(), [name](auto const& each) { return name_in(each.spelling) == name; });
     if (found == all.end()) {
       std::vector<std::string_view> names;
       for (option_reader<Command> const& each : all)
         if (has(each.of, one))
-          names.push_back(each.name);
+          names.push_back(name_in(each.spelling));
       throw usage_error(no_option(one, name, names));
     }
     if (!has(found->of, one))
       throw usage_error(not_of(one, found->of, name));
     if (result.has(name))
       throw usage_error(std::string(name) + " stands twice");
-    result.given.push_back(found->name);
+    result.given.push_back(name_in(found->spelling));
     std::string_view value;
     if (equals != std::string_view::npos) {
-      if (found->value.empty())
+      if (!takes_value(found->spelling))
         throw usage_error(std::string(name) + " takes no value");
       value = word.substr(equals + 1);
-    } else if (!found->value.empty()) {
+    } else if (takes_value(found->spelling)) {
       if (i + 1 == words.size() || std::string_view(words[i + 1]).substr(0, 2) == "--")
         throw usage_error(std::string(name) + " needs a value");
       value = words[++i];
     }
-    found->read(into, found->name, value);
+    found->read(into, name_in(found->spelling), value);
   }
   if (result.has("--json") && result.has("--format"))
     throw usage_error("--json is --format json; leave one of them out");

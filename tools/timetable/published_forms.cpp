@@ -1,20 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/shape.hpp>
-#include <pipe/schedule/chimera.hpp>
-#include <pipe/schedule/chronos_pipe.hpp>
-#include <pipe/schedule/hanayo.hpp>
-#include <pipe/schedule/helix_pipe.hpp>
-#include <pipe/schedule/interleaved.hpp>
-#include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/stp.hpp>
-#include <pipe/schedule/svpp.hpp>
-#include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/timetable/adapt/with_vocabulary.hpp>
-#include <pipe/timetable/make_timetable.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/pipe.hpp>
 
 #include <algorithm>
 #include <vector>
@@ -58,18 +43,16 @@ struct layer_times {
 
 struct form_table {
   std::vector<table_line> rows{
-    {"schedule", "published", "P, M", "by the form", "ours", "difference"}};
+    cells_of("| schedule | published | P, M | by the form | ours | difference |")};
 
-  void add(char const* schedule,
-           char const* form,
-           pp::pipeline_size const& size,
-           double published,
-           double ours,
-           int digits = 0) {
-    table_line row{
-      schedule, form, std::to_string(size.devices) + ", " + std::to_string(size.microbatches)};
-    compare(row, published, ours, digits);
-    rows.push_back(row);
+  //! Adds rows of one schedule: `add(form, published, ours, digits)`.
+  [[nodiscard]] auto of(char const* schedule, pp::pipeline_size const& size) {
+    return [=, this](char const* form, double published, double ours, int digits = 0) {
+      table_line row{
+        schedule, form, std::to_string(size.devices) + ", " + std::to_string(size.microbatches)};
+      compare(row, published, ours, digits);
+      rows.push_back(row);
+    };
   }
 };
 
@@ -77,100 +60,71 @@ struct form_table {
 void add_zero_bubble(form_table& out, int p) {
   pp::uniform_cost const times{10, 12, 8};
   pp::pipeline_size const size{p, 4 * p};
+  int const m = size.microbatches;
   auto const idle_in_span = [](pp::timetable_view table) {
     return pp::span_of(table) - pp::busy(table, 0);
   };
+  auto const add_h1 = out.of("ZB-H1", size);
   pp::dynamic_timetable const h1 = pp::make_timetable<pp::ZeroBubbleH1>(size, times);
-  out.add("ZB-H1", "idle (P - 1)(F + I - W) of the span", size, (p - 1) * 14, idle_in_span(h1));
-  out.add("ZB-H1", "peak P", size, p, peak(h1));
+  add_h1("idle (P - 1)(F + I - W) of the span", (p - 1) * 14, idle_in_span(h1));
+  add_h1("peak P", p, peak(h1));
+  auto const add_h2 = out.of("ZB-H2", size);
   pp::dynamic_timetable const h2 = pp::make_timetable<pp::ZeroBubbleH2>(size, times);
-  out.add("ZB-H2", "idle (P - 1)(F + I - 2W) of the span", size, (p - 1) * 6, idle_in_span(h2));
-  out.add("ZB-H2", "peak 2P - 1", size, 2 * p - 1, peak(h2));
+  add_h2("idle (P - 1)(F + I - 2W) of the span", (p - 1) * 6, idle_in_span(h2));
+  add_h2("peak 2P - 1", 2 * p - 1, peak(h2));
   double const of_h1 = share_idle(pp::make_timetable<pp::ZeroBubbleH1>(size));
-  out.add("ZB-H1",
-          "share idle (P - 1)/(3(M + P - 1)), equal times",
-          size,
-          (p - 1.0) / (3 * (size.microbatches + p - 1)),
-          of_h1,
-          4);
-  out.add("ZB-V",
-          "share idle (P - 1)/(6M + P - 1), equal times",
-          size,
-          (p - 1.0) / (6 * size.microbatches + p - 1),
-          share_idle(pp::make_timetable<pp::ZeroBubbleV>(size)),
-          4);
+  add_h1("share idle (P - 1)/(3(M + P - 1)), equal times", (p - 1.0) / (3 * (m + p - 1)), of_h1, 4);
+  double const of_v = share_idle(pp::make_timetable<pp::ZeroBubbleV>(size));
+  out.of("ZB-V", size)(
+    "share idle (P - 1)/(6M + P - 1), equal times", (p - 1.0) / (6 * m + p - 1), of_v, 4);
 }
 
 void add_stages(form_table& out, int p) {
   pp::pipeline_size const size{p, 4 * p};
-  out.add("1F1B",
-          "share idle (P - 1)/(M + P - 1)",
-          size,
-          (p - 1.0) / (size.microbatches + p - 1),
-          share_idle(pp::make_timetable<pp::OneFOneB>(size)),
-          4);
-  out.add("interleaved, V = 2",
-          "share idle (P - 1)/(VM + P - 1)",
-          size,
-          (p - 1.0) / (2 * size.microbatches + p - 1),
-          share_idle(pp::make_timetable<pp::Interleaved<2>>(size)),
-          4);
-  double const of_1f1b =
+  int const m = size.microbatches;
+  double const of_1f1b = share_idle(pp::make_timetable<pp::OneFOneB>(size));
+  out.of("1F1B", size)("share idle (P - 1)/(M + P - 1)", (p - 1.0) / (m + p - 1), of_1f1b, 4);
+  double const of_two = share_idle(pp::make_timetable<pp::Interleaved<2>>(size));
+  out.of("interleaved, V = 2",
+         size)("share idle (P - 1)/(VM + P - 1)", (p - 1.0) / (2 * m + p - 1), of_two, 4);
+  double const idle_of_1f1b =
     idle(pp::make_timetable<pp::OneFOneB>(size, pp::uniform_cost{1, .5, .5}), 0);
   // One of its stages is a quarter of one of 1F1B's.
   pp::uniform_cost const quarter{0.25, 0.125, 0.125};
-  out.add("Hanayo, two waves",
-          "idle 1/(2 waves) of 1F1B's, F = B",
-          size,
-          of_1f1b / 4,
-          idle(pp::make_timetable<pp::Hanayo<2>>(size, quarter), 0),
-          2);
-  out.add("ChronosPipe",
-          "peak 3/4 of 1F1B's",
-          size,
-          0.75 * p,
-          peak(pp::make_timetable<pp::ChronosPipe>(size)) / 2,
-          1);
+  double const of_waves = idle(pp::make_timetable<pp::Hanayo<2>>(size, quarter), 0);
+  out.of("Hanayo, two waves",
+         size)("idle 1/(2 waves) of 1F1B's, F = B", idle_of_1f1b / 4, of_waves, 2);
+  double const of_chronos = peak(pp::make_timetable<pp::ChronosPipe>(size)) / 2;
+  out.of("ChronosPipe", size)("peak 3/4 of 1F1B's", 0.75 * p, of_chronos, 1);
 }
 
 void add_both_ways(form_table& out, int p) {
   pp::pipeline_size const size{p, p};
   pp::dynamic_timetable const chimera =
     pp::make_timetable<pp::Chimera>(size, pp::uniform_cost{1, .5, .5});
-  out.add("Chimera", "P - 2 slots idle, F = B", size, p - 2, idle(chimera, 0));
-  out.add("Chimera", "peak P", size, p, peak(chimera));
-  pp::uniform_cost const times{2, 2, 2};
-  out.add("BitPipe",
-          "idle half as long as Chimera's",
-          size,
-          idle(pp::make_timetable<pp::Chimera>(size, times), 0) / 2,
-          idle(pp::make_timetable<pp::BitPipe>(size, pp::uniform_cost{1, 1, 1}), 0));
+  auto const add_chimera = out.of("Chimera", size);
+  add_chimera("P - 2 slots idle, F = B", p - 2, idle(chimera, 0));
+  add_chimera("peak P", p, peak(chimera));
+  double const whole = idle(pp::make_timetable<pp::Chimera>(size, pp::uniform_cost{2, 2, 2}), 0);
+  double const halves = idle(pp::make_timetable<pp::BitPipe>(size, pp::uniform_cost{1, 1, 1}), 0);
+  out.of("BitPipe", size)("idle half as long as Chimera's", whole / 2, halves);
 }
 
 void add_chunks(form_table& out, int p) {
   constexpr int chunks = 4;
   pp::pipeline_size const size{p, 2 * p};
+  auto const add_seq1f1b = out.of("Seq1F1B, C = 4", size);
   pp::dynamic_timetable const table = pp::make_timetable<pp::Seq1F1B<chunks>>(size);
-  out.add("Seq1F1B, C = 4", "idle (P - 1)(F + B)", size, (p - 1) * 3, idle(table, 0));
-  out.add("Seq1F1B, C = 4",
-          "peak (C + P - 1)/C microbatches",
-          size,
-          (chunks + p - 1.0) / chunks,
-          peak(table) / chunks,
-          2);
+  add_seq1f1b("idle (P - 1)(F + B)", (p - 1) * 3, idle(table, 0));
+  double const least = (chunks + p - 1.0) / chunks;
+  add_seq1f1b("peak (C + P - 1)/C microbatches", least, peak(table) / chunks, 2);
   constexpr int held = 2;
+  auto const add_svpp = out.of("SVPP, V = 2, C = 4", size);
   pp::dynamic_timetable const svpp = pp::make_timetable(pp::SVPP<>{held, chunks}, size);
-  out.add("SVPP, V = 2, C = 4",
-          "peak V max(P, C) + min(P, C) - 1",
-          size,
-          held * std::max(p, chunks) + std::min(p, chunks) - 1,
-          peak(svpp));
-  out.add("SVPP, V = 2, C = 4",
-          "share idle (P - 1)/(3MCV + P - 1), equal times",
-          size,
-          (p - 1.0) / (3 * size.microbatches * chunks * held + p - 1),
-          share_idle(svpp),
-          4);
+  int const units = held * std::max(p, chunks) + std::min(p, chunks) - 1;
+  add_svpp("peak V max(P, C) + min(P, C) - 1", units, peak(svpp));
+  double const share = (p - 1.0) / (3 * size.microbatches * chunks * held + p - 1);
+  add_svpp("share idle (P - 1)/(3MCV + P - 1), equal times", share, share_idle(svpp), 4);
 }
 
 void add_tensor_parallel(form_table& out, int p) {
@@ -179,16 +133,14 @@ void add_tensor_parallel(form_table& out, int p) {
   exposed.all_reduce = 1.0 / 64;
   pp::dynamic_timetable const table = pp::make_timetable<pp::STP<>>(size);
   pp::dynamic_timetable const with = pp::make_timetable<pp::STP<>>(size, exposed);
-  out.add("STP", "idle (P - 1)(F + I - W), equal times", size, p - 1, idle(table, 0));
-  out.add("STP",
-          "all-reduces of a device in the open, 2P + 1 at most",
-          size,
-          2 * p + 1,
-          (pp::busy(with, 0) - pp::busy(table, 0)) * 64);
+  auto const add = out.of("STP", size);
+  add("idle (P - 1)(F + I - W), equal times", p - 1, idle(table, 0));
+  double const in_the_open = (pp::busy(with, 0) - pp::busy(table, 0)) * 64;
+  add("all-reduces of a device in the open, 2P + 1 at most", 2 * p + 1, in_the_open);
   int least = pp::peak_activation_chunks(table, 0);
   for (int device = 0; device < p; ++device)
     least = std::min(least, pp::peak_activation_chunks(table, device));
-  out.add("STP", "peak 3P, of the device that holds least", size, 3 * p, least);
+  add("peak 3P, of the device that holds least", 3 * p, least);
 }
 
 void add_shards(form_table& out, int p) {
@@ -196,31 +148,23 @@ void add_shards(form_table& out, int p) {
   pp::uniform_cost times{2, 2, 2};
   times.embed = times.logits = times.logits_gradient = times.embed_gradient = 0;
   // The peak counts forward passes of layers: those of shards keep no activation.
-  out.add("1F1B with vocabulary-1",
-          "peak P + 1",
-          size,
-          p + 1,
-          peak(pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>(size, times)));
-  out.add("1F1B with vocabulary-2",
-          "peak P + 2",
-          size,
-          p + 2,
-          peak(pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>(size, times)));
-  out.add("1F1B with vocabulary-interlaced",
-          "peak 3P/2",
-          size,
-          p * 3 / 2,
-          peak(pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>(size, times)));
+  auto const peak_of = [&](auto const& schedule) {
+    return peak(pp::make_timetable(schedule, size, times));
+  };
+  out.of("1F1B with vocabulary-1",
+         size)("peak P + 1", p + 1, peak_of(pp::with_vocabulary<pp::OneFOneB, 1>{}));
+  out.of("1F1B with vocabulary-2",
+         size)("peak P + 2", p + 2, peak_of(pp::with_vocabulary<pp::OneFOneB, 2>{}));
+  out.of("1F1B with vocabulary-interlaced", size)(
+    "peak 3P/2", p * 3 / 2, peak_of(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{}));
 }
 
 void add_attention(form_table& out, int p) {
   pp::pipeline_size const size{p, p};
   pp::HelixPipe<> const schedule{2, 1};
-  out.add("HelixPipe, two layers a device",
-          "idle (P - 1)(1 + B/F)(before + behind attention)",
-          size,
-          (p - 1) * 3 * 4,
-          idle(pp::make_timetable(schedule, size, layer_times{4 * p + 1}), 1));
+  double const ours = idle(pp::make_timetable(schedule, size, layer_times{4 * p + 1}), 1);
+  out.of("HelixPipe, two layers a device",
+         size)("idle (P - 1)(1 + B/F)(before + behind attention)", (p - 1) * 3 * 4, ours);
 }
 
 } // namespace

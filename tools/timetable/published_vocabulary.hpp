@@ -66,18 +66,15 @@ struct published_cost {
 
 //! The timetable of a run.
 [[nodiscard]] inline pipelining::dynamic_timetable timetable_of(published_run const& run) {
-  published_cost const cost{run};
+  using namespace pipelining;
+  auto const of = [&run](auto const& schedule) {
+    return make_timetable(schedule, run.size, published_cost{run});
+  };
   switch (run.of.barriers) {
-  case in_one_piece: return pipelining::make_timetable<pipelining::OneFOneB>(run.size, cost);
-  case pipelining::interlaced:
-    return pipelining::make_timetable<
-      pipelining::with_vocabulary<pipelining::OneFOneB, pipelining::interlaced>>(run.size, cost);
-  case 1:
-    return pipelining::make_timetable<pipelining::with_vocabulary<pipelining::OneFOneB, 1>>(
-      run.size, cost);
-  default:
-    return pipelining::make_timetable<pipelining::with_vocabulary<pipelining::OneFOneB, 2>>(
-      run.size, cost);
+  case in_one_piece: return of(OneFOneB{});
+  case interlaced: return of(with_vocabulary<OneFOneB, interlaced>{});
+  case 1: return of(with_vocabulary<OneFOneB, 1>{});
+  default: return of(with_vocabulary<OneFOneB, 2>{});
   }
 }
 

@@ -1,23 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/shape.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/gpu.hpp>
-#include <pipe/planner/model/peak_bytes.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/model/transformer.hpp>
+#include <pipe/pipe.hpp>
+#include <pipe/planner.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/search/v_auto.hpp>
-#include <pipe/schedule/chunk_flow.hpp>
-#include <pipe/schedule/dual_pipe.hpp>
-#include <pipe/schedule/interleaved.hpp>
-#include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/timetable/adapt/with_vocabulary.hpp>
-#include <pipe/timetable/make_timetable.hpp>
-#include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>
 
 #include <algorithm>
@@ -107,12 +91,8 @@ std::string zero_bubble() {
 
 //! How much sooner the next iteration of ZB-2p can begin where it validates the optimizer's step.
 std::string post_validation() {
-  std::vector<table_line> rows{{"model, P, M",
-                                "iteration with a barrier",
-                                "validated in the next",
-                                "faster by % published",
-                                "ours",
-                                "difference"}};
+  std::vector<table_line> rows{cells_of("| model, P, M | iteration with a barrier | validated in "
+                                        "the next | faster by % published | ours | difference |")};
   for (profiled_run const& each : profiled_runs) {
     auto const table = pp::make_timetable(
       pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = 2 * each.size.devices}, each.size, each.cost);
@@ -147,17 +127,9 @@ double longest_life(pp::timetable_view table, int microbatch) {
 }
 
 std::string controllable_memory() {
-  std::vector<table_line> rows{{"block",
-                                "P",
-                                "longest life published",
-                                "ours",
-                                "difference",
-                                "peak published",
-                                "ours",
-                                "difference",
-                                "bubble published",
-                                "ours",
-                                "difference"}};
+  std::vector<table_line> rows{
+    cells_of("| block | P | longest life published | ours | difference | peak published | ours | "
+             "difference | bubble published | ours | difference |")};
   for (int const p : {8, 16, 32}) {
     pp::pipeline_size const size{p, 4 * p};
     double const whole = (p - 1.0) / (size.microbatches + p - 1);
@@ -319,15 +291,8 @@ std::string seq1f1b_speed() {
                          {64, 16, {124.0, 128.7, 123.1, 118.0}},
                          {128, 8, {0, 0, 136.7, 135.1}},
                          {128, 16, {0, 0, 142.1, 136.6}}};
-  std::vector<table_line> rows{{"tokens, M",
-                                "schedule",
-                                "TFLOPS",
-                                "over",
-                                "TFLOPS",
-                                "speed published",
-                                "ours",
-                                "difference",
-                                "published over ours"}};
+  std::vector<table_line> rows{cells_of("| tokens, M | schedule | TFLOPS | over | TFLOPS | speed "
+                                        "published | ours | difference | published over ours |")};
   pp::transformer const model = pp::transformer::named("gpt-7b");
   for (auto const& each : published) {
     int const tokens = each.kilotokens * 1024;
@@ -358,15 +323,9 @@ std::string seq1f1b_speed() {
 }
 
 std::string dual_pipe() {
-  std::vector<table_line> rows{{"schedule",
-                                "stages, M",
-                                "F, I, W, F&B",
-                                "bubble by formula",
-                                "ours",
-                                "difference",
-                                "peak by formula",
-                                "ours",
-                                "difference"}};
+  std::vector<table_line> rows{
+    cells_of("| schedule | stages, M | F, I, W, F&B | bubble by formula | ours | difference | peak "
+             "by formula | ours | difference |")};
   struct {
     char const* text;
     pp::uniform_cost cost;
@@ -407,7 +366,8 @@ std::string chunk_flow() {
                         {"1F1B, equal lengths", {2, 2, 2, 2}, 0, 42.86},
                         {"chunks of 2, K = 2", {4, 1, 2, 1}, 2, 47.83},
                         {"chunks of 4", {4, 1, 2, 1}, 4, 60.00}};
-  std::vector<table_line> rows{{"example", "published %", "ours", "difference", "makespan"}};
+  std::vector<table_line> rows{
+    cells_of("| example | published % | ours | difference | makespan |")};
   for (auto const& each : examples) {
     std::vector<pp::packed_microbatch> microbatches;
     if (each.size > 0)
@@ -428,8 +388,8 @@ std::string chunk_flow() {
 }
 
 std::string vocabulary() {
-  std::vector<table_line> rows{
-    {"vocabulary", "layers", "P, M", "sequence, tokens", "published s", "ours", "difference %"}};
+  std::vector<table_line> rows{cells_of(
+    "| vocabulary | layers | P, M | sequence, tokens | published s | ours | difference % |")};
   for (published_run const& run : published_runs) {
     double const milliseconds = pp::makespan(timetable_of(run)) / 1000;
     rows.push_back({run.of.barriers == in_one_piece     ? "in one piece"
@@ -472,8 +432,7 @@ word_list paper_formats(verbs) {
 }
 
 constexpr option_reader<reproduce_command> paper_options[] = {
-  {"--format",
-   "FORMAT",
+  {"--format FORMAT",
    verbs::reproduce,
    "text (default): Markdown; or json",
    set_one_of<paper_formats, &reproduce_command::format>,

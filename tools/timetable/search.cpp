@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "search.hpp"
 
-#include <pipe/flow/training.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/prove.hpp>
-#include <pipe/planner/search/exact.hpp>
-#include <pipe/planner/search/order_search.hpp>
+#include <pipe/pipe.hpp>
+#include <pipe/planner.hpp>
 #include <pipe/planner/search/zero_bubble_within.hpp>
-#include <pipe/timetable/metrics.hpp>
 #include <pipe/view/append.hpp>
 
 #include <algorithm>
@@ -420,9 +416,96 @@ std::string call_of(command const& asked, std::int64_t moves) {
   return out;
 }
 
+char const* word_of(pp::placement where) {
+  switch (where) {
+  case pp::placement::looped: return "looped";
+  case pp::placement::wave: return "wave";
+  case pp::placement::bidirectional: return "bidirectional";
+  case pp::placement::custom: break; // search and choose have none
+  }
+  return "";
+}
+
+//! The order as a C++ type, with its plan.
+//! @param call the words that it follows from
+std::string header_of(std::string const& call, group const& found) {
+  std::string out = "// An order that `timetable search` found";
+  pp::append(out, ": ", call, ".\n");
+  out +=
+    "#pragma once\n\n#include <pipe/pipe.hpp>\n\n#include <stdexcept>\n\nnamespace found {\n\n";
+  append_order_type(out, found.found.table);
+  pp::uniform_cost const& cost = found.mean;
+  pp::append(out, "//! The times it was searched for, of one stage (and chunk) in the mean.\n");
+  pp::append(out, "inline constexpr pipelining::uniform_cost cost{", cost.forward, ", ");
+  pp::append(
+    out, cost.backward_input, ", ", cost.backward_weight, ", ", cost.communication, "};\n\n");
+  out += "//! The verified timetable.\n"
+         "inline pipelining::dynamic_timetable timetable() {\n"
+         "  return pipelining::make_timetable<schedule>({devices, microbatches}, cost);\n"
+         "}\n\n"
+         "//! The plan, proven free of deadlock.\n"
+         "inline pipelining::plan plan(pipelining::uniform_sizes const& sizes) {\n"
+         "  return pipelining::lower(timetable(), sizes);\n"
+         "}\n\n"
+         "} // namespace found\n";
+  return out;
+}
+
 } // namespace
 
-searched search(command const& asked) {
+void append_order_type(std::string& out, pp::dynamic_timetable const& table) {
+  pp::shape const& extents = table.over.extents;
+  pp::append(out, "inline constexpr int devices = ", extents.devices, ";\n");
+  pp::append(out, "inline constexpr int microbatches = ", extents.microbatches, ";\n\n");
+  out += "namespace detail {\n"
+         "//! A letter of the kind, then stage, microbatch and chunk in a base of 64 from '0' on.\n"
+         "inline constexpr char const* rows[] = {\n";
+  auto const append_digits = [&out](int value) {
+    out += static_cast<char>('0' + value / 64 / 64);
+    out += static_cast<char>('0' + value / 64 % 64);
+    out += static_cast<char>('0' + value % 64);
+  };
+  for (int device = 0; device < extents.devices; ++device) {
+    out += "  R\"(";
+    for (pp::pass const& what : pp::timetable_view(table).row(device)) {
+      out += table.over.declared.letter(what.kind);
+      append_digits(what.stage);
+      append_digits(what.microbatch);
+      append_digits(what.chunk);
+    }
+    out += device + 1 < extents.devices ? ")\",\n" : ")\"};\n";
+  }
+  out += "} // namespace detail\n\n"
+         "//! A schedule for these devices and microbatches.\n"
+         "struct schedule {\n"
+         "  [[nodiscard]] static constexpr pipelining::shape arrange(int p, int m) {\n"
+         "    if (p != devices || m != microbatches)\n"
+         "      throw std::invalid_argument(\"this order was searched for ";
+  pp::append(out, extents.devices, " devices and ", extents.microbatches, " microbatches; \"\n");
+  out += "                                  \"search another one for others\");\n";
+  pp::append(out, "    return {p, m, ", extents.chunks, ", ", extents.stages_per_device);
+  pp::append(out, ", pipelining::placement::", word_of(extents.where), "};\n");
+  out += "  }\n"
+         "  static constexpr void\n"
+         "  order(pipelining::shape const&, int device, pipelining::row_writer& row) {\n"
+         "    auto const number = [](char const* at) {\n"
+         "      return ((at[0] - '0') * 64 + (at[1] - '0')) * 64 + (at[2] - '0');\n"
+         "    };\n"
+         "    for (char const* at = detail::rows[device]; *at != '\\0'; at += 10) {\n"
+         "      using pipelining::pass_kind;\n"
+         "      pass_kind const kind = *at == 'F'   ? pass_kind::forward\n"
+         "                             : *at == 'B' ? pass_kind::backward\n"
+         "                             : *at == 'I' ? pass_kind::backward_input\n"
+         "                                          : pass_kind::backward_weight;\n"
+         "      row.push(row.make(kind, number(at + 1), number(at + 4), number(at + 7)));\n"
+         "    }\n"
+         "  }\n"
+         "};\n"
+         "static_assert(pipelining::schedule<schedule>);\n\n";
+}
+
+void search(std::span<char const* const> words) {
+  command const asked = read_command_line(verbs::search, words);
   progress_line line(asked.search.moves > 0 ? 1e9 : asked.search.seconds);
   std::vector<group> groups = make_groups(asked, line);
   alternation turns(groups, asked, line);
@@ -441,10 +524,12 @@ searched search(command const& asked) {
     throw usage_error("search: no order that keeps the memory limit was found in this time; allow "
                       "more --seconds or --memory");
   static_cast<void>(pp::lower(best.found.table, asked.sizes)); // proves the plan, or throws
-  searched result{{"search", best.found.table, best.mean, best.cost}, {}, {}};
-  result.report = report_of(asked, groups, best);
-  result.call = call_of(asked, std::max<std::int64_t>(1, turns.moves()));
-  return result;
+  standard_output out{asked.output};
+  if (asked.format == "header")
+    return out.append(header_of(call_of(asked, std::max<std::int64_t>(1, turns.moves())), best));
+  if (asked.format == "text")
+    out.append(report_of(asked, groups, best));
+  write(out, asked, {"search", best.found.table, best.mean, best.cost});
 }
 
 } // namespace examples

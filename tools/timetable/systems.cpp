@@ -9,7 +9,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
-#include <pipe/view/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -137,93 +136,50 @@ traffic traffic_of(choose_command const& asked, evaluated const& made) {
   return sum;
 }
 
-//! A figure of a schedule.
-struct system_figure {
-  char const* head; //!< of its column
-  char const* key;  //!< in the JSON object
-  double value;
-  double shown; //!< the value in units of the column
-  int digits;   //!< after the point
-  char const* unit;
-};
+constexpr figure_column system_columns[] = {{"time s", "seconds"},
+                                            {"bubble", "bubble_rate"},
+                                            {"device GB", "device_gb"},
+                                            {"host GB", "host_gb"},
+                                            {"messages", "messages"},
+                                            {"GB sent", "sent_gb"},
+                                            {"exchanges", "exchanges"}};
 
-//! A row of the table.
-struct system_row {
-  std::string label;
-  std::vector<system_figure> figures;
-};
-
-system_row row_of(choose_command const& asked, schedule_choice const& call, made_orders& orders) {
+figure_row row_of(choose_command const& asked, schedule_choice const& call, made_orders& orders) {
   evaluated const made = evaluate(asked, call, orders);
   candidate const& one = made.what;
   traffic const sum = traffic_of(asked, made);
   double const bubble = pp::figures_of(made.table, {}).makespan_bubble_rate;
-  double const messages = sum.messages / asked.microbatches;
-  double const sent = sum.gigabytes / asked.microbatches;
-  double const exchanges = sum.exchanges / asked.microbatches;
+  auto const fixed = [](double value, int digits) {
+    return figure(value, decimals(value, digits));
+  };
   return {one.label,
-          {{"time s", "seconds", one.seconds, one.seconds, 2, ""},
-           {"bubble", "bubble_rate", bubble, 100 * bubble, 1, " %"},
-           {"device GB", "device_gb", one.gigabytes, one.gigabytes, 1, ""},
-           {"host GB", "host_gb", one.host_gigabytes, one.host_gigabytes, 1, ""},
-           {"messages", "messages", messages, messages, 1, ""},
-           {"GB sent", "sent_gb", sent, sent, 2, ""},
-           {"exchanges", "exchanges", exchanges, exchanges, 1, ""}}};
+          {fixed(one.seconds, 2),
+           figure(bubble, decimals(100 * bubble, 1) + " %"),
+           fixed(one.gigabytes, 1),
+           fixed(one.host_gigabytes, 1),
+           fixed(sum.messages / asked.microbatches, 1),
+           fixed(sum.gigabytes / asked.microbatches, 2),
+           fixed(sum.exchanges / asked.microbatches, 1)}};
 }
 
-//! Why a schedule is not in the table.
-struct refused_system {
-  std::string label;
-  std::string problem;
-};
-
-std::string text_of(std::vector<system_row> const& rows,
-                    std::vector<refused_system> const& refused) {
-  std::vector<table_line> lines;
-  for (system_row const& row : rows) {
-    table_line head{"schedule"};
-    table_line line{"`" + row.label + "`"};
-    for (system_figure const& each : row.figures) {
-      head.push_back(each.head);
-      line.push_back(decimals(each.shown, each.digits) + each.unit);
-    }
-    if (lines.empty())
-      lines.push_back(std::move(head));
-    lines.push_back(std::move(line));
-  }
-  std::string out = table_of(lines);
-  for (refused_system const& each : refused)
-    pp::append(out, "\n`", each.label, "` is not in the table: ", each.problem, ".\n");
+std::string text_of(std::vector<figure_row> const& rows, std::vector<figure_row> const& refused) {
+  std::string out = rows.empty() ? "" : markdown_of(system_columns, rows);
+  for (figure_row const& each : refused)
+    pp::append(out, "\n`", each.schedule, "` is not in the table: ", each.problem, ".\n");
   return out;
 }
 
-std::string json_of(std::vector<system_row> const& rows,
-                    std::vector<refused_system> const& refused) {
-  std::string out = "{\"systems\":[";
-  for (system_row const& row : rows) {
-    pp::append(out, &row == rows.data() ? "\n" : ",\n", "{\"schedule\":");
-    pp::append_quoted(out, row.label);
-    for (system_figure const& each : row.figures)
-      pp::append(out, ",\"", each.key, "\":", each.value);
-    out += "}";
-  }
-  out += "],\n\"refused\":[";
-  for (refused_system const& each : refused) {
-    pp::append(out, &each == refused.data() ? "\n" : ",\n", "{\"schedule\":");
-    pp::append_quoted(out, each.label);
-    out += ",\"problem\":";
-    pp::append_quoted(out, each.problem);
-    out += "}";
-  }
-  return out + "]}\n";
+std::string json_of(std::vector<figure_row> const& rows, std::vector<figure_row> const& refused) {
+  return "{\"systems\":[" + json_of(system_columns, rows) + "],\n\"refused\":[" +
+         json_of(system_columns, refused) + "]}\n";
 }
 
 } // namespace
 
 void systems(std::span<char const* const> words) {
   choose_command const asked = read_choose_command(verbs::systems, words);
-  std::vector<system_row> rows;
-  std::vector<refused_system> refused;
+  std::vector<figure_row> rows;
+  std::vector<figure_row> refused;
   made_orders made;
   progress_line line(HUGE_VAL);
   for (schedule_choice const& call : calls_of_table(asked)) {
@@ -231,7 +187,7 @@ void systems(std::span<char const* const> words) {
     try {
       rows.push_back(row_of(asked, call, made));
     } catch (std::invalid_argument const& error) {
-      refused.push_back({label_of(call), error.what()});
+      refused.push_back({label_of(call), {}, error.what()});
     }
   }
   line.end();

@@ -348,7 +348,7 @@ on_virtual_devices(model_size const& size,
                    gpu_run const& how = {}) {
   int gpu = 0;
   pp::cuda::check(cudaGetDevice(&gpu), "cudaGetDevice");
-  pp::cuda::streams const over{
+  pp::cuda::stream_options const over{
     .gpus = std::vector<int>(static_cast<std::size_t>(table.over.extents.devices), gpu),
     .graph = how.graph,
     .warm_up = 1,

@@ -92,7 +92,7 @@ struct place_in_run {
   pp::basic_store<Clock>& line; //!< of this rank to the store of the run
   std::string start;            //!< tells the starts of a run apart
   gpu_run how;
-  pp::cuda::nccl_ranks over;
+  pp::cuda::nccl_options over;
 
   [[nodiscard]] int rank() const { return pp::rank_of(layout, place); }
   //! The stages of a timetable that are of this rank's device. Collective, as all that it does is.

@@ -97,7 +97,7 @@ public:
     return all;
   }
   //! What runners must know of: kernels of theirs wait beside those of this group.
-  void tell(pp::cuda::nccl_ranks& over) const {
+  void tell(pp::cuda::nccl_options& over) const {
     if (has_others())
       over.communicators.push_back({communicator_, most_blocks});
   }
@@ -120,7 +120,7 @@ struct sums_of_rank {
   rank_sums replicas;
   rank_sums rows; //!< over its pipeline, with all shards
 
-  void tell(pp::cuda::nccl_ranks& over) const {
+  void tell(pp::cuda::nccl_options& over) const {
     for (rank_sums const* const each : {&shards, &copies, &replicas, &rows})
       each->tell(over);
   }

@@ -153,7 +153,7 @@ struct rank_run {
   [[nodiscard]] replica_group replicas() const {
     return {groups.replicas, wait_for("its replicas")};
   }
-  [[nodiscard]] pp::mpi_ranks runner_options() const {
+  [[nodiscard]] pp::mpi_options runner_options() const {
     return {.deadline = chosen.deadline, .elements = "f32"};
   }
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(o.seed); }

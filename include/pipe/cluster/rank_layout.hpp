@@ -169,7 +169,8 @@ template <class Place>
 //! @brief The group along an axis to which a rank belongs.
 //!
 //! `number` and `index` are colour and key of MPI_Comm_split; `ranks` of a pipeline are
-//! nccl_ranks::world_ranks; `name` tells runners (mpi_ranks::name) and the keys of a store apart.
+//! nccl_options::world_ranks; `name` tells runners (mpi_options::name) and the keys of a store
+//! apart.
 //! @throws as place_of. @complexity O(members)
 [[nodiscard]] inline rank_group group_of(rank_layout const& layout, rank_axis axis, int rank) {
   rank_place place = place_of(layout, rank);

@@ -50,7 +50,7 @@ public:
         verdicts_(static_cast<std::int64_t>(verdict_bytes())) {
     if (kernels.check == nullptr)
       throw std::invalid_argument("nccl: messages are checked by kernels; compile what makes the "
-                                  "runner with nvcc, or leave nccl_ranks::checked off");
+                                  "runner with nvcc, or leave nccl_options::checked off");
     // Loading a kernel at its first launch may wait for a message that waits for the kernel.
     cudaFuncAttributes loaded{};
     for (void const* kernel : {kernels.count_step, kernels.seal, kernels.check})

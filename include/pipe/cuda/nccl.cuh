@@ -15,7 +15,7 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_failure.cuh>
 #include <pipe/cuda/nccl_machine.cuh>
-#include <pipe/cuda/nccl_ranks.cuh>
+#include <pipe/cuda/nccl_options.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
@@ -86,7 +86,7 @@ public:
   //! @param rank the device of the plan that this process is.
   //! @throws std::invalid_argument when stages, rank or environment do not suit, after telling the
   //! other ranks; run_error when a rank fails or is missing.
-  nccl_runner(plan work, Stages& stages, Store& line, int rank, nccl_ranks options = {})
+  nccl_runner(plan work, Stages& stages, Store& line, int rank, nccl_options options = {})
       : stages_(stages), line_(line), rank_(rank), options_(std::move(options)),
         exceptions_(std::uncaught_exceptions()) {
     try {
@@ -202,11 +202,11 @@ public:
 
   //! @brief The passes of all ranks in the last step with their measured start and end by events,
   //! in seconds since the step of each rank began. Collective: call it on all ranks.
-  //! @throws std::logic_error without nccl_ranks::timed, before the first step, after close and
+  //! @throws std::logic_error without nccl_options::timed, before the first step, after close and
   //! after a failure; run_error when a rank fails or is missing.
   [[nodiscard]] dynamic_timetable trace() {
     if (!options_.timed || failed_ || !machine_ || !machine_->has_run())
-      throw std::logic_error("nccl: there is no trace; set nccl_ranks::timed on all ranks, run a "
+      throw std::logic_error("nccl: there is no trace; set nccl_options::timed on all ranks, run a "
                              "step, and ask before close()");
     try {
       current_device const scope(options_.gpu);
@@ -270,7 +270,7 @@ private:
     if (!options_.world_ranks.empty() &&
         options_.world_ranks.size() != static_cast<std::size_t>(devices))
       throw std::invalid_argument("nccl: the plan has " + std::to_string(devices) +
-                                  " devices, but nccl_ranks::world_ranks names " +
+                                  " devices, but nccl_options::world_ranks names " +
                                   std::to_string(options_.world_ranks.size()) + " ranks");
     check_plan(work);
     detail::check_environment();
@@ -359,7 +359,7 @@ private:
   Stages& stages_;
   Store& line_;
   int rank_;
-  nccl_ranks options_;
+  nccl_options options_;
   int exceptions_; // in flight when the runner was made
   detail::rooms::rank_standing now_{"has not begun", {}};
   std::unique_ptr<machine> machine_;

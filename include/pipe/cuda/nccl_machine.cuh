@@ -13,8 +13,8 @@
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
+#include <pipe/cuda/nccl_options.cuh>
 #include <pipe/cuda/nccl_plan.cuh>
-#include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/cuda/shared_device.cuh>
@@ -100,7 +100,7 @@ public:
                Store& line,
                int rank,
                int devices,
-               nccl_ranks const& options,
+               nccl_options const& options,
                rooms::rank_standing& now)
       : stages_(stages), line_(line), rank_(rank), devices_(devices), options_(options), now_(now),
         shared_(options.gpu), messages_(rank),
@@ -469,7 +469,7 @@ private:
   Store& line_;
   int rank_;
   int devices_;
-  nccl_ranks const& options_;
+  nccl_options const& options_;
   rooms::rank_standing& now_;
   shared_device shared_;
   event iteration_end_;

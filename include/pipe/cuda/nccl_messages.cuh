@@ -12,7 +12,7 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_error.cuh>
-#include <pipe/cuda/nccl_ranks.cuh>
+#include <pipe/cuda/nccl_options.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
@@ -72,7 +72,8 @@ public:
   //! Makes the communicators of a plan that there are not yet, in the order that all ranks
   //! share; the lowest member makes the id of each and hands it out through the store.
   //! @param number of the plan among those that the runner has taken.
-  void make(wait_type const& waiting, nccl_ranks const& options, message_lanes& lanes, int number) {
+  void
+  make(wait_type const& waiting, nccl_options const& options, message_lanes& lanes, int number) {
     std::vector<communicator*> fresh;
     for (communicator_members& each : communicators_of(lanes.work)) {
       if (!each.has(device_))

@@ -12,7 +12,7 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
-#include <pipe/cuda/nccl_ranks.cuh>
+#include <pipe/cuda/nccl_options.cuh>
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
@@ -30,7 +30,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 
 //! True when all messages of a rank are to go through one stream.
 //! @throws std::invalid_argument where not even one lane fits next to the program's kernels.
-[[nodiscard]] inline bool one_stream(nccl_ranks const& options, int lanes) {
+[[nodiscard]] inline bool one_stream(nccl_options const& options, int lanes) {
   int processors = 0;
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, options.gpu),
         "cudaDeviceGetAttribute");
@@ -47,7 +47,7 @@ struct nccl_plan {
   plan_view view;                         //!< of it
   int rank;                               //!< the device of the plan that runs here
   int number;                             //!< among all that the runner has taken
-  bool watched;                           //!< nccl_ranks::watched
+  bool watched;                           //!< nccl_options::watched
   device_board board;                     //!< of the rank
   std::unique_ptr<message_checks> checks; //!< of its messages, if they have headers
   message_lanes lanes;                    //!< what carries its messages
@@ -60,7 +60,7 @@ struct nccl_plan {
   //! @param shared outlives this; its memory may grow. @pre nothing is on its streams, and its GPU
   //! is current.
   //! @throws std::invalid_argument as one_stream; error
-  nccl_plan(plan lowered, int own, int taken, shared_device& shared, nccl_ranks const& options)
+  nccl_plan(plan lowered, int own, int taken, shared_device& shared, nccl_options const& options)
       : work(std::move(lowered)), view(work.view()), rank(own), number(taken),
         watched(options.watched), board(view,
                                         rank,

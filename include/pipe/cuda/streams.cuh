@@ -45,7 +45,7 @@
 namespace pipelining::inline v0_3::cuda {
 
 //! @brief Options of a runner on streams: how the devices of one process run a plan.
-struct streams {
+struct stream_options {
   //! The CUDA device of every device of the plan; empty: all on device 0, side by side on streams
   //! of their own.
   std::vector<int> gpus{};
@@ -61,7 +61,7 @@ struct streams {
   //! The checked mode, for debugging: guards around every slot of a GPU, compared when a step has
   //! ended, and poison (not a number) in slots before their first write, which must be gone from
   //! the end of every output after its pass. Accesses through null buffers are found only on the
-  //! host: threads::guarded. Costs memory and time; a step allocates.
+  //! host: thread_options::guarded. Costs memory and time; a step allocates.
   bool guarded = false;
   //! Two events more for every pass, so that `stream_runner::trace` tells when it began and ended.
   bool timed = false;
@@ -84,10 +84,10 @@ struct streams {
 //! which one runs.
 //!
 //! One thread enqueues everything in one order that all devices' programs are parts of. Before the
-//! end of the iteration the host waits only for items `streams::run_ahead` places back, so that it
-//! does not meet a full queue of a GPU. A graph is launched by a thread beside it, which is left
-//! behind where the launch does not return before the deadline. Streams, events and memory are made
-//! once, what the plan keeps on the host is pinned; a step allocates nothing.
+//! end of the iteration the host waits only for items `stream_options::run_ahead` places back, so
+//! that it does not meet a full queue of a GPU. A graph is launched by a thread beside it, which is
+//! left behind where the launch does not return before the deadline. Streams, events and memory are
+//! made once, what the plan keeps on the host is pinned; a step allocates nothing.
 //!
 //! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host
 //! decides in the middle of an iteration, when the rows of the totals have come to it
@@ -105,7 +105,7 @@ class stream_runner {
 public:
   //! @param work the plan that `step()` runs. @param stages must outlive the runner.
   //! @throws std::invalid_argument when the stages do not suit the plan; error when CUDA does.
-  stream_runner(plan work, Stages& stages, streams options = {})
+  stream_runner(plan work, Stages& stages, stream_options options = {})
       : stages_(stages), options_(std::move(options)), machine_(std::make_unique<machinery>()),
         watchdog_(
           options_.deadline, place_.pulse, [] {}, [this] { return sentence_of_hang(); }) {
@@ -208,11 +208,11 @@ public:
   //! @brief The passes of the last step with their measured start and end by events, in seconds
   //! since the start of the step. Each GPU has a clock of its own; all begin with the step, to
   //! within the time in which a GPU hears of another's event.
-  //! @pre the step has ended. @throws std::logic_error without streams::timed or before the first
-  //! step; error when CUDA does.
+  //! @pre the step has ended. @throws std::logic_error without stream_options::timed or before the
+  //! first step; error when CUDA does.
   [[nodiscard]] dynamic_timetable trace() {
     if (!options_.timed || now_ == nullptr || now_->steps == 0)
-      throw std::logic_error("cuda: there is no trace; set streams::timed and run a step");
+      throw std::logic_error("cuda: there is no trace; set stream_options::timed and run a step");
     return detail::rooms::trace_of(now_->work, [&](int device, std::size_t item, bool end) {
       detail::device_board& board = now_->boards[static_cast<std::size_t>(device)];
       detail::device_board& first = now_->boards.front();
@@ -540,7 +540,7 @@ private:
   }
 
   Stages& stages_;
-  streams options_;
+  stream_options options_;
   std::unique_ptr<machinery> machine_;
   std::unique_ptr<detail::graph_launcher<Clock>> launcher_; // none where there are no graphs
   detail::rooms::carried_totals carried_;

@@ -11,6 +11,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/begun_passes.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/guards.hpp>
 
@@ -67,7 +68,7 @@ public:
   //! @param memory that the plans of the runner share; it grows here if need be, and must outlive
   //! this. @pre no message is under way.
   //! @param number of the plan in its runner.
-  //! @param guarded as mpi_ranks::guarded.
+  //! @param guarded as mpi_options::guarded.
   //! @throws std::length_error for a message that is too large for MPI.
   mpi_device(plan_view const& work,
              Stages& stages,
@@ -79,7 +80,7 @@ public:
              bool guarded = false)
       : work_(work), stages_(&stages), device_(device), patience_(&patience), channel_(channel),
         guard_(guarded ? guard_bytes : 0), number_(number), memory_(&memory),
-        guards_(arena{work, device}), starts_(work.program_of(device).size()),
+        guards_(arena{work, device}), begun_(work, device), starts_(work.program_of(device).size()),
         ends_(work.program_of(device).size()),
         requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
         completed_(static_cast<std::size_t>(work.lanes[device]), nothing) {
@@ -135,13 +136,19 @@ public:
     item const& earlier = steps()[static_cast<std::size_t>(index)];
     if (earlier.what != operation::run)
       complete_lane(earlier.lane, index);
+    begun_.one(index, [this](int it) { finish_pass(it); });
   }
 
-  //! Runs a pass or a hook.
+  //! Runs a pass or a hook, or begins it.
   void run(int index, item const& step) {
+    begun_.before(step, [this](int it) { finish_pass(it); });
     auto const start = Clock::now();
     patience_->look(start);
     at_.store(index, std::memory_order_relaxed);
+    if (begun_.begin(*stages_, guards_, index)) {
+      starts_[static_cast<std::size_t>(index)] = seconds(start);
+      return;
+    }
     again_ = !run_guarded(*stages_, slots(), guards_, step) || again_;
     note_times(index, 1, start);
   }
@@ -181,13 +188,17 @@ public:
           post_one(first + static_cast<int>(i), group[i]);
   }
 
-  //! Waits until all messages are complete.
+  //! Waits until all passes and messages are complete.
   void finish() {
+    begun_.all([this](int it) { finish_pass(it); });
     for (int lane = 0; lane < work_.lanes[device_]; ++lane)
       complete_lane(lane, static_cast<int>(steps().size()) - 1);
     guards_.check_all();
     at_.store(static_cast<int>(steps().size()), std::memory_order_relaxed);
   }
+
+  //! Finishes what stages have begun in a step that has failed.
+  void abandon() noexcept { begun_.abandon(*stages_, guards_, at_); }
 
   //! Where this rank was when its step ended early: item, last pass, and whom it waited for.
   [[nodiscard]] rank_standing standing() const {
@@ -222,10 +233,16 @@ public:
 
 private:
   [[nodiscard]] std::span<item const> steps() const { return work_.program_of(device_); }
+  [[nodiscard]] double seconds(typename Clock::time_point when) const {
+    return std::chrono::duration<double>(when - step_start_).count();
+  }
+  void finish_pass(int index) {
+    patience_->look(Clock::now());
+    at_.store(index, std::memory_order_relaxed);
+    begun_.finish(*stages_, guards_, index);
+    ends_[static_cast<std::size_t>(index)] = seconds(Clock::now());
+  }
   void note_times(int first, std::size_t count, typename Clock::time_point start) {
-    auto const seconds = [this](typename Clock::time_point when) {
-      return std::chrono::duration<double>(when - step_start_).count();
-    };
     double const end = seconds(Clock::now());
     for (std::size_t i = 0; i < count; ++i) {
       starts_[static_cast<std::size_t>(first) + i] = seconds(start);
@@ -317,6 +334,7 @@ private:
   int number_;
   mpi_memory* memory_;
   slot_guards guards_;
+  begun_passes begun_;
   std::vector<double> starts_; // [items], seconds
   std::vector<double> ends_;
   typename Clock::time_point step_start_{};

@@ -45,7 +45,7 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief Options of a runner over MPI processes.
-struct mpi_ranks {
+struct mpi_options {
   //! The longest that a rank waits for one message; then the step fails on all ranks and says who
   //! waits for whom. A pass or a hook has as long: one that has not returned by then ends its
   //! process with run_error::hung_status, since it runs on the caller's own thread. Time in which
@@ -57,7 +57,7 @@ struct mpi_ranks {
   std::string about = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.
   std::string name = "run";
-  //! The checked mode, as threads::guarded.
+  //! The checked mode, as thread_options::guarded.
   bool guarded = false;
 };
 
@@ -104,12 +104,12 @@ public:
   //! @param world one rank per device. Collective: all ranks make their runners together.
   //! @throws std::invalid_argument when the stages or the number of ranks are not the plan's,
   //! std::length_error for messages that MPI cannot count, run_error when a rank fails, is missing
-  //! or has another plan or another mpi_ranks::about.
+  //! or has another plan or another mpi_options::about.
   mpi_runner(plan work,
              Stages& stages,
              basic_store<Clock>& line,
              MPI_Comm world = MPI_COMM_WORLD,
-             mpi_ranks options = {})
+             mpi_options options = {})
       : stages_(&stages), options_(std::move(options)), patience_{line, options_.deadline} {
     int size = 0;
     (void)MPI_Comm_rank(world, &rank_);
@@ -201,6 +201,11 @@ public:
     now_running_ = &next;
     // Ranks before the last one get their rows from it; there what is carried is of no use.
     carried_.put(next.runs->slots());
+    auto const end = [this](device* runs) { // of a step that fails, once all have heard of it
+      typename detail::watchdog<Clock>::watch const watch(*watchdog_);
+      runs->abandon();
+    };
+    std::unique_ptr<device, decltype(end)> const at_end(next.runs.get(), end);
     try {
       {
         typename detail::watchdog<Clock>::watch const watch(*watchdog_);
@@ -478,7 +483,7 @@ private:
   }
 
   Stages* stages_;
-  mpi_ranks options_;
+  mpi_options options_;
   detail::mpi_wait<Clock> patience_;
   int rank_ = 0;
   int failed_ = fine;

@@ -136,9 +136,9 @@ divide_cores(std::vector<std::vector<int>> const& nodes, int devices) {
 
 } // namespace detail
 
-//! @brief A choice for `threads::on_start`: each device runs on its share of the cores, and so do
-//! threads that its passes start (OpenMP, oneDNN, libtorch). Without it the system may put two
-//! devices on one core for a while, whenever the caller has worked between two steps.
+//! @brief A choice for `thread_options::on_start`: each device runs on its share of the cores, and
+//! so do threads that its passes start (OpenMP, oneDNN, libtorch). Without it the system may put
+//! two devices on one core for a while, whenever the caller has worked between two steps.
 struct pin_in_turn {
   std::vector<std::vector<int>> nodes = detail::usable_cores_by_node(); //!< the cores to divide
 

@@ -33,11 +33,11 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief Options of a runner on threads of the caller.
-struct called {
+struct called_options {
   //! The longest that `run_device` waits while nothing begins or ends on any device; then the step
   //! fails, and says who waits for whom.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
-  bool guarded = false; //!< as threads::guarded
+  bool guarded = false; //!< as thread_options::guarded
 };
 
 //! @brief Runs plans on the threads of its caller, and has none of its own: for task pools,
@@ -54,7 +54,7 @@ template <class Stages>
 class called_runner {
 public:
   //! @brief As thread_runner's, but for threads.
-  called_runner(plan work, Stages& stages, called options = {})
+  called_runner(plan work, Stages& stages, called_options options = {})
       : stages_(&stages), board_(work.over.extents.devices, {options.deadline, options.guarded}),
         hands_(static_cast<std::size_t>(board_.devices)) {
     put(std::move(work), 0);

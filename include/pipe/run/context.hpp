@@ -94,6 +94,9 @@ struct context {
   //! The outputs of the pass, likewise: its activation, or a gradient for each stage before it. The
   //! first one is also the output that the pass is handed. Valid during the call.
   std::span<output const> outputs{};
+  //! `finish_pass`: the step has failed. Nobody reads what the pass makes, and other devices may
+  //! not do their part any more.
+  bool abandoned = false;
 
   //! A pass that has no input of another one: it reads the data.
   [[nodiscard]] constexpr bool first_stage() const noexcept {

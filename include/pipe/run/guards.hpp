@@ -223,6 +223,21 @@ private:
   arena memory_;
 };
 
+//! Calls a stage for an item; in the checked mode, an access through null says which pass it was
+//! in.
+template <class Call>
+auto call_explained(slot_guards const& guards, item const& step, Call call) {
+  if (!guards.on())
+    return call();
+  arena const& memory = guards.memory();
+  null_explainer const explained(step,
+                                 memory.context_of(step),
+                                 memory.input_of(step).data != nullptr,
+                                 memory.output_of(step).data != nullptr,
+                                 memory.work.over);
+  return call();
+}
+
 //! Runs the pass of an item as run_item does, and looks after its memory where guards are
 //! on.
 //! @return as run_item. @throws guard_error, and what the stage throws.
@@ -231,15 +246,7 @@ bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item 
   if (!guards.on() || is_copy(*memory.work.over.declared, step))
     return run_item(stages, memory, step);
   guards.before(step);
-  bool goes_on = true;
-  {
-    null_explainer const explained(step,
-                                   memory.context_of(step),
-                                   memory.input_of(step).data != nullptr,
-                                   memory.output_of(step).data != nullptr,
-                                   memory.work.over);
-    goes_on = run_item(stages, memory, step);
-  }
+  bool const goes_on = call_explained(guards, step, [&] { return run_item(stages, memory, step); });
   guards.after(step);
   return goes_on;
 }

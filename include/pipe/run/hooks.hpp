@@ -137,6 +137,20 @@ concept can_scatter_gradients = requires(Stage& stage, context const& where, inp
   stage.scatter_gradients(where, in);
 };
 
+//! `stage.begin_pass(kind, context, input, output)` starts a pass of another engine than compute,
+//! which goes on without the calling thread, and says true; or says false, and the pass is run by
+//! the member that its kind calls. `stage.finish_pass(kind, context, input, output)` waits for its
+//! end, perhaps on another thread: before the first step that has to come after it, and before its
+//! engine's next pass. A step that fails finishes what has begun (`context.abandoned`).
+//!
+//! On threads and MPI. On CUDA streams do it.
+template <class Stage>
+concept can_begin =
+  requires(Stage& stage, pass_kind kind, context const& where, input in, output out) {
+  { stage.begin_pass(kind, where, in, out) } -> std::convertible_to<bool>;
+  stage.finish_pass(kind, where, in, out);
+};
+
 //! True when a stage can do what a step is about that follows complete gradients.
 template <class Stage>
 [[nodiscard]] constexpr bool can_follow(subject about) noexcept {
@@ -195,6 +209,10 @@ inline constexpr auto memory_moved_of = [](auto& s, auto& a, auto&... b)
   requires requires { s.memory_moved({a}, b...); s.memory_moved(a, b...); } {};
 inline constexpr auto begin_iteration_of = [](auto& s, auto& a, auto&... b)
   requires requires { s.begin_iteration({a}, b...); s.begin_iteration(a, b...); } {};
+inline constexpr auto begin_pass_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.begin_pass({a}, b...); s.begin_pass(a, b...); } {};
+inline constexpr auto finish_pass_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.finish_pass({a}, b...); s.finish_pass(a, b...); } {};
 // clang-format on
 
 template <class Stage, class Call, class First, class... More>
@@ -207,21 +225,21 @@ template <class Stage, class Call, class First, class... More>
     return false;
 }
 
-//! True if a member with the name of a hook has a context as its first parameter, whatever up to
+//! True if a member with the name of a hook has the first parameter of the hook, whatever up to
 //! three others are. Two such overloads that differ in a type alone are not found.
-template <class Stage, class Call>
-[[nodiscard]] constexpr bool takes_context(Call) noexcept {
-  return takes_first<Stage, Call, context>() && !takes_first<Stage, Call, stranger>();
+template <class Stage, class First, class Call>
+[[nodiscard]] constexpr bool begins_with(Call) noexcept {
+  return takes_first<Stage, Call, First>() && !takes_first<Stage, Call, stranger>();
 }
 
 //! True if a stage has one of some members and yet lacks the hook that they are. Members of a hook
 //! that fits are not called with `anything`: their bodies may need the right types.
-template <class Stage, bool Fits, class... Calls>
+template <class Stage, bool Fits, class First = context, class... Calls>
 [[nodiscard]] constexpr bool misfits(Calls... calls) noexcept {
   if constexpr (Fits)
     return false;
   else
-    return (takes_context<Stage>(calls) || ...);
+    return (begins_with<Stage, First>(calls) || ...);
 }
 
 //! One readable sentence for each hook whose other parameters do not fit.
@@ -261,6 +279,10 @@ struct check_hook_names {
                 "never be called; declare all next to optimizer_step, as bool "
                 "accepts(pipelining::context const&, pipelining::totals const&), roll_back(context "
                 "const&, bool stepped) and begin_iteration(context const&)");
+  static_assert(!misfits<Stage, can_begin<Stage>, pass_kind>(begin_pass_of, finish_pass_of),
+                "run: the stage has a member begin_pass or finish_pass, but they would never be "
+                "called; declare both, as bool begin_pass(pipelining::pass_kind, context const&, "
+                "pipelining::input, pipelining::output) and finish_pass with the same parameters");
   static constexpr bool good = true;
 };
 

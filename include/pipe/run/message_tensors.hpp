@@ -95,7 +95,7 @@ public:
   }
 
   //! @brief The layout in words, such as "hidden F32[4,8], mask U8[4]". Ranks that put it into
-  //! `mpi_ranks::about` find out before the first step where theirs differ.
+  //! `mpi_options::about` find out before the first step where theirs differ.
   [[nodiscard]] std::string describe() const {
     std::string text;
     for (tensor const& each : tensors_) {

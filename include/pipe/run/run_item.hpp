@@ -249,6 +249,36 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
   return goes_on;
 }
 
+//! Begins the pass of an item that runs next to compute, where its stage does so.
+//! @return false where it does not: `run_item` runs the pass then. @throws what the stage throws.
+template <class Stages>
+bool begin_item(Stages& stages, arena const& memory, item const& step) {
+  bool begun = false;
+  (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
+    if constexpr (can_begin<Stage>) {
+      handed const given(memory, step, nullptr);
+      begun = stage.begin_pass(step.work.kind, given.where(), given.in(), given.out());
+    }
+  });
+  return begun;
+}
+
+//! Finishes a pass that `begin_item` has begun, and tells the stage when its weight gradients are
+//! complete. @param abandoned the step has failed. @throws what the stage throws.
+template <class Stages>
+void finish_item(Stages& stages, arena const& memory, item const& step, bool abandoned = false) {
+  handed const given(memory, step, nullptr);
+  context where = given.where();
+  where.abandoned = abandoned;
+  (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
+    if constexpr (can_begin<Stage>)
+      stage.finish_pass(step.work.kind, where, given.in(), given.out());
+    if constexpr (can_announce_gradients<Stage>)
+      if (step.completes_stage && !abandoned)
+        stage.gradients_ready(where);
+  });
+}
+
 //! True when the stages of a composite pass can do its halves at once.
 //! @param pair the two items, in either order.
 template <class Stages>

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Data that the threads of a runner share. Header for pipelining::threads and
+//! @brief Data that the threads of a runner share. Header for pipelining::thread_options and
 //! pipelining::detail::thread_board.
 
 #include <pipe/flow/shape.hpp>
@@ -10,6 +10,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/begun_passes.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/guards.hpp>
@@ -36,7 +37,7 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief Options of a runner on threads.
-struct threads {
+struct thread_options {
   //! The longest that nothing begins or ends on any device. After that the step fails, and says
   //! which device is not back from which pass, and who waits for whom. Time in which the process
   //! was suspended does not count (countdown). on_start has as long.
@@ -75,12 +76,14 @@ struct thread_plan {
   std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
   std::vector<std::vector<double>> starts; // [P][items], seconds
   std::vector<std::vector<double>> ends;
+  std::vector<begun_passes> begun; // [P]
 
   explicit thread_plan(plan lowered) : work(std::move(lowered)), view(work.view()), messages(view) {
     for (int device = 0; device < view.over.extents.devices; ++device) {
       completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
       starts.emplace_back(view.program_of(device).size());
       ends.emplace_back(view.program_of(device).size());
+      begun.emplace_back(view, device);
     }
   }
 };
@@ -90,7 +93,7 @@ enum class errand { start, touch, tell, step, end };
 
 //! Data that all threads of a runner share. The board outlives it if a stage never returns.
 struct thread_board {
-  threads options;
+  thread_options options;
   int devices;
   int cores; // 0: unknown
   std::atomic<std::chrono::nanoseconds> spin_in_step{};
@@ -113,7 +116,7 @@ struct thread_board {
   std::exception_ptr failure;
   std::string failure_text;
 
-  thread_board(int device_count, threads chosen)
+  thread_board(int device_count, thread_options chosen)
       : options(std::move(chosen)), devices(device_count),
         cores(static_cast<int>(std::thread::hardware_concurrency())),
         memories(static_cast<std::size_t>(device_count)),
@@ -125,7 +128,7 @@ struct thread_board {
   //! @throws std::invalid_argument for a negative number.
   [[nodiscard]] static int threads_for(int count, int devices) {
     if (count < 0)
-      throw std::invalid_argument("run: threads::count is " + std::to_string(count) +
+      throw std::invalid_argument("run: thread_options::count is " + std::to_string(count) +
                                   "; give the number of threads, or 0, and the runner chooses");
     return count == 0 ? devices : std::min(count, devices);
   }
@@ -351,7 +354,7 @@ struct thread_board {
   //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
   [[nodiscard]] std::string not_back(int device) const {
     if (what.load(std::memory_order_relaxed) == errand::start)
-      return " is not back from threads::on_start";
+      return " is not back from thread_options::on_start";
     if (what.load(std::memory_order_relaxed) == errand::tell)
       return " is not back from memory_moved";
     auto const at =

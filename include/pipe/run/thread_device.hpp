@@ -31,6 +31,7 @@ struct thread_device {
   std::span<item const> steps;
   std::span<double> starts;
   std::span<double> ends;
+  begun_passes& begun;
   slot_guards& guards;
   arena const& slots;
   device_standing& standing;
@@ -39,6 +40,7 @@ struct thread_device {
       : board(all), stages(model), device(number), work(*all.now),
         steps(work.view.program_of(number)), starts(work.starts[static_cast<std::size_t>(number)]),
         ends(work.ends[static_cast<std::size_t>(number)]),
+        begun(work.begun[static_cast<std::size_t>(number)]),
         guards(all.guards[static_cast<std::size_t>(number)]), slots(guards.memory()),
         standing(all.share.at(number)) {}
 
@@ -78,12 +80,17 @@ struct thread_device {
     return !relays(first) || reached(first.lane, next - 1);
   }
 
-  void wait_for(int, item const&) const noexcept {} // `ready` has seen it
+  void wait_for(int index, item const&) { // for messages `ready` has done it
+    begun.one(index, [this](int it) { finish_pass(it); });
+  }
 
   void run(int index, item const& step) {
     auto const i = static_cast<std::size_t>(index);
+    begun.before(step, [this](int it) { finish_pass(it); });
     begin(index);
     starts[i] = seconds();
+    if (begun.begin(stages, guards, index))
+      return;
     standing.again = !run_guarded(stages, slots, guards, step) || standing.again;
     ends[i] = seconds();
   }
@@ -118,6 +125,7 @@ struct thread_device {
   }
 
   void finish() {
+    begun.all([this](int it) { finish_pass(it); });
     guards.check_all();
     standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
   }
@@ -137,6 +145,7 @@ struct thread_device {
     } catch (...) {
       note("an exception of a type that is no std::exception");
     }
+    begun.abandon(stages, guards, standing.position); // nothing, where the program has ended
     standing.waits_on.store(nothing, std::memory_order_relaxed);
     return true;
   }
@@ -146,6 +155,12 @@ private:
   [[nodiscard]] bool posted(int index, item const& message) const {
     return !standing.again || index < behind_validation(work.view, device) ||
            arrives_early(work.view, device, message);
+  }
+
+  void finish_pass(int index) {
+    begin(index);
+    begun.finish(stages, guards, index);
+    ends[static_cast<std::size_t>(index)] = seconds();
   }
 
   void begin(int index) {

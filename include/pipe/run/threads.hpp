@@ -71,9 +71,9 @@ struct thread_crew {
 //!
 //! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
 //! share its threads and its memory, which is as large as the largest of them wants; `step` says
-//! which one runs, and allocates nothing. `threads::count` says how many threads there are. A stage
-//! is called by one thread at a time, by the same one always where each device has its own. A
-//! stage that throws ends the step on all devices; the next step starts afresh.
+//! which one runs, and allocates nothing. `thread_options::count` says how many threads there are.
+//! A stage is called by one thread at a time, by the same one always where each device has its own.
+//! A stage that throws ends the step on all devices; the next step starts afresh.
 //!
 //! @tparam Stages a vector or array of stages, a tuple of stages of different types, the same of
 //! pointers to stages, or a function from the number of a stage to a reference or pointer; one
@@ -84,9 +84,9 @@ public:
   //! @param work the plan that `step()` runs; copied. @param stages must outlive the runner.
   //! @throws std::invalid_argument when the number of stages is not the plan's, when the plan
   //! splits the backward pass of a stage that cannot, or when a stage has hooks that the plan never
-  //! calls; run_error when the machine gives no thread, and when `threads::on_start` throws (its
-  //! exception is nested) or does not return before the deadline.
-  thread_runner(plan work, Stages& stages, threads options = {})
+  //! calls; run_error when the machine gives no thread, and when `thread_options::on_start` throws
+  //! (its exception is nested) or does not return before the deadline.
+  thread_runner(plan work, Stages& stages, thread_options options = {})
       : stages_(&stages), crew_(make_board(work, stages, std::move(options))),
         board_(crew_.board.get()) {
     board_->put(std::move(work), 0);
@@ -212,7 +212,7 @@ private:
 
   //! Checks the stages, before a thread starts, and makes the board.
   static std::shared_ptr<detail::thread_board>
-  make_board(plan const& work, Stages& stages, threads options) {
+  make_board(plan const& work, Stages& stages, thread_options options) {
     detail::check_stages(work, stages);
     return std::make_shared<detail::thread_board>(work.over.extents.devices, std::move(options));
   }
@@ -259,7 +259,7 @@ private:
   static void start(detail::thread_board& board, int thread) noexcept {
     int const count = static_cast<int>(board.share.threads.size());
     int const device = (thread * board.devices + count - 1) / count; // the first of its own
-    guarded(board, device, "threads::on_start", [&] {
+    guarded(board, device, "thread_options::on_start", [&] {
       if (board.options.on_start)
         board.options.on_start(thread, count);
     });
@@ -309,7 +309,7 @@ private:
 //! @brief Runs every pass of a plan once, on threads that live as long as the call.
 //! @throws as thread_runner and thread_runner::step.
 template <class Stages>
-void run(plan work, Stages& stages, threads options = {}) {
+void run(plan work, Stages& stages, thread_options options = {}) {
   thread_runner<Stages> runner(std::move(work), stages, std::move(options));
   runner.step();
 }

@@ -12,6 +12,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <span>
@@ -24,6 +25,14 @@ namespace detail {
 struct pool_effect {
   int taken[flow::most_kinds];
   int freed[flow::most_kinds];
+
+  //! How many more are held when a pass starts, or ends. A stage that only goes forward works in
+  //! the pool, and keeps nothing.
+  [[nodiscard]] constexpr int
+  change(pipeline_view const& over, pass const& what, bool ends) const noexcept {
+    auto const kind = static_cast<int>(what.kind);
+    return !ends ? taken[kind] : goes_forward_only(over, what.stage) ? -taken[kind] : -freed[kind];
+  }
 };
 
 [[nodiscard]] constexpr pool_effect effect_on(flow const& declared, slot_class pool) noexcept {
@@ -45,16 +54,16 @@ struct pool_effect {
 //! ends.
 struct row_walk {
   timetable_view const& table;
-  int first; // of the passes that start together
-  int last;  // after them
   int end;
+  int first = 0; // of the passes that start together
+  int last = 0;  // after them
   bool running = false;
 
-  constexpr row_walk(timetable_view const& of, int row)
-      : table(of), first(of.offsets[row]), last(first), end(of.offsets[row + 1]) {
-    find_last();
+  constexpr row_walk(timetable_view const& of, int row) : table(of), end(of.offsets[row + 1]) {
+    begin_at(of.offsets[row]);
   }
-  constexpr void find_last() noexcept {
+  constexpr void begin_at(int entry) noexcept {
+    first = entry;
     last = first < end ? first + 1 : end;
     while (last < end && table.passes[last].overlapped)
       ++last;
@@ -70,45 +79,48 @@ struct row_walk {
       return !done();
     return time() != there.time() ? time() < there.time() : running && !there.running;
   }
-  //! Takes or gives back, and goes on. @return what is held then
-  template <class Number, class Change>
-  constexpr Number advance(Number held, Change const& change) noexcept {
-    for (int i = first; i < last; ++i)
-      held += static_cast<Number>(change(table.passes[i], running));
-    if (running) {
-      first = last;
-      find_last();
-    }
+  constexpr void advance() noexcept {
+    if (running)
+      begin_at(last);
     running = !running;
-    return held;
   }
 };
 
-//! The most that a device holds of something at once, by the times of its passes; on one engine, by
-//! their order.
-//! @param change `change(pass, ends)`: how much more is held when a pass starts, or ends
-template <class Number, class Change>
-[[nodiscard]] constexpr Number
-peak_by(timetable_view const& table, int device, Change const& change) noexcept {
+//! Calls `visit(row_walk)` whenever passes of a device start together, or end, by their times; on
+//! one engine, by their order.
+template <class Visit>
+constexpr void walk_device(timetable_view const& table, int device, Visit const& visit) {
   int const devices = table.over.extents.devices;
   int const engines = table.over.declared->engines;
   row_walk walks[flow::engine_count] = {{table, device},
                                         {table, engines > 1 ? device + devices : device},
                                         {table, engines > 2 ? device + 2 * devices : device},
                                         {table, engines > 3 ? device + 3 * devices : device}};
-  Number held{};
-  Number peak{};
   for (;;) {
     int earliest = 0;
     for (int row = 1; row < engines; ++row)
       if (walks[row].before(walks[earliest]))
         earliest = row;
     if (walks[earliest].done())
-      return peak;
-    held = walks[earliest].advance(held, change);
-    if (held > peak)
-      peak = held;
+      return;
+    visit(walks[earliest]);
+    walks[earliest].advance();
   }
+}
+
+//! The most that a device holds of something at once.
+//! @param change `change(pass, ends)`: how much more is held when a pass starts, or ends
+template <class Number, class Change>
+[[nodiscard]] constexpr Number
+peak_by(timetable_view const& table, int device, Change const& change) noexcept {
+  Number held{};
+  Number peak{};
+  walk_device(table, device, [&](row_walk const& at) {
+    for (int i = at.first; i < at.last; ++i)
+      held += static_cast<Number>(change(table.passes[i], at.running));
+    peak = held > peak ? held : peak;
+  });
+  return peak;
 }
 
 //! The most that a device holds of a pool at once.
@@ -117,16 +129,10 @@ template <class Number, class Weight>
 [[nodiscard]] constexpr Number
 peak_of(timetable_view const& table, int device, slot_class pool, Weight const& weight) noexcept {
   pool_effect const of = effect_on(*table.over.declared, pool);
-  bool any = false; // slots of this pool in the flow
-  for (int const slots : of.taken)
-    any = any || slots != 0;
-  if (!any)
-    return {};
+  if (std::count(of.taken, of.taken + flow::most_kinds, 0) == flow::most_kinds)
+    return {}; // the flow has no slots of this pool
   return peak_by<Number>(table, device, [&](pass const& what, bool ends) {
-    auto const kind = static_cast<int>(what.kind);
-    if (goes_forward_only(table.over, what.stage)) // works in it, and keeps nothing
-      return (ends ? -of.taken[kind] : of.taken[kind]) * weight(what);
-    return (ends ? -of.freed[kind] : of.taken[kind]) * weight(what);
+    return of.change(table.over, what, ends) * weight(what);
   });
 }
 
@@ -213,8 +219,7 @@ peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
   double longest = 0;
   for (int device = 0; device < table.over.extents.devices; ++device) {
     double const length = detail::last_end(table, device) - detail::first_start(table, device);
-    if (length > longest)
-      longest = length;
+    longest = length > longest ? length : longest;
   }
   return longest;
 }
@@ -261,8 +266,7 @@ namespace detail {
   ratio most;
   for (int device = 0; device < table.over.extents.devices; ++device) {
     ratio const here = peak_activations(table, device);
-    if (here > most)
-      most = here;
+    most = here > most ? here : most;
   }
   return most;
 }

@@ -178,30 +178,12 @@ void append_counts(text_sink auto& out, shape const& extents, bool stages_too) {
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] constexpr double
 peak_weight_inputs(timetable_view table, int device, timetable_caption const& about) noexcept {
-  // Equal chunks are counted whole and divided once, so that thirds add up.
-  bool const equal = about.chunk_shares.empty();
-  auto const share = [&](int chunk) {
-    return equal ? 1.0 : detail::chunk_share(table, about, chunk);
-  };
-  auto const is = [&](pass const& what, role wanted) {
-    kind_of_pass const& kind = (*table.over.declared)[what.kind];
-    return !kind.in_groups && kind.is == wanted;
-  };
-  double live = 0;
-  double peak = 0;
-  for (int i = table.offsets[device]; i < table.offsets[device + 1];) {
-    int const end =
-      i + 1 < table.offsets[device + 1] && table.passes[i + 1].overlapped ? i + 2 : i + 1;
-    for (int k = i; k < end; ++k)
-      if (is(table.passes[k], role::input))
-        live += share(table.passes[k].chunk);
-    peak = live > peak ? live : peak;
-    for (int k = i; k < end; ++k)
-      if (is(table.passes[k], role::weights))
-        live -= share(table.passes[k].chunk);
-    i = end;
-  }
-  return equal ? peak / table.over.extents.chunks : peak;
+  if (about.chunk_shares.empty()) // counted whole and divided once, so that thirds add up
+    return static_cast<double>(detail::peak_chunks(table, device, slot_class::weight_input)) /
+           table.over.extents.chunks;
+  return detail::peak_of<double>(table, device, slot_class::weight_input, [&](pass const& what) {
+    return detail::chunk_share(table, about, what.chunk);
+  });
 }
 
 //! @brief The figures of a timetable in one line. The peaks are of the device that holds most.
@@ -231,11 +213,6 @@ struct timetable_figures {
 }
 
 namespace detail {
-
-//! True for kinds that free, at their end, the memory that a plain forward pass keeps.
-[[nodiscard]] constexpr bool frees_kept(kind_of_pass const& kind) noexcept {
-  return !kind.in_groups && (kind.is == role::backward || kind.is == role::weights);
-}
 
 //! "bubble 10.1 % of the span, 20.2 % of the makespan".
 void append_bubbles(text_sink auto& out, timetable_figures const& found, int decimals) {

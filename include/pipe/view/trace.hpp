@@ -10,6 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
@@ -156,46 +157,30 @@ int write_arrows(
   return number;
 }
 
-//! Writes the activations and weight inputs that each device keeps, whenever they change. Forward
-//! passes and `backward_input` take memory at their start, passes that free it do so at their end.
-//! A composite pass takes first.
+//! Writes the activations and weight inputs that each device keeps, whenever they change: passes
+//! take slots at their start and give them back at their end, as their flow says.
 template <text_sink Sink>
 void write_counters(trace_writer<Sink>& trace,
                     timetable_view table,
                     timetable_caption const& about,
                     int process,
                     double unit) {
-  pass_kind const forward = table.over.declared->kind_with(role::forward); // keeps it on the device
+  pool_effect const pools[] = {effect_on(*table.over.declared, slot_class::activation),
+                               effect_on(*table.over.declared, slot_class::weight_input)};
   for (int device = 0; device < table.over.extents.devices; ++device) {
-    double activations = 0;
-    double inputs = 0;
-    int const last = table.offsets[device + 1];
-    for (int i = table.offsets[device]; i < last;) {
-      int const end = i + 1 < last && table.passes[i + 1].overlapped ? i + 2 : i + 1;
-      bool frees = false;
-      bool takes = false;
-      for (int k = i; k < end; ++k) {
-        double const share = chunk_share(table, about, table.passes[k].chunk);
-        kind_of_pass const& kind = (*table.over.declared)[table.passes[k].kind];
-        bool const keeps = table.passes[k].kind == forward;
-        bool const splits = !kind.in_groups && kind.is == role::input;
-        activations += keeps ? share : 0;
-        inputs += splits ? share : 0;
-        frees = frees || frees_kept(kind);
-        takes = takes || keeps || splits;
-      }
-      if (takes && table.ends[i] >= 0)
-        trace.write_counter(process, device, table.starts[i] * unit, activations, inputs);
-      for (int k = i; k < end; ++k) {
-        double const share = chunk_share(table, about, table.passes[k].chunk);
-        kind_of_pass const& kind = (*table.over.declared)[table.passes[k].kind];
-        activations -= frees_kept(kind) ? share : 0;
-        inputs -= !kind.in_groups && kind.is == role::weights ? share : 0;
-      }
-      if (frees && table.ends[i] >= 0)
-        trace.write_counter(process, device, table.ends[end - 1] * unit, activations, inputs);
-      i = end;
-    }
+    double held[2]{};
+    walk_device(table, device, [&](row_walk const& at) {
+      bool changed = false;
+      for (int i = at.first; i < at.last; ++i)
+        for (std::size_t pool = 0; pool < 2; ++pool) {
+          int const change = pools[pool].change(table.over, table.passes[i], at.running);
+          held[pool] += change * chunk_share(table, about, table.passes[i].chunk);
+          changed = changed || change != 0;
+        }
+      double const time = at.running ? table.ends[at.last - 1] : table.starts[at.first];
+      if (changed && time >= 0)
+        trace.write_counter(process, device, time * unit, held[0], held[1]);
+    });
   }
 }
 

@@ -18,6 +18,8 @@
 // case 16: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all next to optimizer_step}}
 // case 17: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all next to optimizer_step}}
 // case 18: expected-error {{run: the stage has a member memory_moved, but it would never be called; declare it as memory_moved\(pipelining::context const&\)}}
+// case 19: expected-error {{run: the stage has a member begin_pass or finish_pass, but they would never be called; declare both}}
+// case 20: expected-error {{run: the stage has a member begin_pass or finish_pass, but they would never be called; declare both}}
 // clang-format on
 #include <pipe/run/stage.hpp>
 
@@ -83,7 +85,18 @@ struct block final : layer {
   void begin_iteration(pp::context const&) {}
 #elif FAIL_CASE == 18
   void memory_moved(pp::context const&, int) {}
+#elif FAIL_CASE == 19
+  bool begin_pass(pp::pass_kind, pp::context const&, pp::input, pp::output) {
+    return true;
+  }
+#elif FAIL_CASE == 20
+  void begin_pass(pp::pass_kind, pp::context const&, pp::input, pp::output) {}
+  void finish_pass(pp::pass_kind, pp::context const&, pp::input, pp::output) {}
 #elif FAIL_CASE != 15
+  bool begin_pass(pp::pass_kind, pp::context const&, pp::input, pp::output) {
+    return true;
+  }
+  void finish_pass(pp::pass_kind, pp::context const&, pp::input, pp::output) {}
   void memory_moved(pp::context const&) {}
   void recompute(pp::context const&, pp::input) {}
   void gradients_ready(pp::context const&) {}

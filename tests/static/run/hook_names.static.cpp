@@ -93,7 +93,7 @@ static_assert(pp::detail::can_contribute<generic_hooks> &&
 // --- one whose other parameters do not fit ---
 
 template <class Stage>
-constexpr bool found = pp::detail::takes_context<Stage>(pp::detail::contribute_of);
+constexpr bool found = pp::detail::begins_with<Stage, pp::context>(pp::detail::contribute_of);
 
 template <class Where, class... More>
 struct takes {

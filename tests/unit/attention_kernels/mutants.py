@@ -16,7 +16,7 @@ import planted_kernels  # noqa: E402
 
 FORWARD, WORK, SOFTMAX = "portable/forward_mma.cuh", "portable/forward_block.cuh", "portable/forward_softmax.cuh"
 BACKWARD, TILE, SEARCH = "portable/backward_mma.cuh", "portable/shared_tile.cuh", "kernel/tile_search.cuh"
-BLOCK, WEIGHTS = "portable/backward_block.cuh", "portable/backward_weights.cuh"
+BLOCK = "portable/backward_block.cuh"
 KEPT, SUMS = "kernel/kept_pairs.cuh", "kernel/query_sums.cuh"
 
 # name: (header, which of the places that have the text, the text, what takes its place)
@@ -46,9 +46,9 @@ MUTANTS = {
     "no_wait_for_queries": (BACKWARD, 0, "      wait_for_copies<0>();\n      __syncthreads(); // the queries", "      wait_for_copies<1>();\n      __syncthreads(); //"),
     "numbers_of_the_other_stage": (BACKWARD, 0, "m.numbers(n % 2u)", "m.numbers(1 - n % 2u)"),
     "queries_of_the_other_stage": (BACKWARD, 0, "m.queries(n % 2u)", "m.queries(1 - n % 2u)"),
-    "mean_is_forgotten": (WEIGHTS, 0, "y = x * (y - mean[e])", "y = x * y"),
-    "keys_beyond_the_end_weigh": (WEIGHTS, 0, "row < rows && column < columns && c.m.keep(at)", "column < columns && c.m.keep(at)"),
-    "mask_asked_the_wrong_way": (WEIGHTS, 0, "first.query + column, first.key + row", "first.query + row, first.key + column"),
+    "mean_is_forgotten": (BACKWARD, 0, "y = x * (y - mean[e])", "y = x * y"),
+    "keys_beyond_the_end_weigh": (BACKWARD, 0, "row < rows && column < columns && c.m.keep(at)", "column < columns && c.m.keep(at)"),
+    "mask_asked_the_wrong_way": (BACKWARD, 0, "first.query + column, first.key + row", "first.query + row, first.key + column"),
     "ragged_keys_count_as_whole": (BLOCK, 0, "found.cover == tile_cover::full && rows == shape::keys", "found.cover == tile_cover::full"),
     "running_gradient_is_lost": (BACKWARD, 0, "before.x += factor", "before.x = factor"),
     "dk_without_scale": (BACKWARD, 0, "of_key, block.c.scale)", "of_key, 1.0f)"),

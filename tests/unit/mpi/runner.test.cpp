@@ -32,10 +32,12 @@
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/asked_flows.hpp>
+#include <tests/support/beginning_stage.hpp>
 #include <tests/support/count_allocations.hpp>
 #include <tests/support/early_training.hpp>
 #include <tests/support/expert_overlap.hpp>
 #include <tests/support/frozen_stages.hpp>
+#include <tests/support/partnered_model.hpp>
 #include <tests/support/placements.hpp>
 #include <tests/support/random_flows.hpp>
 #include <tests/support/sizes.hpp>
@@ -138,39 +140,23 @@ TEST_CASE("four processes compute what one device computes, under every policy")
 
 namespace {
 
-//! A stage of any flow, that computes in its slots.
-struct interpreted_stage {
-  pp::pipeline_view over{};
-  support::digests read{};
-
-  void perform(pp::pass_kind kind, pp::context const& where, pp::input, pp::output) {
-    pp::pass const what = support::pass_of(kind, where);
-    read[support::key_of(what)] = support::compute_in_slots(over, what, where);
-  }
-};
-
 // What a plan reads on this rank is what the interpreter says.
 void check_interpreted(support::interpreted_plan const& plan,
                        pp::mpi_store& meeting,
                        std::string const& name) {
   pp::pipeline const& over = plan.work.over;
-  std::vector<interpreted_stage> model(static_cast<std::size_t>(over.extents.stages()));
-  for (interpreted_stage& stage : model)
-    stage.over = over;
+  auto model = support::beginning_model(plan.work, 1);
   pp::mpi_runner runner(
     plan.work, model, meeting.line(), MPI_COMM_WORLD, {.deadline = patience, .name = name});
   runner.step();
-  for (interpreted_stage& stage : model)
+  for (support::beginning_stage& stage : model)
     stage.read.clear();
   runner.step();
   support::digests expected = plan.expected;
   std::erase_if(expected, [&](auto const& each) {
     return pp::device_of(over, each.first[1], each.first[2]) != this_rank();
   });
-  support::digests all;
-  for (interpreted_stage& stage : model)
-    all.merge(stage.read);
-  CHECK(all == expected);
+  CHECK(support::read_by(model) == expected);
 }
 
 } // namespace
@@ -190,6 +176,47 @@ TEST_CASE("flows by chance, on all engines, read on four processes what an inter
 TEST_CASE("experts on the network read on four processes what an interpreter says") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   check_interpreted(support::overlap::interpreted({2}, 4, 8), meeting, "experts");
+}
+
+TEST_CASE("processes go on with compute while their network works, and traces say so") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const [work, expected] = support::overlap::interpreted({2}, 4, 8);
+  support::partnered_model model(work);
+  pp::mpi_runner runner(
+    work, model.stages, meeting.line(), MPI_COMM_WORLD, {.deadline = patience, .name = "partners"});
+  runner.step();
+  CHECK(model.overlapping() > 0);
+  CHECK(model.fits(runner.trace(), this_rank()));
+  CHECK(model.late == 0);
+  for (auto const& [key, value] : support::read_by(model.stages))
+    CHECK(value == expected.at(key));
+}
+
+TEST_CASE("a rank that fails finishes what it has begun, and says that it is abandoned") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const plan =
+    support::asked::plan_of("", support::asked::network_last<false>{}, 4, 5).of.work;
+  auto model = support::beginning_model(plan, 1);
+  for (support::beginning_stage& stage : model) {
+    stage.how = [](auto const&) { return support::begun_work::elsewhere; };
+    stage.at_work = [](pp::pass const& what) {
+      if (what.stage == 3 && what.microbatch == 4 && what.kind == pp::pass_kind{})
+        throw std::runtime_error("out of luck");
+    };
+  }
+  pp::mpi_runner runner(
+    plan, model, meeting.line(), MPI_COMM_WORLD, {.deadline = patience, .name = "abandoned"});
+  std::string text;
+  try {
+    runner.step();
+  } catch (pp::run_error const& error) {
+    text = error.what();
+  }
+  CAPTURE(text);
+  CHECK(text.find("rank 3 failed in the attend of stage 3, microbatch 4") != std::string::npos);
+  auto const own = static_cast<std::size_t>(this_rank());
+  CHECK(model[own].under_way.empty());
+  CHECK(model[own].abandoned == (this_rank() == 3 ? 1 : 0));
 }
 
 TEST_CASE("flows that users asked for read on four processes what an interpreter says") {

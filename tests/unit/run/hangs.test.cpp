@@ -330,7 +330,7 @@ TEST_CASE("a start of a thread that never returns ends the constructor on time")
   CHECK_THROWS_WITH_AS(
     pp::thread_runner(
       pp::lower(table, sizes), model, {.deadline = deadline, .on_start = std::move(hangs)}),
-    "run: no progress before the deadline: device 1 is not back from threads::on_start",
+    "run: no progress before the deadline: device 1 is not back from thread_options::on_start",
     pp::run_error);
   *released = true;
 }

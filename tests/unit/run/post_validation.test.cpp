@@ -35,7 +35,7 @@ struct counts {
 
 //! Trains early and validates, and compares every bit with one device, now and then and at the end.
 template <class Policy, class Model>
-counts train(pp::timetable_view table, Model& model, int steps, pp::threads options = {}) {
+counts train(pp::timetable_view table, Model& model, int steps, pp::thread_options options = {}) {
   int const stages = table.over.extents.stages();
   auto expected = support::untrained(stages, model[0].numbers.scale);
   auto plans = pp::lower_post_validated<Policy>(table, training_sizes);

@@ -9,15 +9,13 @@
 
 #include <doctest/doctest.h>
 
-#include <chrono>
-#include <cstddef>
 #include <cstdlib>
 #include <iostream>
 #include <map>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <tests/support/asked_flows.hpp>
+#include <tests/support/beginning_stage.hpp>
 #include <tests/support/expert_overlap.hpp>
 #include <tests/support/flow_interpreter.hpp>
 #include <tests/support/random_flows.hpp>
@@ -27,44 +25,12 @@ namespace pp = pipelining;
 
 namespace {
 
-// A stage that computes in its slots, with delays by chance. Several devices may run it at once.
-struct reading_stage {
-  pp::pipeline_view over{};
-  support::digests read{};
-  unsigned chance = 1;
-  std::mutex both{};
-
-  void perform(pp::pass_kind kind, pp::context const& where, pp::input, pp::output) {
-    auto const end = std::chrono::steady_clock::now() + delay();
-    while (std::chrono::steady_clock::now() < end) {
-    }
-    pp::pass const what = support::pass_of(kind, where);
-    auto const found = support::compute_in_slots(over, what, where);
-    std::scoped_lock const lock(both);
-    read[support::key_of(what)] = found;
-  }
-  std::chrono::microseconds delay() {
-    std::scoped_lock const lock(both);
-    chance = chance * 1664525U + 1013904223U;
-    return std::chrono::microseconds(chance >> 26U);
-  }
-  void forward(pp::context const&, pp::input, pp::output) {}
-  void backward(pp::context const&, pp::input, pp::output) {}
-  void backward_input(pp::context const&, pp::input, pp::output) {}
-  void backward_weight(pp::context const&) {}
-};
-
 // What all passes of a plan read in one step.
 support::digests read_on_threads(pp::plan const& work) {
-  std::vector<reading_stage> model(static_cast<std::size_t>(work.over.extents.stages()));
-  for (reading_stage& stage : model)
-    stage.over = work.over;
+  auto model = support::beginning_model(work, 1);
   pp::thread_runner runner(work, model);
   runner.step();
-  support::digests all;
-  for (reading_stage& stage : model)
-    all.merge(stage.read);
-  return all;
+  return support::read_by(model);
 }
 
 // How far a flow came.
@@ -75,6 +41,7 @@ struct outcome {
   std::string sentence{};
   bool compared = false;  // with the interpreter
   int kinds = 0;          // of the flow
+  int begun = 0;          // passes that stages began, and finished later
   bool elsewhere = false; // stages read other chunks than their own
 };
 
@@ -93,23 +60,19 @@ outcome try_flow(unsigned seed) {
     CHECK(pp::prove(work));
     result.elsewhere = pp::detail::names_chunks(work.over);
     result.at = end::ran;
-    std::vector<reading_stage> model(static_cast<std::size_t>(work.over.extents.stages()));
-    for (reading_stage& stage : model) {
-      stage.over = work.over;
-      stage.chance = static_cast<unsigned>(chance.below(1 << 20));
-    }
+    auto model = support::beginning_model(work, static_cast<unsigned>(chance.below(1 << 20)));
     pp::thread_runner runner(work, model);
     runner.step();
-    for (reading_stage& stage : model)
+    for (support::beginning_stage& stage : model)
       stage.read.clear();
     runner.step();
     result.at = end::count;
     result.compared = support::is_performed(work.over.declared);
-    if (result.compared) {
-      support::digests all;
-      for (reading_stage& stage : model)
-        all.merge(stage.read);
-      CHECK(all == support::interpret(table, made.edges()));
+    if (result.compared)
+      CHECK(support::read_by(model) == support::interpret(table, made.edges()));
+    for (support::beginning_stage const& stage : model) {
+      CHECK(stage.under_way.empty());
+      result.begun += stage.began;
     }
   } catch (std::invalid_argument const& refusal) {
     result.sentence = refusal.what();
@@ -134,6 +97,7 @@ TEST_CASE("whatever is declared runs, or is refused in a sentence") {
   int ends[static_cast<int>(end::count) + 1]{};
   int compared = 0;
   int elsewhere = 0; // of those that ran, with edges to other chunks
+  int begun = 0;     // of those that ran, with passes that stages began and finished
   int large = 0;     // of those that ran, with more kinds than letters
   // The first have found a fault before: waits for two engines, slots of the host alone, an order
   // of effects, a pool on both memories.
@@ -148,6 +112,7 @@ TEST_CASE("whatever is declared runs, or is refused in a sentence") {
     ++ends[static_cast<int>(found.at)];
     compared += found.compared ? 1 : 0;
     elsewhere += found.at == end::count && found.elsewhere ? 1 : 0;
+    begun += found.at == end::count && found.begun > 0 ? 1 : 0;
     large += found.at == end::count && found.kinds > 26 ? 1 : 0;
     ++sentences[std::to_string(static_cast<int>(found.at)) + " " + found.sentence];
     CHECK(found.at != end::lowered);
@@ -156,12 +121,14 @@ TEST_CASE("whatever is declared runs, or is refused in a sentence") {
   std::cout << "random flows: " << flows << ", refused by declare " << ends[0]
             << ", by the order of passes " << ends[1] << ", ran " << ends[4] << " (as interpreted "
             << compared << ", of more than 26 kinds " << large << ", across chunks " << elsewhere
-            << ")\n";
+            << ", with passes begun " << begun << ")\n";
   if (std::getenv("PIPELINING_TEST_SENTENCES") != nullptr)
     for (auto const& [sentence, count] : sentences)
       std::cout << count << " x " << sentence << '\n';
   if (seed == nullptr)
     CHECK(large >= 10);
+  if (seed == nullptr)
+    CHECK(begun >= 200);
   if (seed == nullptr)
     CHECK(elsewhere >= 60);
   if (seed == nullptr)

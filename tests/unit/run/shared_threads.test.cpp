@@ -261,8 +261,9 @@ TEST_CASE("a thread that devices share starts once, with its own number") {
       CHECK(stage.callers.size() == 1); // whoever prepares a thread keeps it
   }
   std::vector<support::arithmetic_stage> model(5);
-  CHECK_THROWS_WITH_AS(pp::thread_runner(pp::lower(table, support::words), model, {.count = -1}),
-                       "run: threads::count is -1; give the number of threads, or 0, and the "
-                       "runner chooses",
-                       std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    pp::thread_runner(pp::lower(table, support::words), model, {.count = -1}),
+    "run: thread_options::count is -1; give the number of threads, or 0, and the "
+    "runner chooses",
+    std::invalid_argument);
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/view/trace.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <tests/support/text.hpp>
@@ -59,6 +61,41 @@ TEST_CASE("what has run gets arrows and counters of its own") {
         "\"ts\":4500000,\"args\":{\"activations\":0,\"weight inputs\":0}}"})
     CHECK(text.find(std::string("{\"ph\":\"C\",\"name\":\"kept on device 1\",\"pid\":2,") + each) !=
           text.npos);
+}
+
+//! What the counters of each device say of activations, in the order of the trace.
+std::vector<std::vector<double>> counted(pp::dynamic_timetable const& table) {
+  std::string text;
+  pp::write_trace(text, table, {"any", {}, {}, {}}, {}, {.memory = true});
+  std::vector<std::vector<double>> result(static_cast<std::size_t>(table.over.extents.devices));
+  for (std::size_t device = 0; device < result.size(); ++device) {
+    std::string const name = "\"kept on device " + std::to_string(device) + "\"";
+    std::string const before = "\"activations\":";
+    for (std::size_t at = 0; (at = text.find(name, at)) != text.npos; ++at)
+      result[device].push_back(std::stod(text.substr(text.find(before, at) + before.size())));
+  }
+  return result;
+}
+
+TEST_CASE("counters of activations hold what the flow takes and gives back") {
+  pp::uniform_cost copies;
+  copies.copy_out = copies.copy_in = 0.25;
+  for (pp::dynamic_timetable const& table :
+       {pp::make_timetable<pp::OneFOneB>({3, 5}),
+        pp::make_timetable<pp::ZeroBubbleH1>({3, 5}),
+        pp::make_timetable<pp::with_recompute<pp::OneFOneB>>({3, 5}),
+        pp::make_timetable<pp::with_recompute<pp::OneFOneB, pp::recompute::all_but_last>>({3, 5}),
+        pp::make_timetable<pp::with_offload<pp::OneFOneB>>({3, 5}, copies)}) {
+    auto const all = counted(table);
+    for (int device = 0; device < 3; ++device) {
+      auto const& here = all[static_cast<std::size_t>(device)];
+      REQUIRE(!here.empty());
+      CHECK(*std::min_element(here.begin(), here.end()) == 0);
+      CHECK(*std::max_element(here.begin(), here.end()) ==
+            pp::peak_activations(table, device).to_double());
+      CHECK(here.back() == 0);
+    }
+  }
 }
 
 TEST_CASE("arrows join the passes that a message joins") {

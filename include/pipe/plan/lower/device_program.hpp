@@ -177,12 +177,12 @@ public:
 private:
   [[nodiscard]] next_item& next(int device) { return next_[static_cast<std::size_t>(device)]; }
 
-  //! Counts an event for its devices, and notes the slots of a pass in it.
-  //! @return the slots that each of its items uses
+  //! Counts an event for its devices, and notes the slots that its items use.
+  //! @return their number
   int count(event& what) {
     bool const runs = what.to == nothing && what.about == subject::pass;
     int const used = runs ? uses_.slots(table_.passes[what.entry]) : 1;
-    what.rows = runs ? used : what.rows;
+    what.slots = static_cast<std::uint16_t>(used);
     next(what.device).index += 1;
     next(what.device).use += used;
     if (what.to != nothing) {
@@ -216,7 +216,7 @@ private:
   void write_items(event const& what) {
     next_item& from = next(what.device);
     if (what.to == nothing) {
-      (void)write_item(what, what.device, from, what.about == subject::pass ? what.rows : 1);
+      (void)write_item(what, what.device, from);
       from.twin_before = next_item{}.twin_before;
       return;
     }
@@ -226,7 +226,7 @@ private:
     for (int const device : {what.device, what.to}) {
       bool const sends = device == what.device;
       next_item& at = sends ? from : to;
-      item& step = write_item(what, device, at, 1);
+      item& step = write_item(what, device, at);
       step.message = at.message++;
       plan_.messages[static_cast<std::size_t>(step.message)] = {
         sends ? what.to : what.device, nothing, what.number, what.exchange};
@@ -234,7 +234,7 @@ private:
       at.twin_before = twins[sends ? 0 : 1];
     }
   }
-  [[nodiscard]] item& write_item(event const& what, int device, next_item& at, int used) {
+  [[nodiscard]] item& write_item(event const& what, int device, next_item& at) {
     auto const index = static_cast<std::size_t>(at.index++);
     item& step = plan_.items[index];
     make_item(table_, what, device, step);
@@ -242,8 +242,9 @@ private:
       starts_[index] = table_.starts[what.entry];
       ends_[index] = table_.ends[what.entry];
     }
+    std::uint16_t const used = what.slots;
     step.first_use = at.use;
-    step.use_count = static_cast<std::uint16_t>(used);
+    step.use_count = used;
     if (what.about != subject::pass)
       given_.emplace_back(at.use, given_use(table_.over, step, what.rows));
     at.use += used;

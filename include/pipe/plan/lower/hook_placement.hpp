@@ -59,7 +59,11 @@ constexpr void push(hook_placement& work, event const& what) noexcept {
 //! @param microbatch takes the copy of the stage
 constexpr void
 push_step(hook_placement& work, subject about, int stage, int microbatch = 0) noexcept {
-  push(work, {microbatch, device_of(work.table, stage, microbatch), nothing, about, stage});
+  push(work,
+       {.entry = microbatch,
+        .device = device_of(work.table, stage, microbatch),
+        .about = about,
+        .stage = stage});
 }
 
 constexpr void push_message(hook_placement& work,
@@ -69,7 +73,14 @@ constexpr void push_message(hook_placement& work,
                             int stage,
                             int rows,
                             int microbatch = 0) noexcept {
-  push(work, {microbatch, from, to, about, stage, rows, work.messages});
+  push(work,
+       {.entry = microbatch,
+        .device = from,
+        .to = to,
+        .about = about,
+        .stage = stage,
+        .rows = rows,
+        .number = work.messages});
   ++work.messages;
 }
 

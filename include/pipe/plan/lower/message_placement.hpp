@@ -22,8 +22,9 @@ struct event {
   int device = 0;                //!< runs the pass, or sends the message
   int to = nothing;              //!< receives the message; `nothing` for a pass
   subject about = subject::pass; //!< what it is about
+  std::uint16_t slots = 0;       //!< that each of its items uses, once counted
   int stage = 0;                 //!< of other steps: the stage, or that of the first row
-  int rows = 0;                  //!< of totals; of a pass the slots that it uses, once counted
+  int rows = 0;                  //!< of totals
   int number = 0;                //!< of the message, as that of an item
   int exchange = nothing;        //!< that the message is part of, as that of an item
 };
@@ -95,7 +96,11 @@ place_messages_of(message_placement const& work, int entry, int wanted, Put put)
     int const exchange = work.entries == nullptr ? nothing : exchange_of(over, maker, number);
     if (exchange != wanted)
       continue;
-    put(event{entry, device_of(over, maker), to, subject::pass, 0, 0, number, exchange});
+    put(event{.entry = entry,
+              .device = device_of(over, maker),
+              .to = to,
+              .number = number,
+              .exchange = exchange});
   }
 }
 

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief How NCCL runs a plan, and the environment that it needs. Header for
-//! pipelining::cuda::nccl_ranks.
+//! pipelining::cuda::nccl_options.
 
 #include <pipe/cuda/nccl_error.cuh>
 
@@ -32,7 +32,7 @@ struct registered_communicator {
 };
 
 //! @brief Options of ranks with one GPU each.
-struct nccl_ranks {
+struct nccl_options {
   int gpu = 0; //!< the CUDA device of this process, such as launch_environment::local_rank
   //! Launch the whole iteration as one CUDA graph, captured at the first step after `warm_up` eager
   //! ones. The same on all ranks.
@@ -80,14 +80,14 @@ struct nccl_ranks {
   //! The numbers of the ranks of this pipeline in the whole run, where they are others than here:
   //! [devices], or empty. Reports name them.
   std::vector<int> world_ranks = {};
-  //! The checked mode, as streams::guarded.
+  //! The checked mode, as stream_options::guarded.
   bool guarded = false;
   //! Two events more for every pass, so that `nccl_runner::trace` tells when it began and ended.
   //! The same on all ranks.
   bool timed = false;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
-  //! All that must be the same on all ranks, as mpi_ranks::about.
+  //! All that must be the same on all ranks, as mpi_options::about.
   std::string about = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.
   std::string name = "run";
@@ -108,7 +108,7 @@ namespace detail {
 }
 
 //! The blocks of the program's own communicators together, one kernel of each.
-[[nodiscard]] inline int registered_blocks(nccl_ranks const& options) {
+[[nodiscard]] inline int registered_blocks(nccl_options const& options) {
   int blocks = 0;
   for (registered_communicator const& each : options.communicators)
     blocks += most_blocks(each.max_blocks);
@@ -124,7 +124,7 @@ namespace detail {
 //! Refuses communicators of the program whose kernels leave no room for one of the runner's: each
 //! could hold its SMs while it waits for a rank where the other one does.
 //! @param lanes of this rank; without one it has no kernels of NCCL.
-inline void check_room(nccl_ranks const& options, int lanes, int processors) {
+inline void check_room(nccl_options const& options, int lanes, int processors) {
   if (options.communicators.empty() || environment_has("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
     return;
   int const registered = registered_blocks(options);
