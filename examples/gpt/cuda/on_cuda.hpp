@@ -238,7 +238,7 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
   c.lengths = lengths_of(c.size, table);
   for (auto const name : compared_schedules)
     if (!is_system(c))
-      (void)timetable_of(c, std::string(name)); // what cannot be cut is refused before the training, not after
+      (void)timetable_of(c, std::string(name)); // what cannot be cut is refused now, not later
   check_gathered(c, table, 1);
   auto const sizes = tables_of_sizes(c, table);
   return clips_in_plan(c, table)

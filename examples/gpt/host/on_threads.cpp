@@ -66,7 +66,7 @@ int run_whole_layers(options o, text_to_learn const& text) {
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   for (auto const name : checked_schedules)
-    (void)timetable_of(o, std::string(name)); // what cannot be cut is refused before the training, not after
+    (void)timetable_of(o, std::string(name)); // what cannot be cut is refused now, not later
   auto const name = name_of(o);
   pp::timetable_caption const about{name, unit_costs, {}};
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
