@@ -13,5 +13,4 @@
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/streams.cuh>
-#include <pipe/cuda/wait.cuh>
 #endif

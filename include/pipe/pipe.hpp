@@ -20,9 +20,9 @@
 #include <pipe/plan/difference.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
-#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/affinity.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/called_runner.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/error.hpp>
@@ -32,7 +32,6 @@
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>

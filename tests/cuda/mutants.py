@@ -80,7 +80,10 @@ MUTANTS = [
     ("keep host slots in pageable memory", HANDLES,
      'check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "cudaMallocHost");',
      "memory = ::operator new(static_cast<std::size_t>(bytes));",
-     "(void)cudaFreeHost(data_);", "::operator delete(data_);"),
+     "//! @brief Memory of the host that devices copy",
+     "inline int free_planted(void* memory) {\n  if (PLANTED)\n    ::operator delete(memory);\n  else\n"
+     "    (void)cudaFreeHost(memory);\n  return 0;\n}\n//! @brief Memory of the host that devices copy",
+     "cudaFreeHost> data_;", "free_planted> data_; // PLANTED"),
     ("skip the fork", BOARD, "start_->block(stream_at(index));", "(void)index;"),
     ("skip the join", BOARD, "end.block(compute());", ""),
     ("join before the last stream", BOARD,
@@ -164,7 +167,7 @@ MUTANTS = [
      "options.one_message_stream || (options.graph && !PLANTED) ||"),
     ("wait far beyond the deadline", WAIT, "countdown<Clock> left(deadline);",
      "countdown<Clock> left((PLANTED ? 1000 : 1) * deadline);",
-     "step->is_over(looked)", "!PLANTED && step->is_over(looked)"),
+     "step->is_over()", "!PLANTED && step->is_over()"),
     ("do not wait until a group is launched", MESSAGES, 'settle(own.waiting, lane, "a group of messages");', ""),
     ("abort one communicator after the other", GUARD, "note(ncclCommAbort(each.handle));",
      "{\n        note(ncclGroupEnd());\n        note(ncclCommAbort(each.handle));\n"

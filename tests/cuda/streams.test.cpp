@@ -4,8 +4,8 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/planner/model/measured.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/error.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/view/plan_tables.hpp>

@@ -3,7 +3,7 @@
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
 #include <pipe/flow/shape.hpp>
-#include <pipe/run/plan_number.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/post_validated.hpp>
 
 #include <cuda_runtime.h>

@@ -6,7 +6,6 @@
 
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/chimera.hpp>

@@ -8,7 +8,6 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/post_validated.hpp>

@@ -8,7 +8,6 @@
 #include <pipe/cluster/tensor_checkpoint.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/lower.hpp>
-#include <pipe/plan/post_validated.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/plan_cache.hpp>

@@ -7,7 +7,7 @@
 
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/rank_wait.cuh>
-#include <pipe/flow/sort_stably.hpp>
+#include <pipe/flow/array_of.hpp>
 #include <pipe/run/clock.hpp>
 
 #include <cuda_runtime_api.h>

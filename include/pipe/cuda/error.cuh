@@ -18,20 +18,34 @@ namespace rooms = pipelining::detail; // what is internal to the rooms
 
 namespace pipelining::inline v0_3::cuda {
 
-//! @brief A call of the CUDA runtime that failed. `what()` names the call, its place in the source
-//! and the error.
-class error : public std::runtime_error {
-public:
-  //! The sentence, as `what()` gives it, and the error in CUDA's words.
-  error(std::string const& sentence, cudaError_t code)
-      : std::runtime_error(sentence), code_(code) {}
+namespace detail {
 
-  //! The code that CUDA returned.
-  [[nodiscard]] cudaError_t code() const noexcept { return code_; }
+//! A call that failed. `what()` names the call, its place in the source and the error.
+template <class Code>
+class failed_call : public std::runtime_error {
+public:
+  //! @param words the error, in the words of the library that was called.
+  failed_call(char const* library,
+              char const* call,
+              char const* file,
+              int line,
+              std::string const& words,
+              Code code)
+      : std::runtime_error(std::string(library) + ": " + call + " failed at " + file + ":" +
+                           std::to_string(line) + ": " + words),
+        code_(code) {}
+
+  //! The code that the call returned.
+  [[nodiscard]] Code code() const noexcept { return code_; }
 
 private:
-  cudaError_t code_;
+  Code code_;
 };
+
+} // namespace detail
+
+//! @brief A call of the CUDA runtime that failed.
+using error = detail::failed_call<cudaError_t>;
 
 //! @brief Throws if a call has failed, and clears the error where the runtime keeps it for the next
 //! call.
@@ -44,8 +58,11 @@ inline void check(cudaError_t code,
   if (code == cudaSuccess)
     return;
   (void)cudaGetLastError();
-  throw error(std::string("cuda: ") + call + " failed at " + file + ":" + std::to_string(line) +
-                ": " + cudaGetErrorName(code) + " (" + cudaGetErrorString(code) + ")",
+  throw error("cuda",
+              call,
+              file,
+              line,
+              std::string(cudaGetErrorName(code)) + " (" + cudaGetErrorString(code) + ")",
               code);
 }
 

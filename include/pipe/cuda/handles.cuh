@@ -16,7 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
+#include <memory>
+#include <type_traits>
 
 namespace pipelining::inline v0_3::cuda {
 
@@ -35,6 +36,17 @@ namespace detail {
   auto const ask = reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(found);
   return ask(device, &flags, &active) != CUDA_SUCCESS || active != 0;
 }
+
+//! A handle of CUDA, which is a pointer, or memory. Freed by a call whose result nobody hears.
+template <auto Free>
+struct freed_by {
+  template <class Handle>
+  void operator()(Handle* handle) const noexcept {
+    (void)Free(handle);
+  }
+};
+template <class Handle, auto Free>
+using owned_handle = std::unique_ptr<std::remove_pointer_t<Handle>, freed_by<Free>>;
 
 } // namespace detail
 
@@ -75,21 +87,15 @@ class stream {
 public:
   //! @param priority lower numbers run first; 0 is the default.
   explicit stream(int priority = 0) {
-    check(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority),
+    cudaStream_t made = nullptr;
+    check(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, priority),
           "cudaStreamCreateWithPriority");
+    handle_.reset(made);
   }
-  stream(stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  stream(stream const&) = delete;
-  stream& operator=(stream const&) = delete;
-  stream& operator=(stream&&) = delete;
-  ~stream() {
-    if (handle_ != nullptr)
-      (void)cudaStreamDestroy(handle_);
-  }
-  [[nodiscard]] cudaStream_t get() const noexcept { return handle_; }
+  [[nodiscard]] cudaStream_t get() const noexcept { return handle_.get(); }
 
 private:
-  cudaStream_t handle_ = nullptr;
+  detail::owned_handle<cudaStream_t, cudaStreamDestroy> handle_;
 };
 
 namespace detail {
@@ -100,30 +106,23 @@ public:
   event() : event(cudaEventDisableTiming) {}
   //! @param flags cudaEventDefault for an event with a time.
   explicit event(unsigned flags) {
-    check(cudaEventCreateWithFlags(&handle_, flags), "cudaEventCreateWithFlags");
+    cudaEvent_t made = nullptr;
+    check(cudaEventCreateWithFlags(&made, flags), "cudaEventCreateWithFlags");
+    handle_.reset(made);
   }
-  event(event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  event(event const&) = delete;
-  event& operator=(event const&) = delete;
-  event& operator=(event&&) = delete;
-  ~event() {
-    if (handle_ != nullptr)
-      (void)cudaEventDestroy(handle_);
-  }
-  [[nodiscard]] cudaEvent_t get() const noexcept { return handle_; }
+  [[nodiscard]] cudaEvent_t get() const noexcept { return handle_.get(); }
 
   //! The event happens when what is on the stream now has completed.
-  void record(cudaStream_t on) { check(cudaEventRecord(handle_, on), "cudaEventRecord"); }
+  void record(cudaStream_t on) { check(cudaEventRecord(get(), on), "cudaEventRecord"); }
   //! In a capture: the event is recorded anew by every launch of the graph, and the host can
   //! ask for it.
   void record_in_graph(cudaStream_t on) {
-    check(cudaEventRecordWithFlags(handle_, on, cudaEventRecordExternal),
-          "cudaEventRecordWithFlags");
+    check(cudaEventRecordWithFlags(get(), on, cudaEventRecordExternal), "cudaEventRecordWithFlags");
   }
   //! True when the event has happened; never waits.
   //! @throws error when the device reports one.
   [[nodiscard]] bool happened() const {
-    cudaError_t const code = cudaEventQuery(handle_);
+    cudaError_t const code = cudaEventQuery(get());
     if (code != cudaErrorNotReady) {
       check(code, "cudaEventQuery");
       return true;
@@ -137,16 +136,16 @@ public:
   //! @pre both have times, and have happened.
   [[nodiscard]] double seconds_since(event const& earlier) const {
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, earlier.handle_, handle_), "cudaEventElapsedTime");
+    check(cudaEventElapsedTime(&milliseconds, earlier.get(), get()), "cudaEventElapsedTime");
     return 1e-3 * static_cast<double>(milliseconds);
   }
   //! Lets all later work on the stream wait for the event.
   void block(cudaStream_t waiting) const {
-    check(cudaStreamWaitEvent(waiting, handle_, 0), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(waiting, get(), 0), "cudaStreamWaitEvent");
   }
 
 private:
-  cudaEvent_t handle_ = nullptr;
+  owned_handle<cudaEvent_t, cudaEventDestroy> handle_;
 };
 
 } // namespace detail
@@ -160,24 +159,16 @@ public:
       return;
     void* memory = nullptr;
     check(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc");
-    data_ = static_cast<std::byte*>(memory);
-    check(cudaMemset(data_, 0, static_cast<std::size_t>(bytes)), "cudaMemset");
+    data_.reset(static_cast<std::byte*>(memory));
+    check(cudaMemset(memory, 0, static_cast<std::size_t>(bytes)), "cudaMemset");
     // A fill of device memory returns before it is done, and other streams do not wait for it.
     check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
-  device_memory(device_memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-  device_memory(device_memory const&) = delete;
-  device_memory& operator=(device_memory const&) = delete;
-  device_memory& operator=(device_memory&&) = delete;
-  ~device_memory() {
-    if (data_ != nullptr)
-      (void)cudaFree(data_);
-  }
   //! The first byte, an address of the device.
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
 
 private:
-  std::byte* data_ = nullptr;
+  detail::owned_handle<std::byte*, cudaFree> data_;
 };
 
 //! @brief Memory of the host that devices copy to and from without the host, zeroed once.
@@ -189,22 +180,14 @@ public:
       return;
     void* memory = nullptr;
     check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "cudaMallocHost");
-    data_ = static_cast<std::byte*>(memory);
-    std::memset(data_, 0, static_cast<std::size_t>(bytes));
-  }
-  pinned_memory(pinned_memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-  pinned_memory(pinned_memory const&) = delete;
-  pinned_memory& operator=(pinned_memory const&) = delete;
-  pinned_memory& operator=(pinned_memory&&) = delete;
-  ~pinned_memory() {
-    if (data_ != nullptr)
-      (void)cudaFreeHost(data_);
+    data_.reset(static_cast<std::byte*>(memory));
+    std::memset(memory, 0, static_cast<std::size_t>(bytes));
   }
   //! The first byte, an address of the host.
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
 
 private:
-  std::byte* data_ = nullptr;
+  detail::owned_handle<std::byte*, cudaFreeHost> data_;
 };
 
 //! @brief A graph that can be launched.
@@ -213,25 +196,13 @@ public:
   graph() = default;
   //! @brief Instantiates the captured graph, and frees the capture.
   explicit graph(cudaGraph_t captured) {
+    cudaGraphExec_t handle = nullptr;
     cudaError_t const made =
-      cudaGraphInstantiate(&handle_, captured, cudaGraphInstantiateFlagUseNodePriority);
+      cudaGraphInstantiate(&handle, captured, cudaGraphInstantiateFlagUseNodePriority);
     cudaError_t const freed = cudaGraphDestroy(captured);
     check(made, "cudaGraphInstantiate");
-    // Communicators wait for the capture as for the graph.
-    if (freed != cudaSuccess)
-      (void)cudaGraphExecDestroy(handle_);
-    check(freed, "cudaGraphDestroy");
-  }
-  graph(graph&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  graph& operator=(graph&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    return *this;
-  }
-  graph(graph const&) = delete;
-  graph& operator=(graph const&) = delete;
-  ~graph() {
-    if (handle_ != nullptr)
-      (void)cudaGraphExecDestroy(handle_);
+    handle_.reset(handle);
+    check(freed, "cudaGraphDestroy"); // communicators wait for the capture as for the graph
   }
   //! True when there is a graph to launch.
   [[nodiscard]] explicit operator bool() const noexcept { return handle_ != nullptr; }
@@ -239,13 +210,15 @@ public:
   //! @throws error
   void destroy() {
     if (handle_ != nullptr)
-      check(cudaGraphExecDestroy(std::exchange(handle_, nullptr)), "cudaGraphExecDestroy");
+      check(cudaGraphExecDestroy(handle_.release()), "cudaGraphExecDestroy");
   }
   //! Enqueues the whole graph.
-  void launch(cudaStream_t on) const { check(cudaGraphLaunch(handle_, on), "cudaGraphLaunch"); }
+  void launch(cudaStream_t on) const {
+    check(cudaGraphLaunch(handle_.get(), on), "cudaGraphLaunch");
+  }
 
 private:
-  cudaGraphExec_t handle_ = nullptr;
+  detail::owned_handle<cudaGraphExec_t, cudaGraphExecDestroy> handle_;
 };
 
 } // namespace pipelining::inline v0_3::cuda

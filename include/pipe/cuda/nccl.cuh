@@ -19,11 +19,11 @@
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
-#include <pipe/run/plan_number.hpp>
 
 #include <cuda_runtime_api.h>
 

@@ -4,7 +4,7 @@
 //! @file
 //! @brief Errors of NCCL as exceptions. Header for pipelining::cuda::nccl_error.
 
-#include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
 
 #include <nccl.h>
 
@@ -13,25 +13,10 @@
   "pipelining: the runner over NCCL needs NCCL 2.27 or later; install it, or set NCCL_HOME to where it is"
 #endif
 
-#include <stdexcept>
-#include <string>
-
 namespace pipelining::inline v0_3::cuda {
 
-//! @brief A call of NCCL that failed. `what()` names the call, its place in the source and the
-//! error.
-class nccl_error : public std::runtime_error {
-public:
-  //! The sentence, as `what()` gives it, and the error in NCCL's words.
-  nccl_error(std::string const& sentence, ncclResult_t code)
-      : std::runtime_error(sentence), code_(code) {}
-
-  //! The result that NCCL returned.
-  [[nodiscard]] ncclResult_t code() const noexcept { return code_; }
-
-private:
-  ncclResult_t code_;
-};
+//! @brief A call of NCCL that failed.
+using nccl_error = detail::failed_call<ncclResult_t>;
 
 //! @brief Throws if a call has failed. A call that a communicator has not completed yet has not
 //! failed.
@@ -43,9 +28,7 @@ inline void check(ncclResult_t code,
                   int line = __builtin_LINE()) {
   if (code == ncclSuccess || code == ncclInProgress)
     return;
-  throw nccl_error(std::string("nccl: ") + call + " failed at " + file + ":" +
-                     std::to_string(line) + ": " + ncclGetErrorString(code),
-                   code);
+  throw nccl_error("nccl", call, file, line, ncclGetErrorString(code), code);
 }
 
 } // namespace pipelining::inline v0_3::cuda

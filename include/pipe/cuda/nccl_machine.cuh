@@ -21,12 +21,9 @@
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/step_validation.hpp>
-#include <pipe/run/carried_totals.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/memory_moved.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 

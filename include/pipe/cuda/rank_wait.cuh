@@ -46,18 +46,15 @@ struct rank_wait {
   //! @throws detail::stop past the deadline or when another rank has failed; what `done` throws.
   template <class Done>
   void wait(char const* what, Done done) const {
-    if (done())
-      return;
     rooms::countdown<Clock> left(deadline);
-    for (int polls = 1; !done(); ++polls) {
+    bool const in_time = rooms::poll_until<Clock>(left, done, [&] {
       if (std::optional<std::string> reason = line.failure())
         throw detail::stop{std::move(*reason), rooms::failure_cause::told};
-      auto const looked = Clock::now();
-      if (left.is_over(looked) || (step != nullptr && step->is_over(looked)))
+      if (step != nullptr && step->is_over())
         throw detail::too_late(what);
-      if (polls > 64)
-        Clock::sleep_for(std::chrono::microseconds(20));
-    }
+    });
+    if (!in_time)
+      throw detail::too_late(what);
   }
 };
 

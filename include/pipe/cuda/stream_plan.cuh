@@ -14,7 +14,6 @@
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/step_validation.hpp>
 #include <pipe/run/check.hpp>
 
 #include <cuda_runtime_api.h>

@@ -11,19 +11,14 @@
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/stream_plan.cuh>
-#include <pipe/cuda/wait.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/step_validation.hpp>
-#include <pipe/run/carried_totals.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/memory_moved.hpp>
-#include <pipe/run/plan_number.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -465,7 +460,7 @@ private:
   template <class Done>
   void wait_until(Done done) {
     try {
-      if (detail::poll_until<Clock>(left_, done, [&] {
+      if (detail::rooms::poll_until<Clock>(left_, done, [&] {
             place_.leave();
             now_->look();
           }))

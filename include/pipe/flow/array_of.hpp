@@ -2,10 +2,14 @@
 #pragma once
 
 //! @file
-//! @brief Arrays whose sizes are ints, as extents are.
+//! @brief Arrays whose sizes are ints, as extents are, their owners, and a stable sort.
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -34,6 +38,54 @@ struct owned {
   constexpr operator T*() const noexcept { // NOLINT(google-explicit-constructor)
     return data;
   }
+};
+
+//! std::stable_sort, whose buffer newer compilers call deprecated in the standard library of GCC
+//! 12, in the user's program.
+template <class T, class Less>
+void sort_stably(std::vector<T>& all, Less const& less) {
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return less(all[a], all[b]) || (a < b && !less(all[b], all[a]));
+  });
+  std::vector<T> sorted;
+  sorted.reserve(all.size());
+  for (std::size_t const each : order)
+    sorted.push_back(std::move(all[each]));
+  all = std::move(sorted);
+}
+
+//! An array for loops: turn after turn it gives that of the turn before, if it is large enough.
+template <class T>
+class reused_scratch {
+public:
+  constexpr reused_scratch() = default;
+  constexpr ~reused_scratch() { delete[] data_; }
+  reused_scratch(reused_scratch const&) = delete;
+  reused_scratch& operator=(reused_scratch const&) = delete;
+
+  //! An array whose elements are not initialised, or hold their values from before.
+  [[nodiscard]] constexpr T* get(int size) {
+    if (size > size_ || data_ == nullptr) {
+      T* const larger = new T[static_cast<std::size_t>(size > 0 ? size : 1)];
+      delete[] data_;
+      data_ = larger;
+      size_ = size;
+    }
+    return data_;
+  }
+  //! An array whose elements all have one value.
+  [[nodiscard]] constexpr T* get(int size, T value) {
+    T* const result = get(size);
+    for (int i = 0; i < size; ++i)
+      result[i] = value;
+    return result;
+  }
+
+private:
+  T* data_ = nullptr;
+  int size_ = 0;
 };
 
 } // namespace pipelining::inline v0_3::detail

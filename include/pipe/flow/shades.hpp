@@ -5,7 +5,7 @@
 //! @brief The colours of pictures. Header for pipelining::detail::shade.
 
 #include <pipe/flow/flow.hpp>
-#include <pipe/flow/training_kinds.hpp>
+#include <pipe/flow/training.hpp>
 
 #include <algorithm>
 #include <array>

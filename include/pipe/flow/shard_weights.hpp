@@ -9,7 +9,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
-#include <pipe/flow/training_kinds.hpp>
+#include <pipe/flow/training.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -11,7 +11,6 @@
 #include <pipe/flow/shard_weights.hpp>
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/flow/training_kinds.hpp>
 
 namespace pipelining::inline v0_3::detail {
 

@@ -13,18 +13,14 @@
 #include <pipe/cluster/store.hpp>
 #include <pipe/mpi/device.hpp>
 #include <pipe/mpi/store.hpp> // a runner needs one
-#include <pipe/mpi/wait.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/run/carried_totals.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/memory_moved.hpp>
-#include <pipe/run/plan_number.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 

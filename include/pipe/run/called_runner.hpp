@@ -7,13 +7,11 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/carried_totals.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
-#include <pipe/run/memory_moved.hpp>
-#include <pipe/run/plan_number.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/thread_board.hpp>
 #include <pipe/run/thread_device.hpp>

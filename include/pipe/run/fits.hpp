@@ -8,7 +8,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/run/stage.hpp>
-#include <pipe/run/stages.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/cost.hpp>

@@ -5,8 +5,8 @@
 //! @brief Iterations that validate the optimizer's step of the one before. Header for
 //! pipelining::post_validated_steps.
 
-#include <pipe/plan/post_validated.hpp>
-#include <pipe/run/plan_number.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/run/between_steps.hpp>
 
 #include <utility>
 

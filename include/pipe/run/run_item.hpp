@@ -7,7 +7,6 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/step_validation.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/hooks.hpp>

@@ -11,12 +11,12 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/begun_passes.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/thread_share.hpp>
-#include <pipe/run/trace_of.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

@@ -11,7 +11,6 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/flow/training_kinds.hpp>
 
 #include <concepts>
 #include <cstddef>

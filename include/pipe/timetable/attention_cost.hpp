@@ -8,7 +8,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/training_kinds.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/timetable/cost.hpp>

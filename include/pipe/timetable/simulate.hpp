@@ -10,7 +10,6 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>

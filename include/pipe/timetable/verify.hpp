@@ -7,7 +7,6 @@
 #include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
-#include <pipe/flow/needs.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/resolve.hpp>

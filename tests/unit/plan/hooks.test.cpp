@@ -4,7 +4,6 @@
 #include <pipe/plan/difference.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
-#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Optimizer's steps that are taken early and validated in the iteration that follows, on threads.
 #include <pipe/plan/lower.hpp>
-#include <pipe/plan/post_validated.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/interleaved.hpp>

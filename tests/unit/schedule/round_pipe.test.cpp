@@ -2,7 +2,7 @@
 // RoundPipe: orders and times as published, laws over ranges, loads beside passes, and the cut of
 // layers against all cuts.
 #include <pipe/flow/flow.hpp>
-#include <pipe/flow/training_kinds.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>

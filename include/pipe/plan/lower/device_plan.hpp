@@ -12,7 +12,6 @@
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>
-#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>

@@ -11,7 +11,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
-#include <pipe/plan/step_validation.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 

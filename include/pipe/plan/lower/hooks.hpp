@@ -12,7 +12,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/hook_placement.hpp>
-#include <pipe/plan/step_validation.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>

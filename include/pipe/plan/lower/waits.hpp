@@ -4,10 +4,10 @@
 //! @file
 //! @brief The waits between the streams of a device, without those that others imply.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
-#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
 
 #include <cstddef>

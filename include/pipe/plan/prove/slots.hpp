@@ -5,9 +5,9 @@
 //! @brief The part of the proof that looks at buffers: a step reads the data that it needs, and
 //! they are complete by then.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
-#include <pipe/flow/needs.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
@@ -16,7 +16,6 @@
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/hooks.hpp>
-#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>

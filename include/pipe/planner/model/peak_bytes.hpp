@@ -6,7 +6,7 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/training_kinds.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 

@@ -9,7 +9,6 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/flow/training_kinds.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/stage_content.hpp>
 #include <pipe/planner/model/transformer.hpp>

@@ -13,7 +13,7 @@
 #include <pipe/flow/limits.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/quote.hpp>
-#include <pipe/flow/training_kinds.hpp>
+#include <pipe/flow/training.hpp>
 
 #include <cstdint>
 #include <span>

@@ -7,7 +7,7 @@
 
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/training_kinds.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>

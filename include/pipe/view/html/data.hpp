@@ -12,7 +12,7 @@
 #include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
-#include <pipe/flow/training_kinds.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
