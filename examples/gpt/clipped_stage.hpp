@@ -119,13 +119,7 @@ struct clipped_stage : Stage {
     if (!stepped)
       return;
     std::size_t next = 0;
-    this->for_each_parameter([&](auto& p) {
-      std::swap(p.value, copies_[next].value);
-      std::swap(p.gradient, copies_[next].gradient);
-      std::swap(p.mean, copies_[next].mean);
-      std::swap(p.square, copies_[next].square);
-      ++next;
-    });
+    this->for_each_parameter([&](auto& p) { std::swap(p, copies_[next++]); });
     counts_ = last_counts_;
     ++rolled_back_;
     this->refresh();
@@ -140,26 +134,20 @@ struct clipped_stage : Stage {
   [[nodiscard]] std::int64_t rolled_back() const { return rolled_back_; }
 
 private:
-  struct copy {
-    std::vector<float> value, gradient, mean, square;
-  };
-
   //! To compute backwards what the optimizer did would round.
   void keep_copy() {
     std::size_t next = 0;
     this->for_each_parameter([&](auto const& p) {
       if (next == copies_.size())
-        copies_.emplace_back();
-      copies_[next].value = p.value;
-      copies_[next].gradient = p.gradient;
-      copies_[next].mean = p.mean;
-      copies_[next].square = p.square;
+        copies_.push_back(p);
+      else
+        copies_[next] = p;
       ++next;
     });
   }
 
   clipping const* how_ = nullptr;
-  std::vector<copy> copies_; // of every parameter, before the last step
+  std::vector<parameter<float>> copies_; // of all, before the last step
   step_counts counts_;
   step_counts last_counts_;
   std::int64_t rolled_back_ = 0;

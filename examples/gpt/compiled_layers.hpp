@@ -16,28 +16,7 @@ extern template void gelu_backward(float*, float const*, std::int64_t);
 extern template class embedding<float>;
 extern template class head<float>;
 extern template class before_attention<float>;
-extern template void attention_part<float>::forward(
-  chunk_range, chunk_range, float const*, float*, scratch<float>&, attention::causal const&) const;
-extern template void attention_part<float>::backward(chunk_range,
-                                                     chunk_range,
-                                                     float const*,
-                                                     float const*,
-                                                     float*,
-                                                     float*,
-                                                     float*,
-                                                     scratch<float>&,
-                                                     attention::causal const&) const;
-extern template void attention_part<float>::forward(
-  chunk_range, chunk_range, float const*, float*, scratch<float>&, attention::full const&) const;
-extern template void attention_part<float>::backward(chunk_range,
-                                                     chunk_range,
-                                                     float const*,
-                                                     float const*,
-                                                     float*,
-                                                     float*,
-                                                     float*,
-                                                     scratch<float>&,
-                                                     attention::full const&) const;
+extern template class attention_part<float>;
 extern template class after_attention<float>;
 extern template class mlp<float>;
 extern template class stage<float>;

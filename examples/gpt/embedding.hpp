@@ -67,11 +67,11 @@ public:
         out({seed, size.layers, 0}, size.width, vocabulary, 0.5 / std::sqrt(double(size.width))),
         width_(size.width), units_(static_cast<std::size_t>(units)) {}
 
-  void forget(std::size_t unit) { units_[unit].kept.release(); }
+  void forget(std::size_t unit) { units_[unit].kept.reset(); }
   void set_units(std::int64_t units) { units_.resize(static_cast<std::size_t>(units)); }
 
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return tokens * (size.width + 1);
+    return layer_norm<Number>::kept_numbers(size.width, tokens);
   }
 
   //! Writes the loss of each token, in nats. Logits are not kept: they are many, and soon made.
@@ -80,8 +80,9 @@ public:
     auto const tokens = at.tokens();
     auto& space = at.memory->space.numbers;
     auto& u = units_[at.unit];
-    lay_out(u, tokens, at.memory->pool.place(tokens * (width_ + 1), at.kept, u.kept));
-    norm.normalise(x, u.normal, u.inverse, tokens);
+    auto const numbers = layer_norm<Number>::kept_numbers(width_, tokens);
+    u.normal = at.memory->pool.place(numbers, at.kept, u.kept);
+    norm.normalise(x, u.normal, tokens);
     space.resize(static_cast<std::size_t>(tokens * (width_ + vocabulary)));
     Number* const logits = space.data() + tokens * width_;
     make_logits(u, tokens, space.data(), logits);
@@ -96,9 +97,9 @@ public:
     auto& space = at.memory->space.numbers;
     auto& u = units_[at.unit];
     if (at.kept != nullptr)
-      lay_out(u, tokens, at.kept);
+      u.normal = at.kept;
     u.logits_gradient = at.memory->pool.take(tokens * vocabulary);
-    Number* const gradient = u.logits_gradient.data();
+    Number* const gradient = u.logits_gradient.get();
     space.resize(static_cast<std::size_t>(tokens * width_));
     make_logits(u, tokens, space.data(), gradient);
     for (std::int64_t t = 0; t < tokens; ++t) {
@@ -110,7 +111,7 @@ public:
     std::fill_n(space.data(), tokens * width_, Number{0});
     out.add_backward_input(gradient, space.data(), tokens);
     std::fill_n(dx, tokens * width_, Number{0});
-    norm.add_backward(space.data(), u.normal, u.inverse, dx, tokens);
+    norm.add_backward(space.data(), u.normal, dx, tokens);
   }
 
   //! Adds to the gradient of the matrix, and lets go of the unit.
@@ -120,9 +121,9 @@ public:
     auto& u = units_[at.unit];
     space.resize(static_cast<std::size_t>(tokens * width_));
     norm.apply_gain(u.normal, space.data(), tokens);
-    out.add_backward_weight(space.data(), u.logits_gradient.data(), tokens);
-    u.kept.release();
-    u.logits_gradient.release();
+    out.add_backward_weight(space.data(), u.logits_gradient.get(), tokens);
+    u.kept.reset();
+    u.logits_gradient.reset();
   }
 
   layer_norm<Number> norm;
@@ -132,14 +133,8 @@ private:
   struct unit_state {
     block<Number> kept;            //!< from forward to backward_weight
     block<Number> logits_gradient; //!< from backward_input to backward_weight
-    Number* normal;                //!< [tokens, width]
-    Number* inverse;               //!< [tokens]
+    Number* normal;                //!< what the norm keeps: there, or where the caller has said
   };
-
-  void lay_out(unit_state& u, std::int64_t tokens, Number* kept) const {
-    u.normal = kept;
-    u.inverse = kept + tokens * width_;
-  }
 
   void make_logits(unit_state const& u, std::int64_t tokens, Number* space, Number* logits) const {
     norm.apply_gain(u.normal, space, tokens);

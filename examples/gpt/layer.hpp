@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 
 #include "layers.hpp"
@@ -52,6 +51,14 @@ template <class Number>
   part.refresh();
   return part;
 }
+
+//! What a norm gives, from what it has kept. It lies in scratch.
+template <class Number>
+[[nodiscard]] Number* normal_again(layer_norm<Number> const& norm, part_place<Number> const& at) {
+  Number* const normal = at.space->zeros(at.tokens * norm.width());
+  norm.apply_gain(at.kept, normal, at.tokens);
+  return normal;
+}
 } // namespace detail
 
 template <class Number>
@@ -75,14 +82,14 @@ public:
   }
 
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return tokens * (size.width + 1);
+    return layer_norm<Number>::kept_numbers(size.width, tokens);
   }
 
   //! Of x [tokens, width] writes query [tokens, own width] and key_value [tokens, 2, own key heads,
   //! head dim].
   void forward(Number const* x, Number* query, Number* key_value, place const& at) const {
-    norm_.normalise(x, at.kept, at.kept + at.tokens * width_, at.tokens);
-    Number* const normal = again(at);
+    norm_.normalise(x, at.kept, at.tokens);
+    Number* const normal = detail::normal_again(norm_, at);
     std::fill_n(query, at.tokens * own_.width, Number{0});
     std::fill_n(key_value, at.tokens * keys(), Number{0});
     query_.add_forward(normal, query, own_.width, at.tokens);
@@ -100,7 +107,7 @@ public:
   //! Adds what that gives to dx [tokens, width], and to the gradient of the gain, which is too
   //! small to keep for.
   void join(Number const* normal_gradient, Number* dx, place const& at) {
-    norm_.add_backward(normal_gradient, at.kept, at.kept + at.tokens * width_, dx, at.tokens);
+    norm_.add_backward(normal_gradient, at.kept, dx, at.tokens);
   }
   //! Both, without shards.
   void add_backward_input(Number const* query_gradient,
@@ -115,7 +122,7 @@ public:
   void add_backward_weight(Number const* query_gradient,
                            Number const* key_value_gradient,
                            place const& at) {
-    Number const* const normal = again(at);
+    Number const* const normal = detail::normal_again(norm_, at);
     query_.add_backward_weight(normal, query_gradient, at.tokens);
     key_value_.add_backward_weight(normal, key_value_gradient, at.tokens);
   }
@@ -134,17 +141,28 @@ public:
 
 private:
   [[nodiscard]] std::int64_t keys() const { return 2 * own_.key_width(); }
-  [[nodiscard]] Number* again(place const& at) const {
-    Number* const normal = at.space->zeros(at.tokens * width_);
-    norm_.apply_gain(at.kept, normal, at.tokens);
-    return normal;
-  }
 
   std::int64_t width_;
   model_size own_;
   layer_norm<Number> norm_;
   linear<Number> query_;
   linear<Number> key_value_;
+};
+
+//! What attention reads and gives. It reads keys and values of what is seen.
+template <class Element, class Sum>
+struct attention_tensors {
+  Element const* query;
+  Element const* key_value;
+  Element* output;
+  Sum* log_sum_exp; //!< [heads, tokens]
+};
+//! The gradients of these. Those of keys and values grow, for all that is seen.
+template <class Element, class Sum>
+struct attention_gradients {
+  Element const* output;
+  Element* query;
+  Sum* key_value;
 };
 
 //! A chunk that attends to some tokens, and how its tensors lie: queries [tokens, heads, head dim],
@@ -165,6 +183,31 @@ struct attending {
     p.head_dim = size.head_dim();
     return p;
   }
+  template <class Element, class Sum>
+  [[nodiscard]] attention::forward_tensors<Element>
+  forward_tensors(attention_tensors<Element, Sum> const& of) const {
+    return {queries(of.query),
+            keys(of.key_value),
+            keys(of.key_value + size.key_width()),
+            queries(of.output),
+            rows(of.log_sum_exp)};
+  }
+  template <class Element, class Sum>
+  [[nodiscard]] attention::backward_tensors<Element>
+  backward_tensors(attention_tensors<Element, Sum> const& of,
+                   attention_gradients<Element, Sum> const& to) const {
+    return {queries(of.query),
+            keys(of.key_value),
+            keys(of.key_value + size.key_width()),
+            queries<Element const>(of.output),
+            rows<Sum const>(of.log_sum_exp),
+            queries(to.output),
+            queries(to.query),
+            keys(to.key_value),
+            keys(to.key_value + size.key_width())};
+  }
+
+private:
   template <class Element>
   [[nodiscard]] attention::tensor_view<Element> queries(Element* data) const {
     return attention::dense_tensor(data, 1, chunk.count(), size.heads, size.head_dim());
@@ -176,18 +219,23 @@ struct attending {
     return view;
   }
   template <class Element>
-  [[nodiscard]] attention::tensor_view<Element> values(Element* data) const {
-    return keys(data + size.key_width());
-  }
-  //! Of log-sum-exp [heads, tokens].
-  template <class Element>
   [[nodiscard]] attention::row_view<Element> rows(Element* data) const {
     return attention::dense_rows(data, 1, size.heads, chunk.count());
   }
 };
 
+//! Attention at work on a chunk.
+template <class Number>
+struct attention_place {
+  chunk_range chunk;
+  chunk_range seen;
+  Number const* key_value; //!< of what is seen
+  Number* kept;            //!< by attention_part, [kept_numbers]
+  scratch<Number>* space;
+};
+
 //! Attention, which has no weights. What it keeps begins with its query, so that whoever makes that
-//! can write it there, and goes on with its output.
+//! can write it there, and goes on with its output and log-sum-exp.
 template <class Number>
 class attention_part {
 public:
@@ -200,59 +248,30 @@ public:
     return kept + tokens * size_.width;
   }
 
-  //! @param key_value of the tokens that are seen
-  template <class Mask = attention::causal>
-  [[gnu::noinline]] void forward(chunk_range chunk,
-                                 chunk_range seen,
-                                 Number const* key_value,
-                                 Number* kept,
-                                 scratch<Number>& space,
-                                 Mask const& mask = {}) const {
-    attending const at{size_, chunk, seen};
-    attention::forward(at.parameters(),
-                       attention::forward_tensors<Number>{at.queries<Number const>(kept),
-                                                          at.keys(key_value),
-                                                          at.values(key_value),
-                                                          at.queries(output(kept, chunk.count())),
-                                                          at.rows(log_sum_exp(kept, chunk))},
-                       mask,
+  [[gnu::noinline]] void forward(attention_place<Number> const& at) const {
+    attending const call{size_, at.chunk, at.seen};
+    attention::forward(call.parameters(),
+                       call.forward_tensors(tensors(at)),
+                       attention::causal{},
                        attention::plain{},
-                       space.attention_space);
+                       at.space->attention_space);
   }
-
-  //! @param output_gradient [tokens, width]. @param query_gradient [tokens, width], zeros before.
-  //! @param key_value_gradient as key_value: gets its share of all that is seen added
+  //! @param to the gradient of the query is of zeros before
   //! @pre output and log-sum-exp in what is kept are of all keys
-  template <class Mask = attention::causal>
-  [[gnu::noinline]] void backward(chunk_range chunk,
-                                  chunk_range seen,
-                                  Number const* key_value,
-                                  Number const* output_gradient,
-                                  Number* query_gradient,
-                                  Number* key_value_gradient,
-                                  Number* kept,
-                                  scratch<Number>& space,
-                                  Mask const& mask = {}) const {
-    attending const at{size_, chunk, seen};
-    attention::backward(
-      at.parameters(),
-      attention::backward_tensors<Number>{at.queries<Number const>(kept),
-                                          at.keys(key_value),
-                                          at.values(key_value),
-                                          at.queries<Number const>(output(kept, chunk.count())),
-                                          at.rows<Number const>(log_sum_exp(kept, chunk)),
-                                          at.queries(output_gradient),
-                                          at.queries(query_gradient),
-                                          at.keys(key_value_gradient),
-                                          at.values(key_value_gradient)},
-      mask,
-      attention::plain{},
-      space.attention_space);
+  [[gnu::noinline]] void backward(attention_place<Number> const& at,
+                                  attention_gradients<Number, Number> const& to) const {
+    attending const call{size_, at.chunk, at.seen};
+    attention::backward(call.parameters(),
+                        call.backward_tensors(tensors(at), to),
+                        attention::causal{},
+                        attention::plain{},
+                        at.space->attention_space);
   }
 
 private:
-  [[nodiscard]] Number* log_sum_exp(Number* kept, chunk_range chunk) const {
-    return kept + 2 * chunk.count() * size_.width; // [heads, tokens]
+  [[nodiscard]] attention_tensors<Number, Number> tensors(attention_place<Number> const& at) const {
+    Number* const out = output(at.kept, at.chunk.count());
+    return {at.kept, at.key_value, out, out + at.chunk.count() * size_.width};
   }
 
   model_size size_;
@@ -274,22 +293,19 @@ public:
     }
   }
 
-  [[nodiscard]] static std::int64_t
-  kept_numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
-    return tokens * (size.width + 1 + 2 * size.hidden() / which.of);
-  }
-  //! Numbers that its backward for the input makes for that of the weights.
-  [[nodiscard]] static std::int64_t
-  added_numbers(model_size const& size, shard_of_stage, std::int64_t tokens) {
-    return tokens * size.width;
+  [[nodiscard]] static part_numbers
+  numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
+    return {layer_norm<Number>::kept_numbers(size.width, tokens) +
+              tokens * 2 * size.hidden() / which.of,
+            tokens * size.width};
   }
 
   //! Adds to y [tokens, width], which may be x.
   void forward(Number const* x, Number* y, place const& at) const {
     auto const u = lay_out(at);
-    norm_.normalise(x, u.normal, u.inverse, at.tokens);
+    norm_.normalise(x, at.kept, at.tokens);
     std::fill_n(u.inner, at.tokens * hidden_, Number{0});
-    up_.add_forward(again(at), u.inner, hidden_, at.tokens);
+    up_.add_forward(detail::normal_again(norm_, at), u.inner, hidden_, at.tokens);
     gelu(u.inner, u.outer, at.tokens * hidden_);
     down_.add_forward(u.outer, y, width_, at.tokens);
   }
@@ -305,12 +321,11 @@ public:
   }
   //! Adds what that gives, of shards the sum over all, to dx.
   void join(Number const* normal_gradient, Number* dx, place const& at) {
-    auto const u = lay_out(at);
-    norm_.add_backward(normal_gradient, u.normal, u.inverse, dx, at.tokens);
+    norm_.add_backward(normal_gradient, at.kept, dx, at.tokens);
   }
   void backward_weight(place const& at) {
     auto const u = lay_out(at);
-    up_.add_backward_weight(again(at), u.inner, at.tokens);
+    up_.add_backward_weight(detail::normal_again(norm_, at), u.inner, at.tokens);
     down_.add_backward_weight(u.outer, at.added, at.tokens);
   }
 
@@ -327,23 +342,14 @@ public:
   }
 
 private:
-  //! What is kept, as tensors. backward_input replaces `inner` by its gradient.
+  //! What is kept behind that of the norm. backward_input replaces `inner` by its gradient.
   struct kept_state {
-    Number* normal;  //!< [tokens, width]
-    Number* inverse; //!< [tokens], of the norm
-    Number* inner;   //!< [tokens, own hidden], before GELU
-    Number* outer;   //!< [tokens, own hidden], after GELU
+    Number* inner; //!< [tokens, own hidden], before GELU
+    Number* outer; //!< [tokens, own hidden], after GELU
   };
   [[nodiscard]] kept_state lay_out(place const& at) const {
-    Number* const inverse = at.kept + at.tokens * width_;
-    Number* const inner = inverse + at.tokens;
-    return {at.kept, inverse, inner, inner + at.tokens * hidden_};
-  }
-  //! What the norm gives.
-  [[nodiscard]] Number* again(place const& at) const {
-    Number* const normal = at.space->zeros(at.tokens * width_);
-    norm_.apply_gain(at.kept, normal, at.tokens);
-    return normal;
+    Number* const inner = at.kept + layer_norm<Number>::kept_numbers(width_, at.tokens);
+    return {inner, inner + at.tokens * hidden_};
   }
 
   std::int64_t width_;
@@ -365,7 +371,7 @@ public:
         mlp_(size, seed, layer) {}
 
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return mlp<Number>::kept_numbers(size, {}, tokens);
+    return mlp<Number>::numbers(size, {}, tokens).kept;
   }
   //! Numbers that its backward for the input makes for that of the weights.
   [[nodiscard]] static std::int64_t added_numbers(model_size const& size, std::int64_t tokens) {

@@ -10,28 +10,7 @@ template void gelu_backward(float*, float const*, std::int64_t);
 template class embedding<float>;
 template class head<float>;
 template class before_attention<float>;
-template void attention_part<float>::forward(
-  chunk_range, chunk_range, float const*, float*, scratch<float>&, attention::causal const&) const;
-template void attention_part<float>::backward(chunk_range,
-                                              chunk_range,
-                                              float const*,
-                                              float const*,
-                                              float*,
-                                              float*,
-                                              float*,
-                                              scratch<float>&,
-                                              attention::causal const&) const;
-template void attention_part<float>::forward(
-  chunk_range, chunk_range, float const*, float*, scratch<float>&, attention::full const&) const;
-template void attention_part<float>::backward(chunk_range,
-                                              chunk_range,
-                                              float const*,
-                                              float const*,
-                                              float*,
-                                              float*,
-                                              float*,
-                                              scratch<float>&,
-                                              attention::full const&) const;
+template class attention_part<float>;
 template class after_attention<float>;
 template class mlp<float>;
 template class stage<float>;

@@ -159,10 +159,15 @@ class layer_norm {
 public:
   explicit layer_norm(std::int64_t width) : gain(width, Number{1}, false), width_(width) {}
 
-  //! Writes the normalised x and one number per token: all that backward needs.
-  [[gnu::noinline]] void
-  normalise(Number const* x, Number* normal, Number* inverse, std::int64_t tokens) const {
-    vectors().run([=, width = width_](auto) {
+  //! Numbers of what it keeps for backward: the normalised x, and behind it one number per token.
+  [[nodiscard]] static std::int64_t kept_numbers(std::int64_t width, std::int64_t tokens) {
+    return tokens * (width + 1);
+  }
+  [[nodiscard]] std::int64_t width() const { return width_; }
+
+  //! Writes what it keeps.
+  [[gnu::noinline]] void normalise(Number const* x, Number* normal, std::int64_t tokens) const {
+    vectors().run([=, width = width_, inverse = normal + tokens * width_](auto) {
       for (std::int64_t t = 0; t < tokens; ++t) {
         Number const* const from = x + t * width;
         auto const mean =
@@ -175,7 +180,7 @@ public:
     });
   }
 
-  //! y = gain * normal
+  //! y = gain * the normalised x
   [[gnu::noinline]] void apply_gain(Number const* normal, Number* y, std::int64_t tokens) const {
     vectors().run([=, width = width_, g = gain.values()](auto) {
       for (std::int64_t t = 0; t < tokens; ++t)
@@ -185,11 +190,9 @@ public:
   }
 
   //! dx += what dy gives; the gain's gradient grows too, last token first.
-  [[gnu::noinline]] void add_backward(Number const* dy,
-                                      Number const* normal,
-                                      Number const* inverse,
-                                      Number* dx,
-                                      std::int64_t tokens) {
+  [[gnu::noinline]] void
+  add_backward(Number const* dy, Number const* normal, Number* dx, std::int64_t tokens) {
+    auto const* const inverse = normal + tokens * width_;
     vectors().run([=, width = width_, g = gain.values(), of_gain = gain.gradients()](auto) {
       for (std::int64_t t = tokens - 1; t >= 0; --t) {
         Number const* const dy_t = dy + t * width;

@@ -21,33 +21,16 @@ namespace gpt {
 template <class Number>
 class activation_pool;
 
+template <class Number>
+struct give_back {
+  activation_pool<Number>* pool = nullptr;
+  std::size_t count = 0;
+
+  void operator()(Number* numbers) const noexcept { pool->take_back(numbers, count); }
+};
 //! Numbers borrowed from a pool; they go back when the block goes.
 template <class Number>
-class block {
-public:
-  block() = default;
-  block(block&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), numbers_(std::move(other.numbers_)),
-        count_(std::exchange(other.count_, 0)) {}
-  block& operator=(block&& other) noexcept {
-    release();
-    pool_ = std::exchange(other.pool_, nullptr);
-    numbers_ = std::move(other.numbers_);
-    count_ = std::exchange(other.count_, 0);
-    return *this;
-  }
-  ~block() { release(); }
-
-  [[nodiscard]] Number* data() const { return numbers_.get(); }
-  [[nodiscard]] bool empty() const { return count_ == 0; }
-  void release() noexcept;
-
-private:
-  friend class activation_pool<Number>;
-  activation_pool<Number>* pool_ = nullptr;
-  std::unique_ptr<Number[]> numbers_;
-  std::size_t count_ = 0;
-};
+using block = std::unique_ptr<Number[], give_back<Number>>;
 
 //! All that a device keeps from one pass to a later one: activations, keys and values, gradients
 //! that wait for their weights. Blocks that were given back are lent again, so a warm step
@@ -55,20 +38,23 @@ private:
 template <class Number>
 class activation_pool {
 public:
-  [[nodiscard]] block<Number> take(std::int64_t count) {
-    block<Number> lent;
-    lent.pool_ = this;
-    lent.count_ = static_cast<std::size_t>(count);
-    auto& spare = spare_[lent.count_];
+  [[nodiscard]] block<Number> take(std::int64_t wanted) {
+    auto const count = static_cast<std::size_t>(wanted);
+    auto& spare = spare_[count];
+    std::unique_ptr<Number[]> numbers;
     if (spare.empty()) {
-      lent.numbers_ = std::make_unique<Number[]>(lent.count_);
-      spare.reserve(++owned_[lent.count_]); // so that giving back never allocates
+      numbers = std::make_unique<Number[]>(count);
+      spare.reserve(++owned_[count]); // so that giving back never allocates
     } else {
-      lent.numbers_ = std::move(spare.back());
+      numbers = std::move(spare.back());
       spare.pop_back();
     }
-    live_ += lent.count_ * sizeof(Number);
-    return lent;
+    live_ += count * sizeof(Number);
+    return {numbers.release(), {this, count}};
+  }
+  void take_back(Number* numbers, std::size_t count) noexcept {
+    live_ -= count * sizeof(Number);
+    spare_.find(count)->second.emplace_back(numbers);
   }
 
   //! Where to keep so many numbers.
@@ -78,7 +64,7 @@ public:
     if (given != nullptr)
       return given;
     lent = take(count);
-    return lent.data();
+    return lent.get();
   }
 
   //! To be called at the end of every pass: what is lent now is what is kept between passes.
@@ -88,22 +74,11 @@ public:
   [[nodiscard]] std::size_t peak_bytes() const { return peak_; }
 
 private:
-  friend class block<Number>;
   std::map<std::size_t, std::vector<std::unique_ptr<Number[]>>> spare_;
   std::map<std::size_t, std::size_t> owned_;
   std::size_t live_ = 0;
   std::size_t peak_ = 0;
 };
-
-template <class Number>
-void block<Number>::release() noexcept {
-  if (pool_ != nullptr) {
-    pool_->live_ -= count_ * sizeof(Number);
-    pool_->spare_.find(count_)->second.push_back(std::move(numbers_));
-    pool_ = nullptr;
-    count_ = 0;
-  }
-}
 
 //! Scratch that all layers of a device share; nothing in it survives a pass.
 template <class Number>
@@ -140,6 +115,12 @@ struct place_of_unit {
   device_memory<Number>* memory;
 
   [[nodiscard]] std::int64_t tokens() const { return chunk.count(); }
+};
+
+//! Numbers of what a part of a layer keeps and adds, see part_place.
+struct part_numbers {
+  std::int64_t kept = 0;
+  std::int64_t added = 0;
 };
 
 //! Where a part of a layer works: on so many tokens, with what it keeps of them.

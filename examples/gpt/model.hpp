@@ -7,6 +7,7 @@
 
 #include <pipe/pipe.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -163,6 +164,29 @@ cut_part(std::string name, std::vector<std::int64_t> shape, std::size_t axis, ch
   part.first[axis] = range.begin;
   part.shape[axis] = range.count();
   return part;
+}
+
+//! Numbers in pieces of one length, of which the last may have fewer, or none.
+[[nodiscard]] inline chunk_range
+piece_of(std::int64_t count, std::int64_t number, std::int64_t pieces) {
+  auto const piece = (count + pieces - 1) / pieces;
+  return {std::min(number * piece, count), std::min((number + 1) * piece, count)};
+}
+//! Pieces [which.begin, which.end) of tensors whose numbers lie one after the other. Each has a
+//! name of its own.
+[[nodiscard]] inline std::vector<tensor_part>
+pieces_of(std::vector<tensor_part> const& tensors, std::int64_t pieces, chunk_range which) {
+  std::vector<tensor_part> all;
+  for (tensor_part const& each : tensors) {
+    std::int64_t count = 1;
+    for (auto const extent : each.shape)
+      count *= extent;
+    for (auto i = which.begin; i < which.end; ++i) {
+      auto const name = each.name + ".flat." + std::to_string(i);
+      all.push_back(cut_part(name, {count}, 0, piece_of(count, i, pieces)));
+    }
+  }
+  return all;
 }
 
 //! The parameters of layers in the order in which their stage visits them, or those of a shard.

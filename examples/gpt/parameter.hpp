@@ -8,9 +8,11 @@
 #include <pipe/attention/host/vectors.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 namespace gpt {
@@ -42,6 +44,18 @@ struct parameter {
     return gradient_elsewhere == nullptr ? gradient.data() : gradient_elsewhere;
   }
 };
+
+//! A hash of some bytes, or of the bits of some numbers, FNV-1a.
+//! @param hash that of what comes before them
+template <class Numbers>
+[[nodiscard]] std::uint64_t hash_of(Numbers const& numbers,
+                                    std::uint64_t hash = 14695981039346656037u) {
+  for (auto const x : numbers) {
+    using bits = std::conditional_t<sizeof x == 1, std::uint8_t, std::uint32_t>;
+    hash = (hash ^ std::bit_cast<bits>(x)) * 1099511628211u;
+  }
+  return hash;
+}
 
 //! Which parameter this is in the whole model, so that its start does not depend on the stages.
 struct parameter_name {

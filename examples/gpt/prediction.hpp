@@ -11,101 +11,62 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <numeric>
 #include <vector>
 
 #include "single_device.hpp"
 
 namespace gpt {
 
-//! Seconds of every pass of one microbatch, by stage and chunk; a cost model of the library.
-struct measured_cost {
-  int stages = 1;
-  int chunks = 1;
-  std::vector<double> forward;         //!< [stages, chunks]
-  std::vector<double> backward_input;  //!< [stages, chunks]
-  std::vector<double> backward_weight; //!< [stages, chunks]
-
-  [[nodiscard]] double duration(pp::pass const& what) const {
-    auto const i = static_cast<std::size_t>(what.stage * chunks + what.chunk);
-    switch (what.kind) {
-    case pp::pass_kind::forward:
-    case pp::pass_kind::checkpointed_forward:
-    case pp::pass_kind::offloaded_forward:
-    case pp::pass_kind::recompute: return forward[i];
-    case pp::pass_kind::backward: return backward_input[i] + backward_weight[i];
-    case pp::pass_kind::backward_input: return backward_input[i];
-    case pp::pass_kind::backward_weight: return backward_weight[i];
-    default: return 0; // beside the passes; this model keeps its ends on two devices
-    }
-  }
-  [[nodiscard]] static double latency() { return 0; }
-
-  [[nodiscard]] measured_cost scaled(double factor) const {
-    measured_cost result = *this;
-    for (auto* const times : {&result.forward, &result.backward_input, &result.backward_weight})
-      for (double& time : *times)
-        time *= factor;
-    return result;
-  }
-
-  [[nodiscard]] pp::uniform_cost mean() const {
-    auto const of = [](std::vector<double> const& times) {
-      return std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
-    };
-    return {.forward = of(forward),
-            .backward_input = of(backward_input),
-            .backward_weight = of(backward_weight)};
-  }
-};
-
 //! Runs the stages of a timetable on this thread alone and takes the fastest of a few microbatches
-//! for each pass: other programs can only make a pass slower.
-[[nodiscard]] inline measured_cost
+//! for each pass, in seconds: other programs can only make a pass slower.
+[[nodiscard]] inline pp::cost_table
 measure_passes(model_size const& size, pp::shape const& extents, batch const& pieces) {
-  int const stages = extents.stages();
   std::int64_t const rounds = 4;
   single_device<float> device(
     size, cut_model(size, extents), {rounds, cut_sequence(size.sequence, extents.chunks)}, 1);
-  auto const count = static_cast<std::size_t>(stages * extents.chunks);
-  std::vector<double> const unknown(count, std::numeric_limits<double>::infinity());
-  measured_cost cost{stages, extents.chunks, unknown, unknown, unknown};
+  double const longest = 1e9;
+  pp::cost_table cost(extents,
+                      {.forward = longest, .backward_input = longest, .backward_weight = longest});
   device.step(pieces, [&](pp::pass_kind kind, std::size_t stage, unit u, auto work) {
     auto const start = std::chrono::steady_clock::now();
     work();
     std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
-    auto& times = kind == pp::pass_kind::forward          ? cost.forward
-                  : kind == pp::pass_kind::backward_input ? cost.backward_input
-                                                          : cost.backward_weight;
-    double& best =
-      times[stage * static_cast<std::size_t>(extents.chunks) + static_cast<std::size_t>(u.chunk)];
-    best = std::min(best, took.count());
+    auto const what = pp::row_writer::make(
+      kind, static_cast<int>(stage), static_cast<int>(u.microbatch), static_cast<int>(u.chunk));
+    double const best = std::min(cost.duration(what), took.count());
+    cost.set(what, best);
+    if (kind == pp::pass_kind::forward) // which recomputes, too
+      cost.set(pp::pass_kind::recompute, what.stage, what.chunk, best);
   });
   return cost;
 }
 
-//! The same from steps that ran: of each pass the median over microbatches and steps.
-[[nodiscard]] inline measured_cost
-costs_of_steps(std::vector<pp::dynamic_timetable> const& traces) {
-  std::vector<pp::timetable_view> const steps(traces.begin(), traces.end());
-  auto const found = pp::costs_of(steps);
-  pp::shape const& extents = steps.front().over.extents;
-  measured_cost cost{extents.stages(), extents.chunks, {}, {}, {}};
-  for (int stage = 0; stage < cost.stages; ++stage) {
-    for (int chunk = 0; chunk < cost.chunks; ++chunk) {
-      auto const time = [&](pp::pass_kind kind) {
-        pp::pass what{kind};
-        what.stage = static_cast<std::uint16_t>(stage);
-        what.chunk = static_cast<std::uint16_t>(chunk);
-        return found.duration(what);
-      };
-      cost.forward.push_back(time(pp::pass_kind::forward));
-      cost.backward_input.push_back(time(pp::pass_kind::backward_input));
-      cost.backward_weight.push_back(time(pp::pass_kind::backward_weight));
-    }
-  }
-  return cost;
+//! The same times in another unit, without those of messages.
+[[nodiscard]] inline pp::cost_table
+in_unit(pp::cost_table const& cost, pp::shape const& extents, double factor) {
+  auto result = cost.reshaped(extents, 0);
+  for (auto const& each : cost.kinds())
+    for (int stage = 0; stage < extents.stages(); ++stage)
+      for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+        auto const what = pp::row_writer::make(each.kind, stage, 0, chunk);
+        result.set(what, factor * cost.duration(what));
+      }
+  return result;
+}
+
+//! Means over all stages and chunks.
+[[nodiscard]] inline pp::uniform_cost mean_of(pp::cost_table const& cost,
+                                              pp::shape const& extents) {
+  auto const mean = [&](pp::pass_kind kind) {
+    double sum = 0;
+    for (int stage = 0; stage < extents.stages(); ++stage)
+      for (int chunk = 0; chunk < extents.chunks; ++chunk)
+        sum += cost.duration(pp::row_writer::make(kind, stage, 0, chunk));
+    return sum / (extents.stages() * extents.chunks);
+  };
+  return {.forward = mean(pp::pass_kind::forward),
+          .backward_input = mean(pp::pass_kind::backward_input),
+          .backward_weight = mean(pp::pass_kind::backward_weight)};
 }
 
 //! Times the passes of a timetable when its devices share a few cores: a pass that may start waits

@@ -232,16 +232,20 @@ template <class All, class Number>
   return row;
 }
 
-//! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
-//! beside measured.
-inline void report_slots(options const& o, std::vector<device_row> const& rows) {
-  if (rows.empty())
-    return;
-  std::printf(
-    "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last step",
-    o.own.gathers_weights() ? "Whole weights and gradients" : "Activations",
-    name_of(o).c_str());
+//! Bytes of slots, planned beside measured. @param what lies in them
+inline void
+report_in_slots(options const& o, std::string const& what, std::vector<device_row> const& rows) {
+  std::printf("\n%s (%s): what the plan reserves, and the most that was in use in the last step",
+              what.c_str(),
+              name_of(o).c_str());
   print_device_rows("kB", rows, 1e3, 1);
+}
+//! The same where the schedule moves activations or gathers weights.
+inline void report_slots(options const& o, std::vector<device_row> const& rows) {
+  bool const weights = o.own.gathers_weights();
+  if (!rows.empty())
+    report_in_slots(
+      o, weights ? "Whole weights and gradients in slots" : "Activations in slots", rows);
 }
 
 //! Bytes that stages keep between passes, where that is all that their devices keep, as it is of
@@ -431,8 +435,13 @@ inline void write_file(std::string const& path, std::string const& content) {
     throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
 }
 
+[[nodiscard]] inline std::vector<pp::timetable_view>
+views_of(std::vector<pp::dynamic_timetable> const& tables) {
+  return {tables.begin(), tables.end()};
+}
+
 inline void write_cost_file(options const& o, training const& run) {
-  std::vector<pp::timetable_view> const steps(run.traces.begin(), run.traces.end());
+  auto const steps = views_of(run.traces);
   // Messages have about one size here: what links take is a latency.
   auto const links = pp::fit_links(pp::message_samples(steps, [](pp::pass const&) { return 0; }));
   write_file(o.costs, pp::write_costs(steps.front().over.extents, pp::costs_of(steps), links));
@@ -449,11 +458,17 @@ inline void write_cost_file(options const& o, training const& run) {
          std::to_string(tokens_of(o)) + " bytes per step";
 }
 
-inline void write_pictures(options const& o,
-                           text_to_learn const& text,
-                           training const& run,
-                           pp::timetable_view plan,
-                           pp::timetable_caption const& about) {
+//! What files show.
+struct shown_run {
+  options const& o;
+  text_to_learn const& text;
+  training const& run;
+  pp::timetable_view plan;
+  pp::timetable_caption const& about;
+};
+
+inline void write_pictures(shown_run const& of) {
+  auto const& [o, text, run, plan, about] = of;
   std::string picture;
   pp::write_svg(picture, plan, about);
   write_file(o.output + "/timetable.svg", picture);
@@ -462,19 +477,14 @@ inline void write_pictures(options const& o,
 }
 
 //! Plan, losses, and when the passes of the last step ran: of systems without costs of stages.
-inline void write_run(options const& o,
-                      text_to_learn const& text,
-                      training const& run,
-                      pp::timetable_view plan,
-                      pp::timetable_caption const& about,
-                      pp::timetable_view ran) {
-  write_pictures(o, text, run, plan, about);
+inline void write_run(shown_run const& of, pp::timetable_view ran) {
+  write_pictures(of);
   std::string trace;
-  pp::write_trace(trace, ran, about, {}, {.planned_unit = 1e6, .memory = true});
-  write_file(o.output + "/trace.json", trace);
+  pp::write_trace(trace, ran, of.about, {}, {.planned_unit = 1e6, .memory = true});
+  write_file(of.o.output + "/trace.json", trace);
   std::printf("\nwrote into %s: timetable.svg, loss.svg and trace.json (for ui.perfetto.dev), with "
               "the times that were measured\n",
-              o.output.c_str());
+              of.o.output.c_str());
 }
 
 inline void report_plain(text_to_learn const& text, training const& run) {
@@ -484,14 +494,10 @@ inline void report_plain(text_to_learn const& text, training const& run) {
               1e3 * run.step_seconds);
 }
 
-inline void write_files(options const& o,
-                        text_to_learn const& text,
-                        training const& run,
-                        pp::timetable_view plan,
-                        pp::timetable_caption const& about,
-                        pp::timetable_view own_cores,
-                        measured_cost const& cost) {
-  write_pictures(o, text, run, plan, about);
+inline void
+write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table const& cost) {
+  auto const& [o, text, run, plan, about] = of;
+  write_pictures(of);
   if (!o.costs.empty())
     write_cost_file(o, run);
   std::vector<pp::measured_pass> measured;
@@ -503,9 +509,10 @@ inline void write_files(options const& o,
   pp::write_trace(
     trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
-  auto const milliseconds = cost.scaled(1e3);
+  auto const milliseconds = in_unit(cost, plan.over.extents, 1e3);
   auto const name = name_of(o);
-  pp::timetable_caption const in_milliseconds{name, milliseconds.mean(), {}, {}};
+  pp::timetable_caption const in_milliseconds{
+    name, mean_of(milliseconds, plan.over.extents), {}, {}};
   auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
   for (int row = last.over.extents.devices; row < last.rows(); ++row) {
     for (int i = last.offsets[row]; i < last.offsets[row + 1]; ++i) {

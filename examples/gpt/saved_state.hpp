@@ -14,8 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <random>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -74,17 +72,9 @@ inline void add_lines(run_lines& lines, adamw const& optimizer) {
   lines.add("steps", steps); // the learning rate follows from it
 }
 
-//! A number that differs where texts do.
-[[nodiscard]] inline std::string digest_of(std::vector<std::uint8_t> const& bytes) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (auto const byte : bytes)
-    hash = (hash ^ byte) * 1099511628211u;
-  return std::to_string(hash);
-}
-
 inline void add_lines(run_lines& lines, text_to_learn const& text) {
   lines.add("bytes-of-text", static_cast<std::int64_t>(text.bytes.size()));
-  lines.add("digest-of-text", digest_of(text.bytes));
+  lines.add("digest-of-text", std::to_string(hash_of(text.bytes)));
 }
 
 } // namespace detail
@@ -202,19 +192,37 @@ void add_tensors(std::vector<pp::state_tensor>& tensors, Stage& stage) {
     throw std::logic_error("a stage has other parameters than parts_of names");
 }
 
-[[nodiscard]] inline std::vector<std::uint64_t> numbers_of(std::mt19937_64 const& random) {
-  std::stringstream text;
-  text << random;
-  std::vector<std::uint64_t> numbers;
-  for (std::uint64_t number = 0; text >> number;)
-    numbers.push_back(number);
-  return numbers;
-}
-inline void set_numbers(std::mt19937_64& random, std::vector<std::uint64_t> const& numbers) {
-  std::stringstream text;
-  for (std::uint64_t const number : numbers)
-    text << number << ' ';
-  text >> random;
-}
+//! All that the next step of a model depends on, as tensors of the whole one: what this process
+//! writes between two steps, or reads to go on. The data follow from the number of the step.
+//! @tparam Model has `for_each_stage`, and `counts` and `set_counts` where it `clips`
+template <class Model>
+struct training_state {
+  Model& model;
+  std::vector<std::int64_t> counts{}; // of the optimizer's steps, which leaves some out
+  std::vector<pp::state_tensor> tensors{};
+
+  //! Of ranks collective.
+  //! @param copies with all copies of a stage, which have the same numbers, in place of one
+  explicit training_state(Model& of, bool copies = true) : model(of) {
+    if constexpr (Model::clips) {
+      auto const found = model.counts();
+      counts = {found.taken, found.clipped, found.left_out};
+      tensors.push_back(pp::tensor_of("optimizer.counts", counts));
+    }
+    model.for_each_stage([&](std::size_t number, auto& stage) {
+      if (copies || number < model.stage_count())
+        add_tensors(tensors, stage);
+    });
+  }
+  training_state(training_state const&) = delete;
+  training_state& operator=(training_state const&) = delete;
+  ~training_state() = default;
+
+  void use() {
+    if constexpr (Model::clips)
+      model.set_counts({counts[0], counts[1], counts[2]});
+    model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
+  }
+};
 
 } // namespace gpt

@@ -61,9 +61,7 @@ public:
   //! must call work().
   template <class Around>
   double step(batch const& pieces, Around around) {
-    for (auto* const each : {&stages_, &copies_})
-      for (auto& stage : *each)
-        stage.set_batch(pieces);
+    for_each_stage([&](auto& stage) { stage.set_batch(pieces); });
     for (std::int64_t turn = 0; turn < cut_.microbatches(); ++turn) {
       auto const m = cut_.from_last() ? cut_.microbatches() - 1 - turn : turn;
       auto const chunks = cut_.chunks(m);
@@ -84,15 +82,11 @@ public:
   //! Calls visit(parameter) for all stages, then, where there are halves, for their copies.
   template <class Visit>
   void for_each_parameter(Visit visit) {
-    for (auto* const each : {&stages_, &copies_})
-      for (auto& stage : *each)
-        stage.for_each_parameter(visit);
+    for_each_stage([&](auto& stage) { stage.for_each_parameter(visit); });
   }
 
   void update(adamw const& optimizer, std::int64_t step) {
-    for (auto* const each : {&stages_, &copies_})
-      for (auto& stage : *each)
-        stage.update(optimizer, step);
+    for_each_stage([&](auto& stage) { stage.update(optimizer, step); });
   }
 
   [[nodiscard]] std::vector<stage<Number>>& stages() { return stages_; }
@@ -100,6 +94,12 @@ public:
   [[nodiscard]] activation_pool<Number> const& pool() const { return memory_.pool; }
 
 private:
+  template <class Visit>
+  void for_each_stage(Visit visit) {
+    for (auto* const each : {&stages_, &copies_})
+      for (auto& stage : *each)
+        visit(stage);
+  }
   [[nodiscard]] stage<Number>& at(std::size_t s, unit u) {
     return (u.microbatch < second_ ? stages_ : copies_)[s];
   }
@@ -129,22 +129,22 @@ private:
   std::vector<std::vector<Number>> between_; // what stage s reads: activation, then gradient
 };
 
-//! All gradients of some stages, in the order of the layers.
-template <class Stages>
-[[nodiscard]] auto gradients_of(Stages& stages) {
-  using number = typename Stages::value_type::number;
-  std::vector<number> all;
+//! What all parameters of some stages have, in the order of the layers: a list of theirs.
+template <class Stages, class Number>
+[[nodiscard]] std::vector<Number> all_of(Stages& stages,
+                                         std::vector<Number> parameter<Number>::*list) {
+  std::vector<Number> all;
   for (auto& each : stages)
-    append(all, each, &parameter<number>::gradient);
+    append(all, each, list);
   return all;
 }
 template <class Stages>
+[[nodiscard]] auto gradients_of(Stages& stages) {
+  return all_of(stages, &parameter<typename Stages::value_type::number>::gradient);
+}
+template <class Stages>
 [[nodiscard]] auto weights_of(Stages& stages) {
-  using number = typename Stages::value_type::number;
-  std::vector<number> all;
-  for (auto& each : stages)
-    append(all, each, &parameter<number>::value);
-  return all;
+  return all_of(stages, &parameter<typename Stages::value_type::number>::value);
 }
 
 //! How many numbers have other bits.

@@ -19,6 +19,15 @@
 
 namespace gpt {
 
+//! The unit of a pass, as the library tells it.
+[[nodiscard]] inline unit unit_of(pp::context const& where) {
+  return {where.microbatch, where.chunk};
+}
+//! Where forward keeps what backward needs; null where the plan has no slots for that.
+[[nodiscard]] inline float* kept_of(pp::context const& where) {
+  return where.activation.as<float>().data();
+}
+
 //! Every parameter of a stage in as many pieces as there are shards, with their gradients and the
 //! averages of the optimizer. A real group has each shard on a device of its own; here all lie in
 //! this process, and whole weights exist while they are gathered alone.
@@ -29,11 +38,9 @@ public:
   void take(parameter<Number>& whole, std::int64_t shards) {
     auto const count = static_cast<std::int64_t>(whole.value.size());
     for (std::int64_t shard = 0; shard < shards; ++shard) {
-      auto const first = count * shard / shards;
-      auto const last = count * (shard + 1) / shards;
-      pieces_.emplace_back(last - first, Number{0}, whole.decays);
-      std::copy(
-        whole.value.begin() + first, whole.value.begin() + last, pieces_.back().value.begin());
+      auto const piece = piece_of(count, shard, shards);
+      pieces_.emplace_back(piece.count(), Number{0}, whole.decays);
+      std::copy_n(whole.value.begin() + piece.begin, piece.count(), pieces_.back().value.begin());
     }
     numbers_ += count;
     whole = parameter<Number>(0, Number{0}, whole.decays);
@@ -58,17 +65,7 @@ public:
   [[nodiscard]] std::vector<tensor_part>
   pieces_of(std::vector<tensor_part> const& parameters) const {
     auto const shards = static_cast<std::int64_t>(pieces_.size() / parameters.size());
-    std::vector<tensor_part> parts;
-    for (auto const& each : parameters) {
-      std::int64_t count = 1;
-      for (auto const extent : each.shape)
-        count *= extent;
-      for (std::int64_t shard = 0; shard < shards; ++shard) {
-        chunk_range const range{count * shard / shards, count * (shard + 1) / shards};
-        parts.push_back(cut_part(each.name + ".flat." + std::to_string(shard), {count}, 0, range));
-      }
-    }
-    return parts;
+    return gpt::pieces_of(parameters, shards, {0, shards});
   }
 
   template <class Visit>
@@ -110,19 +107,19 @@ public:
   void forward(place const& at, Number const*, Number* x) {
     auto& memory = *at.memory;
     auto& sequence = sequences_[at.microbatch];
-    if (sequence.key_value.empty())
+    if (sequence.key_value == nullptr)
       sequence.key_value = memory.pool.take(lengths_[at.microbatch] * key_value_width());
     auto& u = units_[at.unit];
     lay_out(u, at, memory.pool.place(kept_numbers(size_, at.tokens()), at.kept, u.kept));
-    Number* const key_value = sequence.key_value.data();
+    Number* const key_value = sequence.key_value.get();
     before_.forward(x, u.attention, key_value + at.chunk.begin * key_value_width(), u.before);
-    attention_.forward(at.chunk, {0, at.chunk.end}, key_value, u.attention, memory.space);
+    attention_.forward({at.chunk, {0, at.chunk.end}, key_value, u.attention, &memory.space});
     after_.forward(attention_.output(u.attention, at.tokens()), x, u.after);
   }
 
   //! Lets go of what forward has kept of a unit, but for its keys and values; forward again, in any
   //! order, brings it back.
-  void forget(std::size_t unit) { units_[unit].kept.release(); }
+  void forget(std::size_t unit) { units_[unit].kept.reset(); }
 
   //! dx [tokens, width] holds the gradient of the output and becomes that of the input. Keeps what
   //! backward_weight needs; adds to the gradients of the gains, which are too small to keep for.
@@ -133,7 +130,7 @@ public:
       lay_out(u, at, at.kept);
     auto const after_added = after_attention<Number>::added_numbers(size_, at.tokens());
     u.added = at.memory->pool.take(after_added + at.tokens() * key_value_width());
-    u.after.added = u.added.data();
+    u.after.added = u.added.get();
     u.key_gradient = u.after.added + after_added;
     after_.backward_input(dx, u.after);
     attention_backward(at, u);
@@ -145,8 +142,8 @@ public:
     auto& u = units_[at.unit];
     before_.add_backward_weight(u.attention, u.key_gradient, u.before);
     after_.add_backward_weight(attention_.output(u.attention, at.tokens()), u.after);
-    u.kept.release();
-    u.added.release();
+    u.kept.reset();
+    u.added.reset();
   }
 
   //! Calls visit(parameter) for each parameter, in one fixed order.
@@ -184,7 +181,7 @@ private:
     u.attention = kept + before_attention<Number>::kept_numbers(size_, at.tokens());
     auto* const after = u.attention + attention_part<Number>::kept_numbers(size_, at.tokens());
     u.before = {at.tokens(), kept, nullptr, &at.memory->space};
-    u.after = {at.tokens(), after, u.added.data(), &at.memory->space};
+    u.after = {at.tokens(), after, u.added.get(), &at.memory->space};
   }
 
   //! From the gradient of the projection's output to those of the query, the keys and the values.
@@ -192,30 +189,25 @@ private:
     auto& memory = *at.memory;
     auto& sequence = sequences_[at.microbatch];
     auto const tokens = at.tokens();
-    if (sequence.key_value_gradient.empty()) { // the last chunk comes first
+    if (sequence.key_value_gradient == nullptr) { // the last chunk comes first
       auto const count = lengths_[at.microbatch] * key_value_width();
       sequence.key_value_gradient = memory.pool.take(count);
-      std::fill_n(sequence.key_value_gradient.data(), count, Number{0});
+      std::fill_n(sequence.key_value_gradient.get(), count, Number{0});
     }
-    Number* const carried = sequence.key_value_gradient.data();
+    Number* const carried = sequence.key_value_gradient.get();
     Number* const output_gradient = memory.space.zeros(2 * tokens * size_.width);
     Number* const query_gradient = output_gradient + tokens * size_.width;
     after_.add_output_gradient(output_gradient, u.after);
-    attention_.backward(at.chunk,
-                        {0, at.chunk.end},
-                        sequence.key_value.data(),
-                        output_gradient,
-                        query_gradient,
-                        carried,
-                        u.attention,
-                        memory.space);
+    Number const* const key_value = sequence.key_value.get();
+    attention_.backward({at.chunk, {0, at.chunk.end}, key_value, u.attention, &memory.space},
+                        {output_gradient, query_gradient, carried});
     std::copy_n(query_gradient, tokens * size_.width, u.attention);
     std::copy_n(carried + at.chunk.begin * key_value_width(),
                 tokens * key_value_width(),
                 u.key_gradient); // final: later chunks have added theirs before
     if (at.chunk.begin == 0) {
-      sequence.key_value.release();
-      sequence.key_value_gradient.release();
+      sequence.key_value.reset();
+      sequence.key_value_gradient.reset();
     }
   }
 

@@ -26,7 +26,6 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "report.hpp"
@@ -46,7 +45,7 @@ inline void check_system(options const& o, std::string const& what) {
   return static_cast<std::uint64_t>(o.seed);
 }
 
-//! Bytes of slots, planned beside measured. @param what lies in them
+//! What report_in_slots tells of a plan.
 //! @param ran when each pass of a step of `work` ran. @param sizes of the plan
 template <class Sizes>
 void report_pools(options const& o,
@@ -55,10 +54,7 @@ void report_pools(options const& o,
                   pp::timetable_view const& ran,
                   Sizes const& sizes,
                   std::span<named_pool const> pools) {
-  std::printf("\n%s (%s): what the plan reserves, and the most that was in use in the last step",
-              what.c_str(),
-              name_of(o).c_str());
-  print_device_rows("kB", pool_rows(work, ran, sizes, pools), 1e3, 1);
+  report_in_slots(o, what, pool_rows(work, ran, sizes, pools));
 }
 
 template <class Model>
@@ -141,6 +137,23 @@ inline void print_plan(pp::timetable_view table, pp::timetable_caption const& ab
     found.peak_weight_inputs / table.over.extents.stages_per_device);
 }
 
+//! How reports begin.
+inline void begin_run(options const& o,
+                      text_to_learn const& text,
+                      pp::timetable_view plan,
+                      pp::timetable_caption const& about) {
+  make_folder(o.output); // before any work
+  print_model(o, text);
+  print_plan(plan, about);
+}
+//! How they end. @param good whether all gradients are right @return the exit status
+[[nodiscard]] inline int end_run(training const& run, bool good) {
+  check_output();
+  if (!good)
+    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
+  return run.interrupted ? 128 + stop_wanted : good ? 0 : 1;
+}
+
 //! Systems that have no costs of stages, nor other schedules beside them.
 //! @param plan to be shown. @param check holds one step against one device
 //! @param ran what of a trace is to be shown
@@ -154,18 +167,12 @@ int run_system(options const& o,
                Ran ran) {
   auto const name = name_of(o);
   pp::timetable_caption const about{name, unit_costs, {}};
-  make_folder(o.output);
-  print_model(o, text);
-  print_plan(plan, about);
+  begin_run(o, text, plan, about);
   auto const result = train_model(o, text, model);
   report_plain(text, result);
   report();
-  write_run(o, text, result, plan, about, ran(result.traces.back()));
-  bool const good = check();
-  check_output();
-  if (!good)
-    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
-  return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
+  write_run({o, text, result, plan, about}, ran(result.traces.back()));
+  return end_run(result, check());
 }
 
 //! Trains, checks and reports where the options ask for such stages.

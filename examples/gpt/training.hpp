@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -111,16 +110,6 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
               tokens_per_second,
               terminal && !last ? "   " : "\n");
   check_output();
-}
-
-//! A hash of the bits of some numbers, FNV-1a.
-//! @param hash that of the numbers before them
-template <class Numbers>
-[[nodiscard]] std::uint64_t hash_of(Numbers const& numbers,
-                                    std::uint64_t hash = 14695981039346656037u) {
-  for (float const x : numbers)
-    hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 1099511628211u;
-  return hash;
 }
 
 //! A timetable of iterations of one size, and the tokens of their sequences.

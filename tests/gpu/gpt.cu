@@ -71,15 +71,11 @@ gpt_tests::product_answers multiply(gpt_tests::product_problem const& of) {
   pp::cuda::stream const stream;
   on_gpu::matrix_products products(std::int64_t{16} << 10); // enough for cuBLAS to fail nowhere
   products.use(stream.get());
-  products.forward(y.data(), x.data(), weight.data(), of.tokens, of.inputs, of.outputs);
-  products.backward_input(dx.data(),
-                          dy.data(),
-                          weight.data(),
-                          of.tokens,
-                          of.inputs,
-                          of.outputs,
-                          on_gpu::product_goes::added);
-  products.backward_weight(dw.data(), x.data(), dy.data(), of.tokens, of.inputs, of.outputs);
+  on_gpu::matrix_pass<Element> const matrix{
+    products, weight.data(), dw.data(), of.tokens, of.inputs, of.outputs};
+  matrix.forward(y.data(), x.data());
+  matrix.backward_input(dx.data(), dy.data(), on_gpu::product_goes::added);
+  matrix.backward_weight(x.data(), dy.data());
   pp::cuda::check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
   return {y.get(), dx.get(), dw.get()};
 }

@@ -189,10 +189,11 @@ TEST_CASE("what comes token by token is what the layers of the host give in doub
   norm.gain.value = doubles(p.gain);
   norm.gain.gradient = doubles(p.gain);
   std::vector<double> const x = doubles(p.x), dy = doubles(p.dy);
-  std::vector<double> normal(x.size()), inverse(tokens), scaled(x.size()), dx = x;
-  norm.normalise(x.data(), normal.data(), inverse.data(), p.tokens);
+  std::vector<double> normal(x.size() + tokens), scaled(x.size()), dx = x;
+  norm.normalise(x.data(), normal.data(), p.tokens);
   norm.apply_gain(normal.data(), scaled.data(), p.tokens);
-  norm.add_backward(dy.data(), normal.data(), inverse.data(), dx.data(), p.tokens);
+  norm.add_backward(dy.data(), normal.data(), dx.data(), p.tokens);
+  normal.resize(x.size()); // behind it are the deviations
   CHECK(apart(found.normal, normal) < 1e-5);
   CHECK(apart(found.scaled, scaled) < 1e-5);
   CHECK(apart(found.rounded, scaled) < 0.04);

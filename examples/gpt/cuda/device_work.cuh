@@ -57,56 +57,30 @@ public:
     return attention::backward_scratch(at_.parameters());
   }
 
-  //! @param log_sum_exp [heads, tokens]
-  void forward(bfloat16* output,
-               float* log_sum_exp,
-               bfloat16 const* query,
-               bfloat16 const* key_value,
-               cudaStream_t stream) const {
+  void forward(attention_tensors<bfloat16, float> const& of, cudaStream_t stream) const {
     with_head_dim(at_.size.head_dim(), [&](auto dim) {
-      attention::forward_on_gpu<dim.value>(
-        at_.parameters(),
-        attention::forward_tensors<bfloat16>{at_.queries(query),
-                                             at_.keys(key_value),
-                                             at_.values(key_value),
-                                             at_.queries(output),
-                                             at_.rows(log_sum_exp)},
-        attention::gpu_scratch{},
-        attention::causal{},
-        attention::plain{},
-        stream);
+      attention::forward_on_gpu<dim.value>(at_.parameters(),
+                                           at_.forward_tensors(of),
+                                           attention::gpu_scratch{},
+                                           attention::causal{},
+                                           attention::plain{},
+                                           stream);
     });
   }
 
-  //! Writes the gradient of the query, and adds to those of all keys and values that are seen,
-  //! which are final for the chunk's own if later chunks have come before.
-  //! @param key_value_gradient shaped as key_value
+  //! Gradients of keys and values are final for the chunk's own if later chunks have come before.
   //! @param scratch [scratch_floats]
-  void backward(bfloat16* query_gradient,
-                float* key_value_gradient,
-                bfloat16 const* query,
-                bfloat16 const* key_value,
-                bfloat16 const* output,
-                float const* log_sum_exp,
-                bfloat16 const* output_gradient,
+  void backward(attention_tensors<bfloat16, float> const& of,
+                attention_gradients<bfloat16, float> const& to,
                 float* scratch,
                 cudaStream_t stream) const {
     with_head_dim(at_.size.head_dim(), [&](auto dim) {
-      attention::backward_on_gpu<dim.value>(
-        at_.parameters(),
-        attention::backward_tensors<bfloat16>{at_.queries(query),
-                                              at_.keys(key_value),
-                                              at_.values(key_value),
-                                              at_.queries(output),
-                                              at_.rows(log_sum_exp),
-                                              at_.queries(output_gradient),
-                                              at_.queries(query_gradient),
-                                              at_.keys(key_value_gradient),
-                                              at_.values(key_value_gradient)},
-        attention::gpu_scratch{scratch, scratch_floats()},
-        attention::causal{},
-        attention::plain{},
-        stream);
+      attention::backward_on_gpu<dim.value>(at_.parameters(),
+                                            at_.backward_tensors(of, to),
+                                            attention::gpu_scratch{scratch, scratch_floats()},
+                                            attention::causal{},
+                                            attention::plain{},
+                                            stream);
     });
   }
 

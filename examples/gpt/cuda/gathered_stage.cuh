@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct gathered_shape {
   std::int64_t count; //!< numbers of the weight
   std::int64_t pieces;
   bool is_matrix;
+
+  gathered_shape(parameter<float> const& whole, std::int64_t of)
+      : count(static_cast<std::int64_t>(whole.value.size())), pieces(of), is_matrix(whole.decays) {}
 
   [[nodiscard]] std::int64_t piece() const { return (count + pieces - 1) / pieces; }
   [[nodiscard]] bool rounds() const { return is_matrix && !std::is_same_v<Element, float>; }
@@ -53,18 +57,14 @@ public:
   }
 
   void take(parameter<float> const& whole) {
-    auto const shape = shape_of(whole);
+    gathered_shape<Element> const shape(whole, pieces());
     shapes_.push_back(shape);
     for (auto number = first(); number < first() + here(); ++number) {
       parameter<float> one(shape.piece(), 0.0F, whole.decays);
-      auto const begin = std::min(number * shape.piece(), shape.count);
-      auto const end = std::min(begin + shape.piece(), shape.count);
-      std::copy(whole.value.begin() + begin, whole.value.begin() + end, one.value.begin());
+      auto const mine = piece_of(shape.count, number, shape.pieces);
+      std::copy_n(whole.value.begin() + mine.begin, mine.count(), one.value.begin());
       pieces_.emplace_back(one);
     }
-  }
-  [[nodiscard]] gathered_shape<Element> shape_of(parameter<float> const& whole) const {
-    return {static_cast<std::int64_t>(whole.value.size()), pieces(), whole.decays};
   }
 
   void gather(std::size_t weight, std::byte* to, cudaStream_t stream) const {
@@ -93,40 +93,33 @@ public:
       }
     });
   }
-  //! A whole gradient, or value, on the host. Of a group collective. @pre nobody writes them
-  //! @param tensor where one begins in a piece
-  template <class Tensor>
-  [[nodiscard]] std::vector<float> whole(std::size_t weight, Tensor tensor) const {
+  //! A whole value, or gradient, on the host. Of a group collective. @pre nobody writes them
+  [[nodiscard]] std::vector<float> whole(std::size_t weight, bool value) const {
     auto const shape = shapes_[weight];
     std::vector<float> numbers;
     each_piece(weight, [&](trained<Element> const& piece, std::int64_t) {
+      float const* const tensor = value ? piece.value() : piece.gradient();
       if (group_.of > 1) {
         auto const bytes = shape.piece() * static_cast<std::int64_t>(sizeof(float));
         cuda::device_memory const all(shape.pieces * bytes);
-        group_.gather(tensor(piece), all.data(), bytes, nullptr);
+        group_.gather(tensor, all.data(), bytes, nullptr);
         cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
         numbers = fetch(reinterpret_cast<float const*>(all.data()), shape.count);
       } else {
-        auto const some = fetch(tensor(piece), piece.count());
+        auto const some = fetch(tensor, piece.count());
         numbers.insert(numbers.end(), some.begin(), some.end());
       }
     });
     numbers.resize(static_cast<std::size_t>(shape.count));
     return numbers;
   }
-  [[nodiscard]] std::vector<float> gradient(std::size_t weight) const {
-    return whole(weight, [](auto const& piece) { return piece.gradient(); });
-  }
-  [[nodiscard]] std::vector<float> value(std::size_t weight) const {
-    return whole(weight, [](auto const& piece) { return piece.value(); });
-  }
 
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
     for (auto& piece : pieces_)
       piece.update(optimizer, step, stream);
   }
-  template <class Archive>
-  void exchange(Archive& with) {
+  template <class Visit>
+  void exchange(Visit const& with) {
     for (auto& piece : pieces_)
       piece.exchange(with);
   }
@@ -159,15 +152,12 @@ public:
   [[nodiscard]] static std::int64_t pieces() { return 1; }
 
   void take(parameter<float> const& whole) {
-    auto const shape = shape_of(whole);
+    gathered_shape<Element> const shape(whole, pieces());
     at_home_.push_back({whole,
                         shape,
                         cuda::pinned_memory(shape.piece_bytes()),
                         cuda::pinned_memory(bytes(shape.count))});
     refresh(at_home_.back());
-  }
-  [[nodiscard]] static gathered_shape<Element> shape_of(parameter<float> const& whole) {
-    return {static_cast<std::int64_t>(whole.value.size()), pieces(), whole.decays};
   }
 
   void gather(std::size_t weight, std::byte* to, cudaStream_t stream) const {
@@ -191,13 +181,10 @@ public:
                                 stream),
                 "cudaMemcpyAsync");
   }
-  [[nodiscard]] std::vector<float> gradient(std::size_t weight) const {
+  [[nodiscard]] std::vector<float> whole(std::size_t weight, bool value) const {
     auto const& home = at_home_[weight];
     auto const* const from = reinterpret_cast<float const*>(home.gradient.data());
-    return {from, from + home.shape.count};
-  }
-  [[nodiscard]] std::vector<float> value(std::size_t weight) const {
-    return at_home_[weight].trained.value;
+    return value ? home.trained.value : std::vector<float>(from, from + home.shape.count);
   }
 
   //! Once what came before on the stream is done.
@@ -210,12 +197,11 @@ public:
       refresh(home);
     }
   }
-  template <class Archive>
-  void exchange(Archive& with) {
+  template <class Visit>
+  void exchange(Visit const& with) {
     for (auto& home : at_home_) {
-      with(home.trained.value);
-      with(home.trained.mean);
-      with(home.trained.square);
+      for (auto* const tensor : {&home.trained.value, &home.trained.mean, &home.trained.square})
+        with(std::as_writable_bytes(std::span(*tensor)));
       refresh(home);
     }
   }
@@ -262,8 +248,7 @@ bytes_of_gathered(model_size const& size, layer_range const& held, std::int64_t 
   placing weights;
   placing gradients;
   host.for_each_parameter([&](parameter<float> const& p) {
-    gathered_shape<Element> const shape{
-      static_cast<std::int64_t>(p.value.size()), pieces, p.decays};
+    gathered_shape<Element> const shape(p, pieces);
     (void)shape.take_weight(weights);
     (void)shape.take_gradient(gradients);
   });
@@ -280,7 +265,7 @@ public:
     this->weights_.clear();
     host.for_each_parameter([this](parameter<float>& p) {
       home_.take(p);
-      shapes_.push_back(home_.shape_of(p));
+      shapes_.emplace_back(p, home_.pieces());
       this->weights_.emplace_back(shapes_.back().count, p.decays);
     });
   }
@@ -300,8 +285,7 @@ public:
     }
   }
   void collect_gradients(pp::context const& where, pp::output out) {
-    cuda::check(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.bytes), stream_of(where)),
-                "cudaMemsetAsync");
+    clear_bytes(out.data, out.bytes, stream_of(where));
     placing in(out.data);
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       this->weights_[i].add_at(shapes_[i].take_gradient(in));
@@ -316,8 +300,8 @@ public:
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
     home_.update(optimizer, step, stream);
   }
-  template <class Archive>
-  void exchange(Archive& with) {
+  template <class Visit>
+  void exchange(Visit const& with) {
     home_.exchange(with);
     if (this->clipped_)
       this->clipped_->exchange(with);
@@ -339,11 +323,14 @@ public:
 
   //! What lies on this GPU between steps.
   [[nodiscard]] std::vector<trained<Element>>& weights() { return home_.on_device(); }
-  [[nodiscard]] std::vector<float> all_gradients() const {
-    return joined([this](std::size_t weight) { return home_.gradient(weight); });
-  }
-  [[nodiscard]] std::vector<float> all_values() const {
-    return joined([this](std::size_t weight) { return home_.value(weight); });
+  //! All values, or all gradients.
+  [[nodiscard]] std::vector<float> whole_numbers(bool values) const {
+    std::vector<float> all;
+    for (std::size_t weight = 0; weight < shapes_.size(); ++weight) {
+      auto const some = home_.whole(weight, values);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
   }
 
 private:
@@ -356,16 +343,6 @@ private:
       most = std::max(most, each.count());
     return most;
   }
-  template <class Read>
-  [[nodiscard]] std::vector<float> joined(Read read) const {
-    std::vector<float> all;
-    for (std::size_t weight = 0; weight < shapes_.size(); ++weight) {
-      auto const some = read(weight);
-      all.insert(all.end(), some.begin(), some.end());
-    }
-    return all;
-  }
-
   Home home_;
   std::vector<gathered_shape<Element>> shapes_; // of every weight
 };

@@ -179,10 +179,11 @@ public:
     }
   }
 
-  //! Writes or reads what the next step of the stages here depends on; validates an early step of
-  //! the optimizer before. Where ranks have stages, collective.
-  template <class Archive>
-  void exchange(Archive& with) {
+  //! Calls with(bytes), tensor by tensor, of what the next step of the stages here depends on, and
+  //! puts it back; validates an early step of the optimizer before. Where ranks have stages,
+  //! collective.
+  template <class Visit>
+  void exchange(Visit const& with) {
     finish();
     pp::cuda::check(cudaStreamSynchronize(runner().origin()), "cudaStreamSynchronize");
     for_each_stage([&](gpu_stage& each) { each.exchange(with); });

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -71,6 +72,21 @@ struct gpu_options {
                                 chosen.common.schedule);
   }
   return chosen;
+}
+
+inline constexpr int skipped = 77; //!< exit status
+
+//! The exit status of a run that only tells what options there are, or that no GPU is here.
+[[nodiscard]] inline std::optional<int> ends_at_once(options const& o, bool tells = true) {
+  auto const why = o.help ? std::string() : missing_gpu();
+  if (o.help && tells) {
+    std::fputs(gpu_usage, stdout);
+    std::fputs(usage, stdout);
+    check_output();
+  } else if (!why.empty()) {
+    std::printf("skipped, %s\n", why.c_str());
+  }
+  return o.help ? std::optional(0) : why.empty() ? std::nullopt : std::optional(skipped);
 }
 
 //! Those of with_vocabulary, where the vocabulary is in shards.
@@ -187,9 +203,7 @@ int report_run(gpu_options const& chosen,
   auto const name = name_of(o);
   auto const& table = sizes.front().table;
   pp::timetable_caption const about{name, unit_costs, {}};
-  make_folder(o.output);
-  print_model(o, text);
-  print_plan(table, about);
+  begin_run(o, text, table, about);
   auto const result = train_on_gpus(o, text, sizes, model);
   std::printf("%s, products in %s\nloss %.3f nats per byte, unigram entropy %.3f\n",
               where,
@@ -200,9 +214,9 @@ int report_run(gpu_options const& chosen,
     report_clipping(o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
-    write_run(o, text, result, table, about, result.traces.back());
+    write_run({o, text, result, table, about}, result.traces.back());
   } else {
-    auto const cost = costs_of_steps(result.traces);
+    auto const cost = pp::costs_of(views_of(result.traces));
     auto const own = share_cores(table, cost, static_cast<int>(o.devices));
     report_time(o,
                 result,
@@ -210,13 +224,9 @@ int report_run(gpu_options const& chosen,
                 share_cores(table, cost, gpus),
                 {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
     report_gathered(o, model.plan_in_use(), result.traces.back());
-    write_files(o, text, result, table, about, own, cost);
+    write_files({o, text, result, table, about}, own, cost);
   }
-  bool const good = check();
-  check_output();
-  if (!good)
-    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
-  return result.interrupted ? 128 + stop_wanted : good ? 0 : 1;
+  return end_run(result, check());
 }
 
 //! Whether clipping is part of the plan, which has totals where every stage has one copy and no

@@ -66,6 +66,16 @@ void check(model_size const& size, pp::timetable_view table) {
   }
 }
 
+//! What holds the weights of a stage: itself, or the layer that it stands for; null: another stage.
+template <class Stage>
+Stage* holder_of(Stage& stage) {
+  return &stage;
+}
+template <class Element>
+on_gpu::exchanged_layer<Element>* holder_of(on_gpu::exchanged_stage<Element>& stage) {
+  return stage.leading();
+}
+
 } // namespace
 
 struct gpu_stage::either {
@@ -80,6 +90,16 @@ struct gpu_stage::either {
   template <class Visit>
   decltype(auto) visit(Visit go) {
     return std::visit([&](auto& each) -> decltype(auto) { return go(each.stage); }, of);
+  }
+  //! The same with what holds the weights. Returns whether it is here.
+  template <class Visit>
+  bool visit_weights(Visit go) {
+    return visit([&](auto& stage) {
+      auto* const holder = holder_of(stage);
+      if (holder != nullptr)
+        go(*holder);
+      return holder != nullptr;
+    });
   }
 };
 
@@ -324,28 +344,16 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) con
 gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)
     : of_(std::move(of)), over_replicas_(how.over_replicas) {
   if (how.clip != nullptr)
-    of_->visit([&](auto& stage) { stage.set_clipping(*how.clip, how.shard.number == 0); });
+    of_->visit_weights([&](auto& stage) { stage.set_clipping(*how.clip, how.shard.number == 0); });
 }
 gpu_stage::~gpu_stage() = default;
 
-void gpu_stage::forward(pp::context const& where, pp::input in, pp::output out) {
-  of_->visit([&](auto& stage) { stage.forward(where, in, out); });
-}
-void gpu_stage::backward(pp::context const& where, pp::input in, pp::output out) {
-  of_->visit([&](auto& stage) { stage.backward(where, in, out); });
-}
-void gpu_stage::backward_input(pp::context const& where, pp::input in, pp::output out) {
-  of_->visit([&](auto& stage) { stage.backward_input(where, in, out); });
-}
-void gpu_stage::backward_weight(pp::context const& where) {
-  of_->visit([&](auto& stage) { stage.backward_weight(where); });
-}
 namespace {
 //! Calls visit(stage) of one whose weights are gathered; the library asks no other.
 template <class Either, class Visit>
 void visit_gathered(Either& of, Visit visit) {
   of.visit([&](auto& stage) {
-    if constexpr (requires { stage.all_gradients(); })
+    if constexpr (requires { stage.whole_numbers(true); })
       visit(stage);
   });
 }
@@ -368,25 +376,30 @@ bool gpu_stage::is_gathered() const {
   return found;
 }
 void gpu_stage::run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
+  using enum pp::pass_kind;
   of_->visit([&](auto& stage) {
+    auto const& p = stage.begin(given.where, half);
+    std::byte* between = given.where.weight_input.data;
     switch (kind) {
-    case pp::pass_kind::forward: return stage.forward(given.where, given.in, given.out, half);
-    case pp::pass_kind::backward: return stage.backward(given.where, given.in, given.out, half);
-    case pp::pass_kind::backward_input:
-      return stage.backward_input(given.where, given.in, given.out, half);
-    case pp::pass_kind::backward_weight: return stage.backward_weight(given.where, half);
+    case forward: return stage.forward(p, given.in, given.out);
+    case backward_input: return stage.input_half(p, given.in, given.out, between);
+    case backward_weight: return stage.weight_half(p, between);
+    case backward: // with memory that the device has for this
+      between = stage.between(p);
+      stage.input_half(p, given.in, given.out, between);
+      return stage.weight_half(p, between);
     default: throw std::logic_error("a composite pass has halves that stages on GPUs lack");
     }
   });
 }
 void gpu_stage::set_text(batch const& pieces, cudaStream_t stream) {
-  of_->visit([&](auto& stage) { stage.set_text(pieces.bytes, stream); });
+  of_->visit_weights([&](auto& stage) { stage.set_text(pieces.bytes, stream); });
 }
 void gpu_stage::update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
-  of_->visit([&](auto& stage) { stage.update(optimizer, step, stream); });
+  of_->visit_weights([&](auto& stage) { stage.update(optimizer, step, stream); });
 }
 void gpu_stage::set_cut(step_cut const& cut) {
-  of_->visit([&](auto& stage) { stage.set_cut(cut); });
+  of_->visit_weights([&](auto& stage) { stage.set_cut(cut); });
 }
 void gpu_stage::contribute(pp::context const& where, pp::output row) {
   auto const stream = static_cast<cudaStream_t>(where.stream);
@@ -394,33 +407,34 @@ void gpu_stage::contribute(pp::context const& where, pp::output row) {
     for_each_gradient(
       [&](float* gradient, std::int64_t count) { over_replicas_(gradient, count, stream); });
   }
-  of_->visit([&](auto& stage) { stage.contribute(row, stream); });
+  if (!of_->visit_weights([&](auto& stage) { stage.contribute(row, stream); }))
+    on_gpu::clear_bytes(row.data, row.bytes, stream);
 }
 void gpu_stage::optimizer_step(pp::context const& where, pp::totals const& all) {
-  of_->visit(
+  of_->visit_weights(
     [&](auto& stage) { stage.optimizer_step(all, static_cast<cudaStream_t>(where.stream)); });
 }
 void gpu_stage::roll_back(pp::context const& where) {
-  of_->visit([&](auto& stage) { stage.roll_back(static_cast<cudaStream_t>(where.stream)); });
+  of_->visit_weights(
+    [&](auto& stage) { stage.roll_back(static_cast<cudaStream_t>(where.stream)); });
 }
-void gpu_stage::exchange(pp::state_packer& with) {
-  of_->visit([&](auto& stage) { stage.exchange(with); });
-}
-void gpu_stage::exchange(pp::state_unpacker& with) {
-  of_->visit([&](auto& stage) { stage.exchange(with); });
+void gpu_stage::exchange(std::function<void(std::span<std::byte>)> const& visit) {
+  of_->visit_weights([&](auto& stage) { stage.exchange(visit); });
 }
 step_counts gpu_stage::counts() const {
-  return of_->visit([](auto& stage) { return stage.counts(); });
+  step_counts found;
+  of_->visit_weights([&](auto& stage) { found = stage.counts(); });
+  return found;
 }
 void gpu_stage::for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const {
-  of_->visit([&](auto& stage) {
+  of_->visit_weights([&](auto& stage) {
     for (auto const& weight : stage.weights())
       visit(weight.gradient(), weight.count());
   });
 }
 void gpu_stage::for_each_sum(std::function<void(float*, std::int64_t)> const& visit) const {
   for_each_gradient(visit);
-  of_->visit([&](auto& stage) {
+  of_->visit_weights([&](auto& stage) {
     if (stage.loss_count() > 0)
       visit(stage.losses(), stage.loss_count());
   });
@@ -440,34 +454,20 @@ void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream) {
   });
 }
 
-namespace {
-//! @param tensor where one begins in a weight
-template <class Stage, class Tensor>
-std::vector<float> fetch_all(Stage const& stage, Tensor tensor) {
+std::vector<float> gpu_stage::numbers(bool values) const {
   std::vector<float> all;
-  for (auto const& weight : stage.weights()) {
-    auto const some = on_gpu::fetch(tensor(weight), weight.count());
-    all.insert(all.end(), some.begin(), some.end());
-  }
+  of_->visit_weights([&](auto& stage) {
+    if constexpr (requires { stage.whole_numbers(values); }) {
+      all = stage.whole_numbers(values);
+    } else {
+      for (auto const& weight : stage.weights()) {
+        auto const some =
+          on_gpu::fetch(values ? weight.value() : weight.gradient(), weight.count());
+        all.insert(all.end(), some.begin(), some.end());
+      }
+    }
+  });
   return all;
-}
-} // namespace
-
-std::vector<float> gpu_stage::gradients() const {
-  return of_->visit([](auto& stage) {
-    if constexpr (requires { stage.all_gradients(); })
-      return stage.all_gradients();
-    else
-      return fetch_all(stage, [](auto const& weight) { return weight.gradient(); });
-  });
-}
-std::vector<float> gpu_stage::values() const {
-  return of_->visit([](auto& stage) {
-    if constexpr (requires { stage.all_values(); })
-      return stage.all_values();
-    else
-      return fetch_all(stage, [](auto const& weight) { return weight.value(); });
-  });
 }
 
 } // namespace gpt

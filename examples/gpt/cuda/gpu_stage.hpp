@@ -5,14 +5,14 @@
 //! @brief What can be chosen of a run on a GPU, beside model and schedule; and the stages on it as
 //! code that nvcc does not compile sees them.
 
-#include <pipe/cluster/packed_state.hpp>
-
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -85,11 +85,19 @@ public:
   gpu_stage(gpu_stage const&) = delete;
   gpu_stage& operator=(gpu_stage const&) = delete;
 
-  void forward(pp::context const& where, pp::input in, pp::output out);
-  void backward(pp::context const& where, pp::input in, pp::output out);
-  void backward_input(pp::context const& where, pp::input in, pp::output out);
-  void backward_weight(pp::context const& where);
-  //! One half of a composite pass on the stream of its context, with memory of its own.
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    run_half(pp::pass_kind::forward, {where, in, out}, 0);
+  }
+  void backward(pp::context const& where, pp::input in, pp::output out) {
+    run_half(pp::pass_kind::backward, {where, in, out}, 0);
+  }
+  void backward_input(pp::context const& where, pp::input in, pp::output out) {
+    run_half(pp::pass_kind::backward_input, {where, in, out}, 0);
+  }
+  void backward_weight(pp::context const& where) {
+    run_half(pp::pass_kind::backward_weight, {where, {}, {}}, 0);
+  }
+  //! One half of a composite pass on the stream of its context, with memory of its own; or a pass.
   void run_half(pp::pass_kind kind, pp::composite_half const& given, int half);
 
   // With weights that are gathered.
@@ -110,9 +118,9 @@ public:
   //! @pre no step is under way
   [[nodiscard]] step_counts counts() const;
 
-  //! Writes or reads what the next step depends on. @pre nothing is under way
-  void exchange(pp::state_packer& with);
-  void exchange(pp::state_unpacker& with);
+  //! Calls visit(bytes) with what the next step depends on, on the host, tensor by tensor. What it
+  //! writes there is put back. @pre nothing is under way
+  void exchange(std::function<void(std::span<std::byte>)> const& visit);
 
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream);
 
@@ -126,10 +134,12 @@ public:
   [[nodiscard]] double loss_sum() const;
   //! All gradients and all values, in the order of the layers; of gathered ones collective in their
   //! group. @pre nobody writes them
-  [[nodiscard]] std::vector<float> gradients() const;
-  [[nodiscard]] std::vector<float> values() const;
+  [[nodiscard]] std::vector<float> gradients() const { return numbers(false); }
+  [[nodiscard]] std::vector<float> values() const { return numbers(true); }
 
 private:
+  [[nodiscard]] std::vector<float> numbers(bool values) const;
+
   std::unique_ptr<either> of_;
   sum_over_gpus over_replicas_;
 };

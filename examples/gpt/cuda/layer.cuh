@@ -30,6 +30,10 @@ struct attention_kept {
   attention_kept(placing& in, model_size const& own, std::int64_t tokens)
       : query(in.take<bfloat16>(tokens * own.width)), output(in.take<bfloat16>(tokens * own.width)),
         log_sum_exp(in.take<float>(own.heads * tokens)) {}
+
+  [[nodiscard]] attention_tensors<bfloat16, float> with(bfloat16 const* key_value) const {
+    return {query, key_value, output, log_sum_exp};
+  }
 };
 //! What the part behind it keeps, but for attention's output.
 template <class Element>
@@ -78,6 +82,10 @@ struct part_pass {
 
   [[nodiscard]] scratch_tensors<Element> const& space() const { return work->scratch(); }
   [[nodiscard]] token_rows rows() const { return {tokens, size.width, stream}; }
+  [[nodiscard]] matrix_pass<Element>
+  matrix(trained<Element> const& of, std::int64_t inputs, std::int64_t outputs) const {
+    return {work->products, of.operand(), of.gradient(), tokens, inputs, outputs};
+  }
   //! From the gradient of the norm's output, in `narrow`, of which each shard has a part.
   void norm_backward(float* dx, trained<Element>& gain, normalised kept) const {
     if (work->sum)
@@ -100,46 +108,31 @@ struct before_attention_pass {
   //! Of x [tokens, width] writes query [tokens, width] and key_value [tokens, 2, key heads, head
   //! dim].
   void forward(bfloat16* query, bfloat16* key_value, float const* x) const {
-    auto& products = at.work->products;
     auto const& space = at.space();
-    auto const tokens = at.tokens;
-    auto const width = at.size.width;
-    auto const keys = 2 * at.own.key_width();
     layer_norm_forward(space.scaled, kept, x, gain.value(), at.rows());
-    products.forward(space.wide, space.scaled, query_weight.operand(), tokens, width, at.own.width);
-    convert(query, space.wide, tokens * at.own.width, at.stream);
-    products.forward(space.wide, space.scaled, key_value_weight.operand(), tokens, width, keys);
-    convert(key_value, space.wide, tokens * keys, at.stream);
+    queries().forward(space.wide, space.scaled);
+    convert(query, space.wide, at.tokens * at.own.width, at.stream);
+    keys().forward(space.wide, space.scaled);
+    convert(key_value, space.wide, at.tokens * 2 * at.own.key_width(), at.stream);
   }
   //! Adds to dx [tokens, width], and to the gradient of the gain.
   void add_backward_input(float* dx, before_gradients<Element> const& made) const {
-    auto& products = at.work->products;
-    auto const width = at.size.width;
-    float* const narrow = at.space().narrow;
-    products.backward_input(
-      narrow, made.query, query_weight.operand(), at.tokens, width, at.own.width);
-    products.backward_input(narrow,
-                            made.key_value,
-                            key_value_weight.operand(),
-                            at.tokens,
-                            width,
-                            2 * at.own.key_width(),
-                            product_goes::added);
+    queries().backward_input(at.space().narrow, made.query);
+    keys().backward_input(at.space().narrow, made.key_value, product_goes::added);
     at.norm_backward(dx, gain, kept);
   }
   void add_backward_weight(before_gradients<Element> const& made) const {
-    auto& products = at.work->products;
-    auto const width = at.size.width;
-    Element* const scaled = at.space().scaled;
     at.scale_again(kept, gain);
-    products.backward_weight(
-      query_weight.gradient(), scaled, made.query, at.tokens, width, at.own.width);
-    products.backward_weight(key_value_weight.gradient(),
-                             scaled,
-                             made.key_value,
-                             at.tokens,
-                             width,
-                             2 * at.own.key_width());
+    queries().backward_weight(at.space().scaled, made.query);
+    keys().backward_weight(at.space().scaled, made.key_value);
+  }
+
+private:
+  [[nodiscard]] matrix_pass<Element> queries() const {
+    return at.matrix(query_weight, at.size.width, at.own.width);
+  }
+  [[nodiscard]] matrix_pass<Element> keys() const {
+    return at.matrix(key_value_weight, at.size.width, 2 * at.own.key_width());
   }
 };
 
@@ -154,48 +147,45 @@ struct after_attention_pass {
 
   //! x [tokens, width], the residual, becomes the layer's output.
   void forward(float* x) const {
-    auto const tokens = at.tokens;
-    auto const hidden = at.own.hidden();
     Element* const scaled = at.space().scaled;
-    add_product(x, output_operand(), projection, at.own.width);
+    add_product(x, output_operand(), projected());
     layer_norm_forward(scaled, kept.norm, x, gain.value(), at.rows());
-    at.work->products.forward(kept.inner, scaled, up.operand(), tokens, at.size.width, hidden);
-    gelu_forward(kept.outer, kept.inner, tokens * hidden, at.stream);
-    add_product(x, kept.outer, down, hidden);
+    upwards().forward(kept.inner, scaled);
+    gelu_forward(kept.outer, kept.inner, at.tokens * at.own.hidden(), at.stream);
+    add_product(x, kept.outer, downwards());
   }
   //! dx [tokens, width], the gradient of the layer's output, becomes that of the residual. The
   //! gradient of the gain grows too.
   //! @param output_gradient of attention's output
   void
   backward_input(float* dx, bfloat16* output_gradient, after_gradients<Element> const& made) const {
-    auto& products = at.work->products;
     auto const& space = at.space();
-    auto const tokens = at.tokens;
-    auto const width = at.size.width;
-    auto const hidden = at.own.hidden();
-    convert(made.down, dx, tokens * width, at.stream);
-    products.backward_input(space.wide, made.down, down.operand(), tokens, hidden, width);
-    gelu_backward(made.inner, kept.inner, space.wide, tokens * hidden, at.stream);
-    products.backward_input(space.narrow, made.inner, up.operand(), tokens, width, hidden);
+    convert(made.down, dx, at.rows().count(), at.stream);
+    downwards().backward_input(space.wide, made.down);
+    gelu_backward(made.inner, kept.inner, space.wide, at.tokens * at.own.hidden(), at.stream);
+    upwards().backward_input(space.narrow, made.inner);
     at.norm_backward(dx, gain, kept.norm);
-    convert(made.projection, dx, tokens * width, at.stream);
-    products.backward_input(
-      space.narrow, made.projection, projection.operand(), tokens, at.own.width, width);
-    convert(output_gradient, space.narrow, tokens * at.own.width, at.stream);
+    convert(made.projection, dx, at.rows().count(), at.stream);
+    projected().backward_input(space.narrow, made.projection);
+    convert(output_gradient, space.narrow, at.tokens * at.own.width, at.stream);
   }
   void add_backward_weight(after_gradients<Element> const& made) const {
-    auto& products = at.work->products;
-    auto const tokens = at.tokens;
-    auto const width = at.size.width;
-    auto const hidden = at.own.hidden();
-    products.backward_weight(
-      projection.gradient(), output_operand(), made.projection, tokens, at.own.width, width);
+    projected().backward_weight(output_operand(), made.projection);
     at.scale_again(kept.norm, gain);
-    products.backward_weight(up.gradient(), at.space().scaled, made.inner, tokens, width, hidden);
-    products.backward_weight(down.gradient(), kept.outer, made.down, tokens, hidden, width);
+    upwards().backward_weight(at.space().scaled, made.inner);
+    downwards().backward_weight(kept.outer, made.down);
   }
 
 private:
+  [[nodiscard]] matrix_pass<Element> projected() const {
+    return at.matrix(projection, at.own.width, at.size.width);
+  }
+  [[nodiscard]] matrix_pass<Element> upwards() const {
+    return at.matrix(up, at.size.width, at.own.hidden());
+  }
+  [[nodiscard]] matrix_pass<Element> downwards() const {
+    return at.matrix(down, at.own.hidden(), at.size.width);
+  }
   //! Attention's output as products read it.
   [[nodiscard]] Element const* output_operand() const {
     if constexpr (std::is_same_v<Element, bfloat16>) {
@@ -205,17 +195,14 @@ private:
       return at.space().scaled;
     }
   }
-  //! x [tokens, width] += in [tokens, inputs] times the matrix; of shards, the sum of all of that.
-  void
-  add_product(float* x, Element const* in, trained<Element>& matrix, std::int64_t inputs) const {
+  //! x [tokens, width] += in times the matrix; of shards, the sum of all of that.
+  void add_product(float* x, Element const* in, matrix_pass<Element> const& matrix) const {
     auto const& sum = at.work->sum;
-    auto const to = sum ? product_goes::instead : product_goes::added;
     float* const y = sum ? at.space().narrow : x;
-    at.work->products.forward(y, in, matrix.operand(), at.tokens, inputs, at.size.width, to);
+    matrix.forward(y, in, sum ? product_goes::instead : product_goes::added);
     if (sum) {
-      auto const count = at.tokens * at.size.width;
-      sum(y, count, at.stream);
-      add(x, y, count, at.stream);
+      sum(y, at.rows().count(), at.stream);
+      add(x, y, at.rows().count(), at.stream);
     }
   }
 };
@@ -257,16 +244,12 @@ struct layer_weights {
 template <class Element>
 class layer_pass {
 public:
-  layer_pass(model_size const& size,
-             model_size const& own,
+  layer_pass(part_pass<Element> const& at,
              layer_weights<Element> const& weights,
              chunk_range chunk,
-             layer_kept<Element> const& kept,
-             device_work<Element>& work,
-             cudaStream_t stream)
-      : chunk_(chunk), attends_(own, chunk),
-        kept_(kept.attention), at_{size, own, chunk.count(), &work, stream},
-        before_{at_, weights.first_gain, weights.query, weights.key_value, kept.first},
+             layer_kept<Element> const& kept)
+      : chunk_(chunk), attends_(at.own, chunk), kept_(kept.attention),
+        at_(at), before_{at_, weights.first_gain, weights.query, weights.key_value, kept.first},
         after_{at_,
                weights.projection,
                weights.second_gain,
@@ -279,7 +262,7 @@ public:
   //! @param key_value [sequence, 2, key heads, head dim]: those of the chunk join those before
   void forward(float* x, bfloat16* key_value) {
     before_.forward(kept_.query, key_value + chunk_.begin * keys(), x);
-    attends_.forward(kept_.output, kept_.log_sum_exp, kept_.query, key_value, at_.stream);
+    attends_.forward(kept_.with(key_value), at_.stream);
     after_.forward(x);
   }
 
@@ -293,15 +276,11 @@ public:
                       float* carried) {
     auto const& space = at_.space();
     after_.backward_input(dx, space.output_gradient, made.after);
-    attends_.backward(space.query_gradient,
-                      carried,
-                      kept_.query,
-                      key_value,
-                      kept_.output,
-                      kept_.log_sum_exp,
-                      space.output_gradient,
-                      space.of_attention,
-                      at_.stream);
+    attends_.backward(
+      kept_.with(key_value),
+      attention_gradients<bfloat16, float>{space.output_gradient, space.query_gradient, carried},
+      space.of_attention,
+      at_.stream);
     convert(made.before.query, space.query_gradient, at_.tokens * at_.own.width, at_.stream);
     convert(
       made.before.key_value, carried + chunk_.begin * keys(), at_.tokens * keys(), at_.stream);
@@ -327,65 +306,42 @@ private:
 //! The head at work on one chunk. It keeps its normalised input, and from backward_input to
 //! backward_weight the gradient of the logits, [tokens, vocabulary]; logits are made anew.
 template <class Element>
-class head_pass {
-public:
-  head_pass(model_size const& size,
-            trained<Element>& gain,
-            trained<Element>& out,
-            std::uint8_t const* next_bytes,
-            std::int64_t tokens,
-            normalised kept,
-            device_work<Element>& work,
-            cudaStream_t stream)
-      : width_(size.width), gain_(&gain), out_(&out), next_bytes_(next_bytes), tokens_(tokens),
-        kept_(kept), work_(&work), space_(work.scratch()), stream_(stream) {}
+struct head_pass {
+  part_pass<Element> at;
+  trained<Element>&gain, &out;
+  std::uint8_t const* next_bytes;
+  normalised kept;
 
   [[nodiscard]] static normalised keep(placing& in, model_size const& size, std::int64_t tokens) {
     return {in.take<float>(tokens * size.width), in.take<float>(tokens)};
   }
 
   //! Writes the loss of each token, in nats.
-  void forward(float* losses, float const* x) {
-    layer_norm_forward(space_.scaled, kept_, x, gain_->value(), rows());
-    make_logits();
-    cross_entropy_forward(losses, space_.wide, next_bytes_, tokens_, stream_);
+  void forward(float* losses, float const* x) const {
+    auto const& space = at.space();
+    layer_norm_forward(space.scaled, kept, x, gain.value(), at.rows());
+    logits().forward(space.wide, space.scaled);
+    cross_entropy_forward(losses, space.wide, next_bytes, at.tokens, at.stream);
   }
   //! dx = the gradient of the input for `share` times the sum of the losses.
-  void backward_input(float* dx, Element* logits_gradient, float share) {
-    scale_again();
-    make_logits();
-    cross_entropy_backward(logits_gradient, space_.wide, next_bytes_, share, tokens_, stream_);
-    work_->products.backward_input(
-      space_.narrow, logits_gradient, out_->operand(), tokens_, width_, vocabulary);
-    cuda::check(
-      cudaMemsetAsync(dx, 0, static_cast<std::size_t>(tokens_ * width_) * sizeof(float), stream_),
-      "cudaMemsetAsync");
-    layer_norm_backward(dx, gain_->gradient(), space_.narrow, kept_, gain_->value(), rows());
+  void backward_input(float* dx, Element* logits_gradient, float share) const {
+    auto const& space = at.space();
+    at.scale_again(kept, gain);
+    logits().forward(space.wide, space.scaled);
+    cross_entropy_backward(logits_gradient, space.wide, next_bytes, share, at.tokens, at.stream);
+    logits().backward_input(space.narrow, logits_gradient);
+    clear(dx, at.rows().count(), at.stream);
+    layer_norm_backward(dx, gain.gradient(), space.narrow, kept, gain.value(), at.rows());
   }
-  void backward_weight(Element const* logits_gradient) {
-    scale_again();
-    work_->products.backward_weight(
-      out_->gradient(), space_.scaled, logits_gradient, tokens_, width_, vocabulary);
+  void backward_weight(Element const* logits_gradient) const {
+    at.scale_again(kept, gain);
+    logits().backward_weight(at.space().scaled, logits_gradient);
   }
 
 private:
-  [[nodiscard]] token_rows rows() const { return {tokens_, width_, stream_}; }
-  void scale_again() { apply_gain(space_.scaled, kept_.normal, gain_->value(), rows()); }
-  //! In `wide`, from `scaled`.
-  void make_logits() {
-    work_->products.forward(
-      space_.wide, space_.scaled, out_->operand(), tokens_, width_, vocabulary);
+  [[nodiscard]] matrix_pass<Element> logits() const {
+    return at.matrix(out, at.size.width, vocabulary);
   }
-
-  std::int64_t width_;
-  trained<Element>* gain_;
-  trained<Element>* out_;
-  std::uint8_t const* next_bytes_;
-  std::int64_t tokens_;
-  normalised kept_;
-  device_work<Element>* work_;
-  scratch_tensors<Element> space_;
-  cudaStream_t stream_;
 };
 
 } // namespace gpt::on_gpu

@@ -55,52 +55,6 @@ public:
     known_ = true;
   }
 
-  //! y [tokens, outputs] = x [tokens, inputs] W [inputs, outputs]
-  template <class Element>
-  void forward(float* y,
-               Element const* x,
-               Element const* weight,
-               std::int64_t tokens,
-               std::int64_t inputs,
-               std::int64_t outputs,
-               product_goes where = product_goes::instead) {
-    multiply<Element>({CUBLAS_OP_N, weight, outputs},
-                      {CUBLAS_OP_N, x, inputs},
-                      y,
-                      {outputs, tokens, inputs},
-                      where);
-  }
-  //! dx [tokens, inputs] = dy [tokens, outputs] transposed(W)
-  template <class Element>
-  void backward_input(float* dx,
-                      Element const* dy,
-                      Element const* weight,
-                      std::int64_t tokens,
-                      std::int64_t inputs,
-                      std::int64_t outputs,
-                      product_goes where = product_goes::instead) {
-    multiply<Element>({CUBLAS_OP_T, weight, outputs},
-                      {CUBLAS_OP_N, dy, outputs},
-                      dx,
-                      {inputs, tokens, outputs},
-                      where);
-  }
-  //! dW += transposed(x) dy
-  template <class Element>
-  void backward_weight(float* dw,
-                       Element const* x,
-                       Element const* dy,
-                       std::int64_t tokens,
-                       std::int64_t inputs,
-                       std::int64_t outputs) {
-    multiply<Element>({CUBLAS_OP_N, dy, outputs},
-                      {CUBLAS_OP_T, x, inputs},
-                      dw,
-                      {outputs, inputs, tokens},
-                      product_goes::added);
-  }
-
-private:
   //! An operand as cuBLAS sees it, whose matrices lie column by column: transposed.
   template <class Element>
   struct operand {
@@ -139,6 +93,8 @@ private:
                             CUBLAS_GEMM_DEFAULT),
                "cublasGemmEx");
   }
+
+private:
   static int size(std::int64_t count) {
     if (count > std::numeric_limits<int>::max()) {
       throw std::invalid_argument("a matrix has " + std::to_string(count) +
@@ -152,6 +108,37 @@ private:
   cublasHandle_t handle_ = nullptr;
   cudaStream_t stream_ = nullptr;
   bool known_ = false;
+};
+
+//! A matrix [inputs, outputs] at work on some tokens.
+template <class Element>
+struct matrix_pass {
+  matrix_products& products;
+  Element const* matrix;
+  float* gradient;
+  std::int64_t tokens, inputs, outputs;
+
+  //! y [tokens, outputs] = x [tokens, inputs] times the matrix
+  void forward(float* y, Element const* x, product_goes to = product_goes::instead) const {
+    products.multiply<Element>(
+      {CUBLAS_OP_N, matrix, outputs}, {CUBLAS_OP_N, x, inputs}, y, {outputs, tokens, inputs}, to);
+  }
+  //! dx [tokens, inputs] = dy [tokens, outputs] times the transposed matrix
+  void backward_input(float* dx, Element const* dy, product_goes to = product_goes::instead) const {
+    products.multiply<Element>({CUBLAS_OP_T, matrix, outputs},
+                               {CUBLAS_OP_N, dy, outputs},
+                               dx,
+                               {inputs, tokens, outputs},
+                               to);
+  }
+  //! The gradient of the matrix += transposed(x) dy
+  void backward_weight(Element const* x, Element const* dy) const {
+    products.multiply<Element>({CUBLAS_OP_N, dy, outputs},
+                               {CUBLAS_OP_T, x, inputs},
+                               gradient,
+                               {outputs, inputs, tokens},
+                               product_goes::added);
+  }
 };
 
 } // namespace gpt::on_gpu

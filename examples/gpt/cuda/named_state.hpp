@@ -4,13 +4,11 @@
 //! @file
 //! @brief The state of stages on GPUs as named tensors, which any other cut of the model loads.
 
-#include <pipe/cluster/packed_state.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <set>
 #include <span>
@@ -21,26 +19,6 @@
 #include "gpu_stage.hpp"
 
 namespace gpt {
-
-//! The pieces of weights that are gathered, each of a name of its own: ranges of their numbers, one
-//! behind the other.
-[[nodiscard]] inline std::vector<tensor_part> pieces_of(std::vector<tensor_part> const& weights,
-                                                        weight_group const& group) {
-  std::int64_t const pieces = group.of > 1 ? group.of : weight_shard_count;
-  std::int64_t const first = group.of > 1 ? group.number : 0;
-  std::vector<tensor_part> all;
-  for (tensor_part const& each : weights) {
-    std::int64_t count = 1;
-    for (auto const extent : each.shape)
-      count *= extent;
-    std::int64_t const piece = (count + pieces - 1) / pieces;
-    for (auto i = first; i < first + (group.of > 1 ? 1 : pieces); ++i) {
-      chunk_range const range{std::min(i * piece, count), std::min((i + 1) * piece, count)};
-      all.push_back(cut_part(each.name + ".flat." + std::to_string(i), {count}, 0, range));
-    }
-  }
-  return all;
-}
 
 //! The parameters of one stage, in the order in which it exchanges them.
 [[nodiscard]] inline std::vector<tensor_part>
@@ -59,7 +37,11 @@ parts_on_gpu(model_size const& size, pp::timetable_view table, gpu_run const& ho
   auto const layers = cut_model(size, table.over.extents);
   bool const gathered = gathers_weights_of(table, stage);
   auto const whole = parts_of(size, layers[static_cast<std::size_t>(stage)], how.shard);
-  return gathered && how.home == weights_home::shards ? pieces_of(whole, how.weights) : whole;
+  if (!gathered || how.home != weights_home::shards)
+    return whole;
+  auto const& group = how.weights; // a piece on each of its GPUs, or all here
+  return group.of > 1 ? pieces_of(whole, group.of, {group.number, group.number + 1})
+                      : pieces_of(whole, weight_shard_count, {0, weight_shard_count});
 }
 
 //! The state of all stages of a process, in memory of its own.
@@ -69,18 +51,16 @@ public:
   //! @param clips a stage counts its steps behind its parameters
   template <class Model>
   named_state(Model& model, std::vector<std::vector<tensor_part>> const& parts, bool clips) {
-    pp::state_packer pack;
-    model.exchange(pack);
-    bytes_ = pack.bytes();
-    std::size_t at = 0;
+    model.exchange([this](std::span<std::byte> of) { bytes_.emplace_back(of.begin(), of.end()); });
+    std::size_t next = 0;
     for (auto const& stage : parts) {
       for (tensor_part const& part : stage)
         for (char const* const kind : {".value", ".mean", ".square"})
-          add(next(at), part, kind);
+          add(next++, part, kind);
       if (clips)
-        add(next(at), whole_part("optimizer.counts", {3}), "");
+        add(next++, whole_part("optimizer.counts", {3}), "");
     }
-    if (at != bytes_.size())
+    if (next != bytes_.size())
       throw std::logic_error("stages on GPUs have other parameters than parts_on_gpu names");
   }
   named_state(named_state const&) = delete;
@@ -103,24 +83,17 @@ public:
   [[nodiscard]] std::vector<pp::state_tensor> const& all() const { return tensors_; }
   template <class Model>
   void use(Model& model) const {
-    pp::state_unpacker unpack(bytes_);
-    model.exchange(unpack);
-    unpack.end();
+    std::size_t next = 0;
+    model.exchange([&](std::span<std::byte> to) {
+      std::copy(bytes_[next].begin(), bytes_[next].end(), to.begin());
+      ++next;
+    });
   }
 
 private:
-  std::span<std::byte> next(std::size_t& at) {
-    std::uint64_t header[2]; // bytes of an element, and how many there are
-    if (bytes_.size() - at < sizeof header)
-      throw std::logic_error("stages on GPUs have fewer parameters than parts_on_gpu names");
-    std::memcpy(header, bytes_.data() + at, sizeof header);
-    auto const count = static_cast<std::size_t>(header[0] * header[1]);
-    auto* const begin = reinterpret_cast<std::byte*>(bytes_.data()) + at + sizeof header;
-    at += sizeof header + count;
-    return {begin, count};
-  }
-  //! @param numbers of the part; there may be more, which are padding
-  void add(std::span<std::byte> numbers, tensor_part const& part, char const* kind) {
+  //! @param number of a tensor, which may have more numbers than the part: padding
+  void add(std::size_t number, tensor_part const& part, char const* kind) {
+    auto const numbers = std::span(bytes_.at(number));
     bool const counts = *kind == '\0';
     std::int64_t bytes = counts ? 8 : 4;
     for (auto const extent : part.shape)
@@ -135,7 +108,7 @@ private:
                         part.first});
   }
 
-  std::string bytes_;
+  std::vector<std::vector<std::byte>> bytes_{}; // of each tensor
   std::vector<pp::state_tensor> tensors_{};
 };
 

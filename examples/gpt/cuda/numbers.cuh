@@ -17,7 +17,6 @@
 #include <thrust/tabulate.h>
 #include <thrust/transform.h>
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -42,6 +41,14 @@ public:
   __device__ explicit row_reduction(storage& memory) : memory_(&memory) {}
 
   __device__ float sum(float mine) { return tell(block(memory_->parts).Sum(mine)); }
+  //! value(0) + value(1) + ..., of which every thread has some.
+  template <class Value>
+  __device__ float sum_of(std::int64_t count, Value const& value) {
+    float mine = 0;
+    for (std::int64_t i = threadIdx.x; i < count; i += row_threads)
+      mine += value(i);
+    return sum(mine);
+  }
   __device__ float most(float mine) {
     return tell(block(memory_->parts).Reduce(mine, [](float a, float b) { return a < b ? b : a; }));
   }
@@ -104,9 +111,12 @@ inline void copy_bytes(void* to, void const* from, std::size_t bytes, cudaStream
 inline void copy(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(float), stream);
 }
-inline void clear(float* numbers, std::int64_t count, cudaStream_t stream) {
-  cuda::check(cudaMemsetAsync(numbers, 0, static_cast<std::size_t>(count) * sizeof(float), stream),
-              "cudaMemsetAsync");
+inline void clear_bytes(void* to, std::int64_t bytes, cudaStream_t stream) {
+  cuda::check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(bytes), stream), "cudaMemsetAsync");
+}
+template <class T>
+void clear(T* numbers, std::int64_t count, cudaStream_t stream) {
+  clear_bytes(numbers, count * static_cast<std::int64_t>(sizeof(T)), stream);
 }
 
 //! Tokens of so many numbers each, and the stream that works on them.
@@ -131,14 +141,11 @@ void layer_norm_forward(
   for_each_token(
     rows.tokens, rows.stream, [=] __device__(std::int64_t token, row_reduction & over) {
       float const* const from = x + token * rows.width;
-      float sum = 0;
-      for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads)
-        sum += from[d];
-      float const mean = over.sum(sum) / static_cast<float>(rows.width);
-      float squares = 0;
-      for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads)
-        squares += (from[d] - mean) * (from[d] - mean);
-      float const variance = over.sum(squares) / static_cast<float>(rows.width);
+      auto const width = static_cast<float>(rows.width);
+      auto const x_of = [&](std::int64_t d) { return from[d]; };
+      float const mean = over.sum_of(rows.width, x_of) / width;
+      auto const square_of = [&](std::int64_t d) { return (from[d] - mean) * (from[d] - mean); };
+      float const variance = over.sum_of(rows.width, square_of) / width;
       float const inverse = 1.0f / sqrtf(variance + 1e-5f);
       for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads) {
         float const n = (from[d] - mean) * inverse;
@@ -169,14 +176,11 @@ inline void layer_norm_backward(float* dx,
     rows.tokens, rows.stream, [=] __device__(std::int64_t token, row_reduction & over) {
       float const* const g = dy + token * rows.width;
       float const* const n = kept.normal + token * rows.width;
-      float sum = 0;
-      float along = 0;
-      for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads) {
-        sum += gain[d] * g[d];
-        along += gain[d] * g[d] * n[d];
-      }
-      sum = over.sum(sum) / static_cast<float>(rows.width);
-      along = over.sum(along) / static_cast<float>(rows.width);
+      auto const width = static_cast<float>(rows.width);
+      auto const dy_of = [&](std::int64_t d) { return gain[d] * g[d]; };
+      float const sum = over.sum_of(rows.width, dy_of) / width;
+      auto const along_of = [&](std::int64_t d) { return gain[d] * g[d] * n[d]; };
+      float const along = over.sum_of(rows.width, along_of) / width;
       float const inverse = kept.inverse[token];
       for (std::int64_t d = threadIdx.x; d < rows.width; d += row_threads)
         dx[token * rows.width + d] += inverse * (gain[d] * g[d] - sum - n[d] * along);
@@ -274,10 +278,7 @@ look_at_logits(float const* logits, std::int64_t count, row_reduction& over) {
   for (std::int64_t v = threadIdx.x; v < count; v += row_threads)
     most = most < logits[v] ? logits[v] : most;
   most = over.most(most);
-  float sum = 0;
-  for (std::int64_t v = threadIdx.x; v < count; v += row_threads)
-    sum += expf(logits[v] - most);
-  return {most, over.sum(sum)};
+  return {most, over.sum_of(count, [&](std::int64_t v) { return expf(logits[v] - most); })};
 }
 } // namespace detail
 

@@ -30,8 +30,6 @@
 
 namespace gpt {
 
-inline constexpr int skipped = 77; //!< exit status
-
 //! A model on virtual devices of this GPU.
 //! @param of the first iteration
 template <class Clock, class Called = called_stage>
@@ -231,16 +229,8 @@ template <class Clock>
 int train_on_cuda(std::vector<std::string_view> const& words) {
   auto o = read_gpu_options(words);
   auto& c = o.common;
-  if (c.help) {
-    std::fputs(gpu_usage, stdout);
-    std::fputs(usage, stdout);
-    check_output();
-    return 0;
-  }
-  if (auto const why = missing_gpu(); !why.empty()) {
-    std::printf("skipped, %s\n", why.c_str());
-    return skipped;
-  }
+  if (auto const status = ends_at_once(c))
+    return *status;
   if (has_shards_of_stages(c))
     throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
@@ -248,7 +238,7 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
   c.lengths = lengths_of(c.size, table);
   for (auto const name : compared_schedules)
     if (!is_system(c))
-      (void)timetable_of(c, std::string(name)); // what cannot be cut is refused before the training, not after
+      (void)timetable_of(c, std::string(name)); // what cannot be cut is refused now, not later
   check_gathered(c, table, 1);
   auto const sizes = tables_of_sizes(c, table);
   return clips_in_plan(c, table)

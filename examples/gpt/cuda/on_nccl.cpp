@@ -24,16 +24,8 @@ int gpt::run_on_nccl(std::vector<std::string_view> const& words) {
     auto const here = pp::read_launch_environment();
     rank = here.rank;
     auto const chosen = read_gpu_options(words, here.size);
-    if (chosen.common.help) {
-      std::fputs(rank == 0 ? gpu_usage : "", stdout);
-      std::fputs(rank == 0 ? usage : "", stdout);
-      check_output();
-      return 0;
-    }
-    if (auto const why = missing_gpu(); !why.empty()) {
-      std::printf("skipped, %s\n", why.c_str());
-      return skipped;
-    }
+    if (auto const status = ends_at_once(chosen.common, rank == 0))
+      return *status;
     example::keep_termination_for_later();
     // Ranks find each other through a small server in rank 0. It tells all of them what has failed.
     auto const address = pp::store_address_of(here);

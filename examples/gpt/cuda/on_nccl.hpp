@@ -34,30 +34,6 @@
 
 namespace gpt {
 
-//! The stages of a timetable that are of device `rank`. Collective, as all that it does is.
-//! @tparam Called of gpu_model: with its optimizer where `how` has clipping
-//! @param line of this rank to the store of its run
-//! @param over how NCCL runs the plan; its GPU must be current
-//! @throws std::invalid_argument as make_gpu_stages does; run_error as nccl_runner does
-template <class Called, class Clock>
-[[nodiscard]] gpu_model<Called,
-                        pp::cuda::nccl_runner<std::vector<Called>, pp::basic_store<Clock>, Clock>>
-on_rank(model_size const& size,
-        pp::timetable_view table,
-        step_cut const& cut,
-        std::uint64_t seed,
-        gpu_run const& how,
-        pp::basic_store<Clock>& line,
-        int rank,
-        pp::cuda::nccl_options over) {
-  over.graph = how.graph;
-  over.warm_up = 1;
-  over.guarded = how.guarded;
-  over.timed = how.timed;
-  over.elements = how.numbers == operands::bf16 ? "f32, products of bf16" : "f32";
-  return {size, table, cut, seed, how, std::optional<int>(rank), line, rank, over};
-}
-
 //! One step of a replica, with the sum of gradients over all. Collective.
 //! @param pieces of all replicas
 //! @return the mean loss of this one, where the last stage is
@@ -119,17 +95,24 @@ struct place_in_run {
   pp::cuda::nccl_options over;
 
   [[nodiscard]] int rank() const { return pp::rank_of(layout, place); }
+  //! The stages of a timetable that are of this rank's device. Collective, as all that it does is.
+  //! @tparam Called of gpu_model: with its optimizer where `how` has clipping
   //! @param of the first iteration
+  //! @pre the GPU of `over` is current
+  //! @throws std::invalid_argument as make_gpu_stages does; run_error as nccl_runner does
   template <class Called>
   [[nodiscard]] auto model(gpu_options const& o, sized_table const& of) const {
-    return on_rank<Called>(o.common.size,
-                           of.table,
-                           cut_for(of.table, of.lengths),
-                           o.seed(),
-                           how,
-                           line,
-                           place.device,
-                           over);
+    using runner = pp::cuda::nccl_runner<std::vector<Called>, pp::basic_store<Clock>, Clock>;
+    auto with = over;
+    with.graph = how.graph;
+    with.warm_up = 1;
+    with.guarded = how.guarded;
+    with.timed = how.timed;
+    with.elements = how.numbers == operands::bf16 ? "f32, products of bf16" : "f32";
+    auto const cut = cut_for(of.table, of.lengths);
+    auto const device = std::optional<int>(place.device);
+    return gpu_model<Called, runner>(
+      o.common.size, of.table, cut, o.seed(), how, device, line, place.device, with);
   }
   //! Where the last stage is, in its first replica and shard.
   [[nodiscard]] bool reports(pp::timetable_view table) const {

@@ -144,9 +144,24 @@ public:
     }
   }
 
+  struct pass {
+    pp::context const* where;
+    unit of;
+    chunk_range chunk;
+    std::int64_t tokens;
+    cudaStream_t stream;
+    device_work<Element>* work;
+  };
   //! @param half of a composite pass: 1 where another pass of the device runs beside it, which is 0
-  void forward(pp::context const& where, pp::input in, pp::output out, int half = 0) {
-    pass const p = begin(where, half);
+  [[nodiscard]] pass begin(pp::context const& where, int half) {
+    unit const of{where.microbatch, where.chunk};
+    auto const chunk = cut_.range(of);
+    auto const stream = static_cast<cudaStream_t>(where.stream);
+    auto* const work = work_[half];
+    work->products.use(stream);
+    return {&where, of, chunk, chunk.count(), stream, work};
+  }
+  void forward(pass const& p, pp::input in, pp::output out) {
     auto const kept = kept_of(p);
     float* const x = held_.ends ? p.work->scratch().residual : floats(out);
     if (held_.embeds)
@@ -157,20 +172,33 @@ public:
     if (held_.ends)
       at_head(p, kept.head).forward(losses_of(p), x);
   }
-  void backward_input(pp::context const& where, pp::input in, pp::output out, int half = 0) {
-    pass const p = begin(where, half);
-    input_half(p, in, out, gradients_of(p, where.weight_input.data));
+  //! Memory of the device between the halves of one backward pass.
+  [[nodiscard]] static std::byte* between(pass const& p) { return p.work->between(); }
+
+  // The halves of a backward pass. `between` is memory for what the first has for the second.
+
+  void input_half(pass const& p, pp::input in, pp::output out, std::byte* between) {
+    input_order_.check(p.of, cut_, "backward_input");
+    auto const kept = kept_of(p);
+    auto const made = gradients_of(p, between);
+    float* const dx = held_.embeds ? p.work->scratch().residual : floats(out);
+    if (held_.ends)
+      at_head(p, kept.head).backward_input(dx, made.logits, share());
+    else
+      copy(dx, floats(in), p.tokens * size_.width, p.stream);
+    layers_backward_input(p, kept, dx, made);
+    if (held_.embeds)
+      embed_backward(p, dx);
   }
-  void backward_weight(pp::context const& where, int half = 0) {
-    pass const p = begin(where, half);
-    weight_half(p, gradients_of(p, where.weight_input.data));
-  }
-  //! Both halves, with the device's own memory between them.
-  void backward(pp::context const& where, pp::input in, pp::output out, int half = 0) {
-    pass const p = begin(where, half);
-    auto const made = gradients_of(p, p.work->between());
-    input_half(p, in, out, made);
-    weight_half(p, made);
+  void weight_half(pass const& p, std::byte* between) {
+    if (own_.width == size_.width) // shards add up in the order of their table, whatever it is
+      weight_order_.check(p.of, cut_, "backward_weight");
+    auto const kept = kept_of(p);
+    auto const made = gradients_of(p, between);
+    if (held_.ends)
+      at_head(p, kept.head).backward_weight(made.logits);
+    for (std::size_t i = kept.layers.size(); i-- > 0;)
+      at_layer(i, p, kept).backward_weight(made.layers[i]);
   }
 
   void set_cut(step_cut cut) { cut_ = std::move(cut); }
@@ -201,10 +229,10 @@ public:
   void roll_back(cudaStream_t stream) { clipped_->roll_back(weights_, stream); }
   [[nodiscard]] step_counts counts() const { return clipped_->counts(); }
 
-  //! Hands what the next step depends on to a packer, or has it filled by an unpacker.
+  //! Calls with(bytes), tensor by tensor, of what the next step depends on, and puts it back.
   //! @pre nothing is under way
-  template <class Archive>
-  void exchange(Archive& with) {
+  template <class Visit>
+  void exchange(Visit const& with) {
     for (auto& weight : weights_)
       weight.exchange(with);
     if (clipped_)
@@ -230,23 +258,6 @@ public:
   }
 
 protected:
-  struct pass {
-    pp::context const* where;
-    unit of;
-    chunk_range chunk;
-    std::int64_t tokens;
-    cudaStream_t stream;
-    device_work<Element>* work;
-  };
-  [[nodiscard]] pass begin(pp::context const& where, int half) {
-    unit const of{where.microbatch, where.chunk};
-    auto const chunk = cut_.range(of);
-    auto const stream = static_cast<cudaStream_t>(where.stream);
-    auto* const work = work_[half];
-    work->products.use(stream);
-    return {&where, of, chunk, chunk.count(), stream, work};
-  }
-
   //! The residual x becomes the output of the last layer.
   void layers_forward(pass const& p, stage_kept<Element> const& kept, float* x) {
     auto const caches = caches_of(p, kept);
@@ -265,29 +276,6 @@ protected:
         clear(carried[i], p.chunk.end * 2 * own_.key_width(), p.stream);
       at_layer(i, p, kept).backward_input(dx, made.layers[i], caches[i], carried[i]);
     }
-  }
-
-  void
-  input_half(pass const& p, pp::input in, pp::output out, stage_gradients<Element> const& made) {
-    input_order_.check(p.of, cut_, "backward_input");
-    auto const kept = kept_of(p);
-    float* const dx = held_.embeds ? p.work->scratch().residual : floats(out);
-    if (held_.ends)
-      at_head(p, kept.head).backward_input(dx, made.logits, share());
-    else
-      copy(dx, floats(in), p.tokens * size_.width, p.stream);
-    layers_backward_input(p, kept, dx, made);
-    if (held_.embeds)
-      embed_backward(p, dx);
-  }
-  void weight_half(pass const& p, stage_gradients<Element> const& made) {
-    if (own_.width == size_.width) // shards add up in the order of their table, whatever it is
-      weight_order_.check(p.of, cut_, "backward_weight");
-    auto const kept = kept_of(p);
-    if (held_.ends)
-      at_head(p, kept.head).backward_weight(made.logits);
-    for (std::size_t i = kept.layers.size(); i-- > 0;)
-      at_layer(i, p, kept).backward_weight(made.layers[i]);
   }
 
   [[nodiscard]] stage_kept<Element> kept_of(pass const& p) const {
@@ -323,24 +311,11 @@ protected:
   [[nodiscard]] layer_pass<Element>
   at_layer(std::size_t index, pass const& p, stage_kept<Element> const& kept) {
     auto* const w = &weights_[before_ + index * layer_weights<Element>::count];
-    return {size_,
-            own_,
-            {w[0], w[1], w[2], w[3], w[4], w[5], w[6]},
-            p.chunk,
-            kept.layers[index],
-            *p.work,
-            p.stream};
+    return {part(p), {w[0], w[1], w[2], w[3], w[4], w[5], w[6]}, p.chunk, kept.layers[index]};
   }
   [[nodiscard]] head_pass<Element> at_head(pass const& p, normalised kept) {
     auto const last = weights_.size();
-    return {size_,
-            weights_[last - 2],
-            weights_[last - 1],
-            text_of(p) + 1,
-            p.tokens,
-            kept,
-            *p.work,
-            p.stream};
+    return {part(p), weights_[last - 2], weights_[last - 1], text_of(p) + 1, kept};
   }
   [[nodiscard]] float* losses_of(pass const& p) const {
     return losses() + p.of.microbatch * size_.sequence + p.chunk.begin;

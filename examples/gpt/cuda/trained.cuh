@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -29,6 +30,11 @@ namespace gpt::on_gpu {
     cudaMemcpy(numbers.data(), from, numbers.size() * sizeof(float), cudaMemcpyDeviceToHost),
     "cudaMemcpy");
   return numbers;
+}
+
+//! Bytes of the host onto a GPU.
+inline void send(void* to, void const* from, std::size_t bytes) {
+  cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
 }
 
 namespace detail {
@@ -91,10 +97,7 @@ public:
   explicit trained(parameter<float> const& from)
       : count_(static_cast<std::int64_t>(from.value.size())), decays_(from.decays),
         memory_(bytes(count_)) {
-    cuda::check(
-      cudaMemcpy(
-        value(), from.value.data(), from.value.size() * sizeof(float), cudaMemcpyHostToDevice),
-      "cudaMemcpy");
+    send(value(), from.value.data(), from.value.size() * sizeof(float));
     round(nullptr);
     cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
@@ -134,16 +137,13 @@ public:
   //! The same as the GPU has decided.
   void update(step_decision const* decided, cudaStream_t stream) { move({}, decided, stream); }
 
-  //! Hands what the next step depends on to a packer, or has it filled by an unpacker.
-  template <class Archive>
-  void exchange(Archive& with) {
+  //! Calls with(bytes), tensor by tensor, of what the next step depends on, and puts it back.
+  template <class Visit>
+  void exchange(Visit const& with) {
     for (int const tensor : {0, 2, 3}) { // the value, and both averages of the optimizer
       auto numbers = fetch(floats(tensor), count_);
-      with(numbers);
-      cuda::check(
-        cudaMemcpy(
-          floats(tensor), numbers.data(), numbers.size() * sizeof(float), cudaMemcpyHostToDevice),
-        "cudaMemcpy");
+      with(std::as_writable_bytes(std::span(numbers)));
+      send(floats(tensor), numbers.data(), numbers.size() * sizeof(float));
     }
     round(nullptr);
     cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
@@ -261,10 +261,7 @@ public:
     std::vector<step_factors> all;
     for (std::int64_t step = 0; step < steps_; ++step)
       all.push_back(factors_of(how_.optimizer, step));
-    cuda::check(
-      cudaMemcpy(
-        factors_.data(), all.data(), all.size() * sizeof(step_factors), cudaMemcpyHostToDevice),
-      "cudaMemcpy");
+    send(factors_.data(), all.data(), all.size() * sizeof(step_factors));
   }
 
   //! Writes the row of a stage. @param weights [any number of] trained
@@ -272,8 +269,7 @@ public:
   template <class Weights, class Counts>
   void contribute(Weights const& weights, Counts counts, std::byte* row, cudaStream_t stream) {
     auto* const parts = reinterpret_cast<gradient_row*>(parts_.data());
-    cuda::check(cudaMemsetAsync(parts, 0, detail::row_parts * sizeof(gradient_row), stream),
-                "cudaMemsetAsync");
+    clear_bytes(parts, detail::row_parts * sizeof(gradient_row), stream);
     for (std::size_t i = 0; i < weights.size(); ++i)
       if (counts(i))
         detail::add_squares(parts, weights[i].gradient(), weights[i].count(), stream);
@@ -309,13 +305,13 @@ public:
     return now.counts;
   }
 
-  //! Hands them to a packer, or has them filled by an unpacker.
-  template <class Archive>
-  void exchange(Archive& with) {
+  //! Calls with(bytes) of them, and puts them back.
+  template <class Visit>
+  void exchange(Visit const& with) {
     detail::optimizer_state now;
     now.counts = counts();
-    with(now.counts);
-    cuda::check(cudaMemcpy(state(0), &now, sizeof now, cudaMemcpyHostToDevice), "cudaMemcpy");
+    with(std::as_writable_bytes(std::span(&now.counts, 1)));
+    send(state(0), &now, sizeof now);
   }
 
 private:

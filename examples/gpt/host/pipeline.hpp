@@ -41,15 +41,6 @@ struct pipeline_stage : stage<float> {
   }
   void collect_gradients(pp::context const&, pp::output out) { collect(out.as<float>().data()); }
   void scatter_gradients(pp::context const&, pp::input in) { scatter(in.as<float>().data()); }
-
-private:
-  [[nodiscard]] static unit unit_of(pp::context const& where) {
-    return {where.microbatch, where.chunk};
-  }
-  //! Null where the plan has no slots for what stages keep.
-  [[nodiscard]] static float* kept_of(pp::context const& where) {
-    return where.activation.as<float>().data();
-  }
 };
 
 struct stage_copies : copies_of<pipeline_stage> {
@@ -138,6 +129,9 @@ private:
 template <class Called>
 class basic_pipelined_model {
 public:
+  //! Whether the optimizer is part of the plan, and may leave steps out.
+  static constexpr bool clips = Called::totals_bytes > 0;
+
   //! @param lengths tokens of the sequence of each microbatch
   //! @param early stages step before they know the norm of all gradients, and validate that in the
   //! next iteration
@@ -164,9 +158,7 @@ public:
   [[nodiscard]] auto const& plans() const { return plans_.plans(); }
 
   double step(batch const& pieces) {
-    for (auto* const each : {&stages_, &copies_})
-      for (auto& stage : *each)
-        stage.set_batch(pieces);
+    for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
     plans_.step();
     add_copies(stages_, copies_);
     return stages_.back().loss() + (copies_.empty() ? 0 : copies_.back().loss());
@@ -179,12 +171,25 @@ public:
     return plans_.early_steps();
   }
   [[nodiscard]] std::vector<Called>& called() { return called_; }
+  //! Steps of the optimizer so far, which all stages know. @pre none is still to be validated
+  [[nodiscard]] step_counts counts() const { return called_.front().counts(); }
+  void set_counts(step_counts const& counts) {
+    for (auto& each : called_)
+      each.set_counts(counts);
+  }
 
   void update(adamw const& optimizer, std::int64_t step) {
-    for (auto* const each : {&stages_, &copies_})
-      for (auto& stage : *each)
-        stage.update(optimizer, step);
+    for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
   }
+  //! Calls visit(number, stage) of all, then of their copies, which have further numbers.
+  template <class Visit>
+  void for_each_stage(Visit visit) {
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+      visit(s, stages_[s]);
+    for (std::size_t s = 0; s < copies_.size(); ++s)
+      visit(stages_.size() + s, copies_[s]);
+  }
+  [[nodiscard]] std::size_t stage_count() const { return stages_.size(); }
 
   [[nodiscard]] std::vector<pipeline_stage>& stages() { return stages_; }
   //! The same of the microbatches that enter at the last device, if any do.

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <random>
 #include <vector>
 
 #include "../saved_state.hpp"
@@ -22,11 +21,11 @@ namespace gpt {
 template <class Model>
 class thread_checkpoints {
 public:
-  //! @param o, text, model must outlive this
+  //! @param o, model must outlive this
   thread_checkpoints(options const& o, text_to_learn const& text, Model& model)
-      : o_(o), text_(text),
-        model_(model), files_{o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)},
-        random_(static_cast<std::uint64_t>(o.seed)) {
+      : o_(o),
+        model_(model), files_{
+                         o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)} {
     if (!o.checkpoint.empty())
       restore();
   }
@@ -41,61 +40,27 @@ public:
     if (o_.checkpoint.empty())
       return;
     std::int64_t const done = step + 1;
-    draw();
     if (done % o_.every == 0 || done == o_.steps || stop_wanted != 0) {
       model_.finish(); // what is to be validated in the next iteration
-      pp::save_tensors(files_, done, tensors(false));
+      pp::save_tensors(files_, done, training_state(model_, false).tensors);
     }
   }
 
 private:
-  static constexpr bool clips = requires(Model & model) { model.called().front().counts(); };
-
-  //! The pieces of a step, to know where the data go on.
-  void draw() { (void)random_batch(text_.bytes, o_.microbatches, o_.size.sequence, random_); }
-
   void restore() {
-    auto const wanted = tensors(true);
-    auto const steps = pp::checkpoints_of(files_, wanted);
+    training_state state(model_);
+    auto const steps = pp::checkpoints_of(files_, state.tensors);
     if (steps.empty())
       return;
     first_ = steps.back();
-    (void)pp::load_tensors(files_, first_, wanted);
-    set_numbers(random_, position_);
-    for (auto* const each : {&model_.stages(), &model_.copies()})
-      for (auto& stage : *each)
-        stage.refresh();
-    if constexpr (clips)
-      for (auto& stage : model_.called())
-        stage.set_counts({counts_[0], counts_[1], counts_[2]});
+    (void)pp::load_tensors(files_, first_, state.tensors);
+    state.use();
     std::printf("goes on after step %lld\n", static_cast<long long>(first_));
   }
 
-  //! @param all copies of every stage, which have the same numbers, instead of one
-  std::vector<pp::state_tensor> tensors(bool all) {
-    std::vector<pp::state_tensor> result;
-    position_ = numbers_of(random_);
-    result.push_back(pp::tensor_of("data.position", position_));
-    if constexpr (clips) {
-      auto const& found = model_.called().front().counts();
-      counts_ = {found.taken, found.clipped, found.left_out};
-      result.push_back(pp::tensor_of("optimizer.counts", counts_));
-    }
-    for (auto& stage : model_.stages())
-      add_tensors(result, stage);
-    if (all)
-      for (auto& stage : model_.copies())
-        add_tensors(result, stage);
-    return result;
-  }
-
   options const& o_;
-  text_to_learn const& text_;
   Model& model_;
   pp::checkpoint_place files_;
-  std::mt19937_64 random_; // says which pieces of the text come next
-  std::vector<std::uint64_t> position_{};
-  std::vector<std::int64_t> counts_{};
   std::int64_t first_ = 0;
 };
 
@@ -123,7 +88,7 @@ train(options const& o, text_to_learn const& text, std::vector<sized_table> cons
   auto const after = [&](std::int64_t step) { saved.after(step); };
   auto result = train_sizes(o, text, sizes, model, after, saved.first());
   model.finish();
-  auto const& counts = model.called().front().counts();
+  auto const counts = model.counts();
   result.clipped = {counts.clipped,
                     counts.left_out,
                     0,

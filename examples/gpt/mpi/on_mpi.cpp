@@ -84,39 +84,6 @@ void report_step(options const& o, std::int64_t step, double loss, double tokens
   std::fflush(stdout);
 }
 
-//! All that the next step depends on, as tensors of the whole model: what this rank writes between
-//! two steps, or reads to go on.
-template <class Model>
-struct training_state {
-  Model& model;
-  std::mt19937_64& random;               // says which pieces of the text come next
-  std::vector<std::uint64_t> position{}; // of that
-  std::vector<std::int64_t> counts{};    // of the optimizer's steps, which leaves some out
-  std::vector<pp::state_tensor> tensors{};
-
-  //! Collective.
-  training_state(Model& of, std::mt19937_64& with) : model(of), random(with) {
-    position = numbers_of(random);
-    tensors.push_back(pp::tensor_of("data.position", position));
-    if constexpr (Model::clips) {
-      auto const found = model.counts();
-      counts = {found.taken, found.clipped, found.left_out};
-      tensors.push_back(pp::tensor_of("optimizer.counts", counts));
-    }
-    model.for_each_stage([&](std::size_t, auto& stage) { add_tensors(tensors, stage); });
-  }
-  training_state(training_state const&) = delete;
-  training_state& operator=(training_state const&) = delete;
-  ~training_state() = default;
-
-  void use() {
-    set_numbers(random, position);
-    if constexpr (Model::clips)
-      model.set_counts({counts[0], counts[1], counts[2]});
-    model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
-  }
-};
-
 adamw optimizer_of(options const& o) {
   adamw optimizer;
   optimizer.steps = o.steps;
@@ -133,10 +100,10 @@ pp::checkpoint_place checkpoints_of(rank_run const& run) {
 
 //! Goes on from the newest checkpoint that all ranks have, where there is one.
 template <class Model>
-void resume(rank_run& run, Model& model, std::mt19937_64& random) {
+void resume(rank_run& run, Model& model) {
   // [snippet restore]
   pp::checkpoint_place const files = checkpoints_of(run);
-  training_state state(model, random);
+  training_state state(model);
   auto const newest = pp::agree_on_checkpoint(run.everyone,
                                               files,
                                               state.tensors,
@@ -160,8 +127,8 @@ void resume(rank_run& run, Model& model, std::mt19937_64& random) {
 }
 
 template <class Model>
-void save(rank_run const& run, Model& model, std::mt19937_64& random, std::int64_t steps) {
-  training_state const state(model, random);
+void save(rank_run const& run, Model& model, std::int64_t steps) {
+  training_state const state(model);
   try {
     pp::save_tensors(checkpoints_of(run), steps, state.tensors);
   } catch (std::runtime_error const& error) {
@@ -181,12 +148,17 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   rank_options const& chosen = run.chosen;
   options const& o = run.o;
   introduce(run.rank, pp::ranks_of(chosen.layout), run.pipeline_name());
-  std::mt19937_64 random(run.seed());
   if (!o.checkpoint.empty())
-    resume(run, model, random);
+    resume(run, model);
   using clock = std::chrono::steady_clock;
   auto const optimizer = optimizer_of(o);
   auto const replicas = chosen.layout.replicas;
+  std::mt19937_64 random(run.seed());
+  auto const draw = [&] {
+    return random_batch(run.text.bytes, replicas * o.microbatches, o.size.sequence, random);
+  };
+  for (std::int64_t step = 0; step < run.first; ++step)
+    (void)draw(); // the data go on behind these
   std::vector<float> gradients;
   run.now.trains = true;
   for (std::int64_t& step = run.now.step = run.first; step < o.steps; ++step) {
@@ -195,9 +167,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
     before(step);
     model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
                             run.place.shard == 0 && step + 1 == chosen.fail_at);
-    auto const all =
-      random_batch(run.text.bytes, replicas * o.microbatches, o.size.sequence, random);
-    auto const pieces = share_of(all, run.place.replica, o.microbatches);
+    auto const pieces = share_of(draw(), run.place.replica, o.microbatches);
     bool const last = step + 1 == o.steps;
     auto start = clock::now();
     model.step(pieces);
@@ -213,7 +183,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
         report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
     }
     if (!o.checkpoint.empty() && ((step + 1) % o.every == 0 || last))
-      save(run, model, random, step + 1);
+      save(run, model, step + 1);
   }
   return gradients;
 }
@@ -240,12 +210,18 @@ exit_status hold(rank_run const& run, trained own, Alone alone) {
   return different == 0 ? good : differs;
 }
 
+//! What comes before a step.
+struct nothing_before {
+  void operator()(std::int64_t) const {}
+};
+
 //! Trains a model whose stages are on their ranks, or their shards, and holds it.
-//! @param before called with the number of each step
 //! @param report what a run ends with, by all ranks together
 //! @param alone a device that has all stages and shards, made where it is needed
-template <class Model, class Before, class Report, class Alone>
-exit_status train_and_hold(rank_run& run, Model& model, Before before, Report report, Alone alone) {
+//! @param before called with the number of each step
+template <class Model, class Report, class Alone, class Before = nothing_before>
+exit_status
+train_and_hold(rank_run& run, Model& model, Report report, Alone alone, Before before = {}) {
   auto gradients = train(run, model, before);
   if (run.first < run.o.steps)
     report();
@@ -364,12 +340,9 @@ exit_status train_travelling(rank_run& run) {
     if (run.leads())
       report_travelled(o, bytes);
   };
-  return train_and_hold(
-    run,
-    model,
-    [](std::int64_t) {},
-    report,
-    [&] { return single_device<float>(o.size, 1, cut_whole(o.lengths), run.seed()); });
+  return train_and_hold(run, model, report, [&] {
+    return single_device<float>(o.size, 1, cut_whole(o.lengths), run.seed());
+  });
 }
 
 //! Stages in shards, each a rank.
@@ -400,9 +373,9 @@ exit_status train_tensor(rank_run& run) {
   return train_and_hold(
     run,
     model,
-    [&](std::int64_t) { here.counts = {}; },
     report,
-    [&] { return tensor_device(o.size, table, which.of, run.seed()); });
+    [&] { return tensor_device(o.size, table, which.of, run.seed()); },
+    [&](std::int64_t) { here.counts = {}; });
 }
 
 //! Embedding and output layer in shards.
@@ -424,11 +397,7 @@ exit_status train_vocabulary(rank_run& run) {
         o, vocabulary_system::in_slots, model.plan(), ran, sizes, vocabulary_system::pools);
   };
   return train_and_hold(
-    run,
-    model,
-    [](std::int64_t) {},
-    report,
-    [&] { return sharded_device(o.size, cut, run.seed()); });
+    run, model, report, [&] { return sharded_device(o.size, cut, run.seed()); });
 }
 
 exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -166,10 +165,7 @@ public:
 private:
   static int tag(int group, bool back) { return 3 * group + (back ? 1 : 0); }
   static int gradient_tag(int group) { return 3 * group + 2; }
-  static void check(int code) {
-    if (code != MPI_SUCCESS)
-      throw std::runtime_error("MPI could not begin to move weights or gradients");
-  }
+  static void check(int code) { check_begun(code, "move weights or gradients"); }
 
   int rank_;
   int last_; // rank
@@ -196,7 +192,7 @@ public:
         home_(run, groups_, cut_), sizes_{run.o.size, groups_, home_.numbers},
         plan_(pp::lower(table, sizes_)),
         device_(run.o.size, groups_, cut_.seen_in_turn(run.place.device, run.o.devices), home_),
-        microbatches_(static_cast<std::size_t>(run.o.microbatches), {&device_}),
+        microbatches_(static_cast<std::size_t>(run.o.microbatches), &device_),
         pipeline_(run.groups.pipeline), mean_(run.replicas()),
         runner_(plan_, microbatches_, run.line(), pipeline_, run.runner_options()) {}
 
@@ -269,11 +265,11 @@ private:
   travelling_sizes sizes_;
   pp::plan plan_;
   visited_device<groups_on_ranks> device_;
-  std::vector<staying_microbatch<groups_on_ranks>> microbatches_;
+  std::vector<visited_device<groups_on_ranks>*> microbatches_; // where each is
   MPI_Comm pipeline_;
   replica_mean mean_;
   bool fails_ = false;
-  pp::mpi_runner<std::vector<staying_microbatch<groups_on_ranks>>> runner_;
+  pp::mpi_runner<std::vector<visited_device<groups_on_ranks>*>> runner_;
 };
 
 } // namespace gpt

@@ -32,8 +32,7 @@ struct copy_group {
 
 //! A stage of the model, where it is at home, be it for some of the microbatches; on all other
 //! ranks an empty place that no pass visits. Where a pipeline has two copies of it, one of them.
-struct place_of_stage {
-  static constexpr bool takes_chunks = true;
+struct place_of_stage : stage_copies {
   std::unique_ptr<pipeline_stage> here{};
   replica_group replicas{};
   MPI_Comm pipeline = MPI_COMM_NULL;
@@ -46,24 +45,7 @@ struct place_of_stage {
   void forward(pp::context const& where, pp::input x, pp::output y) {
     if (fails && where.microbatch == 1)
       throw std::runtime_error("it was told to, by --fail-at");
-    here->forward(where, x, y);
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    here->backward(where, dy, dx);
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    here->backward_input(where, dy, dx);
-  }
-  void backward_weight(pp::context const& where) { here->backward_weight(where); }
-  void gather_weights(pp::context const& where, pp::output out) {
-    here->gather_weights(where, out);
-  }
-  void use_weights(pp::context const& where, pp::input in) { here->use_weights(where, in); }
-  void collect_gradients(pp::context const& where, pp::output out) {
-    here->collect_gradients(where, out);
-  }
-  void scatter_gradients(pp::context const& where, pp::input in) {
-    here->scatter_gradients(where, in);
+    stage_copies::forward(where, x, y);
   }
 
   //! Nothing is added to the gradients of this stage any more in this step, while other stages
@@ -100,8 +82,6 @@ struct place_of_stage {
     here->for_each_parameter(visit);
   }
   void refresh() { here->refresh(); }
-
-  static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
 
 private:
   void start_replicas() {
@@ -270,7 +250,7 @@ private:
     std::vector<Place> places;
     for (auto const& layers : cut_model(run.o.size, extents)) {
       int const stage = static_cast<int>(places.size());
-      place_of_stage place;
+      place_of_stage place{{{extents, {}}}};
       for (int route = 0; route < extents.routes(); ++route) {
         auto const way = static_cast<std::size_t>(copies ? route : 0);
         int const microbatch = copies ? first_of_way(extents, way) : route;
@@ -279,6 +259,7 @@ private:
         auto const cut = cut_for(table, run.o.lengths, stage)
                            .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
         place.here = std::make_unique<pipeline_stage>(run.o.size, layers, cut, run.seed(), memory_);
+        place.of.assign(static_cast<std::size_t>(extents.routes()), place.here.get());
         place.replicas = replicas_;
         if (copies) {
           place.pipeline = copies_.pipeline;

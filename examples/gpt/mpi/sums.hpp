@@ -50,6 +50,12 @@ struct patient_wait {
   }
 };
 
+//! @param what MPI was asked for
+inline void check_begun(int code, char const* what) {
+  if (code != MPI_SUCCESS)
+    throw std::runtime_error(std::string("MPI could not begin to ") + what);
+}
+
 //! Does of a step what the runner knows nothing of. Where it fails, the run ends on all ranks.
 template <class Runner, class Work>
 void outside_of(Runner& runner, Work work) {
@@ -103,35 +109,17 @@ public:
   void start(std::vector<float>& numbers, MPI_Comm replicas) {
     numbers_ = &numbers;
     replicas_ = replicas;
+    count_ = numbers.size();
     int ranks = 1;
     MPI_Comm_size(replicas, &ranks);
     MPI_Comm_rank(replicas, &own_);
-    auto const total = static_cast<int>(numbers.size());
-    auto const width = static_cast<std::size_t>(ranks);
-    begins_.resize(width + 1);
-    counts_.resize(width);
-    for (int rank = 0; rank <= ranks; ++rank) {
-      begins_[static_cast<std::size_t>(rank)] =
-        static_cast<int>(static_cast<long long>(total) * rank / ranks);
-    }
-    for (std::size_t rank = 0; rank < width; ++rank)
-      counts_[rank] = begins_[rank + 1] - begins_[rank];
-    int const mine = counts_[static_cast<std::size_t>(own_)];
-    slices_.resize(width * static_cast<std::size_t>(mine));
-    own_counts_.assign(width, mine);
-    own_begins_.resize(width);
-    for (int rank = 0; rank < ranks; ++rank)
-      own_begins_[static_cast<std::size_t>(rank)] = rank * mine;
-    check(MPI_Ialltoallv(numbers.data(),
-                         counts_.data(),
-                         begins_.data(),
-                         MPI_FLOAT,
-                         slices_.data(),
-                         own_counts_.data(),
-                         own_begins_.data(),
-                         MPI_FLOAT,
-                         replicas_,
-                         &request_));
+    ranks_ = static_cast<std::size_t>(ranks);
+    slice_ = (count_ + ranks_ - 1) / ranks_;
+    numbers.resize(ranks_ * slice_); // with zeros behind them, slices are of one length
+    slices_.resize(numbers.size());
+    auto const count = static_cast<int>(slice_);
+    check(MPI_Ialltoall(
+      numbers.data(), count, MPI_FLOAT, slices_.data(), count, MPI_FLOAT, replicas_, &request_));
   }
 
   //! The middle: adds up the slice of this rank, and begins to send it to the others. In the same
@@ -140,47 +128,42 @@ public:
   template <class Await>
   void share(Await& await) {
     await(request_);
-    auto const ranks = counts_.size();
-    auto const mine = static_cast<std::size_t>(counts_[static_cast<std::size_t>(own_)]);
-    float* const sum = numbers_->data() + begins_[static_cast<std::size_t>(own_)];
-    for (std::size_t i = 0; i < mine; ++i) {
+    float* const sum = numbers_->data() + static_cast<std::size_t>(own_) * slice_;
+    for (std::size_t i = 0; i < slice_; ++i) {
       float total = slices_[i];
-      for (std::size_t rank = 1; rank < ranks; ++rank)
-        total += slices_[rank * mine + i];
-      sum[i] = total / static_cast<float>(ranks);
+      for (std::size_t rank = 1; rank < ranks_; ++rank)
+        total += slices_[rank * slice_ + i];
+      sum[i] = total / static_cast<float>(ranks_);
     }
-    check(MPI_Iallgatherv(MPI_IN_PLACE,
-                          0,
-                          MPI_DATATYPE_NULL,
-                          numbers_->data(),
-                          counts_.data(),
-                          begins_.data(),
-                          MPI_FLOAT,
-                          replicas_,
-                          &request_));
+    auto const count = static_cast<int>(slice_);
+    check(MPI_Iallgather(MPI_IN_PLACE,
+                         0,
+                         MPI_DATATYPE_NULL,
+                         numbers_->data(),
+                         count,
+                         MPI_FLOAT,
+                         replicas_,
+                         &request_));
   }
 
   //! The end: the numbers are the mean.
   template <class Await>
   void finish(Await& await) {
     await(request_);
+    numbers_->resize(count_);
   }
 
 private:
-  static void check(int code) {
-    if (code != MPI_SUCCESS)
-      throw std::runtime_error("MPI could not begin to add up gradients among replicas");
-  }
+  static void check(int code) { check_begun(code, "add up gradients among replicas"); }
 
   std::vector<float>* numbers_ = nullptr;
   MPI_Comm replicas_ = MPI_COMM_NULL;
   MPI_Request request_ = MPI_REQUEST_NULL;
   int own_ = 0;
-  std::vector<int> counts_;     // [ranks] numbers of each rank's slice
-  std::vector<int> begins_;     // [ranks + 1] where it begins
-  std::vector<int> own_counts_; // [ranks]
-  std::vector<int> own_begins_; // [ranks] in slices_
-  std::vector<float> slices_;   // [ranks, own numbers] this rank's slice as each rank has it
+  std::size_t count_ = 0; // of the numbers
+  std::size_t ranks_ = 1;
+  std::size_t slice_ = 0;     // numbers of each rank's slice
+  std::vector<float> slices_; // [ranks, slice] this rank's slice as each rank has it
 };
 
 //! The mean of all gradients of a rank over its replicas, for stages that do not begin their sums
@@ -247,10 +230,7 @@ public:
   [[nodiscard]] double other_loss() const { return other_loss_; }
 
 private:
-  static void check(int code) {
-    if (code != MPI_SUCCESS)
-      throw std::runtime_error("MPI could not begin to add up the gradients of two copies");
-  }
+  static void check(int code) { check_begun(code, "add up the gradients of two copies"); }
 
   std::vector<float> mine_;
   std::vector<float> theirs_;
@@ -281,8 +261,7 @@ public:
                                     MPI_FLOAT,
                                     shards_,
                                     &here.request);
-    if (code != MPI_SUCCESS)
-      throw std::runtime_error("MPI could not begin to add up the parts of shards");
+    check_begun(code, "add up the parts of shards");
     return next_++;
   }
 

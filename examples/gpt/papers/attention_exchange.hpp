@@ -5,7 +5,6 @@
 //! @brief The GPT on SlimPipeExchange: devices take over attention of each other. The same pieces
 //! run in a pipeline, or on one device one after the other.
 
-#include <pipe/attention/mask.hpp>
 #include <pipe/attention/merge.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 
@@ -140,59 +139,50 @@ struct exchanged_piece {
   exchanged_model* model;
 
   void forward(pp::context const& where, pp::input, pp::output) const {
+    float* const kept = kept_of(where);
     switch (what.part) {
-    case pp::layer_part::projection: return project(where);
-    case pp::layer_part::attention: return attend(where);
-    case pp::layer_part::taken_attention: return attend_taken(where);
-    case pp::layer_part::after_attention: return end_layer(where);
+    case pp::layer_part::projection: return project(where, kept, out(where));
+    case pp::layer_part::attention: return attend(where, kept, out(where));
+    case pp::layer_part::taken_attention: return attend_taken(where, kept, out(where));
+    case pp::layer_part::after_attention: return end_layer(where, kept, out(where));
     }
   }
 
   void backward(pp::context const& where, pp::input, pp::output) const {
+    float* const kept = kept_of(where);
     switch (what.part) {
-    case pp::layer_part::after_attention: return end_layer_backward(where);
+    case pp::layer_part::after_attention: return end_layer_backward(where, kept);
     case pp::layer_part::attention: return attend_own_backward(where);
-    case pp::layer_part::taken_attention: return attend_taken_backward(where);
-    case pp::layer_part::projection: return project_backward(where);
+    case pp::layer_part::taken_attention: return attend_taken_backward(where, kept);
+    case pp::layer_part::projection: return project_backward(where, kept);
     }
   }
 
 private:
-  void project(pp::context const& where) const {
-    float* const kept = where.activation.as<float>().data();
-    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
-    auto const narrow = model->sizes.narrow(what);
+  void project(pp::context const& where, float* kept, float* out) const {
     if (layer().ends.first != nullptr)
       layer().ends.first->forward(bytes(where), chunk(), out);
     else
-      std::copy_n(in(where, 0), narrow, out);
-    float* const key_value = out + 2 * narrow;
-    layer().before.forward(out, out + narrow, key_value, place(where, kept));
+      std::copy_n(in(where, 0), narrow(), out);
+    float* const key_value = out + 2 * narrow();
+    layer().before.forward(out, out + narrow(), key_value, place(where, kept));
     std::copy_n(
       key_value, keys(chunk()), layer().key_value[unit(where)].data() + keys({0, chunk().begin}));
   }
-  void attend(pp::context const& where) const {
-    float* const kept = where.activation.as<float>().data();
-    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
-    auto& space = memory(where).space;
-    auto const narrow = model->sizes.narrow(what);
-    std::copy_n(in(where, 0) + narrow, narrow, kept);
+  void attend(pp::context const& where, float* kept, float* out) const {
+    std::copy_n(in(where, 0) + narrow(), narrow(), kept);
     float const* const seen = layer().key_value[unit(where)].data() + keys(given());
-    model->attention.forward(chunk(), stays(), seen, kept, space);
+    model->attention.forward({chunk(), stays(), seen, kept, &memory(where).space});
     hand_on(kept, out);
   }
-  void attend_taken(pp::context const& where) const {
-    float* const kept = where.activation.as<float>().data();
-    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
-    auto& space = memory(where).space;
-    auto const narrow = model->sizes.narrow(what);
+  void attend_taken(pp::context const& where, float* kept, float* out) const {
     if (what.taken == 0) {
-      std::fill_n(out, narrow, 0.0F);
+      std::fill_n(out, narrow(), 0.0F);
       std::fill(
-        out + narrow, out + model->sizes.state(what), -std::numeric_limits<float>::infinity());
+        out + narrow(), out + model->sizes.state(what), -std::numeric_limits<float>::infinity());
       return;
     }
-    std::copy_n(in(where, 0) + narrow, narrow, kept);
+    std::copy_n(in(where, 0) + narrow(), narrow(), kept);
     for (int old = 0; old < what.taken; ++old) {
       auto const of = model->sizes.range(old);
       std::copy_n(in(where, static_cast<std::size_t>(old) + 1) +
@@ -200,16 +190,13 @@ private:
                   keys(of),
                   old_keys(kept) + keys({0, of.begin}));
     }
-    model->attention.forward(chunk(), given(), old_keys(kept), kept, space, attention::full{});
+    model->attention.forward({chunk(), given(), old_keys(kept), kept, &memory(where).space});
     hand_on(kept, out);
   }
-  void end_layer(pp::context const& where) const {
-    float* const kept = where.activation.as<float>().data();
-    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
-    auto const narrow = model->sizes.narrow(what);
+  void end_layer(pp::context const& where, float* kept, float* out) const {
     std::copy_n(in(where, 1), model->sizes.state(what), kept);
     merge(kept, in(where, 2));
-    std::vector<float> y(in(where, 0), in(where, 0) + narrow);
+    std::vector<float> y(in(where, 0), in(where, 0) + narrow());
     layer().after.forward(kept, y.data(), place(where, after_kept(kept)));
     if (layer().ends.last == nullptr) {
       std::copy(y.begin(), y.end(), out);
@@ -219,63 +206,51 @@ private:
       layer().ends.losses.data() + where.microbatch * model->sizes.size.sequence + chunk().begin;
     layer().ends.last->forward(at_head(where), next_bytes(where), y.data(), losses);
   }
-  void end_layer_backward(pp::context const& where) const {
-    float* const kept = where.activation.as<float>().data();
-    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
-    auto const narrow = model->sizes.narrow(what);
-    std::vector<float> dx(static_cast<std::size_t>(narrow));
+  void end_layer_backward(pp::context const& where, float* kept) const {
+    float* const dx = out(where);
     if (layer().ends.last == nullptr)
-      std::copy_n(in(where, 0), narrow, dx.begin());
+      std::copy_n(in(where, 0), narrow(), dx);
     else
-      start_backward(where, dx.data());
+      start_backward(where, dx);
     std::vector<float> added(static_cast<std::size_t>(
       after_attention<float>::added_numbers(model->sizes.size, chunk().count())));
     auto const at = place(where, after_kept(kept), added.data());
-    layer().after.backward_input(dx.data(), at);
-    std::copy(dx.begin(), dx.end(), out(0));
-    std::fill_n(out(1), narrow, 0.0F);
-    layer().after.add_output_gradient(out(1), at);
-    std::copy_n(kept, model->sizes.state(what), out(1) + narrow);
-    std::copy_n(out(1), narrow + model->sizes.state(what), out(2));
+    layer().after.backward_input(dx, at);
+    std::fill_n(out(where, 1), narrow(), 0.0F);
+    layer().after.add_output_gradient(out(where, 1), at);
+    std::copy_n(kept, model->sizes.state(what), out(where, 1) + narrow());
+    std::copy_n(out(where, 1), narrow() + model->sizes.state(what), out(where, 2));
     layer().after.add_backward_weight(kept, at);
   }
   void attend_own_backward(pp::context const& where) const {
-    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
-    auto const narrow = model->sizes.narrow(what);
     auto& gradient = layer().key_value_gradient[unit(where)];
     if (chunk().end == model->sizes.size.sequence)
       std::fill(gradient.begin(), gradient.end(), 0.0F);
     attend_backward(where,
                     stays(),
-                    attention::causal{},
                     layer().key_value[unit(where)].data() + keys(given()),
                     gradient.data() + keys(given()));
-    std::copy_n(gradient.data() + keys({0, chunk().begin}), keys(chunk()), out(0) + narrow);
+    std::copy_n(gradient.data() + keys({0, chunk().begin}), keys(chunk()), out(where) + narrow());
   }
-  void attend_taken_backward(pp::context const& where) const {
-    float* const kept = where.activation.as<float>().data();
-    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
-    auto const narrow = model->sizes.narrow(what);
+  void attend_taken_backward(pp::context const& where, float* kept) const {
     if (what.taken == 0) {
-      std::fill_n(out(0), narrow, 0.0F);
+      std::fill_n(out(where), narrow(), 0.0F);
       return;
     }
     std::vector<float> gradient(static_cast<std::size_t>(keys(given())));
-    attend_backward(where, given(), attention::full{}, old_keys(kept), gradient.data());
+    attend_backward(where, given(), old_keys(kept), gradient.data());
     for (int old = 0; old < what.taken; ++old) {
       auto const of = model->sizes.range(old);
-      std::copy_n(
-        gradient.data() + keys({0, of.begin}), keys(of), out(static_cast<std::size_t>(old) + 1));
+      std::copy_n(gradient.data() + keys({0, of.begin}),
+                  keys(of),
+                  out(where, static_cast<std::size_t>(old) + 1));
     }
   }
-  void project_backward(pp::context const& where) const {
-    float* const kept = where.activation.as<float>().data();
-    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
-    auto const narrow = model->sizes.narrow(what);
+  void project_backward(pp::context const& where, float* kept) const {
     // From attention, taken attention, output, and the taken attention of later chunks.
-    std::vector<float> query(in(where, 0), in(where, 0) + narrow);
-    std::vector<float> key_value(in(where, 0) + narrow, in(where, 0) + narrow + keys(chunk()));
-    std::vector<float> dx(in(where, 2), in(where, 2) + narrow);
+    std::vector<float> query(in(where, 0), in(where, 0) + narrow());
+    std::vector<float> key_value(in(where, 0) + narrow(), in(where, 0) + narrow() + keys(chunk()));
+    std::vector<float> dx(in(where, 2), in(where, 2) + narrow());
     for (std::size_t i = 0; i < query.size(); ++i)
       query[i] += in(where, 1)[i];
     for (std::size_t later = 3; later < where.inputs.size(); ++later)
@@ -287,7 +262,7 @@ private:
     if (layer().ends.first != nullptr)
       layer().ends.first->backward(bytes(where), chunk(), dx.data());
     else
-      std::copy(dx.begin(), dx.end(), out(0));
+      std::copy(dx.begin(), dx.end(), out(where));
   }
 
   [[nodiscard]] exchanged_layer& layer() const {
@@ -317,6 +292,11 @@ private:
   [[nodiscard]] static float const* in(pp::context const& where, std::size_t k) {
     return where.inputs[k].as<float>().data();
   }
+  //! Null for the last layer, which hands nothing on.
+  [[nodiscard]] static float* out(pp::context const& where, std::size_t k = 0) {
+    return k < where.outputs.size() ? where.outputs[k].as<float>().data() : nullptr;
+  }
+  [[nodiscard]] std::int64_t narrow() const { return model->sizes.narrow(what); }
   [[nodiscard]] chunk_range chunk() const { return model->sizes.range(what.chunk); }
   [[nodiscard]] chunk_range given() const { return model->sizes.given(what); }
   [[nodiscard]] chunk_range stays() const { return {given().end, chunk().end}; }
@@ -333,12 +313,11 @@ private:
   }
   void merge(float* into, float const* other) const {
     auto const& size = model->sizes.size;
-    auto const narrow = model->sizes.narrow(what);
     auto const tokens = chunk().count();
     attention::merge(attention::dense_tensor(into, 1, tokens, size.heads, size.head_dim()),
-                     attention::dense_rows(into + narrow, 1, size.heads, tokens),
+                     attention::dense_rows(into + narrow(), 1, size.heads, tokens),
                      attention::dense_tensor(other, 1, tokens, size.heads, size.head_dim()),
-                     attention::dense_rows(other + narrow, 1, size.heads, tokens));
+                     attention::dense_rows(other + narrow(), 1, size.heads, tokens));
   }
   void start_backward(pp::context const& where, float* dx) const {
     auto const all = where.extents.microbatches * model->sizes.size.sequence;
@@ -349,28 +328,17 @@ private:
     memory(where).pool.end_of_pass();
   }
   //! Writes the gradient of the query to the first output, and adds those of keys and values.
-  template <class Mask>
   void attend_backward(pp::context const& where,
                        chunk_range seen,
-                       Mask const& mask,
                        float const* key_value,
                        float* key_value_gradient) const {
-    float* const kept = where.activation.as<float>().data();
-    float* const dx = where.outputs[0].as<float>().data();
-    auto const narrow = model->sizes.narrow(what);
-    std::copy_n(in(where, 0) + narrow,
+    float* const kept = kept_of(where);
+    std::copy_n(in(where, 0) + narrow(),
                 model->sizes.state(what),
                 model->attention.output(kept, chunk().count()));
-    std::fill_n(dx, narrow, 0.0F);
-    model->attention.backward(chunk(),
-                              seen,
-                              key_value,
-                              in(where, 0),
-                              dx,
-                              key_value_gradient,
-                              kept,
-                              memory(where).space,
-                              mask);
+    std::fill_n(out(where), narrow(), 0.0F);
+    model->attention.backward({chunk(), seen, key_value, kept, &memory(where).space},
+                              {in(where, 0), out(where), key_value_gradient});
   }
 };
 

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -33,6 +32,11 @@ struct attention_state {
   attention_state(placing& in, model_size const& size, std::int64_t tokens)
       : output(in.take<bfloat16>(tokens * size.width)),
         log_sum_exp(in.take<float>(size.heads * tokens)) {}
+
+  [[nodiscard]] attention_tensors<bfloat16, float> with(bfloat16 const* query,
+                                                        bfloat16 const* key_value) const {
+    return {query, key_value, output, log_sum_exp};
+  }
 };
 struct state_message {
   placing in;
@@ -51,12 +55,12 @@ struct merged_message {
       : in(memory, 1), gradient(in.take<bfloat16>(tokens * size.width)), merged(in, size, tokens) {}
 };
 //! What goes from there to the projection of the same chunk.
-struct attention_gradients {
+struct gradients_message {
   placing in;
   bfloat16* query;  //!< [tokens, heads, head dim]
   float* key_value; //!< [tokens, 2, key heads, head dim]
 
-  attention_gradients(std::byte* memory, model_size const& size, std::int64_t tokens)
+  gradients_message(std::byte* memory, model_size const& size, std::int64_t tokens)
       : in(memory, 1), query(in.take<bfloat16>(tokens * size.width)),
         key_value(in.take<float>(tokens * 2 * size.key_width())) {}
 };
@@ -158,7 +162,7 @@ private:
     switch (from.part) {
     case part::projection: return residual(from);
     case part::attention:
-      return to.part == from.part ? 0 : attention_gradients(nullptr, size, tokens(from)).in.bytes();
+      return to.part == from.part ? 0 : gradients_message(nullptr, size, tokens(from)).in.bytes();
     case part::taken_attention:
       return to.chunk == from.chunk
                ? tokens(from) * size.width * half
@@ -200,7 +204,7 @@ public:
     pass const p = at(where, chunk);
     auto const& space = p.work->scratch();
     // From attention, taken attention, what follows, and the taken attention of later chunks.
-    attention_gradients const stay(read_alone(where.inputs[0]), this->size_, p.tokens);
+    gradients_message const stay(read_alone(where.inputs[0]), this->size_, p.tokens);
     auto const* const taken = reinterpret_cast<bfloat16 const*>(where.inputs[1].data);
     placing in(p.work->between());
     before_gradients<Element> const made(in, this->size_, p.tokens);
@@ -234,27 +238,19 @@ public:
     bfloat16* const query = query_of(p);
     copy_bytes(query, from.query, static_cast<std::size_t>(narrow(p)) * sizeof(bfloat16), p.stream);
     attention_call(this->size_, p.chunk, {given, p.chunk.end})
-      .forward(to.state.output,
-               to.state.log_sum_exp,
-               query,
-               key_value(p) + given * width_of_keys(),
-               p.stream);
+      .forward(to.state.with(query, key_value(p) + given * width_of_keys()), p.stream);
   }
   void attend_backward(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
     merged_message const from(read_alone(where.inputs[0]), this->size_, p.tokens);
-    attention_gradients const to(where.outputs[0].data, this->size_, p.tokens);
+    gradients_message const to(where.outputs[0].data, this->size_, p.tokens);
     float* const gradient = key_value_gradient(p);
     if (p.chunk.end == this->size_.sequence) // the last chunk comes first
       clear(gradient, p.chunk.end * width_of_keys(), p.stream);
     attention_call(this->size_, p.chunk, {given, p.chunk.end})
-      .backward(to.query,
-                gradient + given * width_of_keys(),
-                query_of(p),
-                key_value(p) + given * width_of_keys(),
-                from.merged.output,
-                from.merged.log_sum_exp,
-                from.gradient,
+      .backward(from.merged.with(query_of(p), key_value(p) + given * width_of_keys()),
+                attention_gradients<bfloat16, float>{
+                  from.gradient, to.query, gradient + given * width_of_keys()},
                 p.work->scratch().of_attention,
                 p.stream);
     copy(to.key_value, gradient + p.chunk.begin * width_of_keys(), keys(p), p.stream);
@@ -381,9 +377,10 @@ public:
                   std::shared_ptr<exchanged_layer<Element>> layer,
                   device_work<Element>& work)
       : sizes_(std::move(sizes)), what_(sizes_.stage(number)), layer_(std::move(layer)),
-        work_(&work), leads_(what_.part == pp::layer_part::projection && what_.chunk == 0) {}
+        work_(&work) {}
 
-  void forward(pp::context const& where, pp::input, pp::output, int = 0) {
+  [[nodiscard]] pp::context const& begin(pp::context const& where, int) { return where; }
+  void forward(pp::context const& where, pp::input, pp::output) {
     using enum pp::layer_part;
     switch (what_.part) {
     case projection: return layer_->project(where, what_.chunk);
@@ -392,7 +389,8 @@ public:
     case after_attention: return layer_->follow(where, what_.chunk);
     }
   }
-  void backward(pp::context const& where, pp::input, pp::output, int = 0) {
+  //! Both halves of a backward pass.
+  void input_half(pp::context const& where, pp::input, pp::output, std::byte*) {
     using enum pp::layer_part;
     switch (what_.part) {
     case projection: return layer_->project_backward(where, what_.chunk);
@@ -401,56 +399,17 @@ public:
     case after_attention: return layer_->follow_backward(where, what_.chunk);
     }
   }
-  void backward_input(pp::context const&, pp::input, pp::output, int = 0) { refuse_half(); }
-  void backward_weight(pp::context const&, int = 0) { refuse_half(); }
+  void weight_half(pp::context const&, std::byte*) {}
+  [[nodiscard]] static std::byte* between(pp::context const&) { return nullptr; }
 
-  void set_text(std::vector<std::uint8_t> const& text, cudaStream_t stream) {
-    if (leads_)
-      layer_->set_text(text, stream);
-  }
-  void set_cut(step_cut const&) {} // all iterations are of one size
-  void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
-    if (leads_)
-      layer_->update(optimizer, step, stream);
-  }
-  void set_clipping(clipping const& how, bool first) {
-    if (leads_)
-      layer_->set_clipping(how, first);
-  }
-  void contribute(pp::output row, cudaStream_t stream) {
-    if (leads_) {
-      layer_->contribute(row, stream);
-    } else {
-      cuda::check(cudaMemsetAsync(row.data, 0, static_cast<std::size_t>(row.bytes), stream),
-                  "cudaMemsetAsync");
-    }
-  }
-  void optimizer_step(pp::totals const& all, cudaStream_t stream) {
-    if (leads_)
-      layer_->optimizer_step(all, stream);
-  }
-  void roll_back(cudaStream_t stream) {
-    if (leads_)
-      layer_->roll_back(stream);
-  }
-  [[nodiscard]] step_counts counts() const { return leads_ ? layer_->counts() : step_counts{}; }
-  template <class Archive>
-  void exchange(Archive& with) {
-    if (leads_)
-      layer_->exchange(with);
-  }
-
-  [[nodiscard]] std::vector<trained<Element>> const& weights() const {
-    return leads_ ? layer_->weights() : none_;
+  //! The layer, where this stage stands for its weights; else null.
+  [[nodiscard]] exchanged_layer<Element>* leading() const {
+    bool const leads = what_.part == pp::layer_part::projection && what_.chunk == 0;
+    return leads ? layer_.get() : nullptr;
   }
   [[nodiscard]] double loss_sum() const { return layer_ == nullptr ? 0.0 : layer_->loss_sum(); }
-  [[nodiscard]] float* losses() const { return nullptr; } // of a stage with two copies
-  [[nodiscard]] std::int64_t loss_count() const { return 0; }
 
 private:
-  [[noreturn]] static void refuse_half() {
-    throw std::logic_error("devices that take over attention have no halves of backward passes");
-  }
   [[nodiscard]] chunk_range chunk() const { return sizes_.range(what_.chunk); }
   [[nodiscard]] chunk_range given() const { return sizes_.given(what_); }
   [[nodiscard]] std::int64_t narrow() const { return chunk().count() * sizes_.size.width; }
@@ -470,7 +429,7 @@ private:
     state_message const to(where.outputs[0].data, sizes_.size, chunk().count());
     auto const bytes = static_cast<std::size_t>(narrow()) * sizeof(bfloat16);
     if (what_.taken == 0) {
-      cuda::check(cudaMemsetAsync(to.state.output, 0, bytes, stream), "cudaMemsetAsync");
+      clear(to.state.output, narrow(), stream);
       thrust::fill_n(on(stream),
                      to.state.log_sum_exp,
                      sizes_.size.heads * chunk().count(),
@@ -489,29 +448,19 @@ private:
                  static_cast<std::size_t>(keys(of.count())) * sizeof(bfloat16),
                  stream);
     }
-    call().forward(to.state.output, to.state.log_sum_exp, mine.query, mine.key_value, stream);
+    call().forward(to.state.with(mine.query, mine.key_value), stream);
   }
   void take_backward(pp::context const& where) const {
     auto const stream = static_cast<cudaStream_t>(where.stream);
     auto* const query_gradient = reinterpret_cast<bfloat16*>(where.outputs[0].data);
-    if (what_.taken == 0) {
-      cuda::check(
-        cudaMemsetAsync(
-          query_gradient, 0, static_cast<std::size_t>(narrow()) * sizeof(bfloat16), stream),
-        "cudaMemsetAsync");
-      return;
-    }
+    if (what_.taken == 0)
+      return clear(query_gradient, narrow(), stream);
     auto const mine = kept(where);
     merged_message const from(read_alone(where.inputs[0]), sizes_.size, chunk().count());
     float* const gradient = work_->scratch().key_value_gradient;
     clear(gradient, keys(given().count()), stream);
-    call().backward(query_gradient,
-                    gradient,
-                    mine.query,
-                    mine.key_value,
-                    from.merged.output,
-                    from.merged.log_sum_exp,
-                    from.gradient,
+    call().backward(from.merged.with(mine.query, mine.key_value),
+                    attention_gradients<bfloat16, float>{from.gradient, query_gradient, gradient},
                     work_->scratch().of_attention,
                     stream);
     for (int old = 0; old < what_.taken; ++old) {
@@ -527,8 +476,6 @@ private:
   pp::exchange_stage what_;
   std::shared_ptr<exchanged_layer<Element>> layer_;
   device_work<Element>* work_;
-  bool leads_;
-  std::vector<trained<Element>> none_{};
 };
 
 } // namespace gpt::on_gpu

@@ -55,7 +55,7 @@ public:
     if (before_ != nullptr)
       before_->forward(out, out + narrow, out + 2 * narrow, u.before);
   }
-  void forget(std::size_t unit) { units_[unit].kept.release(); }
+  void forget(std::size_t unit) { units_[unit].kept.reset(); }
   void set_work(std::vector<std::int64_t> const&, std::int64_t units) {
     units_.resize(static_cast<std::size_t>(units));
   }
@@ -68,8 +68,8 @@ public:
     auto const given = narrow + at.tokens() * 2 * size_.key_width();
     auto const by_after = after_attention<Number>::added_numbers(size_, at.tokens());
     u.added = at.memory->pool.take(by_after + given);
-    lay_out(u, at, at.kept != nullptr ? at.kept : u.kept.data());
-    u.after.added = u.added.data() + given;
+    lay_out(u, at, at.kept != nullptr ? at.kept : u.kept.get());
+    u.after.added = u.added.get() + given;
     if (before_ != nullptr) {
       std::copy_n(dy + narrow, given, u.before.added);
       before_->add_backward_input(u.before.added, u.before.added + narrow, dx, u.before);
@@ -89,8 +89,8 @@ public:
       before_->add_backward_weight(u.before.added, u.before.added + narrow, u.before);
     if (after_ != nullptr)
       after_->add_backward_weight(u.output, u.after);
-    u.kept.release();
-    u.added.release();
+    u.kept.reset();
+    u.added.reset();
   }
 
   template <class Visit>
@@ -122,7 +122,7 @@ private:
   }
   void lay_out(unit_state& u, place const& at, Number* kept) const {
     auto const tokens = at.tokens();
-    Number* const added = u.added.data();
+    Number* const added = u.added.get();
     Number* const before =
       kept + own_numbers(tokens) - before_attention<Number>::kept_numbers(size_, tokens);
     u.output = kept;
@@ -157,10 +157,10 @@ public:
     auto const narrow = tokens * size_.width;
     std::copy_n(in + narrow, narrow, u.at);
     std::copy_n(in + 2 * narrow, tokens * 2 * size_.key_width(), key_value(u, tokens));
-    attention_.forward(at.chunk, at.chunk, key_value(u, tokens), u.at, at.memory->space);
+    attention_.forward({at.chunk, at.chunk, key_value(u, tokens), u.at, &at.memory->space});
     std::copy_n(attention_.output(u.at, tokens), narrow, out + narrow);
   }
-  void forget(std::size_t unit) { units_[unit].kept.release(); }
+  void forget(std::size_t unit) { units_[unit].kept.reset(); }
   void set_work(std::vector<std::int64_t> const&, std::int64_t units) {
     units_.resize(static_cast<std::size_t>(units));
   }
@@ -173,14 +173,8 @@ public:
       u.at = at.kept;
     auto const narrow = tokens * size_.width;
     std::fill_n(dx + narrow, narrow + tokens * 2 * size_.key_width(), Number{0});
-    attention_.backward(at.chunk,
-                        at.chunk,
-                        key_value(u, tokens),
-                        dy + narrow,
-                        dx + narrow,
-                        dx + 2 * narrow,
-                        u.at,
-                        at.memory->space);
+    attention_.backward({at.chunk, at.chunk, key_value(u, tokens), u.at, &at.memory->space},
+                        {dy + narrow, dx + narrow, dx + 2 * narrow});
   }
   void backward_weight(place const& at) { forget(at.unit); }
 

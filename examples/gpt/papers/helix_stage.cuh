@@ -131,103 +131,11 @@ class helix_stage : public stage<Element> {
 public:
   using stage<Element>::stage;
 
-  void forward(pp::context const& where, pp::input in, pp::output out, int half = 0) {
-    pass const p = this->begin(where, half);
+  using pass = typename stage<Element>::pass;
+
+  void forward(pass const& p, pp::input in, pp::output out) {
     attends() ? attend(p, in, out) : around_forward(p, in, out);
   }
-  void backward_input(pp::context const& where, pp::input in, pp::output out, int half = 0) {
-    input_half(this->begin(where, half), in, out, where.weight_input.data);
-  }
-  void backward_weight(pp::context const& where, int half = 0) {
-    weight_half(this->begin(where, half), where.weight_input.data);
-  }
-  void backward(pp::context const& where, pp::input in, pp::output out, int half = 0) {
-    pass const p = this->begin(where, half);
-    input_half(p, in, out, p.work->between());
-    weight_half(p, p.work->between());
-  }
-
-private:
-  using pass = typename stage<Element>::pass;
-  using to_attention = message_to_attention<bfloat16>;
-  using to_attention_gradient = message_to_attention<Element>;
-  using from_attention = message_from_attention;
-
-  [[nodiscard]] bool attends() const { return this->held_.part == layer_part::attention; }
-  template <class Message>
-  [[nodiscard]] Message message(pass const& p, pp::input const& in) const {
-    return {read_alone(in), this->size_, p.tokens};
-  }
-  template <class Message>
-  [[nodiscard]] Message message(pass const& p, pp::output const& out) const {
-    return {out.data, this->size_, p.tokens};
-  }
-  void pass_on(pass const& p, float* to, float const* residual) const {
-    copy(to, residual, p.tokens * this->size_.width, p.stream);
-  }
-  template <class T>
-  void pass_on(pass const& p, T* to, T const* from, std::int64_t width) const {
-    copy_bytes(to, from, static_cast<std::size_t>(p.tokens * width) * sizeof(T), p.stream);
-  }
-
-  void attend(pass const& p, pp::input in, pp::output out) const {
-    auto const& size = this->size_;
-    auto const from = message<to_attention>(p, in);
-    auto const to = message<from_attention>(p, out);
-    auto const kept = attention_of(p);
-    pass_on(p, to.residual, from.residual);
-    pass_on(p, kept.attention.query, from.query, size.width);
-    pass_on(p, kept.key_value, from.key_value, 2 * size.key_width());
-    attention_call(size, p.chunk)
-      .forward(kept.attention.output,
-               kept.attention.log_sum_exp,
-               kept.attention.query,
-               kept.key_value,
-               p.stream);
-    pass_on(p, to.output, kept.attention.output, size.width);
-  }
-  void attend_backward(pass const& p, pp::input in, pp::output out) const {
-    auto const& size = this->size_;
-    auto const& space = p.work->scratch();
-    auto const keys = p.tokens * 2 * size.key_width();
-    auto const from = message<from_attention>(p, in);
-    auto const to = message<to_attention_gradient>(p, out);
-    auto const kept = attention_of(p);
-    pass_on(p, to.residual, from.residual);
-    clear(space.key_value_gradient, keys, p.stream);
-    attention_call(size, p.chunk)
-      .backward(space.query_gradient,
-                space.key_value_gradient,
-                kept.attention.query,
-                kept.key_value,
-                kept.attention.output,
-                kept.attention.log_sum_exp,
-                from.output,
-                space.of_attention,
-                p.stream);
-    convert(to.query, space.query_gradient, p.tokens * size.width, p.stream);
-    convert(to.key_value, space.key_value_gradient, keys, p.stream);
-  }
-
-  void around_forward(pass const& p, pp::input in, pp::output out) {
-    auto const& held = this->held_;
-    auto const kept = around_of(p);
-    auto const to = message<to_attention>(p, out);
-    float* const x = held.ends ? p.work->scratch().residual : to.residual;
-    if (held.embeds) {
-      this->embed(p, x);
-    } else {
-      auto const from = message<from_attention>(p, in);
-      pass_on(p, x, from.residual);
-      pass_on(p, kept.output, from.output, this->size_.width);
-      after(p, kept).forward(x);
-    }
-    if (held.ends)
-      this->at_head(p, kept.head).forward(this->losses_of(p), x);
-    else
-      before(p, kept).forward(to.query, to.key_value, x);
-  }
-  //! @param between memory for what backward_weight needs
   void input_half(pass const& p, pp::input in, pp::output out, std::byte* between) {
     if (attends()) // of some of the microbatches
       return attend_backward(p, in, out);
@@ -267,6 +175,76 @@ private:
       after(p, kept).add_backward_weight(*made.after);
   }
 
+private:
+  using to_attention = message_to_attention<bfloat16>;
+  using to_attention_gradient = message_to_attention<Element>;
+  using from_attention = message_from_attention;
+
+  [[nodiscard]] bool attends() const { return this->held_.part == layer_part::attention; }
+  template <class Message>
+  [[nodiscard]] Message message(pass const& p, pp::input const& in) const {
+    return {read_alone(in), this->size_, p.tokens};
+  }
+  template <class Message>
+  [[nodiscard]] Message message(pass const& p, pp::output const& out) const {
+    return {out.data, this->size_, p.tokens};
+  }
+  void pass_on(pass const& p, float* to, float const* residual) const {
+    copy(to, residual, p.tokens * this->size_.width, p.stream);
+  }
+  template <class T>
+  void pass_on(pass const& p, T* to, T const* from, std::int64_t width) const {
+    copy_bytes(to, from, static_cast<std::size_t>(p.tokens * width) * sizeof(T), p.stream);
+  }
+
+  void attend(pass const& p, pp::input in, pp::output out) const {
+    auto const& size = this->size_;
+    auto const from = message<to_attention>(p, in);
+    auto const to = message<from_attention>(p, out);
+    auto const kept = attention_of(p);
+    pass_on(p, to.residual, from.residual);
+    pass_on(p, kept.attention.query, from.query, size.width);
+    pass_on(p, kept.key_value, from.key_value, 2 * size.key_width());
+    attention_call(size, p.chunk).forward(kept.attention.with(kept.key_value), p.stream);
+    pass_on(p, to.output, kept.attention.output, size.width);
+  }
+  void attend_backward(pass const& p, pp::input in, pp::output out) const {
+    auto const& size = this->size_;
+    auto const& space = p.work->scratch();
+    auto const keys = p.tokens * 2 * size.key_width();
+    auto const from = message<from_attention>(p, in);
+    auto const to = message<to_attention_gradient>(p, out);
+    auto const kept = attention_of(p);
+    pass_on(p, to.residual, from.residual);
+    clear(space.key_value_gradient, keys, p.stream);
+    attention_call(size, p.chunk)
+      .backward(kept.attention.with(kept.key_value),
+                attention_gradients<bfloat16, float>{
+                  from.output, space.query_gradient, space.key_value_gradient},
+                space.of_attention,
+                p.stream);
+    convert(to.query, space.query_gradient, p.tokens * size.width, p.stream);
+    convert(to.key_value, space.key_value_gradient, keys, p.stream);
+  }
+
+  void around_forward(pass const& p, pp::input in, pp::output out) {
+    auto const& held = this->held_;
+    auto const kept = around_of(p);
+    auto const to = message<to_attention>(p, out);
+    float* const x = held.ends ? p.work->scratch().residual : to.residual;
+    if (held.embeds) {
+      this->embed(p, x);
+    } else {
+      auto const from = message<from_attention>(p, in);
+      pass_on(p, x, from.residual);
+      pass_on(p, kept.output, from.output, this->size_.width);
+      after(p, kept).forward(x);
+    }
+    if (held.ends)
+      this->at_head(p, kept.head).forward(this->losses_of(p), x);
+    else
+      before(p, kept).forward(to.query, to.key_value, x);
+  }
   [[nodiscard]] lone_attention_kept attention_of(pass const& p) const {
     placing in(p.where->activation.data);
     return {in, this->size_, p.tokens};

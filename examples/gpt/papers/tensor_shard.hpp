@@ -39,16 +39,13 @@ public:
           which.share(size.width),
           {0, size.width})) {}
 
-  //! Numbers that forward keeps of a unit, and that backward_input keeps beside.
-  [[nodiscard]] static std::int64_t
-  kept_numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
+  [[nodiscard]] static part_numbers
+  numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
     auto const own = size_of_shard(size, which);
-    return tokens * (size.width + 1 + 2 * own.key_width()) +
-           attention_part<float>::kept_numbers(own, tokens);
-  }
-  [[nodiscard]] static std::int64_t
-  added_numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
-    return tokens * (size.width + 2 * size_of_shard(size, which).key_width());
+    auto const keys = tokens * 2 * own.key_width();
+    return {before_attention<float>::kept_numbers(size, tokens) + keys +
+              attention_part<float>::kept_numbers(own, tokens),
+            tokens * size.width + keys};
   }
 
   //! @param x [tokens, width]. @param part [tokens, width], zeros before
@@ -56,7 +53,7 @@ public:
     auto const u = lay_out(at);
     chunk_range const all{0, at.tokens};
     before_.forward(x, u.attention, u.key_value, at);
-    attention_.forward(all, all, u.key_value, u.attention, *at.space);
+    attention_.forward({all, all, u.key_value, u.attention, at.space});
     float const* const output = attention_.output(u.attention, at.tokens);
     projection_.add_forward(output, part, size_.width, at.tokens);
   }
@@ -71,8 +68,8 @@ public:
     float* const output_gradient = at.space->zeros(2 * tokens * own_.width);
     float* const query_gradient = output_gradient + tokens * own_.width;
     projection_.add_backward_input(at.added, output_gradient, tokens);
-    attention_.backward(
-      all, all, u.key_value, output_gradient, query_gradient, key_gradient, u.attention, *at.space);
+    attention_.backward({all, all, u.key_value, u.attention, at.space},
+                        {output_gradient, query_gradient, key_gradient});
     std::copy_n(query_gradient, tokens * own_.width, u.attention);
     before_.backward_products(u.attention, key_gradient, part, tokens);
   }
@@ -142,18 +139,14 @@ public:
     }
   }
 
-  [[nodiscard]] static std::int64_t
-  kept_numbers(model_size const& size, layer_range const& layers, shard_of_stage which) {
-    auto const tokens = size.sequence;
-    return (layers.last - layers.first) * (attention_shard::kept_numbers(size, which, tokens) +
-                                           mlp<float>::kept_numbers(size, which, tokens)) +
-           (layers.ends ? head<float>::kept_numbers(size, tokens) : 0);
-  }
-  [[nodiscard]] static std::int64_t
-  added_numbers(model_size const& size, layer_range const& layers, shard_of_stage which) {
-    auto const tokens = size.sequence;
-    return (layers.last - layers.first) * (attention_shard::added_numbers(size, which, tokens) +
-                                           mlp<float>::added_numbers(size, which, tokens));
+  [[nodiscard]] static part_numbers
+  numbers(model_size const& size, layer_range const& layers, shard_of_stage which) {
+    auto const one = attention_shard::numbers(size, which, size.sequence);
+    auto const other = mlp<float>::numbers(size, which, size.sequence);
+    auto const count = layers.last - layers.first;
+    return {count * (one.kept + other.kept) +
+              (layers.ends ? head<float>::kept_numbers(size, size.sequence) : 0),
+            count * (one.added + other.added)};
   }
 
   void set_batch(batch const& pieces) { batch_ = &pieces; }
@@ -263,17 +256,15 @@ private:
     auto const number = now.kind == pipelining::pass_kind::forward ? step : steps() - 1 - step;
     auto const layer = number / 2;
     bool const second = number % 2 == 1;
-    auto const tokens = size_.sequence;
-    auto const place = [&](float* begin, std::int64_t first, std::int64_t other) {
-      return begin == nullptr ? nullptr : begin + layer * (first + other) + (second ? first : 0);
+    auto const one = attention_shard::numbers(size_, which_, size_.sequence);
+    auto const other = mlp<float>::numbers(size_, which_, size_.sequence);
+    auto const place = [&](float* begin, std::int64_t part_numbers::*of) {
+      auto const before = layer * (one.*of + other.*of) + (second ? one.*of : 0);
+      return begin == nullptr ? nullptr : begin + before;
     };
-    part_place<float> const here{tokens,
-                                 place(now.kept,
-                                       attention_shard::kept_numbers(size_, which_, tokens),
-                                       mlp<float>::kept_numbers(size_, which_, tokens)),
-                                 place(now.added,
-                                       attention_shard::added_numbers(size_, which_, tokens),
-                                       mlp<float>::added_numbers(size_, which_, tokens)),
+    part_place<float> const here{size_.sequence,
+                                 place(now.kept, &part_numbers::kept),
+                                 place(now.added, &part_numbers::added),
                                  &memory_->space};
     if (second)
       visit(mlp_[static_cast<std::size_t>(layer)], here);
@@ -286,7 +277,7 @@ private:
     layers.ends = false;
     auto const m = static_cast<std::size_t>(now.microbatch);
     float* const kept =
-      now.kept == nullptr ? nullptr : now.kept + kept_numbers(size_, layers, which_);
+      now.kept == nullptr ? nullptr : now.kept + numbers(size_, layers, which_).kept;
     return {m, m, {0, size_.sequence}, kept, memory_};
   }
 

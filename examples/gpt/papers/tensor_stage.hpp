@@ -119,7 +119,7 @@ public:
                shard_of_stage which,
                shard_device<Sums>& at)
       : stage_shard(size, layers, microbatches, seed, which, at.memory), at_(&at),
-        room_(static_cast<std::size_t>(added_numbers(size, layers, which))) {}
+        room_(static_cast<std::size_t>(numbers(size, layers, which).added)) {}
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
     alone(pp::pass_kind::forward, {where, x, y});
@@ -169,9 +169,9 @@ struct shard_sizes {
     layer_range const& layers = stages[maker.stage];
     std::int64_t numbers = 0;
     if (of == pp::slot_class::activation)
-      numbers = stage_shard::kept_numbers(size, layers, which);
+      numbers = stage_shard::numbers(size, layers, which).kept;
     else if (of == pp::slot_class::weight_input)
-      numbers = stage_shard::added_numbers(size, layers, which);
+      numbers = stage_shard::numbers(size, layers, which).added;
     else if (of == pp::slot_class::output || of == pp::slot_class::input_gradient)
       numbers = size.sequence * size.width;
     return numbers * static_cast<std::int64_t>(sizeof(float));
@@ -229,9 +229,9 @@ public:
           part{stage_shard(size, layers, microbatches_, seed, which, memory_), {}, {}});
         for (std::int64_t m = 0; m < microbatches_; ++m) {
           one.kept.emplace_back(
-            static_cast<std::size_t>(stage_shard::kept_numbers(size, layers, which)));
+            static_cast<std::size_t>(stage_shard::numbers(size, layers, which).kept));
           one.added.emplace_back(
-            static_cast<std::size_t>(stage_shard::added_numbers(size, layers, which)));
+            static_cast<std::size_t>(stage_shard::numbers(size, layers, which).added));
         }
       }
     }

@@ -59,12 +59,6 @@ struct sharded_stage : sharded_piece {
   }
 
 private:
-  [[nodiscard]] static unit unit_of(pp::context const& where) {
-    return {where.microbatch, where.chunk};
-  }
-  [[nodiscard]] static float* kept_of(pp::context const& where) {
-    return where.activation.as<float>().data();
-  }
   [[nodiscard]] inputs read(pp::context const& where) {
     from_.clear();
     for (auto const& one : where.inputs)

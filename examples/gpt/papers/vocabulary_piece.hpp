@@ -142,8 +142,8 @@ public:
       float* const normal = norm_part(u, kept);
       std::swap(sum_, last_);
       std::fill_n(sum_.data(), tokens * size_.width, 0.0F);
-      norm_->add_backward(last_.data(), normal, normal + tokens * size_.width, sum_.data(), tokens);
-      kept_[index(u)].release();
+      norm_->add_backward(last_.data(), normal, sum_.data(), tokens);
+      kept_[index(u)].reset();
     }
     layers_->backward_input(u, sum_.data(), dx, kept);
     for (auto t = tokens; positions_ != nullptr && t-- > 0;) {
@@ -265,12 +265,12 @@ private:
     if (kept == nullptr)
       kept_[index(u)] = memory_->pool.take(tokens * (size_.width + 1));
     float* const normal = norm_part(u, kept);
-    norm_->normalise(last_.data(), normal, normal + tokens * size_.width, tokens);
+    norm_->normalise(last_.data(), normal, tokens);
     norm_->apply_gain(normal, y, tokens);
   }
   //! Of the norm, behind what the layers keep.
   [[nodiscard]] float* norm_part(unit u, float* kept) const {
-    return kept == nullptr ? kept_[index(u)].data()
+    return kept == nullptr ? kept_[index(u)].get()
                            : kept + kept_by_layers(size_, held_, range(u).count());
   }
 
@@ -312,7 +312,7 @@ private:
 
   void finish_logits(unit u, inputs statistics, float* dx, float* kept) {
     auto const tokens = range(u).count();
-    kept = kept == nullptr ? kept_[index(u)].data() : kept;
+    kept = kept == nullptr ? kept_[index(u)].get() : kept;
     float* const gradient = kept + tokens * size_.width;
     for (std::int64_t t = 0; t < tokens; ++t) {
       auto const all = join(statistics, t);
@@ -330,7 +330,7 @@ private:
       columns_->add_backward_input(gradient, dx, tokens);
     }
     columns_->add_backward_weight(kept, gradient, tokens);
-    kept_[index(u)].release();
+    kept_[index(u)].reset();
   }
 
   //! The gradient of the output of these layers, from the next stage or from all shards.

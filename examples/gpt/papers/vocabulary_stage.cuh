@@ -58,23 +58,27 @@ look_up(float* x, float const* table, byte_range bytes, std::uint8_t const* text
   });
 }
 
-//! Statistics [tokens, 3] of logits [tokens, bytes].
-inline void make_statistics(float* statistics,
-                            float const* logits,
-                            byte_range bytes,
-                            std::uint8_t const* next_bytes,
-                            std::int64_t tokens,
-                            cudaStream_t stream) {
-  auto const count = bytes.count();
-  for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
-    float const* const row = logits + token * count;
+//! Logits [tokens, bytes] of a shard, and what comes next in the text.
+struct logits_of_shard {
+  float const* logits;
+  byte_range bytes;
+  std::uint8_t const* next_bytes;
+  std::int64_t tokens;
+  cudaStream_t stream;
+};
+
+//! Statistics [tokens, 3].
+inline void make_statistics(float* statistics, logits_of_shard const& of) {
+  auto const count = of.bytes.count();
+  for_each_token(of.tokens, of.stream, [=] __device__(std::int64_t token, row_reduction & over) {
+    float const* const row = of.logits + token * count;
     auto const seen = detail::look_at_logits(row, count, over);
     if (threadIdx.x == 0) {
-      std::int64_t const next = next_bytes[token];
+      std::int64_t const next = of.next_bytes[token];
       float* const told = statistics + statistics_width * token;
       told[0] = seen.most;
       told[1] = seen.sum;
-      told[2] = next >= bytes.first && next < bytes.last ? row[next - bytes.first] : 0.0f;
+      told[2] = next >= of.bytes.first && next < of.bytes.last ? row[next - of.bytes.first] : 0.0f;
     }
   });
 }
@@ -100,19 +104,15 @@ __device__ inline token_statistics join(told_by_shards const& shards, std::int64
 template <class Element>
 void cross_entropy_of_shards(float* losses,
                              Element* gradient,
-                             float const* logits,
+                             logits_of_shard const& of,
                              told_by_shards const& statistics,
-                             byte_range bytes,
-                             std::uint8_t const* next_bytes,
-                             float share,
-                             std::int64_t tokens,
-                             cudaStream_t stream) {
-  auto const count = bytes.count();
-  for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction&) {
+                             float share) {
+  auto const count = of.bytes.count();
+  for_each_token(of.tokens, of.stream, [=] __device__(std::int64_t token, row_reduction&) {
     auto const all = detail::join(statistics, token);
-    float const* const row = logits + token * count;
+    float const* const row = of.logits + token * count;
     for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
-      float const hit = v + bytes.first == next_bytes[token] ? share : 0.0f;
+      float const hit = v + of.bytes.first == of.next_bytes[token] ? share : 0.0f;
       gradient[token * count + v] =
         static_cast<Element>(expf(row[v] - all.largest) / all.sum * share - hit);
     }
@@ -127,23 +127,18 @@ void cross_entropy_of_shards(float* losses,
 
 //! exp(logit - largest) of a shard.
 template <class Element>
-void make_exponentials(Element* exponentials,
-                       float const* logits,
-                       float const* statistics,
-                       std::int64_t count,
-                       std::int64_t tokens,
-                       cudaStream_t stream) {
-  thrust::tabulate(
-    on(stream), exponentials, exponentials + tokens * count, [=] __device__(std::int64_t i) {
-      return static_cast<Element>(expf(logits[i] - statistics[statistics_width * (i / count)]));
-    });
+void make_exponentials(Element* to, float const* statistics, logits_of_shard const& of) {
+  auto const* const logits = of.logits;
+  auto const count = of.bytes.count();
+  thrust::tabulate(on(of.stream), to, to + of.tokens * count, [=] __device__(std::int64_t i) {
+    return static_cast<Element>(expf(logits[i] - statistics[statistics_width * (i / count)]));
+  });
 }
 //! The columns of the next bytes that the shard has, zeros for others, [tokens, width].
-inline void next_columns(float* to,
-                         float const* columns,
-                         byte_range bytes,
-                         std::uint8_t const* next_bytes,
-                         token_rows rows) {
+inline void
+next_columns(float* to, float const* columns, logits_of_shard const& of, token_rows rows) {
+  auto const bytes = of.bytes;
+  auto const* const next_bytes = of.next_bytes;
   auto const count = bytes.count();
   thrust::tabulate(on(rows.stream), to, to + rows.count(), [=] __device__(std::int64_t i) {
     std::int64_t const next = next_bytes[i / rows.width];
@@ -275,52 +270,40 @@ public:
                 bool early)
       : stage<Element>(host, with), piece_(piece), early_(early) {}
 
-  void forward(pp::context const& where, pp::input, pp::output out, int half = 0) {
+  using pass = typename stage<Element>::pass;
+
+  void forward(pass const& p, pp::input, pp::output out) {
     using enum piece_of_model::kind;
-    pass const p = this->begin(where, half);
+    float* const y = this->floats(out);
     switch (piece_.is) {
     case rows:
-      return look_up(this->floats(out),
-                     this->weights_[0].value(),
-                     piece_.bytes,
-                     this->text_of(p),
-                     this->rows(p));
-    case layers: return run_layers(p, this->floats(out));
-    case columns: return make_logits(p, this->floats(out));
+      return look_up(y, this->weights_[0].value(), piece_.bytes, this->text_of(p), this->rows(p));
+    case layers: return run_layers(p, y);
+    case columns: return make_logits(p, y);
     }
   }
-  void backward_input(pp::context const& where, pp::input, pp::output out, int half = 0) {
-    pass const p = this->begin(where, half);
-    layers_input_half(p, this->floats(out), this->gradients_of(p, where.weight_input.data));
+  void input_half(pass const& p, pp::input, pp::output out, std::byte* between) {
+    using enum piece_of_model::kind;
+    switch (piece_.is) {
+    case rows:
+      return rows_backward(this->weights_[0].gradient(),
+                           piece_.bytes,
+                           p.where->inputs[0].template as<float>().data(),
+                           this->text_of(p),
+                           this->rows(p));
+    case layers: return layers_input_half(p, this->floats(out), this->gradients_of(p, between));
+    case columns: return finish_logits(p, this->floats(out));
+    }
   }
   //! Of a shard of the output layer with one barrier all that is left of its backward.
-  void backward_weight(pp::context const& where, int half = 0) {
-    if (piece_.is == piece_of_model::kind::columns)
-      finish_logits(this->begin(where, half), nullptr);
-    else
-      stage<Element>::backward_weight(where, half);
-  }
-  void backward(pp::context const& where, pp::input, pp::output out, int half = 0) {
-    using enum piece_of_model::kind;
-    pass const p = this->begin(where, half);
-    if (piece_.is == rows) {
-      rows_backward(this->weights_[0].gradient(),
-                    piece_.bytes,
-                    where.inputs[0].template as<float>().data(),
-                    this->text_of(p),
-                    this->rows(p));
-    } else if (piece_.is == columns) {
-      finish_logits(p, this->floats(out));
-    } else {
-      auto const made = this->gradients_of(p, p.work->between());
-      layers_input_half(p, this->floats(out), made);
-      this->weight_half(p, made);
-    }
+  void weight_half(pass const& p, std::byte* between) {
+    if (piece_.is == piece_of_model::kind::layers)
+      stage<Element>::weight_half(p, between);
+    else if (early_ && piece_.is == piece_of_model::kind::columns)
+      finish_logits(p, nullptr);
   }
 
 private:
-  using pass = typename stage<Element>::pass;
-
   [[nodiscard]] std::int64_t numbers(pass const& p) const { return p.tokens * this->size_.width; }
   [[nodiscard]] float* positions(pass const& p, float* of) const {
     return of + p.chunk.begin * this->size_.width;
@@ -365,46 +348,36 @@ private:
     placing in(p.where->activation.data);
     return {in, this->size_, piece_.bytes, p.tokens};
   }
+  [[nodiscard]] logits_of_shard logits_of(pass const& p, columns_kept<Element> const& kept) const {
+    return {kept.logits, piece_.bytes, this->text_of(p) + 1, p.tokens, p.stream};
+  }
+  [[nodiscard]] matrix_pass<Element> product(pass const& p) {
+    return this->part(p).matrix(this->weights_[0], this->size_.width, piece_.bytes.count());
+  }
   void make_logits(pass const& p, float* statistics) {
     auto const kept = columns_of(p);
-    auto& columns = this->weights_[0];
-    auto const width = this->size_.width;
-    auto const count = piece_.bytes.count();
     convert(kept.input, p.where->inputs[0].template as<float>().data(), numbers(p), p.stream);
-    p.work->products.forward(kept.logits, kept.input, columns.operand(), p.tokens, width, count);
-    make_statistics(
-      statistics, kept.logits, piece_.bytes, this->text_of(p) + 1, p.tokens, p.stream);
+    product(p).forward(kept.logits, kept.input);
+    make_statistics(statistics, logits_of(p, kept));
     if (early_) {
       float* const early = this->floats(p.where->outputs[1]);
       auto* const exponentials = wide_elements(p);
-      make_exponentials(exponentials, kept.logits, statistics, count, p.tokens, p.stream);
-      p.work->products.backward_input(
-        early, exponentials, columns.operand(), p.tokens, width, count);
+      make_exponentials(exponentials, statistics, logits_of(p, kept));
+      product(p).backward_input(early, exponentials);
       next_columns(
-        early + numbers(p), columns.value(), piece_.bytes, this->text_of(p) + 1, this->rows(p));
+        early + numbers(p), this->weights_[0].value(), logits_of(p, kept), this->rows(p));
       copy(early + 2 * numbers(p), statistics, p.tokens * statistics_width, p.stream);
     }
   }
   //! @param dx null where it has been told
   void finish_logits(pass const& p, float* dx) {
     auto const kept = columns_of(p);
-    auto& columns = this->weights_[0];
-    auto const width = this->size_.width;
-    auto const count = piece_.bytes.count();
     auto* const gradient = wide_elements(p);
-    cross_entropy_of_shards(this->losses() + p.of.microbatch * this->size_.sequence + p.chunk.begin,
-                            gradient,
-                            kept.logits,
-                            told_by(p.where->inputs),
-                            piece_.bytes,
-                            this->text_of(p) + 1,
-                            this->share(),
-                            p.tokens,
-                            p.stream);
+    cross_entropy_of_shards(
+      this->losses_of(p), gradient, logits_of(p, kept), told_by(p.where->inputs), this->share());
     if (dx != nullptr)
-      p.work->products.backward_input(dx, gradient, columns.operand(), p.tokens, width, count);
-    p.work->products.backward_weight(
-      columns.gradient(), kept.input, gradient, p.tokens, width, count);
+      product(p).backward_input(dx, gradient);
+    product(p).backward_weight(kept.input, gradient);
   }
   //! Scratch for [tokens, bytes].
   [[nodiscard]] static Element* wide_elements(pass const& p) {

@@ -44,12 +44,15 @@ struct groups_at_home {
   }
 };
 
-//! A device: the layers of every group without their weights, and room for what passes work with.
+//! A device: each of its microbatches is a stage of the timetable, and a chunk a group. It has the
+//! layers of every group without their weights, and room for what passes work with.
 //! @tparam Home where parameters lie between steps: it has `numbers`, `send` and
 //! `receive_gradients`, as `groups_at_home` does.
 template <class Home>
 class visited_device {
 public:
+  static constexpr bool takes_chunks = true;
+
   visited_device(model_size const& size,
                  std::vector<layer_range> const& groups,
                  step_cut const& cut,
@@ -78,7 +81,7 @@ public:
   void forward(pp::context const& where, pp::input in, pp::output out) {
     auto& group = arrived(where, in, out, false);
     float* const x = where.state.as<float>().data();
-    group.forward(unit_of(where), x, numbers_.data(), where.activation.as<float>().data());
+    group.forward({where.stage, 0}, x, numbers_.data(), kept_of(where));
     if (!where.last_chunk())
       std::copy(numbers_.begin(), numbers_.end(), x);
   }
@@ -86,7 +89,7 @@ public:
     auto& group = arrived(where, in, out, true);
     group.refresh_matrices();
     float* const dy = where.state_gradient.as<float>().data();
-    group.backward(unit_of(where), dy, numbers_.data(), where.activation.as<float>().data());
+    group.backward({where.stage, 0}, dy, numbers_.data(), kept_of(where));
     if (!where.first_chunk())
       std::copy(numbers_.begin(), numbers_.end(), dy);
     if (out.slot < 0) {
@@ -100,9 +103,6 @@ public:
   [[nodiscard]] std::int64_t sent_bytes() const { return sent_; }
 
 private:
-  //! A microbatch is a stage of the timetable.
-  [[nodiscard]] static unit unit_of(pp::context const& where) { return {where.stage, 0}; }
-
   //! The group with the weights that have come, which are where they will be sent from, with their
   //! gradients for a backward pass.
   stage<float>& arrived(pp::context const& where, pp::input in, pp::output out, bool back) {
@@ -128,20 +128,6 @@ private:
   std::vector<float> transposes_; // of the matrices of one group
   std::vector<float> numbers_;    // of tokens
   std::int64_t sent_ = 0;
-};
-
-//! A microbatch, as the library knows a stage.
-template <class Home>
-struct staying_microbatch {
-  static constexpr bool takes_chunks = true;
-  visited_device<Home>* at;
-
-  void forward(pp::context const& where, pp::input in, pp::output out) {
-    at->forward(where, in, out);
-  }
-  void backward(pp::context const& where, pp::input in, pp::output out) {
-    at->backward(where, in, out);
-  }
 };
 
 //! Bytes of messages, which are weights, and of what stays.
@@ -202,13 +188,20 @@ public:
         table_(pp::make_timetable<pp::WeiPipe>({devices, microbatches})), sizes_{size,
                                                                                  groups_,
                                                                                  home_.numbers},
-        plan_(pp::lower(table_, sizes_)), devices_(make_devices(size, devices)),
-        microbatches_(staying(microbatches)), runner_(plan_, microbatches_) {}
+        plan_(pp::lower(table_, sizes_)) {
+    for (int device = 0; device < devices; ++device) {
+      auto const seen = cut_.seen_in_turn(device, devices);
+      devices_.push_back(std::make_unique<device_of_threads>(size, groups_, seen, home_));
+    }
+    for (int m = 0; m < microbatches; ++m)
+      microbatches_.push_back(devices_[static_cast<std::size_t>(m % devices)].get());
+    runner_ = std::make_unique<runner>(plan_, microbatches_);
+  }
 
   double step(batch const& pieces) {
     for (auto& each : devices_)
       each->set_batch(pieces);
-    runner_.step();
+    runner_->step();
     double sum = 0; // in the order of one device
     for (std::int64_t i = 0; i < cut_.tokens(); ++i) {
       auto const device = i / sizes_.size.sequence % std::ssize(devices_);
@@ -222,13 +215,12 @@ public:
       group.update(optimizer, step);
   }
   [[nodiscard]] std::vector<stage<float>>& stages() { return home_.of; }
-  [[nodiscard]] pp::dynamic_timetable const& table() const { return table_; }
-  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_.trace(); }
+  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
 
   //! By device.
   [[nodiscard]] std::vector<travelled_bytes> bytes() const {
     std::vector<travelled_bytes> all;
-    auto const ran = runner_.trace();
+    auto const ran = runner_->trace();
     for (auto const& each : devices_) {
       int const device = static_cast<int>(all.size());
       all.push_back(travelled_by(plan_.view(), ran, sizes_, device, each->sent_bytes()));
@@ -238,22 +230,7 @@ public:
 
 private:
   using device_of_threads = visited_device<groups_at_home>;
-
-  std::vector<std::unique_ptr<device_of_threads>> make_devices(model_size const& size,
-                                                               int devices) {
-    std::vector<std::unique_ptr<device_of_threads>> made;
-    for (int device = 0; device < devices; ++device) {
-      made.push_back(std::make_unique<device_of_threads>(
-        size, groups_, cut_.seen_in_turn(device, devices), home_));
-    }
-    return made;
-  }
-  std::vector<staying_microbatch<groups_at_home>> staying(int microbatches) {
-    std::vector<staying_microbatch<groups_at_home>> all;
-    for (int m = 0; m < microbatches; ++m)
-      all.push_back({devices_[static_cast<std::size_t>(m) % devices_.size()].get()});
-    return all;
-  }
+  using runner = pp::thread_runner<std::vector<device_of_threads*>>;
 
   std::vector<layer_range> groups_;
   step_cut cut_;
@@ -262,8 +239,8 @@ private:
   travelling_sizes sizes_;
   pp::plan plan_;
   std::vector<std::unique_ptr<device_of_threads>> devices_;
-  std::vector<staying_microbatch<groups_at_home>> microbatches_;
-  pp::thread_runner<std::vector<staying_microbatch<groups_at_home>>> runner_;
+  std::vector<device_of_threads*> microbatches_; // where each is
+  std::unique_ptr<runner> runner_;
 };
 
 inline void report_travelled(options const& o, std::vector<travelled_bytes> const& all) {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <examples/gpt/stage.hpp>
@@ -272,10 +273,13 @@ TEST_CASE("loops over all tokens give the bits of loops over some, whatever the 
       auto const begin = ends[i - 1];
       auto const count = ends[i] - begin;
       auto const at = begin * width;
-      norm.normalise(x.data() + at, r.normal.data() + at, r.inverse.data() + begin, count);
-      norm.apply_gain(r.normal.data() + at, r.scaled.data() + at, count);
-      norm.add_backward(
-        dy.data() + at, r.normal.data() + at, r.inverse.data() + begin, r.dx.data() + at, count);
+      std::vector<float> kept(
+        static_cast<std::size_t>(layer_norm<float>::kept_numbers(width, count)));
+      norm.normalise(x.data() + at, kept.data(), count);
+      norm.apply_gain(kept.data(), r.scaled.data() + at, count);
+      norm.add_backward(dy.data() + at, kept.data(), r.dx.data() + at, count);
+      std::copy_n(kept.begin(), count * width, r.normal.begin() + at);
+      std::copy_n(kept.begin() + count * width, count, r.inverse.begin() + begin);
       gelu(x.data() + at, r.outer.data() + at, count * width);
       gelu_backward(r.slope.data() + at, dy.data() + at, count * width);
     }

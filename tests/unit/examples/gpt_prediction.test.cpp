@@ -77,13 +77,25 @@ TEST_CASE("every pass is measured") {
   std::mt19937_64 random(1);
   auto const pieces = gpt::random_batch(text, 4, 8, random);
   auto const measured = gpt::measure_passes(size, {.devices = 2, .chunks = 2}, pieces);
-  for (auto const* times :
-       {&measured.forward, &measured.backward_input, &measured.backward_weight}) {
-    CHECK(times->size() == 4);
-    for (double const seconds : *times) {
+  auto const milliseconds = gpt::in_unit(measured, {.devices = 2, .chunks = 2}, 1e3);
+  using enum pp::pass_kind;
+  for (auto const kind : {forward, backward_input, backward_weight}) {
+    double sum = 0;
+    for (int place = 0; place < 4; ++place) {
+      auto const what = pp::row_writer::make(kind, place / 2, 0, place % 2);
+      double const seconds = measured.duration(what);
       CHECK((seconds > 0 && seconds < 1));
+      CHECK(milliseconds.duration(what) == 1e3 * seconds);
+      sum += 1e3 * seconds;
     }
+    auto const mean = gpt::mean_of(milliseconds, {.devices = 2, .chunks = 2});
+    CHECK(sum / 4 == doctest::Approx(mean.duration({kind})));
   }
-  pp::pass const last{pp::pass_kind::backward, false, 1, 0, 1};
-  CHECK(measured.duration(last) == measured.backward_input[3] + measured.backward_weight[3]);
+  auto const at_last = [&](pp::pass_kind kind) {
+    return measured.duration(pp::row_writer::make(kind, 1, 0, 1));
+  };
+  CHECK(at_last(backward) == at_last(backward_input) + at_last(backward_weight));
+  CHECK(at_last(recompute) == at_last(forward));
+  CHECK(at_last(offloaded_forward) == at_last(forward));
+  CHECK(at_last(copy_out) == 0);
 }

@@ -15,7 +15,6 @@
 #include <examples/gpt/saved_state.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <memory>
-#include <random>
 #include <string>
 #include <tests/support/gpt_bits.hpp>
 #include <tests/support/temporary_folder.hpp>
@@ -211,14 +210,4 @@ TEST_CASE("stages, shards of stages and pieces of the vocabulary load what any o
       CHECK(differences(loaded->state(), expected->state()) == 0);
     }
   }
-}
-
-TEST_CASE("the position in the data comes back") {
-  std::mt19937_64 random(3);
-  random.discard(1000);
-  auto const numbers = numbers_of(random);
-  std::mt19937_64 other(4);
-  set_numbers(other, numbers);
-  CHECK(other == random);
-  CHECK(numbers_of(std::mt19937_64(8)).size() == numbers.size());
 }
