@@ -15,7 +15,6 @@
 #include "options.hpp"
 #include "progress_line.hpp"
 #include "tools/support/chart.hpp"
-#include "tools/support/split_words.hpp"
 #include "verbs.hpp"
 
 namespace pp = pipelining;

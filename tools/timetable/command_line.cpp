@@ -63,8 +63,9 @@ Number read_number(std::string_view option, std::string_view word, char const* w
   return value;
 }
 
-int read_extent(std::string_view option, std::string_view word) {
-  int const value = read_number<int>(option, word, "a whole number");
+template <class Number = int>
+Number read_extent(std::string_view option, std::string_view word) {
+  auto const value = read_number<Number>(option, word, "a whole number");
   if (value < 1)
     throw usage_error(std::string(option) + " must be at least 1, not " + quoted(word));
   return value;
@@ -143,7 +144,7 @@ double read_amount(std::string_view option, std::string_view word) {
 }
 
 template <auto Member>
-constexpr auto extent = set<read_extent, &command::choice, Member>;
+constexpr auto extent = set<read_extent<>, &command::choice, Member>;
 template <auto Member>
 constexpr auto time_of = set<read_time, &command::cost, Member>;
 
@@ -287,9 +288,7 @@ constexpr option_reader<command> all_options[] = {
   {"--on-stages S,S-S,...",
    adapting,
    "of recompute, offload and offload-half: only activations of these stages, from 0 on",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.adapted_stages = read_stage_numbers(option, word);
-   }},
+   set<read_stage_numbers, &command::choice, &schedule_choice::adapted_stages>},
   {"--vocabulary-cost E,S,T,G[,BROADCAST,REDUCE]",
    adapting,
    "times of the passes of shards (default 1 each) and of their exchanges (default: as messages)",
@@ -318,7 +317,7 @@ constexpr option_reader<command> all_options[] = {
    printed,
    "say how long N iterations take in a row, with a barrier at the optimizer's step and with its "
    "validation in the next iteration",
-   set<read_extent, &command::iterations>},
+   set<read_extent<>, &command::iterations>},
   {"--memory X",
    verbs::search,
    "what a device may hold, in microbatches of its share of the model; or 80GB or 80GB,40GB,..., "
@@ -339,11 +338,7 @@ constexpr option_reader<command> all_options[] = {
   {"--moves N",
    verbs::search,
    "the changes that it may try, for the same result on any machine",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.search.moves = read_number<std::int64_t>(option, word, "a whole number");
-     if (c.search.moves < 1)
-       throw usage_error(std::string(option) + " must be at least 1, not " + quoted(word));
-   }},
+   set<read_extent<std::int64_t>, &command::search, &search_command::moves>},
   {"--seed N",
    verbs::search,
    "other numbers give other orders; default 1",
@@ -374,7 +369,7 @@ constexpr option_reader<command> all_options[] = {
    named,
    "tokens of a sequence; chunks get equal work, --cost is the mean over them (by default 1 for a "
    "forward pass, and what the work takes for the others), and their lengths are printed",
-   set<read_extent, &command::tokens>},
+   set<read_extent<>, &command::tokens>},
   {"--attention-ratio A",
    named,
    "with --tokens: forward work of attention over that of all else, for S tokens",

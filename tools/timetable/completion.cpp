@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "completion.hpp"
-
 #include <pipe/view/append.hpp>
+
+#include <string>
+#include <string_view>
+
+#include "make.hpp"
+#include "verbs.hpp"
 
 namespace pp = pipelining;
 
@@ -15,20 +19,24 @@ std::string joined(word_list const& words) {
   return text;
 }
 
-word_list verbs_of(std::span<verb_words const> all) {
+//! The words of all verbs that have one.
+std::string joined_verbs() {
   word_list words;
-  for (verb_words const& each : all.subspan(1))
-    words.push_back(each.verb);
-  return words;
+  for (verb const& each : all_verbs().subspan(1))
+    words.push_back(each.word());
+  return joined(words);
+}
+std::string joined_schedules() {
+  return joined(names_in(named_schedules()));
 }
 
 //! The words after a verb, by the word before.
-std::string case_of(verb_words const& one) {
+std::string case_of(verb const& one) {
   std::string text;
-  word_list words = one.verb.empty() ? word_list{} : one.names;
+  word_list words = one.names ? one.names() : word_list{};
   word_list open; // options with any value
-  pp::append(text, "    ", one.verb.empty() ? "*" : one.verb, ")\n      case \"$2\" in\n");
-  for (offered_option const& each : one.options) {
+  pp::append(text, "    ", one.word().empty() ? "*" : one.word(), ")\n      case \"$2\" in\n");
+  for (offered_option const& each : one.options(one.which)) {
     words.push_back(name_in(each.spelling));
     if (!each.among.empty())
       pp::append(text, "        ", words.back(), ") offered=\"", joined(each.among), "\" ;;\n");
@@ -44,14 +52,14 @@ std::string case_of(verb_words const& one) {
 }
 
 //! A function of bash and zsh: sets `offered` from the verb and the word before.
-std::string offering_function(std::span<verb_words const> all) {
+std::string offering_function() {
   std::string text = "_timetable_offered() {\n  case \"$1\" in\n";
-  std::string const verbs = joined(verbs_of(all));
-  pp::append(text, "    '') offered=\"", joined(all.front().names), " ", verbs);
-  pp::append(text, " help --list --help --version\" ;;\n    help) offered=\"", verbs, "\" ;;\n");
-  for (verb_words const& each : all.subspan(1))
+  pp::append(text, "    '') offered=\"", joined_schedules(), " ", joined_verbs());
+  pp::append(text, " help --list --help --version\" ;;\n    help) offered=\"", joined_verbs());
+  text += "\" ;;\n";
+  for (verb const& each : all_verbs().subspan(1))
     text += case_of(each);
-  text += case_of(all.front()); // which takes all other words
+  text += case_of(all_verbs().front()); // which takes all other words
   return text + "  esac\n}\n";
 }
 
@@ -96,26 +104,26 @@ std::string_view sentence(std::string_view text) {
   return text.substr(0, text.find_first_of(".:;"));
 }
 
-std::string fish_script(std::span<verb_words const> all) {
-  std::string const verbs = joined(verbs_of(all));
+std::string fish_script() {
+  std::string const verbs = joined_verbs();
   std::string text = "complete -c timetable -f\n";
   std::string const first = "complete -c timetable -n __fish_use_subcommand ";
-  pp::append(text, first, "-a '", joined(all.front().names), "'\n");
+  pp::append(text, first, "-a '", joined_schedules(), "'\n");
   pp::append(text, first, "-a help\n");
   for (std::string_view const each : {"list", "help", "version"})
     pp::append(text, first, "-l ", each, "\n");
   pp::append(
     text, "complete -c timetable -n '__fish_seen_subcommand_from help' -a '", verbs, "'\n");
-  for (verb_words const& one : all) {
+  for (verb const& one : all_verbs()) {
     std::string const when =
-      one.verb.empty()
+      one.word().empty()
         ? "-n 'not __fish_use_subcommand; and not __fish_seen_subcommand_from help " + verbs + "' "
-        : "-n '__fish_seen_subcommand_from " + std::string(one.verb) + "' ";
-    if (!one.verb.empty())
-      pp::append(text, first, "-a ", one.verb, " -d ", in_quotes(sentence(one.does)), "\n");
-    if (!one.verb.empty() && !one.names.empty())
-      pp::append(text, "complete -c timetable ", when, "-a '", joined(one.names), "'\n");
-    for (offered_option const& each : one.options) {
+        : "-n '__fish_seen_subcommand_from " + std::string(one.word()) + "' ";
+    if (!one.word().empty())
+      pp::append(text, first, "-a ", one.word(), " -d ", in_quotes(sentence(one.does)), "\n");
+    if (one.names)
+      pp::append(text, "complete -c timetable ", when, "-a '", joined(one.names()), "'\n");
+    for (offered_option const& each : one.options(one.which)) {
       pp::append(text, "complete -c timetable ", when, "-l ", name_in(each.spelling).substr(2));
       if (!each.among.empty())
         pp::append(text, " -x -a '", joined(each.among), "'");
@@ -133,14 +141,21 @@ word_list shells() {
   return {"bash", "zsh", "fish"};
 }
 
-std::string completion_for(std::string_view shell, std::span<verb_words const> all) {
-  std::string const known = one_of("completion", shell, shells());
-  std::string const about = "# Completes words of timetable, for " + known +
-                            "; written by `timetable completion " + known + "`.\n";
+void completion(std::span<char const* const> words) {
+  std::string none; // it has no options
+  std::vector<std::string_view> const names =
+    read_options<std::string>({}, verbs::completion, none, words).names;
+  if (names.size() != 1)
+    throw usage_error("completion wants the name of a shell: bash, zsh or fish");
+  std::string const known = one_of("completion", names[0], shells());
+  std::string text = known == "zsh" ? "#compdef timetable\n" : "";
+  pp::append(text, "# Completes words of timetable, for ", known);
+  pp::append(text, "; written by `timetable completion ", known, "`.\n");
   if (known == "fish")
-    return about + fish_script(all);
-  return (known == "zsh" ? "#compdef timetable\n" : "") + about + offering_function(all) +
-         std::string(known == "zsh" ? zsh_function : bash_function);
+    text += fish_script();
+  else
+    pp::append(text, offering_function(), known == "zsh" ? zsh_function : bash_function);
+  standard_output().append(text);
 }
 
 } // namespace examples

@@ -58,9 +58,7 @@ figure_row look_at(command const& asked, named_schedule const& schedule) {
   if (schedule.traits.weights_travel)
     table = by_groups(std::move(table));
   double const makespan = pp::makespan(table);
-  int peak = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    peak = std::max(peak, pp::peak_activation_chunks(table, device));
+  int const peak = static_cast<int>(pp::peak_activations(table).numerator); // in chunks
   pp::shape const& extents = table.over.extents;
   pp::time_bounds::options options;
   options.memory_limit = (peak + 1e-9) / extents.chunks;

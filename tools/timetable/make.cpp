@@ -7,7 +7,7 @@
 #include <pipe/view.hpp>
 
 #include <algorithm>
-#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

@@ -10,7 +10,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -72,7 +71,6 @@ struct standard_output {
   std::string file = ""; //!< empty: standard output
 
   void append(std::string_view text);
-  void open();
 };
 
 //! Writes a timetable in the format that is asked for.

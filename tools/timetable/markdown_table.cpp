@@ -40,32 +40,22 @@ table_line cells_of(std::string_view line) {
   return cells;
 }
 
-std::string json_of_tables(std::string_view text) {
-  table_line head;
-  std::string rows;
-  std::string notes;
-  while (!text.empty()) {
-    std::string_view const line = text.substr(0, text.find('\n'));
-    text.remove_prefix(line.size() + 1);
-    if (line.empty() || line.starts_with("| ---"))
-      continue;
-    if (line.front() != '|') {
-      notes += notes.empty() ? "" : ",";
-      pipelining::append_quoted(notes, line);
-    } else if (head.empty()) {
-      head = cells_of(line);
-    } else {
-      table_line const cells = cells_of(line);
-      for (std::size_t i = 0; i < cells.size(); ++i) {
-        rows += i > 0 ? "," : rows.empty() ? "\n{" : ",\n{";
-        pipelining::append_quoted(rows, head[i]);
-        rows += ":";
-        append_cell(rows, cells[i]);
-      }
-      rows += "}";
+std::string json_of(noted_table const& table) {
+  std::string text = "{\"notes\":[";
+  if (!table.note.empty())
+    pipelining::append_quoted(text, table.note);
+  text += "],\n\"rows\":[";
+  table_line const& head = table.rows.front();
+  for (std::size_t row = 1; row < table.rows.size(); ++row) {
+    for (std::size_t i = 0; i < head.size(); ++i) {
+      text += i > 0 ? "," : row == 1 ? "\n{" : ",\n{";
+      pipelining::append_quoted(text, head[i]);
+      text += ":";
+      append_cell(text, table.rows[row][i]);
     }
+    text += "}";
   }
-  return "{\"notes\":[" + notes + "],\n\"rows\":[" + rows + "]}\n";
+  return text + "]}\n";
 }
 
 std::string table_of(std::vector<table_line> const& rows) {

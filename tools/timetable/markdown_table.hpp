@@ -22,9 +22,14 @@ using table_line = std::vector<std::string>;
 //! The first line is the head.
 [[nodiscard]] std::string table_of(std::vector<table_line> const& rows);
 
-//! The lines of a text with a table of `table_of`, as one JSON object: in `rows` an object of each
-//! row, by the heads of its columns, with numbers where a cell is one; in `notes` the other lines.
-[[nodiscard]] std::string json_of_tables(std::string_view text);
+//! A table, the first line of which is the head, and a line before it; empty: there is none.
+struct noted_table {
+  std::vector<table_line> rows;
+  std::string note{};
+};
+//! One object: in `rows` an object of each row, by the heads of its columns, with numbers where a
+//! cell is one; in `notes` the line before the table.
+[[nodiscard]] std::string json_of(noted_table const& table);
 
 //! Adds three cells: published, ours, and ours less published.
 void compare(table_line& row, double published, double ours, int digits);

@@ -21,10 +21,7 @@ double share_idle(pp::timetable_view table) {
 }
 //! In units on a stage, of the device that holds the most.
 double peak(pp::timetable_view table) {
-  int most = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    most = std::max(most, pp::peak_activation_chunks(table, device));
-  return most;
+  return static_cast<double>(pp::peak_activations(table).numerator);
 }
 
 //! HelixPipe's parts of a layer: what is before the attention takes 1, what is behind it 3, the
@@ -169,7 +166,7 @@ void add_attention(form_table& out, int p) {
 
 } // namespace
 
-std::string closed_forms() {
+noted_table closed_forms() {
   form_table out;
   for (int const p : {4, 8}) {
     add_stages(out, p);
@@ -180,7 +177,7 @@ std::string closed_forms() {
     add_shards(out, p);
     add_attention(out, p);
   }
-  return table_of(out.rows);
+  return {out.rows};
 }
 
 } // namespace examples

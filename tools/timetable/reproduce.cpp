@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <numeric>
 #include <string>
@@ -56,7 +55,7 @@ constexpr profiled_run profiled_runs[] = {
   {"28.3B", {32, 128}, {10.408, 10.204, 7.703, 0.408}, {.2168, .1106, .0490, .1106, .0029}},
   {"28.3B", {32, 256}, {10.402, 10.248, 7.698, 0.460}, {.1352, .0594, .0257, .0594, .0018}}};
 
-std::string zero_bubble() {
+noted_table zero_bubble() {
   std::vector<table_line> rows{{"model, P, M"}};
   for (char const* const name : {"1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p"})
     for (char const* const what : {"", " ours", " difference"})
@@ -85,12 +84,13 @@ std::string zero_bubble() {
     rows.push_back(row);
   }
   std::string out;
-  pp::append(out, exact, " of the ", all, " values of 1F1B, ZB-H1 and ZB-H2 are equal to four ");
-  return out + "decimals.\n\n" + table_of(rows);
+  pp::append(
+    out, exact, " of the ", all, " values of 1F1B, ZB-H1 and ZB-H2 are equal to four decimals.");
+  return {rows, out};
 }
 
 //! How much sooner the next iteration of ZB-2p can begin where it validates the optimizer's step.
-std::string post_validation() {
+noted_table post_validation() {
   std::vector<table_line> rows{cells_of("| model, P, M | iteration with a barrier | validated in "
                                         "the next | faster by % published | ours | difference |")};
   for (profiled_run const& each : profiled_runs) {
@@ -107,7 +107,7 @@ std::string post_validation() {
     compare(row, 8, 100 * (barrier / validated - 1), 1);
     rows.push_back(row);
   }
-  return table_of(rows);
+  return {rows};
 }
 
 //! From the start of the first pass of a microbatch on a stage to the end of its last, at most.
@@ -126,7 +126,7 @@ double longest_life(pp::timetable_view table, int microbatch) {
   return longest;
 }
 
-std::string controllable_memory() {
+noted_table controllable_memory() {
   std::vector<table_line> rows{
     cells_of("| block | P | longest life published | ours | difference | peak published | ours | "
              "difference | bubble published | ours | difference |")};
@@ -149,10 +149,10 @@ std::string controllable_memory() {
     add("V-Half", pp::VHalf{}, 6.0 * p, (p + 2) / 2, whole / 2);
     add("V-ZB", pp::VShape<pp::v_zero_bubble_offsets>{}, 12.0 * p - 2, p, 0);
   }
-  return table_of(rows);
+  return {rows};
 }
 
-std::string pareto() {
+noted_table pareto() {
   std::vector<table_line> rows{
     {"limit / P", std::string(names::zero_bubble_auto), std::string(names::v_auto)}};
   pp::pipeline_size const size{8, 32};
@@ -170,7 +170,7 @@ std::string pareto() {
                            4));
     rows.push_back(row);
   }
-  return table_of(rows);
+  return {rows};
 }
 
 //! What the device holds that holds the most.
@@ -183,22 +183,15 @@ double gigabytes(auto const& schedule,
   pp::dynamic_timetable const table = pp::make_timetable(schedule, size);
   std::vector<int> const layers(static_cast<std::size_t>(table.over.extents.stages()),
                                 model.layers / table.over.extents.stages());
-  std::vector<pp::stage_bytes> bytes;
-  for (pp::stage_content const& content : pp::stage_content::of_layers(layers))
-    bytes.push_back(pp::prediction{model, setup}.bytes(content, lengths));
-  std::vector<double> const shares = pp::token_shares(lengths);
-  double most = 0;
-  for (int device = 0; device < devices; ++device) {
-    double held =
-      pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&](pp::pass const& what) {
-        return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
-      });
-    for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-      if (pp::device_of(table, stage) == device)
-        held += static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
-    most = std::max(most, held / 1e9);
+  pp::stage_memory memory;
+  for (pp::stage_content const& content : pp::stage_content::of_layers(layers)) {
+    pp::stage_bytes const bytes = pp::prediction{model, setup}.bytes(content, lengths);
+    memory.resident.push_back(static_cast<double>(bytes.resident()));
+    for (double const share : pp::token_shares(lengths))
+      memory.activation.push_back(static_cast<double>(bytes.activation) * share);
   }
-  return most;
+  std::vector<double> const held = pp::device_bytes(table, memory);
+  return *std::max_element(held.begin(), held.end()) / 1e9;
 }
 
 double attention_ratio(pp::transformer const& model, int tokens) {
@@ -210,7 +203,7 @@ std::vector<int> four_chunks(pp::transformer const& model, int tokens) {
     tokens, 4, pp::sequence_work::of_attention(attention_ratio(model, tokens), tokens), 128);
 }
 
-std::string seq1f1b_memory() {
+noted_table seq1f1b_memory() {
   struct {
     char const* model;
     int devices;
@@ -258,8 +251,8 @@ std::string seq1f1b_memory() {
     rows.push_back(row);
   }
   std::string out;
-  pp::append(out, within, " of the ", all, " values lie in the band that `choose` prints.\n\n");
-  return out + table_of(rows);
+  pp::append(out, within, " of the ", all, " values lie in the band that `choose` prints.");
+  return {rows, out};
 }
 
 //! Seconds of an iteration of that model on four stages of eight A100s each.
@@ -279,7 +272,7 @@ double seconds_of(auto const& schedule,
   return pp::makespan(pp::make_timetable(schedule, size, cost));
 }
 
-std::string seq1f1b_speed() {
+noted_table seq1f1b_speed() {
   std::string_view const called[] = {"1F1B", names::interleaved, "Seq1F1B", "interleaved Seq1F1B"};
   struct {
     int kilotokens;
@@ -319,10 +312,10 @@ std::string seq1f1b_speed() {
                       decimals(ratio / ours, 2)});
     }
   }
-  return table_of(rows);
+  return {rows};
 }
 
-std::string dual_pipe() {
+noted_table dual_pipe() {
   std::vector<table_line> rows{
     cells_of("| schedule | stages, M | F, I, W, F&B | bubble by formula | ours | difference | peak "
              "by formula | ours | difference |")};
@@ -353,10 +346,10 @@ std::string dual_pipe() {
       add("DualPipe", pp::make_timetable(pp::DualPipe<>{}, {stages, 2 * stages + 2}, c));
       add("DualPipeV", pp::make_timetable(pp::DualPipeV<>{}, {stages / 2, stages + 1}, c));
     }
-  return table_of(rows);
+  return {rows};
 }
 
-std::string chunk_flow() {
+noted_table chunk_flow() {
   struct {
     char const* name;
     std::vector<int> lengths;
@@ -384,10 +377,10 @@ std::string chunk_flow() {
     row.push_back(decimals(pp::makespan(table), 0));
     rows.push_back(row);
   }
-  return table_of(rows);
+  return {rows};
 }
 
-std::string vocabulary() {
+noted_table vocabulary() {
   std::vector<table_line> rows{cells_of(
     "| vocabulary | layers | P, M | sequence, tokens | published s | ours | difference % |")};
   for (published_run const& run : published_runs) {
@@ -403,12 +396,12 @@ std::string vocabulary() {
                     decimals(milliseconds / 1000, 3),
                     decimals(100 * (milliseconds / run.of.milliseconds - 1), 1)});
   }
-  return table_of(rows);
+  return {rows};
 }
 
 struct table_name {
   std::string_view name;
-  std::string (*make)();
+  noted_table (*make)();
 };
 
 constexpr table_name tables[] = {{"zero-bubble", zero_bubble},
@@ -457,9 +450,12 @@ void reproduce(std::span<char const* const> words) {
   for (table_name const& each : tables)
     if (read.names.size() == 1 && each.name == read.names[0]) {
       progress_line line(HUGE_VAL, "making the table " + std::string(each.name));
-      std::string const made = each.make();
+      noted_table const made = each.make();
       line.end();
-      std::string const text = asked.format == "json" ? json_of_tables(made) : made;
+      std::string const text =
+        asked.format == "json"
+          ? json_of(made)
+          : (made.note.empty() ? "" : made.note + "\n\n") + table_of(made.rows);
       std::fwrite(text.data(), 1, text.size(), stdout);
       return;
     }

@@ -58,16 +58,9 @@ std::string describe(pp::shape const& extents) {
   return text;
 }
 
-int peak_of(pp::timetable_view table) {
-  int peak = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    peak = std::max(peak, pp::peak_activation_chunks(table, device));
-  return peak;
-}
-
 bool keeps_limit(group const& mine, pp::timetable_view table) {
   if (mine.room.empty())
-    return peak_of(table) <= mine.limit;
+    return pp::peak_activations(table).numerator <= mine.limit; // in chunks
   std::vector<double> const held = pp::device_bytes(table, mine.memory);
   return std::equal(held.begin(), held.end(), mine.room.begin(), std::less_equal<>());
 }
@@ -212,17 +205,16 @@ void prove(group& one) {
   one.found.bound = std::max(one.found.bound, std::min(order.bound, one.found.time));
   if (!order.optimal || order.makespan >= one.found.time * (1 - 1e-9))
     return;
-  std::vector<std::vector<pp::pass>> rows(one.starts.front().offsets.size() - 1);
-  for (pp::detail::exact_step const& step : order.steps) // by start
-    rows[static_cast<std::size_t>(step.device)].push_back(pp::row_writer::make(
-      step.kind == pp::detail::exact_kind::forward          ? pp::pass_kind::forward
-      : step.kind == pp::detail::exact_kind::backward_input ? pp::pass_kind::backward_input
-                                                            : pp::pass_kind::backward_weight,
-      step.stage,
-      step.microbatch));
   pp::device_orders made{over, {}, {0}};
-  for (std::vector<pp::pass> const& row : rows) {
-    made.passes.insert(made.passes.end(), row.begin(), row.end());
+  for (int device = 0; device < over.extents.devices; ++device) {
+    for (pp::detail::exact_step const& step : order.steps) // by start
+      if (step.device == device)
+        made.passes.push_back(pp::row_writer::make(
+          step.kind == pp::detail::exact_kind::forward          ? pp::pass_kind::forward
+          : step.kind == pp::detail::exact_kind::backward_input ? pp::pass_kind::backward_input
+                                                                : pp::pass_kind::backward_weight,
+          step.stage,
+          step.microbatch));
     made.offsets.push_back(static_cast<int>(made.passes.size()));
   }
   one.found.table = pp::simulate(std::move(made), one.cost);
@@ -385,23 +377,14 @@ std::string call_of(command const& asked, std::int64_t moves) {
   pp::uniform_cost const& given = asked.layout.text.empty() ? asked.cost : asked.layout.layer;
   std::string out = "timetable search --devices ";
   pp::append(out, asked.choice.devices, " --microbatches ", asked.choice.microbatches);
-  out += " --memory ";
+  pp::append(out, " --memory ", asked.search.room_text);
   if (asked.search.room.empty())
     pp::append(out, asked.search.memory);
-  else
-    out += asked.search.room_text;
-  out += " --cost ";
-  if (!asked.cost_file.empty())
-    out += asked.cost_file;
-  else
-    pp::append(out,
-               given.forward,
-               ",",
-               given.backward_input,
-               ",",
-               given.backward_weight,
-               ",",
-               given.communication);
+  pp::append(out, " --cost ", asked.cost_file);
+  if (asked.cost_file.empty()) {
+    pp::append(out, given.forward, ",", given.backward_input, ",", given.backward_weight);
+    pp::append(out, ",", given.communication);
+  }
   if (stage_layout const& layout = asked.layout; !layout.text.empty()) {
     pp::append(out, " --layout \"", layout.text, "\" --parts ", layout.embedding);
     pp::append(out, ",", layout.module, ",", layout.output);

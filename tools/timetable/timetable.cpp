@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "choose.hpp"
-#include "completion.hpp"
 #include "make.hpp"
 #include "progress_line.hpp"
 #include "tools/support/termination.hpp"
@@ -62,20 +61,7 @@ void print_timetable(std::span<char const* const> words) {
   write(out, asked, made);
 }
 
-//! What the tool can be asked to do.
-struct verb {
-  verbs which;
-  std::string_view wants; //!< the words after it, of the usage
-  std::string_view does;
-  std::vector<offered_option> (*options)(verbs);
-  void (*follow)(std::span<char const* const> words);
-  std::string_view named = "";    //!< how `wants` calls a word of a few
-  word_list (*names)() = nullptr; //!< these words
-};
-
-void complete(std::span<char const* const> words);
-
-constexpr verb all_verbs[] = {
+constexpr verb verb_table[] = {
   {verbs::timetable,
    "NAME --devices P --microbatches M [option ...]",
    "Prints the timetable of a pipeline schedule: which device runs which pass when. --list says "
@@ -132,23 +118,23 @@ constexpr verb all_verbs[] = {
    "Prints what a shell needs to complete words of this tool, for example: source "
    "<(scripts/timetable completion bash)",
    [](verbs) { return std::vector<offered_option>{}; },
-   complete,
+   completion,
    "the shell",
    shells},
 };
 
 //! The verb of a word, or null.
 verb const* find_verb(std::string_view word) {
-  for (verb const& each : all_verbs)
-    if (each.which != verbs::timetable && name_of(each.which) == word)
+  for (verb const& each : verb_table)
+    if (!word.empty() && each.word() == word)
       return &each;
   return nullptr;
 }
 
 std::string usage_of(verb const& one) {
-  std::string const name =
-    one.which == verbs::timetable ? "" : std::string(name_of(one.which)) + " ";
-  return "timetable " + name + std::string(one.wants) + "\n";
+  std::string text = "timetable ";
+  pp::append(text, one.word(), one.word().empty() ? "" : " ", one.wants, "\n");
+  return text;
 }
 
 std::string options_of(verb const& one) {
@@ -175,13 +161,13 @@ std::string help_of(verb const& one) {
 std::string help_of_all() {
   std::string usage = "usage: ";
   std::string does;
-  for (verb const& each : all_verbs) {
-    usage += (&each == all_verbs ? "" : "       ") + usage_of(each);
-    if (each.which != verbs::timetable)
-      does += describe_option(name_of(each.which), each.does);
+  for (verb const& each : verb_table) {
+    usage += (&each == verb_table ? "" : "       ") + usage_of(each);
+    if (!each.word().empty())
+      does += describe_option(each.word(), each.does);
   }
   usage += "       timetable [VERB] --help | --list | --version\n";
-  verb const& timetable = all_verbs[0];
+  verb const& timetable = verb_table[0];
   return usage + "\n" + wrapped(timetable.does) + "\nVerbs, each with a --help:\n\n" + does +
          "\nOptions of a timetable:\n\n" + options_of(timetable);
 }
@@ -195,7 +181,7 @@ std::string help_about(std::span<char const* const> words) {
   if (verb const* const one = find_verb(words[0]))
     return help_of(*one);
   (void)find_schedule(words[0]);
-  return help_of(all_verbs[0]);
+  return help_of(verb_table[0]);
 }
 
 std::string version() {
@@ -203,26 +189,6 @@ std::string version() {
   pp::append(text, "timetable of pipelining ", PIPELINING_VERSION_MAJOR, ".");
   pp::append(text, PIPELINING_VERSION_MINOR, ".", PIPELINING_VERSION_PATCH, "\n");
   return text;
-}
-
-//! `completion SHELL`.
-void complete(std::span<char const* const> words) {
-  std::vector<verb_words> all;
-  for (verb const& each : all_verbs) {
-    bool const nameless = each.which == verbs::timetable;
-    all.push_back({nameless ? "" : name_of(each.which),
-                   each.does,
-                   each.names ? each.names() : word_list{},
-                   each.options(each.which)});
-    if (nameless)
-      all.back().names = names_in(named_schedules());
-  }
-  std::string none; // it has no options
-  std::vector<std::string_view> const names =
-    read_options<std::string>({}, verbs::completion, none, words).names;
-  if (names.size() != 1)
-    throw usage_error("completion wants the name of a shell: bash, zsh or fish");
-  print(completion_for(names[0], all));
 }
 
 void follow(std::span<char const* const> words) {
@@ -234,7 +200,7 @@ void follow(std::span<char const* const> words) {
     if (word == "--help" || word == "-h")
       return print(found != nullptr    ? help_of(*found)
                    : words.size() == 1 ? help_of_all()
-                                       : help_of(all_verbs[0]));
+                                       : help_of(verb_table[0]));
     if ((word == "--list" || word == "--version") && words.size() > 1)
       throw usage_error(std::string(word) + " stands by itself");
   }
@@ -244,7 +210,7 @@ void follow(std::span<char const* const> words) {
     return print(version());
   if (found != nullptr)
     return found->follow(words.subspan(1));
-  all_verbs[0].follow(words);
+  verb_table[0].follow(words);
 }
 
 //! Ends the program without waiting for searches that were given up.
@@ -255,6 +221,10 @@ void follow(std::span<char const* const> words) {
 }
 
 } // namespace
+
+std::span<verb const> all_verbs() {
+  return verb_table;
+}
 
 int timetable(std::span<char const* const> words) {
   example::report_files_beyond_limits();

@@ -5,9 +5,10 @@
 //! @brief The timetable tool, and its verbs but for `choose`.
 
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
+#include "markdown_table.hpp"
 #include "options.hpp"
 
 namespace examples {
@@ -15,6 +16,25 @@ namespace examples {
 //! Follows the words after the name of the program, and says on stderr why it cannot.
 //! @return the status of the program, unless it ends by itself
 int timetable(std::span<char const* const> words);
+
+//! What the tool can be asked to do.
+struct verb {
+  verbs which;
+  std::string_view wants; //!< the words after it, of the usage
+  std::string_view does;
+  std::vector<offered_option> (*options)(verbs);
+  void (*follow)(std::span<char const* const> words);
+  std::string_view named = "";    //!< how `wants` calls a word of a few
+  word_list (*names)() = nullptr; //!< these words
+
+  //! What stands on the command line; empty for the timetable of a schedule, whose name does.
+  [[nodiscard]] std::string_view word() const {
+    return which == verbs::timetable ? "" : name_of(which);
+  }
+};
+
+//! In the order of --help; the nameless one is the first.
+[[nodiscard]] std::span<verb const> all_verbs();
 
 // Verbs. Each follows the words after its own and prints; it throws std::exception with one line
 // for the user.
@@ -42,7 +62,11 @@ void reproduce(std::span<char const* const> words);
 [[nodiscard]] std::vector<offered_option> reproduce_options(verbs one);
 [[nodiscard]] word_list published_tables();
 
+//! What shells offer while a command is typed: a script that the shell sources.
+void completion(std::span<char const* const> words);
+[[nodiscard]] word_list shells();
+
 //! The table of bubbles and peaks: by the published form, and of our timetables.
-[[nodiscard]] std::string closed_forms();
+[[nodiscard]] noted_table closed_forms();
 
 } // namespace examples

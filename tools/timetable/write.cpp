@@ -21,17 +21,14 @@ namespace pp = pipelining;
 namespace examples {
 
 void standard_output::append(std::string_view text) {
-  if (!file.empty()) // before the first text only: a look at a name is a call of the system
-    open();
+  if (!file.empty()) { // before the first text only: a look at a name is a call of the system
+    std::string const why = example::why_not_opened(file);
+    if (!why.empty() || std::freopen(file.c_str(), "w", stdout) == nullptr)
+      throw usage_error("--output: cannot write " + quoted(file) + ": " +
+                        (why.empty() ? std::strerror(errno) : why));
+    file.clear();
+  }
   std::fwrite(text.data(), 1, text.size(), stdout);
-}
-
-void standard_output::open() {
-  std::string const why = example::why_not_opened(file);
-  if (!why.empty() || std::freopen(file.c_str(), "w", stdout) == nullptr)
-    throw usage_error("--output: cannot write " + quoted(file) + ": " +
-                      (why.empty() ? std::strerror(errno) : why));
-  file.clear();
 }
 
 namespace {

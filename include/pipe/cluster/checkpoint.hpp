@@ -78,17 +78,25 @@ inline constexpr char checkpoint_format = '2';
   return value;
 }
 
+//! Calls `each(name)` for whatever is in a folder; for nothing where there is none.
+template <class Each>
+void for_names_in(std::string const& path, Each const& each) {
+  if (DIR* const folder = ::opendir(path.c_str())) {
+    while (dirent const* const entry = ::readdir(folder))
+      each(std::string_view(entry->d_name));
+    ::closedir(folder);
+  }
+}
+
 //! The steps of all files of this rank, whole or not, ascending. Drafts are not among them.
 [[nodiscard]] inline std::vector<std::int64_t> checkpoint_files(checkpoint_place const& place) {
   std::vector<std::int64_t> steps;
   std::string const begin = place.owner + ".step-";
-  if (DIR* const folder = ::opendir(place.folder.c_str())) {
-    while (dirent const* const entry = ::readdir(folder))
-      if (std::string_view const name = entry->d_name; name.starts_with(begin))
-        if (auto const step = read_step(name.substr(begin.size())))
-          steps.push_back(*step);
-    ::closedir(folder);
-  }
+  for_names_in(place.folder, [&](std::string_view name) {
+    if (name.starts_with(begin))
+      if (auto const step = read_step(name.substr(begin.size())))
+        steps.push_back(*step);
+  });
   std::sort(steps.begin(), steps.end());
   return steps;
 }
@@ -119,6 +127,16 @@ inline void refuse_what_is_no_file(std::string const& path) {
   if (std::string const other = what_is_no_file(path); !other.empty())
     throw std::runtime_error("checkpoint: " + path + " is " + other +
                              ", not a file; remove it, or name another folder");
+}
+
+//! @throws std::runtime_error where a file is of something else than this run has.
+inline void
+refuse_elsewhere(std::string const& path, std::string const& text, std::string const& wanted) {
+  std::string const difference = differing_lines("the file", text, "this run", wanted);
+  if (!difference.empty())
+    throw std::runtime_error("checkpoint: " + path + " belongs elsewhere: " + difference +
+                             "; name another folder, give files their own names back, or go on "
+                             "with the options of that run");
 }
 
 //! A file that is open at its state.
@@ -160,12 +178,7 @@ struct open_checkpoint {
   if (!found.file ||
       magic + '\n' + number + ' ' + rest + '\n' != checkpoint_head(text, found.bytes, found.sum))
     return std::nullopt;
-  std::string const difference =
-    differing_lines("the file", text, "this run", checkpoint_text(place, step));
-  if (!difference.empty())
-    throw std::runtime_error("checkpoint: " + path + " belongs elsewhere: " + difference +
-                             "; name another folder, give files their own names back, or go on "
-                             "with the options of that run");
+  refuse_elsewhere(path, text, checkpoint_text(place, step));
   return found;
 }
 

@@ -5,7 +5,6 @@
 //! @brief Numbers as bytes and back, by one function for both ways. Header for
 //! pipelining::state_packer and pipelining::state_unpacker.
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -14,7 +13,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {

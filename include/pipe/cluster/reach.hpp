@@ -12,8 +12,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <concepts>
-#include <cstddef>
 #include <cstring>
 #include <fcntl.h>
 #include <memory>
@@ -23,7 +21,6 @@
 #include <poll.h>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <sys/socket.h>
 #include <thread>
 #include <vector>

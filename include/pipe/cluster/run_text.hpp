@@ -8,7 +8,6 @@
 #include <pipe/flow/quote.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <string>
 #include <string_view>
 

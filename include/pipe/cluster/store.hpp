@@ -10,7 +10,6 @@
 #include <pipe/cluster/store_server.hpp>
 #include <pipe/run/clock.hpp>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <concepts>

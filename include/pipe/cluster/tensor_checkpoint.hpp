@@ -20,7 +20,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits>
 #include <map>
@@ -137,12 +136,10 @@ struct checkpoint_file {
 //! All files of tensors in a folder, and their indices.
 [[nodiscard]] inline std::vector<checkpoint_file> tensor_files(std::string const& path) {
   std::vector<checkpoint_file> found;
-  if (DIR* const folder = ::opendir(path.c_str())) {
-    while (dirent const* const entry = ::readdir(folder))
-      if (auto file = read_file_name(entry->d_name))
-        found.push_back(std::move(*file));
-    ::closedir(folder);
-  }
+  for_names_in(path, [&](std::string_view name) {
+    if (auto file = read_file_name(name))
+      found.push_back(std::move(*file));
+  });
   return found;
 }
 
@@ -261,15 +258,10 @@ inline void refuse_foreign(checkpoint_place const& place,
     auto const found = says.find(key);
     return found == says.end() ? std::string() : found->second;
   };
-  std::string const difference = differing_lines(
-    "the file",
-    "owner=" + value("owner") + "\nstep=" + value("step") + '\n' + value("about"),
-    "this run",
-    "owner=" + name.owner + "\nstep=" + std::to_string(name.step) + '\n' + place.about);
-  if (!difference.empty())
-    throw std::runtime_error("checkpoint: " + path + " belongs elsewhere: " + difference +
-                             "; name another folder, give files their own names back, or go on "
-                             "with the options of that run");
+  refuse_elsewhere(path,
+                   "owner=" + value("owner") + "\nstep=" + value("step") + '\n' + value("about"),
+                   "owner=" + name.owner + "\nstep=" + std::to_string(name.step) + '\n' +
+                     place.about);
 }
 
 //! The whole and the box of a tensor in a file, which stand in its metadata where they differ.
