@@ -34,6 +34,8 @@ public:
       : std::runtime_error(std::string(library) + ": " + call + " failed at " + file + ":" +
                            std::to_string(line) + ": " + words),
         code_(code) {}
+  //! @param sentence all of `what()`.
+  failed_call(std::string const& sentence, Code code) : std::runtime_error(sentence), code_(code) {}
 
   //! The code that the call returned.
   [[nodiscard]] Code code() const noexcept { return code_; }
