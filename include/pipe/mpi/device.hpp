@@ -214,7 +214,7 @@ public:
     auto const start = Clock::now();
     patience_->look(start);
     at_.store(index, std::memory_order_relaxed);
-    if (begun_.begin(*stages_, guards_, index)) {
+    if (runs_beside(step) && begun_.begin(*stages_, guards_, index)) {
       starts_[static_cast<std::size_t>(index)] = seconds(start);
       return;
     }
@@ -305,7 +305,7 @@ private:
   [[nodiscard]] double seconds(typename Clock::time_point when) const {
     return std::chrono::duration<double>(when - step_start_).count();
   }
-  void finish_pass(int index) {
+  [[gnu::noinline]] void finish_pass(int index) {
     patience_->look(Clock::now());
     at_.store(index, std::memory_order_relaxed);
     begun_.finish(*stages_, guards_, index);

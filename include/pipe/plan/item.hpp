@@ -138,8 +138,7 @@ namespace detail {
 //! The item after the ones that start together with item `first`: the messages of one group,
 //! or the two halves of a composite pass. Any other item starts by itself.
 //! @pre `first` is the first of its group.
-[[nodiscard, gnu::always_inline]] constexpr int end_of_group(std::span<item const> steps,
-                                                             int first) noexcept {
+[[nodiscard]] constexpr int end_of_group(std::span<item const> steps, int first) noexcept {
   item const* const head = steps.data() + first;
   item const* const last = steps.data() + steps.size();
   item const* next = head + 1;

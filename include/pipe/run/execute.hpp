@@ -42,15 +42,15 @@ concept restarting_device = requires(Device& device) {
 };
 
 //! Runs one item of a device's program, or one whole group of messages. Decides nothing:
-//! order, groups, slots
-//!        and waits are the plan's.
+//! order, groups, slots and waits are the plan's. Inlined: the loop around it costs less then.
 //!
 //! @param steps the program. @param first the item, or the first item of the group.
 //! @return the item after it.
 //! @throws what the device throws.
 //! @complexity O(1) per item, no allocation.
 template <execution_device Device>
-int execute_item(plan_view const& work, std::span<item const> steps, int first, Device& device) {
+[[gnu::always_inline]] inline int
+execute_item(plan_view const& work, std::span<item const> steps, int first, Device& device) {
   int const end = end_of_group(steps, first);
   auto const group =
     steps.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
@@ -87,14 +87,12 @@ bool advance(plan_view const& work, int device_number, int& next, Device& device
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
   int const validated = behind_validation(work, device_number);
-  auto const ready = [&] {
+  for (;;) {
     if constexpr (resumable_device<Device>)
-      return device.ready(next);
-    return true;
-  };
-  while (next < count) {
-    if (!ready())
-      return false;
+      if (!device.ready(next))
+        return false;
+    if (next == count)
+      break;
     next = execute_item(work, steps, next, device);
     if constexpr (restarting_device<Device>)
       if (next == validated && device.begins_again()) {
@@ -104,8 +102,6 @@ bool advance(plan_view const& work, int device_number, int& next, Device& device
         next = count;
       }
   }
-  if (!ready())
-    return false;
   device.finish();
   return true;
 }

@@ -266,15 +266,16 @@ bool begin_item(Stages& stages, arena const& memory, item const& step) {
 //! complete. @param abandoned the step has failed. @throws what the stage throws.
 template <class Stages>
 void finish_item(Stages& stages, arena const& memory, item const& step, bool abandoned = false) {
-  handed const given(memory, step, nullptr);
-  context where = given.where();
-  where.abandoned = abandoned;
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
-    if constexpr (can_begin<Stage>)
+    if constexpr (can_begin<Stage>) {
+      handed const given(memory, step, nullptr);
+      context where = given.where();
+      where.abandoned = abandoned;
       stage.finish_pass(step.work.kind, where, given.in(), given.out());
-    if constexpr (can_announce_gradients<Stage>)
-      if (step.completes_stage && !abandoned)
-        stage.gradients_ready(where);
+      if constexpr (can_announce_gradients<Stage>)
+        if (step.completes_stage && !abandoned)
+          stage.gradients_ready(where);
+    }
   });
 }
 
