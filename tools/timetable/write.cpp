@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What is printed of a timetable, in every format.
 #include <pipe/pipe.hpp>
+#include <pipe/run/thread_workers.hpp>
 #include <pipe/view.hpp>
 
 #include <cerrno>
@@ -47,13 +48,14 @@ pp::text_options terminal(int width) {
 }
 
 pp::plan lower(command const& asked, pp::timetable_view table) {
+  pp::thread_workers const cores;
   if (asked.policy == "pipeline")
-    return pp::lower<pp::communicators::one>(table, asked.sizes);
+    return pp::lower<pp::communicators::one>(table, asked.sizes, {}, cores);
   if (asked.policy == "exchange")
-    return pp::lower<pp::communicators::exchanges_at_once>(table, asked.sizes);
+    return pp::lower<pp::communicators::exchanges_at_once>(table, asked.sizes, {}, cores);
   if (asked.policy == "edge")
-    return pp::lower<pp::communicators::per_edge>(table, asked.sizes);
-  return pp::lower<pp::communicators::per_pair>(table, asked.sizes);
+    return pp::lower<pp::communicators::per_edge>(table, asked.sizes, {}, cores);
+  return pp::lower<pp::communicators::per_pair>(table, asked.sizes, {}, cores);
 }
 
 //! Sizes of the slots of a schedule whose devices have the same share of the model as those of

@@ -274,7 +274,7 @@ is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
     over.extents, line % stage_count, route == 0 ? 0 : over.extents.microbatches - 1);
 }
 
-//! Who holds each stage, in a table: walks over many passes look it up without a division.
+//! The holders of all stages in a table, which walks over many passes read without a division.
 class holder_table {
 public:
   constexpr explicit holder_table(pipeline_view const& of)

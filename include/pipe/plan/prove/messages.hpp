@@ -135,7 +135,7 @@ misform(plan_view const& work, int device, item const& step, item const& head) n
   return one ? proof::rule::none : proof::rule::bad_group;
 }
 
-//! Which passes exist, for walks over many.
+//! The passes that exist, for walks over many.
 struct known_passes {
   pipeline_view const& over;
   int stage_count = over.extents.stages();
