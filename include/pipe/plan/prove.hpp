@@ -91,8 +91,10 @@ constexpr device_finding check_device(plan_view const& work,
                                       device_space& space) {
   device_finding found;
   found.add({device_check::layout, check_layout(work, device)});
-  if (check_items(work, device, notes, space, found) && found.what != device_check::form)
+  if (check_items(work, device, notes, space, found) && found.what != device_check::form) {
+    found.looks_at_ends = true;
     found.add({device_check::exchanges, check_exchanges(work, device)});
+  }
   if (found.what == device_check::none)
     found.add({device_check::slots, check_slots(work, uses, device, space.slots)});
   return found;
@@ -215,8 +217,8 @@ constexpr proof find_broken(plan_view work, Workers const& by) {
     return found.verdict;
   // What drains without exchanges has met at both ends of every message, sent once by its pass.
   proof verdict = prove_drain(work);
-  if (!verdict || found.what == device_check::sequences || work.over.edges != nullptr ||
-      found.passes_on || work.other_messages > 0)
+  if (!verdict || found.what == device_check::sequences || found.looks_at_ends ||
+      work.other_messages > 0)
     if (proof const fits = check_all_messages(work); !fits)
       return fits;
   if (found.what == device_check::sequences)

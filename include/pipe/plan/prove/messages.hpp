@@ -36,13 +36,13 @@ enum class device_check {
 struct device_finding {
   device_check what = device_check::none;
   proof verdict{};
-  bool passes_on = false; // messages with what a pass of another device has made
+  bool looks_at_ends = false; // of messages: some are of exchanges, or pass on what others made
 
   constexpr void add(device_finding const& next) noexcept {
-    bool const one_does = passes_on || next.passes_on;
+    bool const some = looks_at_ends || next.looks_at_ends;
     if (!next.verdict && next.what < what)
       *this = next;
-    passes_on = one_does;
+    looks_at_ends = some;
   }
 };
 
@@ -230,7 +230,7 @@ struct entered_messages {
     bool const sends = step.what == operation::send;
     if (sends && step.about == subject::pass) {
       if (device_of(work.over, step.work) != device)
-        found.passes_on = true;
+        found.looks_at_ends = true;
       else if (int const before = std::exchange(sender[numbers.of(step)], i); before != nothing)
         found.add({device_check::sent_twice, {proof::rule::unmatched, device, i, device, before}});
     }
