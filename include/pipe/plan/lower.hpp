@@ -285,8 +285,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
   check_layouts(result);
   if (proof const verdict = prove(result); !verdict)
     throw std::logic_error(describe(verdict, result));
-  if (over_budget const found = find_over_budget(result, options.memory_limit); !found.fits())
-    throw std::length_error(describe(found, options.memory_limit, result.over));
+  check_budget(result, options.memory_limit);
   return result;
 }
 
