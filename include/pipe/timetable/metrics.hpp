@@ -38,8 +38,7 @@ struct pool_effect {
 [[nodiscard]] constexpr pool_effect effect_on(flow const& declared, slot_class pool) noexcept {
   pool_effect result{};
   for (int kind = 0; kind < declared.kind_count; ++kind)
-    for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
-      effect const& one = declared.kinds[kind].effects[i];
+    for (effect const& one : declared.kinds[kind]) {
       datum const& of = declared.data[one.of];
       if (one.stage != of_stage::own || of.lives == residence::nowhere ||
           of.pool != static_cast<int>(pool) || of.instance == datum::per::microbatch)
