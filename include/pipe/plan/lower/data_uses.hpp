@@ -214,6 +214,16 @@ struct data_uses {
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
     return detail::brings(over, use.makes, use.adds, use.order, work);
   }
+  //! True when a pass gives its slot of a use back, or reads what other stages do, the last of whom
+  //! gives it back.
+  //! @param evaluates no backward pass reads what is kept
+  [[nodiscard]] constexpr bool
+  gives_back(data_use const& use, pass const& work, bool evaluates = false) const noexcept {
+    if (!use.ends || use.stage != 0)
+      return use.ends;
+    bool const keeps_nothing = evaluates || goes_forward_only(over, work.stage);
+    return (use.frees || keeps_nothing) && (use.whole || ends_kind(work));
+  }
   //! True when a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {
     int const last = of[index_of(work.kind)][0].last_chunk;
