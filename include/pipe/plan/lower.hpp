@@ -118,18 +118,6 @@ inline void check_completed(timetable_view table, bool tied) {
     });
 }
 
-//! For each stage the event after which the gradients of all of its copies are complete.
-inline std::vector<int> completing_events(timetable_view table, std::vector<event> const& events) {
-  std::vector<int> last(static_cast<std::size_t>(table.over.extents.stages()), nothing);
-  for (int i = 0; event const& what : events) {
-    pass const& done = table.passes[what.entry];
-    if (what.to == nothing && completes_gradients(*table.over.declared, done.kind))
-      last[done.stage] = i;
-    ++i;
-  }
-  return last;
-}
-
 //! Places the hooks that the sizes ask for after complete gradients, and returns them. An
 //! evaluation has totals only, where every stage has one copy.
 template <buffer_sizes Sizes>
@@ -165,21 +153,15 @@ chosen_hooks add_hooks(timetable_view table,
     check_completed(table, false);
   if (result.tied_bytes > 0)
     check_completed(table, true);
-  std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
-  hook_placement work{table,
-                      result.tied_bytes > 0,
-                      result.totals_bytes > 0,
-                      events.data(),
-                      static_cast<int>(events.size()),
-                      placed.data()};
-  work.updates = !evaluates;
-  work.validation = validation;
-  std::vector<int> const completing =
-    copies ? completing_events(table, events) : std::vector<int>{};
-  work.completing = copies ? completing.data() : nullptr;
+  hook_placement work{.table = table,
+                      .tied = result.tied_bytes > 0,
+                      .totals = result.totals_bytes > 0,
+                      .updates = !evaluates,
+                      .copies = copies,
+                      .validation = validation,
+                      .events = std::move(events)};
   place_hooks(work);
-  placed.resize(static_cast<std::size_t>(work.written));
-  events = std::move(placed);
+  events = std::move(work.placed);
   result.messages = work.messages;
   return result;
 }
