@@ -53,13 +53,15 @@ struct pool_effect {
 //! ends.
 struct row_walk {
   timetable_view const& table;
+  int row;
   int end;
   int first = 0; // of the passes that start together
   int last = 0;  // after them
   bool running = false;
 
-  constexpr row_walk(timetable_view const& of, int row) : table(of), end(of.offsets[row + 1]) {
-    begin_at(of.offsets[row]);
+  constexpr row_walk(timetable_view const& of, int number)
+      : table(of), row(number), end(of.offsets[number + 1]) {
+    begin_at(of.offsets[number]);
   }
   constexpr void begin_at(int entry) noexcept {
     first = entry;
