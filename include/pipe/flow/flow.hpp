@@ -149,9 +149,9 @@ struct kind_of_pass {
 
   //! Whether the flow has such a kind.
   [[nodiscard]] constexpr bool exists() const noexcept { return word.text[0] != '\0'; }
-  //! Its effects, in order.
+  //! The first effect.
   [[nodiscard]] constexpr effect const* begin() const noexcept { return effects; }
-  //! After the last of them.
+  //! After the last one.
   [[nodiscard]] constexpr effect const* end() const noexcept { return effects + effect_count; }
   //! The same kind with another role.
   [[nodiscard]] constexpr kind_of_pass with_role(role other) const noexcept {
