@@ -19,6 +19,7 @@
 #include <pipe/timetable/metrics.hpp>
 
 #include <cstddef>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
 namespace detail {
@@ -39,11 +40,11 @@ struct device_space {
 //! Looks at the items of a device by themselves. The checks of an item that follow a failed one are
 //! left out: they rely on it, and it is told before them.
 //! @return whether messages are parts of exchanges
-constexpr bool check_items(plan_view const& work,
-                           int device,
-                           device_notes const& notes,
-                           device_space& space,
-                           device_finding& found) {
+inline bool check_items(plan_view const& work,
+                        int device,
+                        device_notes const& notes,
+                        device_space& space,
+                        device_finding& found) {
   auto const steps = work.program_of(device);
   entered_messages messages{work,
                             message_numbers(work),
@@ -84,11 +85,11 @@ constexpr bool check_items(plan_view const& work,
 }
 
 //! Looks at one device.
-constexpr device_finding check_device(plan_view const& work,
-                                      data_uses const& uses,
-                                      int device,
-                                      device_notes const& notes,
-                                      device_space& space) {
+inline device_finding check_device(plan_view const& work,
+                                   data_uses const& uses,
+                                   int device,
+                                   device_notes const& notes,
+                                   device_space& space) {
   device_finding found;
   found.add({device_check::layout, check_layout(work, device)});
   if (check_items(work, device, notes, space, found) && found.what != device_check::form) {
@@ -151,16 +152,16 @@ struct proof_space {
   owned<flow_set> kinds;
   owned<unsigned char> others;
 
-  constexpr explicit proof_space(plan_view const& work)
+  explicit proof_space(plan_view const& work)
       : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
         others(other_indices(work.over.extents), 0) {}
-  [[nodiscard]] constexpr device_notes notes() const noexcept {
+  [[nodiscard]] device_notes notes() const noexcept {
     return {sender.data, {kinds.data, others.data}};
   }
 };
 
 //! The two ends of all messages.
-constexpr proof check_all_messages(plan_view const& work) {
+inline proof check_all_messages(plan_view const& work) {
   owned<int> sender(message_indices(work), nothing);
   owned<int> receiver(message_indices(work), nothing);
   message_ends const ends{sender, receiver};
@@ -173,24 +174,15 @@ constexpr proof check_all_messages(plan_view const& work) {
 }
 
 //! Zero buffering.
-constexpr proof prove_drain(plan_view work) {
-  int const devices = work.over.extents.devices;
-  owned<int> at(devices, 0);
-  owned<int> stack(devices, 0);
-  owned<bool> queued(devices, false);
-  plan_drain run{work, at, stack, queued};
-  drain(run);
-  owned<int> circle(devices, nothing);
-  if (find_circle(run, circle) == 0)
-    return {};
-  int const device = circle[0];
-  return {proof::rule::circular, device, at[device]};
+inline proof prove_drain(plan_view work) {
+  plan_drain const run(work);
+  std::vector<int> const circle = run.circle();
+  return circle.empty() ? proof{} : proof{proof::rule::circular, circle[0], run.at(circle[0])};
 }
 
 //! The finding that is first in order, of all devices.
 template <worker_group Workers>
-constexpr device_finding
-check_devices(plan_view const& work, device_notes const& notes, Workers const& by) {
+device_finding check_devices(plan_view const& work, device_notes const& notes, Workers const& by) {
   data_uses const uses(work.over);
   device_parts const parts(work.over.extents.devices, by.count());
   owned<device_finding> findings(parts.count, {});
@@ -208,7 +200,7 @@ check_devices(plan_view const& work, device_notes const& notes, Workers const& b
 //! The first rule that does not hold, in the order of the rules: first the checks of single
 //! devices, then the checks of all devices together, then again checks of single devices.
 template <worker_group Workers>
-constexpr proof find_broken(plan_view work, Workers const& by) {
+proof find_broken(plan_view work, Workers const& by) {
   holder_table const holders(work.over);
   work.over = holders.over();
   proof_space const space(work);
@@ -250,7 +242,7 @@ constexpr proof find_broken(plan_view work, Workers const& by) {
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md
 template <detail::worker_group Workers = detail::one_worker>
-[[nodiscard]] constexpr proof prove(plan_view work, Workers const& by = {}) {
+[[nodiscard]] proof prove(plan_view work, Workers const& by = {}) {
   return detail::with_passes(detail::find_broken(work, by), work);
 }
 
@@ -265,7 +257,7 @@ template <detail::worker_group Workers = detail::one_worker>
 //! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
 //! @complexity as the two proofs.
 //! @source own derivation, see docs/explanation/plan.md
-[[nodiscard]] constexpr proof prove(plan_view first, plan_view next) {
+[[nodiscard]] inline proof prove(plan_view first, plan_view next) {
   proof verdict = prove(first);
   if (verdict)
     verdict = prove(next);
