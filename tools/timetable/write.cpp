@@ -48,14 +48,13 @@ pp::text_options terminal(int width) {
 }
 
 pp::plan lower(command const& asked, pp::timetable_view table) {
-  pp::thread_workers const cores;
-  if (asked.policy == "pipeline")
-    return pp::lower<pp::communicators::one>(table, asked.sizes, {}, cores);
-  if (asked.policy == "exchange")
-    return pp::lower<pp::communicators::exchanges_at_once>(table, asked.sizes, {}, cores);
-  if (asked.policy == "edge")
-    return pp::lower<pp::communicators::per_edge>(table, asked.sizes, {}, cores);
-  return pp::lower<pp::communicators::per_pair>(table, asked.sizes, {}, cores);
+  auto const by = [&]<class Policy>(Policy) {
+    return pp::lower<Policy>(table, asked.sizes, {}, pp::thread_workers());
+  };
+  return asked.policy == "pipeline"   ? by(pp::communicators::one{})
+         : asked.policy == "exchange" ? by(pp::communicators::exchanges_at_once{})
+         : asked.policy == "edge"     ? by(pp::communicators::per_edge{})
+                                      : by(pp::communicators::per_pair{});
 }
 
 //! Sizes of the slots of a schedule whose devices have the same share of the model as those of
