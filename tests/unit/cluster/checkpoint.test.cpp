@@ -192,7 +192,7 @@ TEST_CASE("a disk that is full leaves the earlier checkpoints as they were") {
 
 namespace {
 
-std::string const advice =
+std::string const resume_advice =
   "; name another folder, give files their own names back, or go on with the options of that run";
 
 //! What a call that is refused says; a call that waits is ended after some seconds, and says so.
@@ -269,7 +269,7 @@ TEST_CASE("files of two ranks that were exchanged are refused with both names") 
   std::string const said = "checkpoint: " + path("rank-0.step-5") +
                            " belongs elsewhere: the file has owner=rank-1, this run has "
                            "owner=rank-0" +
-                           advice;
+                           resume_advice;
   CHECK(refusal([&] { (void)pp::load_checkpoint(zero, 5); }) == said);
   CHECK(refusal([&] { (void)pp::checkpoints_of(zero); }) == said);
   CHECK(refusal([&] { pp::save_checkpoint(zero, 5, "new"); }) == said);
@@ -277,7 +277,7 @@ TEST_CASE("files of two ranks that were exchanged are refused with both names") 
   std::filesystem::rename(path("rank-1.step-5"), path("rank-0.step-7"));
   CHECK(refusal([&] { (void)pp::checkpoints_of(zero); }) ==
         "checkpoint: " + path("rank-0.step-7") +
-          " belongs elsewhere: the file has step=5, this run has step=7" + advice);
+          " belongs elsewhere: the file has step=5, this run has step=7" + resume_advice);
 }
 
 TEST_CASE("files of another run are refused before any is written over or removed") {
@@ -287,8 +287,8 @@ TEST_CASE("files of another run are refused before any is written over or remove
   pp::save_checkpoint(place, 10, "the state");
   CHECK(pp::load_checkpoint(place, 10) == "the state");
   auto const refuses = [&](pp::checkpoint_place const& other, std::string const& difference) {
-    std::string const said =
-      "checkpoint: " + folder.path() + "/rank-0.step-5 belongs elsewhere: " + difference + advice;
+    std::string const said = "checkpoint: " + folder.path() +
+                             "/rank-0.step-5 belongs elsewhere: " + difference + resume_advice;
     CHECK(refusal([&] { (void)pp::checkpoints_of(other); }) == said);
     CHECK(refusal([&] { (void)pp::load_checkpoint(other, 5); }) == said);
     for (std::int64_t const step : {5, 7, 20})
@@ -424,7 +424,7 @@ TEST_CASE("one rank with the checkpoints of another run stops all, and removes n
   CHECK(said[1] == "checkpoint: " + folder.path() +
                      "/rank-1.step-10 belongs elsewhere: the file has 8 layers, this run has 9 "
                      "layers" +
-                     advice);
+                     resume_advice);
   for (std::size_t rank : {std::size_t{0}, std::size_t{2}})
     CHECK(said[rank].find("rank 1 cannot go on from a checkpoint: checkpoint: ") !=
           std::string::npos);
