@@ -151,6 +151,9 @@ void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();
+  out.next_asked = splits > 1             ? handover::early
+                   : shape::outputs_apart ? handover::overlapped
+                                          : handover::late;
   out.key_parts = splits;
   out.heads_together = order.heads;
   out.next = [=, blocks = out.blocks](int block, int last) {

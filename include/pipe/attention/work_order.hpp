@@ -12,6 +12,13 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
+//! Streams of a section, of as few as can be, all alike: at most `fit`, at least one. A short last
+//! one would bring its long pieces late.
+[[nodiscard]] constexpr std::int64_t in_even_sections(std::int64_t streams, std::int64_t fit) {
+  auto const sections = fit < 1 ? streams : (streams + fit - 1) / fit;
+  return (streams + sections - 1) / sections;
+}
+
 //! Query heads that are worked on together, see piece_order. All of them where their keys and
 //! values fit into five eighths of the L2, or where two blocks or more read the same ones at a
 //! time.
@@ -23,7 +30,7 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
   if (2 * streams <= multiprocessors || streams <= fit) {
     return static_cast<std::int32_t>(p.batch * p.heads);
   }
-  return static_cast<std::int32_t>((fit < 1 ? 1 : fit) * p.group());
+  return static_cast<std::int32_t>(in_even_sections(streams, fit) * p.group());
 }
 
 //! Key heads that are worked on together, see query_sums::section: as many as have their queries,
@@ -41,7 +48,7 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
   if (is_shared || streams <= fit) {
     return static_cast<std::int32_t>(streams);
   }
-  return static_cast<std::int32_t>(fit < 1 ? 1 : fit);
+  return static_cast<std::int32_t>(in_even_sections(streams, fit));
 }
 
 //! Tile sizes of a backward kernel.
@@ -81,7 +88,9 @@ template <class Suffices>
 //! the other. Where a block for each query head makes two for each multiprocessor at most, one for
 //! each is made, and none has more steps than a multiprocessor has on average, and three halves.
 //! Else, where queries are at least half as many as keys, about two are made for each, and about
-//! one of those whose queries fit the L2; for chunks three.
+//! one of those whose queries fit the L2; for chunks three. In a kept order blocks of a head go
+//! through its steps together, and few of these are in the L2 at a time: a section has four heads
+//! at least, and about two blocks for each multiprocessor.
 //! @source own derivation, on the simulation of simulators/whole_gpu
 constexpr void share_work(query_sums& sums,
                           parameters const& p,
@@ -111,6 +120,13 @@ constexpr void share_work(query_sums& sums,
   } else {
     sums.parts =
       parts_of_group(p, [&](auto parts) { return tiles * parts >= 3 * multiprocessors; });
+  }
+  if (order == query_order::kept) {
+    auto const streams = p.batch * p.key_heads;
+    auto const of_stream = 8 * (tiles / streams) * sums.parts;
+    auto const full = (15 * multiprocessors + of_stream - 1) / of_stream;
+    auto const least = in_even_sections(streams, full < 4 ? 4 : full);
+    sums.section = sums.section < least ? static_cast<std::int32_t>(least) : sums.section;
   }
 }
 
