@@ -177,6 +177,21 @@ inline void keep_order(work& out) {
   }
 }
 
+//! Counts the visits of each piece that are the last ones of their sums: where masks are causal
+//! they end it.
+inline void count_last_visits(work& out) {
+  std::vector<char> is_last(out.visits.size(), 1);
+  for (auto const& v : out.visits) {
+    if (v.before >= 0) {
+      is_last[static_cast<std::size_t>(v.before)] = 0;
+    }
+  }
+  for (auto& p : out.pieces) {
+    auto const begin = is_last.begin() + p.begin;
+    p.rounded = static_cast<std::int32_t>(std::count(begin, is_last.begin() + p.end, 1));
+  }
+}
+
 //! Steps that a block of backward visits, of all heads of its piece in turn, as copy_for_keys does
 //! it.
 template <class Shape, class Call>
@@ -242,6 +257,10 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.next = [=](int block, int last) { return last < 0 ? block : pieces; };
   if (Order == at::query_order::kept) {
     keep_order(out);
+  }
+  out.is_rounded = at::detail::rounds_sums(p, Order, m.of);
+  if (out.is_rounded) {
+    count_last_visits(out);
   }
 }
 

@@ -119,9 +119,10 @@ std::int64_t around(constants const& k, question const& q, work const& w) {
   auto const other = k.at("other_kernel");
   auto out = k.at("launch");
   if (c.which != way::forward) {
-    // Without an order sums start at 0 before anyone adds.
-    auto const bytes = q.is_peer() || c.which == way::free ? 14 : 10;
-    out += 2 * other + elements * bytes * 1'000'000 / rate;
+    // Without an order sums start at 0 before anyone adds; they are rounded after.
+    auto const before = q.is_peer() || c.which == way::free ? 8 : 4;
+    auto const after = w.is_rounded ? 0 : 6;
+    out += (w.is_rounded ? 1 : 2) * other + elements * (before + after) * 1'000'000 / rate;
   } else if (w.key_parts > 1) {
     out += other + elements * (4 * w.key_parts + 2) * 1'000'000 / rate;
   }
@@ -148,10 +149,11 @@ void answer(constants const& k, question const& q) {
   std::cout << R"({"name": ")" << q.of.name << R"(", "key_parts": )" << w.key_parts
             << R"(, "group_parts": )" << w.group_parts << R"(, "step_cut": )" << w.step_cut
             << R"(, "heads_together": )" << w.heads_together << R"(, "blocks": )" << w.blocks
-            << R"(, "next_asked": )" << static_cast<int>(w.next_asked) << R"(, "resident": )"
-            << w.resident << R"(, "shared_bytes": )" << w.shared_bytes << R"(, "pieces": )"
-            << pieces << R"(, "tiles": )" << visits << R"(, "asked": )" << w.asked
-            << R"(, "rounds": )" << (pieces + slots - 1) / slots << R"(, "busiest": )" << o.busiest
+            << R"(, "is_rounded": )" << w.is_rounded << R"(, "next_asked": )"
+            << static_cast<int>(w.next_asked) << R"(, "resident": )" << w.resident
+            << R"(, "shared_bytes": )" << w.shared_bytes << R"(, "pieces": )" << pieces
+            << R"(, "tiles": )" << visits << R"(, "asked": )" << w.asked << R"(, "rounds": )"
+            << (pieces + slots - 1) / slots << R"(, "busiest": )" << o.busiest
             << R"(, "fullness": )" << (o.busiest == 0 ? 0 : visits * 1000 / (slots * o.busiest))
             << R"(, "memory_kib": )" << o.memory_bytes / 1024 << R"(, "nanoseconds": )"
             << time / 1000 << R"(, "tflops": )" << flops / static_cast<double>(time) << "}\n";

@@ -52,6 +52,8 @@ struct piece {
   std::int32_t own = 0;     //!< its tile of queries, or of keys and values
   std::int32_t result = 0;  //!< where it writes
   std::int32_t before = -1; //!< the piece whose results come first; -1: none
+  std::int32_t rounded =
+    0; //!< sums that are complete after it, and that it rounds to half of their bytes
 };
 
 //! @brief Bytes of one object of each kind.
@@ -76,6 +78,7 @@ struct work {
   std::int32_t result_objects = 0;      //!< as many are numbered in piece::result
   bool adds_results = false;            //!< results are added to memory, not written
   handover next_asked = handover::late; //!< of forward
+  bool is_rounded = false;              //!< pieces round sums, no kernel after them
   //! Slices of a result: a piece adds each after the piece before has added the same one.
   int result_slices = 1;
   int blocks = 0;         //!< of the launch

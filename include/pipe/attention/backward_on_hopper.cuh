@@ -63,6 +63,7 @@ void start_on_hopper(parameters const& p,
   auto const multiprocessors = memory.gpu().multiprocessors;
   share_work(sums, p, Order, {shape::keys, shape::step}, multiprocessors, memory.gpu().l2_bytes);
   sums.starts_at_0 = Order == query_order::free;
+  sums.is_rounded = rounds_sums(p, Order, m);
   void const* const some = t.query.data;
   // Before any launch, since they may refuse.
   hopper_backward_maps const maps{

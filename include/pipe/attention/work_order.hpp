@@ -5,6 +5,7 @@
 //! @brief Groups of heads that the kernels for Hopper work on together, and their parts, so that
 //! a GPU is full and reads from its L2.
 
+#include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/query_sums.hpp>
 
@@ -49,6 +50,16 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
     return static_cast<std::int32_t>(streams);
   }
   return static_cast<std::int32_t>(in_even_sections(streams, fit));
+}
+
+//! Whether blocks round the sums of dQ, see query_sums::is_rounded: where each query sees a key, so
+//! that each step has a last tile, and no tile is the last of very many.
+template <mask Mask>
+[[nodiscard]] constexpr bool rounds_sums(parameters const& p, query_order order, Mask const& m) {
+  auto const end = end_seen(m);
+  return order == query_order::kept && end.is_beyond_query && end.follows_query &&
+         p.query_offset >= p.key_offset &&
+         p.query_offset + p.query_length <= p.key_offset + p.key_length;
 }
 
 //! Tile sizes of a backward kernel.
