@@ -99,7 +99,7 @@ template <class Suffices>
 //! the other. Where a block for each query head makes two for each multiprocessor at most, one for
 //! each is made, and none has more steps than a multiprocessor has on average, and three halves.
 //! Else, where queries are at least half as many as keys, about two are made for each, and about
-//! one of those whose queries fit the L2; for chunks three. In a kept order blocks of a head go
+//! one of those whose queries fit the L2; for chunks five. In a kept order blocks of a head go
 //! through its steps together, and few of these are in the L2 at a time: a section has four heads
 //! at least, and about two blocks for each multiprocessor.
 //! @source own derivation, on the simulation of simulators/whole_gpu
@@ -130,7 +130,7 @@ constexpr void share_work(query_sums& sums,
     });
   } else {
     sums.parts =
-      parts_of_group(p, [&](auto parts) { return tiles * parts >= 3 * multiprocessors; });
+      parts_of_group(p, [&](auto parts) { return tiles * parts >= 5 * multiprocessors; });
   }
   if (order == query_order::kept) {
     auto const streams = p.batch * p.key_heads;

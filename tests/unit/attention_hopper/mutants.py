@@ -201,6 +201,11 @@ WIDE_BACKWARD = {
     "wide_back_rows_of_another_consumer": (PARTS, "Shape::is_wide ? number % 128 : number", "number"),
     "wide_back_columns_of_the_first_half": (WIDE, "return Share == -1 ? steps.walk.consumer() * 128 : Share * 128;", "return 0;"),
     "wide_back_half_of_the_zeros": (COPIES, "n < Count / 4;", "n < Count / 8;"),
+    "sums_rounded_before_all_have_added": (STEPS, "  meet_consumers();\n#pragma unroll 1\n  for (int head", "#pragma unroll 1\n  for (int head"),
+    "steps_of_the_next_tile_rounded": (STEPS, "!(has_next && sees(step, tile + 1))", "true"),
+    "shares_rounded_twice": (STEPS, "n += 128 * shape::consumers)", "n += 128)"),
+    "first_step_rounded_again": (STEPS, "{work.batch, head, step * shape::step, 0}", "{work.batch, head, 0, 0}"),
+    "first_head_rounded_again": (STEPS, "{work.batch, head, step * shape::step, 0}", "{work.batch, work.head, step * shape::step, 0}"),
     "wide_back_step_too_close": (STEPS, "(shape::step * shape::query_dim) +", "(shape::step * shape::query_dim / 2) +"),
 }
 KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD}
