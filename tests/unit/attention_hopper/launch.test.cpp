@@ -222,11 +222,12 @@ TEST_CASE("hopper launch: blocks round dQ where each step has a last tile of key
     CHECK(!rounds(p, documents));                  // or that of a document
     CHECK(!rounds(p, at::sliding_window{70, -1})); // the first query sees nothing
     CHECK(!rounds(p, odd_keys{}));                 // nothing is known
-    p.key_length -= 1;                             // the last query is not among the keys
-    CHECK(!rounds(p, at::causal{}));
-    p.key_length += 1;
-    p.key_offset = p.query_offset + 1;
-    CHECK(!rounds(p, at::causal{})); // nor the first one
+    auto outside = p;                              // the last query is not among the keys
+    outside.key_length = p.query_offset + p.query_length - p.key_offset - 1;
+    CHECK(!rounds(outside, at::causal{}));
+    outside = p; // nor the first one
+    outside.key_offset = p.query_offset + 1;
+    CHECK(!rounds(outside, at::causal{}));
   }
 }
 
