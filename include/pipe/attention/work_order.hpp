@@ -100,7 +100,7 @@ template <class Suffices>
 //! each is made, and none has more steps than a multiprocessor has on average, and three halves.
 //! Else, where queries are at least half as many as keys, about two are made for each, and about
 //! one of those whose queries fit the L2; for chunks five. In a kept order blocks of a head go
-//! through its steps together, and few of these are in the L2 at a time: a section has four heads
+//! through its steps together, and few of these are in the L2 at a time: a section has eight heads
 //! at least, and about two blocks for each multiprocessor.
 //! @source own derivation, on the simulation of simulators/whole_gpu
 constexpr void share_work(query_sums& sums,
@@ -136,7 +136,7 @@ constexpr void share_work(query_sums& sums,
     auto const streams = p.batch * p.key_heads;
     auto const of_stream = 8 * (tiles / streams) * sums.parts;
     auto const full = (15 * multiprocessors + of_stream - 1) / of_stream;
-    auto const least = in_even_sections(streams, full < 4 ? 4 : full);
+    auto const least = in_even_sections(streams, full < 8 ? 8 : full);
     sums.section = sums.section < least ? static_cast<std::int32_t>(least) : sums.section;
   }
 }

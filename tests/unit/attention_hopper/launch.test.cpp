@@ -152,10 +152,13 @@ TEST_CASE("hopper launch: in a kept order sections fill the GPU") {
     at::detail::share_work(sums, p, order, {128, 64}, 132, 50 << 20);
     return sums.section;
   };
-  CHECK(section(square(1, 16, 16, 8192)) == 4);  // as many as fit: 256 blocks
-  CHECK(section(square(1, 16, 16, 16384)) == 4); // two fit
-  CHECK(section(square(1, 32, 8, 8192)) == 4);   // one fits
-  CHECK(section(square(1, 32, 8, 2048)) == 8);   // four fit: 128 blocks
+  CHECK(section(square(1, 16, 16, 8192)) == 8);  // four fit
+  CHECK(section(square(1, 24, 24, 16384)) == 8); // two fit
+  CHECK(section(square(1, 12, 12, 16384)) == 6);
+  CHECK(section(square(1, 32, 8, 8192)) == 8);   // one fits
+  CHECK(section(square(1, 20, 20, 1024)) == 20); // all fit
+  CHECK(section(square(8, 16, 16, 2048)) == 16); // 18 fit, and 16 give 256 blocks
+  CHECK(section(square(1, 90, 90, 2048)) == 18);
   CHECK(section(square(1, 3, 3, 65536)) == 3);
   CHECK(section(square(4, 32, 32, 8192), at::query_order::free) == 4);
   CHECK(section(square(4, 32, 32, 16384), at::query_order::free) == 2);
