@@ -93,9 +93,9 @@ void start_on_hopper(parameters const& p,
 //! Does what backward_on_device does, with the instructions of sm_90a, and within the same
 //! tolerance; the bits differ. One kernel with five products of tiles, after one that sets dQ to
 //! zero; where the order is kept and queries see keys up to about their own, the last block that
-//! adds to a dQ rounds it, else a kernel after them does. Every number of dK and dV is summed by one
-//! thread in one order. Several blocks add to one of dQ: in a kept order, in which each waits for
-//! the one before, or as they come. The program has to be compiled for sm_90a (-gencode
+//! adds to a dQ rounds it, else a kernel after them does. Every number of dK and dV is summed by
+//! one thread in one order. Several blocks add to one of dQ: in a kept order, in which each waits
+//! for the one before, or as they come. The program has to be compiled for sm_90a (-gencode
 //! arch=compute_90a,code=sm_90a); backward_on_gpu does without where it is not.
 //!
 //! @tparam Dim   elements of a head: 64, 128 or 256
