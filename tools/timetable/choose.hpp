@@ -356,9 +356,9 @@ template <class WithCut, class Costs, class Count>
 //! embedding whose gradients no plan adds up.
 [[nodiscard]] std::vector<int> inner_modules(choose_command const& asked, candidate const& one);
 
-//! True where modules stay with the output layer, since totals need all gradients.
-[[nodiscard]] inline bool modules_stay(choose_command const& asked) {
-  return asked.clip && asked.model.modules > 0;
+//! Modules that stay with the output layer, since totals need all gradients; shards have theirs.
+[[nodiscard]] inline int staying_modules(choose_command const& asked, bool shards) {
+  return asked.clip && !shards ? asked.model.modules : 0;
 }
 
 //! The times of a candidate's passes.

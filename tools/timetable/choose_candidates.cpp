@@ -243,7 +243,7 @@ cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shard
   pp::layer_ends ends;
   if (!shards)
     ends.last = parts.output;
-  int const staying = modules_stay(asked) ? asked.model.modules : 0;
+  int const staying = staying_modules(asked, shards);
   for (int i = 0; i < staying; ++i) {
     ends.last += parts.layers.back();
     parts.layers.pop_back();
@@ -501,14 +501,18 @@ std::vector<pp::stage_content> content_of(choose_command const& asked, candidate
   bool const named = !one.choice.name.empty(); // searched ones have no name
   if (named && find_schedule(one.choice.name).traits.cuts_layers)
     return pp::stage_content::of_parts(one.extents.stages() / 2);
-  return one.choice.has_shards()
-           ? pp::stage_content::of_shards(one.layers, one.extents.devices, asked.model.dense_layers)
-           : asked.contents(one.layers);
+  pp::transformer const& model = asked.model;
+  return one.choice.has_shards() ? pp::stage_content::of_shards(one.layers,
+                                                                one.extents.devices,
+                                                                model.dense_layers,
+                                                                model.encoder.layers,
+                                                                model.modules)
+                                 : asked.contents(one.layers);
 }
 
 std::vector<int> inner_modules(choose_command const& asked, candidate const& one) {
   std::vector<int> result;
-  if (asked.model.modules == 0 || !one.groups.empty())
+  if (asked.model.modules == 0 || !one.groups.empty() || one.choice.has_shards())
     return result;
   std::vector<pp::stage_content> const content = content_of(asked, one);
   for (std::size_t stage = 1; stage + 1 < content.size(); ++stage)
@@ -752,9 +756,8 @@ void vary_options(named_schedule const& schedule,
 //! Calls in all adapters that the command can have.
 void vary_adapters(choose_command const& asked, std::vector<schedule_choice>& calls) {
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
-  // Costs from a file do not know shards; what modules and an encoder lack, rows say.
-  if (!asked.measured && asked.layout.empty() && asked.devices > 1 &&
-      asked.parts() == asked.model.layers)
+  // Costs from a file do not know shards.
+  if (!asked.measured && asked.layout.empty() && asked.devices > 1)
     adapters.insert(adapters.end(),
                     {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
   if (asked.setup.data > 1)
@@ -987,32 +990,6 @@ void add_relieved(choose_command const& asked,
   }
 }
 
-//! Shards of the vocabulary that a model cannot have: rows with the figures of whole ones say why.
-void add_refused_shards(choose_command const& asked, candidates& found) {
-  if (asked.parts() == asked.model.layers || asked.measured || !asked.layout.empty() ||
-      asked.devices == 1)
-    return;
-  std::size_t const before = found.all.size();
-  for (std::size_t i = 0; i < before; ++i)
-    for (adapter const which :
-         {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced}) {
-      candidate one = found.all[i];
-      if (one.choice.adapted != adapter::none || one.choice.frozen > 0)
-        continue;
-      one.choice.adapted = which;
-      try {
-        (void)arrange(one.choice);
-      } catch (std::invalid_argument const&) {
-        continue; // nor can any other model
-      }
-      one.label = label_of(one.choice);
-      one.cannot = asked.model.modules > 0 ? "modules need the whole embedding"
-                                           : "an encoder needs whole embeddings";
-      one.table.reset();
-      found.all.push_back(std::move(one));
-    }
-}
-
 //! Evaluates a choice, or says only whether it fits.
 evaluated
 evaluate_first(choose_command const& asked, schedule_choice const& choice, made_orders& orders) {
@@ -1080,7 +1057,6 @@ candidates evaluate_all(choose_command const& asked) {
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);
-  add_refused_shards(asked, result);
   return result;
 }
 

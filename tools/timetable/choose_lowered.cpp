@@ -109,7 +109,7 @@ private:
     int& giver = one_.layers[static_cast<std::size_t>(from)];
     int& taker = one_.layers[static_cast<std::size_t>(to)];
     bool const last = from + 1 == static_cast<int>(one_.layers.size());
-    if (giver == (last && modules_stay(asked_) ? asked_.model.modules : 0))
+    if (giver == (last ? staying_modules(asked_, one_.choice.has_shards()) : 0))
       return false;
     --giver;
     ++taker;

@@ -280,9 +280,9 @@ struct prediction {
                               : detail::layer_parameters(of);
       });
     };
-    // Modules of a stage have the embedding of the first one, or a copy of it.
+    // Modules of a stage have the embedding of the first one, or a copy of it, but for shards.
     bool const copy_of_embedding =
-      stage.modules > 0 && !stage.embedding && !(model.tied && stage.output);
+      stage.modules > 0 && stage.shards == 1 && !stage.embedding && !(model.tied && stage.output);
     std::int64_t const encoder_layer = detail::layer_parameters(detail::encoder_shape(model));
     std::int64_t const held =
       of_stage(stage.layers + stage.modules + stage.remainders, stage.dense) +
