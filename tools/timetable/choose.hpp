@@ -55,6 +55,9 @@ struct choose_command {
   }
   //! Layers, those of an encoder and modules for further tokens among them.
   [[nodiscard]] int parts() const { return model.encoder.layers + model.layers + model.modules; }
+  //! Whether a search leaves layers where they are: a layout says where, measured times are of
+  //! equal shares, and other stages would be frozen in another cut.
+  [[nodiscard]] bool keeps_cut() const { return !layout.empty() || measured || frozen > 0; }
   //! What stages with so many of these hold, [S].
   [[nodiscard]] std::vector<pipelining::stage_content> contents(std::span<int const> parts) const {
     return pipelining::stage_content::of_layers(
@@ -201,6 +204,9 @@ struct evaluated {
 
 //! A choice with its names, extents and chunks. @throws std::invalid_argument as `evaluate` does
 [[nodiscard]] candidate without_layers(choose_command const& asked, schedule_choice const& choice);
+
+//! The first stages that have frozen layers only, or no layers after these.
+[[nodiscard]] int frozen_stages(choose_command const& asked, std::vector<int> const& layers);
 
 //! The layers of its stages that may be best. @throws as `cuts_of_layers` does
 [[nodiscard]] std::vector<std::vector<int>> cuts_of(choose_command const& asked,

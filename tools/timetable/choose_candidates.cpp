@@ -327,10 +327,14 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
     double on_host =
       pp::peak_slot_bytes(table, device, pp::slot_class::host_activation, activation);
     held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
-      // The first stage keeps tokens, others what the stage before has sent.
-      return what.stage == 0 ? 0
-                             : static_cast<double>(bytes[what.stage - std::size_t{1}].message) *
-                                 shares[what.chunk];
+      // The first stage keeps tokens, others what the stage before has sent; and keys and values
+      // for the chunks that come later, which travel as their gradients do.
+      double const later =
+        one.extents.chunks > 1 ? static_cast<double>(bytes[what.stage].carried) / 2 : 0;
+      return shares[what.chunk] *
+             (later + (what.stage == 0
+                         ? 0
+                         : static_cast<double>(bytes[what.stage - std::size_t{1}].message)));
     });
     for (int stage = 0; stage < one.extents.stages(); ++stage) {
       int const copies = copies_on(table, stage, device);
@@ -408,9 +412,6 @@ void measure(choose_command const& asked,
   one.bound = pp::least_times(table.over, hidden, options).makespan.least();
 }
 
-namespace {
-
-//! The first stages that have frozen layers only, or no layers after these.
 int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
   int before = 0;
   int count = 0;
@@ -420,8 +421,6 @@ int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
       ++count;
   return count;
 }
-
-} // namespace
 
 candidate without_layers(choose_command const& asked, schedule_choice const& choice) {
   candidate one;
@@ -1057,6 +1056,8 @@ candidates evaluate_all(choose_command const& asked) {
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);
+  if (asked.search && asked.experts)
+    add_searched_experts(asked, result);
   return result;
 }
 
