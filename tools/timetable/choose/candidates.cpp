@@ -25,10 +25,10 @@
 #include <utility>
 
 #include "choose.hpp"
-#include "choose_search.hpp"
-#include "progress_line.hpp"
+#include "search.hpp"
 #include "tools/support/ahead.hpp"
 #include "tools/support/decimals.hpp"
+#include "tools/timetable/progress_line.hpp"
 
 namespace pp = pipelining;
 
@@ -600,7 +600,8 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
         cost.set(timed.kind, stage, chunk, slowest);
         cost.set_exchanges(timed.kind, stage, chunk, exchanges);
       }
-  int const longest = *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end());
+  std::int64_t const longest = asked.predicted().widest_message(
+    content_of(asked, one), *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end()));
   for (int from = 0; from < asked.devices; ++from)
     for (int to = 0; to < asked.devices; ++to)
       if (from != to)

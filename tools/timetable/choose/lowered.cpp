@@ -135,7 +135,11 @@ private:
       return bound;
     give_bytes(asked_, one_);
     looks -= of_search / static_cast<std::int64_t>(orders_.passes.size());
-    return pp::makespan(make_named_timetable(one_.choice, cost, &made_, false));
+    try {
+      return pp::makespan(make_named_timetable(one_.choice, cost, &made_, false));
+    } catch (std::invalid_argument const&) {
+      return HUGE_VAL; // no order of these stages keeps to the bytes of the devices
+    }
   }
 
   choose_command const& asked_;
