@@ -497,6 +497,39 @@ class Choice(unittest.TestCase):
                 self.assertEqual((result.returncode, result.stdout), (2, ""))
                 self.assertIn(wanted, result.stderr)
 
+    def test_measured_parts_are_cut(self):
+        """A file with a stage for the embedding, for each layer and for the output layer: against all cuts, each summed up here."""
+        draw = random.Random(5)
+        kinds, layers, devices = ("forward", "backward_input", "backward_weight"), 6, 3
+        with tempfile.TemporaryDirectory() as folder:
+            model = self.write_model(folder, layers, 256, 1000)
+            file = pathlib.Path(folder) / "costs.json"
+            parts = {kind: [0.5, *(draw.randint(2, 9) for _ in range(layers)), 20] for kind in kinds}
+            def write(rows):
+                file.write_text(json.dumps({"pipelining_costs": 1, "unit": "ms", "communication": 1,
+                                            **{kind: [[each] for each in rows[kind]] for kind in kinds}}), encoding="utf-8")
+            def summed(cut):
+                write({kind: [sum(parts[kind][begin + 1:end + 1]) + parts[kind][0] * (begin == 0 and stage == 0)
+                              + parts[kind][-1] * (stage + 1 == len(cut))
+                              for stage, (begin, end) in enumerate(zip([0, *itertools.accumulate(cut)], itertools.accumulate(cut)))]
+                       for kind in kinds})
+                made = subprocess.run([PROGRAM, "1f1b", "--devices", str(devices), "--microbatches", "6", "--cost", str(file), "--json"],
+                                      capture_output=True, text=True, check=True).stdout
+                return json.loads(made)["makespan"]
+            words = ("--model", model, "--sequence", 512, "--gpu", "a100", "--microbatches", 6, "--cost", file, "--json", "--devices")
+            write(parts)
+            row = row_of(json.loads(output(*words, devices, "--schedules", "1f1b,zb-v"))["candidates"], "1f1b")
+            given = row_of(json.loads(output(*words, devices, "--layout", row["layout"], "--schedules", "1f1b"))["candidates"], "1f1b")
+            self.assertEqual(given["seconds"], row["seconds"])
+            wide = json.loads(output(*words, 8, "--schedules", "1f1b"))["candidates"]
+            self.assertEqual(sum(row_of(wide, "1f1b")["layers"]), layers)  # on more devices than layers
+            searched = json.loads(output(*words, devices, "--schedules", "1f1b,interleaved", "--search", "--rounds", 1))
+            pick = searched["candidates"][searched["pick"]]
+            self.assertTrue(0 < pick["any_bound"] <= pick["seconds"] <= row["seconds"])
+            self.assertAlmostEqual(summed(row["layers"]), row["seconds"], places=9)
+            best = min(summed(cut) for cut in itertools.product(range(layers + 1), repeat=devices) if sum(cut) == layers)
+            self.assertLessEqual(row["seconds"], best * 1.001)
+
     def test_recomputation_and_copies_to_the_host(self):
         with tempfile.TemporaryDirectory() as folder:
             words = (*SMALL[:-1], 8, "--cost", write_equal_costs(folder))

@@ -194,7 +194,61 @@ std::string label_of(schedule_choice const& c) {
   return in_adapter(text, c.adapted);
 }
 
+namespace {
+
+//! The same as they were measured, of a mean microbatch.
+part_times measured_parts(pp::cut_costs const& measured) {
+  std::vector<pp::layer_cost> all;
+  int const units = measured.times.microbatches();
+  for (int part = 0; part < measured.stages; ++part) {
+    auto const time = [&](pp::role is) {
+      double sum = 0;
+      for (int i = 0; i < units; ++i)
+        for (int chunk = 0; chunk < measured.chunks; ++chunk)
+          sum += measured.times.duration(
+            pp::row_writer::make(pp::training.kind_with(is), part, i, chunk));
+      return sum / units;
+    };
+    all.push_back({time(pp::role::forward), time(pp::role::input), time(pp::role::weights)});
+  }
+  return {{all.begin() + 1, all.end() - 1}, all.back(), all.front()};
+}
+
+//! The measured times of parts as those of stages with these layers. Frozen parts go forward only.
+pp::cut_costs
+cut_parts(pp::cut_costs const& of, std::span<int const> layers, choose_command const& asked) {
+  pp::cut_costs result = of;
+  result.stages = static_cast<int>(layers.size());
+  result.memory = {};
+  result.times =
+    of.times.reshaped({.devices = result.stages, .chunks = of.chunks}, of.times.latency());
+  int part = 0;
+  for (int stage = 0; stage < result.stages; ++stage) {
+    bool const last = stage + 1 == result.stages;
+    int const end = last ? of.stages
+                         : part + layers[static_cast<std::size_t>(stage)] +
+                             (stage == 0 ? 1 : 0); // with the embedding
+    for (; part < end; ++part)
+      for (pp::cost_table::timed_kind const& timed : of.times.kinds())
+        for (int i = 0; i < of.times.microbatches(); ++i)
+          for (int chunk = 0; chunk < of.chunks; ++chunk) {
+            pp::pass const into = pp::row_writer::make(timed.kind, stage, i, chunk);
+            pp::pass from = into;
+            from.stage = static_cast<decltype(from.stage)>(part);
+            bool const goes = part > asked.frozen || asked.frozen == 0 ||
+                              pp::detail::training_kind(timed.kind).is == pp::role::forward;
+            if (goes)
+              result.times.set(into, result.times.duration(into) + of.times.duration(from));
+          }
+  }
+  return result;
+}
+
+} // namespace
+
 part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool exchanges) {
+  if (asked.measures_parts())
+    return measured_parts(*asked.measured);
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
@@ -228,10 +282,10 @@ cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shard
                                   std::to_string(given));
     return {asked.layout};
   }
-  if (asked.measured && stages > asked.parts())
+  if (asked.measures_shares() && stages > asked.parts())
     throw std::invalid_argument("it has more stages than the model has layers, and measured times "
                                 "do not say what a stage without a layer takes");
-  if (asked.measured)
+  if (asked.measures_shares())
     return {pp::even_partition(asked.parts(), stages)};
   std::vector<double> speeds;
   for (int stage = 0; stage < stages; ++stage) {
@@ -240,7 +294,7 @@ cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shard
       speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
   }
   part_times parts = times_of_parts(asked, asked.gpu(0));
-  pp::layer_ends ends;
+  pp::layer_ends ends{.first = parts.embedding};
   if (!shards)
     ends.last = parts.output;
   int const staying = staying_modules(asked, shards);
@@ -574,7 +628,10 @@ std::vector<int> holders_in(candidate const& one, int stage) {
 //! The times of passes and copies, and of messages.
 pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one) {
   if (asked.measured) {
-    pp::cost_table cost = pp::costs_for(*asked.measured, one.extents);
+    pp::cost_table cost =
+      asked.measures_parts()
+        ? pp::costs_for(cut_parts(*asked.measured, one.layers, asked), one.extents)
+        : pp::costs_for(*asked.measured, one.extents);
     add_copies(asked, one, cost);
     return cost;
   }

@@ -55,9 +55,15 @@ struct choose_command {
   }
   //! Layers, those of an encoder and modules for further tokens among them.
   [[nodiscard]] int parts() const { return model.encoder.layers + model.layers + model.modules; }
+  //! Whether measured times are of parts: the embedding, each layer and the output layer.
+  [[nodiscard]] bool measures_parts() const { return measured && measured->stages == parts() + 2; }
+  //! Whether measured times are of equal shares of the layers, which nobody can cut.
+  [[nodiscard]] bool measures_shares() const { return measured && !measures_parts(); }
   //! Whether a search leaves layers where they are: a layout says where, measured times are of
   //! equal shares, and other stages would be frozen in another cut.
-  [[nodiscard]] bool keeps_cut() const { return !layout.empty() || measured || frozen > 0; }
+  [[nodiscard]] bool keeps_cut() const {
+    return !layout.empty() || measures_shares() || frozen > 0;
+  }
   //! What stages with so many of these hold, [S].
   [[nodiscard]] std::vector<pipelining::stage_content> contents(std::span<int const> parts) const {
     return pipelining::stage_content::of_layers(
@@ -288,10 +294,12 @@ void measure(choose_command const& asked,
              pipelining::cost_table const& cost,
              candidate& one);
 
-//! Times of the parts of a model for a whole microbatch. The look-up in the embedding takes none.
+//! Times of the parts of a model for a whole microbatch. The look-up in the embedding takes none,
+//! unless it was measured.
 struct part_times {
   std::vector<pipelining::layer_cost> layers; //!< and modules
   pipelining::layer_cost output;
+  pipelining::layer_cost embedding{0, 0, 0};
 };
 
 //! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone

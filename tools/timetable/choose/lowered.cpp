@@ -195,8 +195,7 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
 }
 
 void improve_cuts(choose_command const& asked, candidates& found) {
-  if (asked.measured || asked.frozen > 0 || asked.experts || !asked.lengths.empty() ||
-      !asked.layout.empty())
+  if (asked.keeps_cut() || asked.experts || !asked.lengths.empty())
     return;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < found.all.size(); ++i)

@@ -171,8 +171,9 @@ constexpr option_reader<choose_command> options[] = {
    }},
   {"--cost FILE",
    modelled,
-   "times that were measured, in seconds, in place of predicted ones; stages and chunks are then "
-   "cut evenly",
+   "times that were measured, in seconds, in place of predicted ones: of equal shares of the "
+   "model, "
+   "or of each part",
    [](choose_command& c, std::string_view option, std::string_view word) {
      if (!names_cost_file(word))
        throw usage_error(std::string(option) + " of choose wants a file of measured costs, not " +
@@ -267,8 +268,6 @@ constexpr option_reader<choose_command> options[] = {
 void check_layout(choose_command const& asked, std::string const& who) {
   if (asked.layout.empty())
     return;
-  if (asked.measured)
-    throw usage_error(who + "--layout is the cut; leave it or --cost out");
   std::string given;
   for (std::string const& each : read_stages("--layout", asked.layout_word))
     given += each;
@@ -283,6 +282,9 @@ void check_layout(choose_command const& asked, std::string const& who) {
     if (auto const count = std::ranges::count(given, part.letter); count != part.count)
       throw usage_error(who + "--layout has " + std::to_string(count) + " " + part.word +
                         ", the model " + std::to_string(part.count));
+  if (asked.measures_shares())
+    throw usage_error(who + "--layout cuts parts; give a file with a stage for each, " +
+                      std::to_string(asked.parts() + 2) + ", or leave --layout or --cost out");
   if (given.find_last_of('t') > given.find('m'))
     throw usage_error(who + "--layout has a layer t after a module m; modules come last");
 }
@@ -364,7 +366,7 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
   check_layout(result, who);
   check_layers(result, who);
   result.setup.check(result.model);
-  if (result.measured && result.devices > result.parts())
+  if (result.measures_shares() && result.devices > result.parts())
     throw usage_error(who + std::to_string(result.devices) +
                       " devices are more than the model has layers, " +
                       std::to_string(result.parts()) +
