@@ -6,6 +6,7 @@
 //! pipelining::rank_standing and pipelining::detail::trace_origin.
 
 #include <pipe/cluster/store.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -35,6 +36,25 @@ struct rank_standing {
   std::vector<int> waits_for{}; //!< the ranks that it waits for there; none: it is at work itself
   failure_cause cause = failure_cause::told; //!< whose failure it stopped for
 };
+
+//! Thrown to leave a program, and to end the run on this rank. Unless it was told, it tells others.
+struct run_stop {
+  std::string reason{};
+  failure_cause cause = failure_cause::own;
+};
+
+//! The first failure of a run, once the store knows of one: of several at once, all ranks report
+//! it. Nothing where no word of it has come in time.
+template <class Clock, run_store Store>
+[[nodiscard]] std::optional<std::string> first_failure(Store& line,
+                                                       std::chrono::nanoseconds patience) {
+  for (countdown<Clock> left(patience); !left.is_over();) {
+    if (auto reason = line.failure())
+      return reason;
+    Clock::sleep_for(std::chrono::milliseconds(1));
+  }
+  return std::nullopt;
+}
 
 //! The origin of a failure, as far as ranks can tell.
 struct failure_origin {

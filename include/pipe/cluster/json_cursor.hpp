@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief JSON of known form, read strictly from its first byte to its last, and texts in quotes.
+//! @brief JSON of known form, read strictly from its first byte to its last.
 //! Header for pipelining::detail::json_cursor.
 
 #include <pipe/flow/quote.hpp>
@@ -16,22 +16,6 @@
 #include <string_view>
 
 namespace pipelining::inline v0_3::detail {
-
-//! Text in double quotes, with all that JSON forbids inside escaped.
-[[nodiscard]] inline std::string json_text(std::string_view text) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string result = "\"";
-  for (char const letter : text) {
-    auto const code = static_cast<unsigned char>(letter);
-    if (code < 0x20)
-      result.append("\\u00").append({digits[code / 16], digits[code % 16]});
-    else if (letter == '"' || letter == '\\')
-      result.append({'\\', letter});
-    else
-      result += letter;
-  }
-  return result + '"';
-}
 
 //! Appends a code point in UTF-8.
 inline void append_code_point(std::string& text, std::uint32_t code) {

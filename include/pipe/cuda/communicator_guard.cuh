@@ -50,7 +50,7 @@ public:
   //! The rank's right to call NCCL, while the object lives.
   class use {
   public:
-    //! @throws detail::stop when the guard has begun to end the communicators.
+    //! @throws detail::run_stop when the guard has begun to end the communicators.
     explicit use(communicator_guard const& of) : of_(*of.shared_) {
       turn free = turn::nobody;
       if (!of_.holder.compare_exchange_strong(free, turn::rank))

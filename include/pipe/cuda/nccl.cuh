@@ -113,7 +113,7 @@ public:
     if (machine_ && !failed_) {
       try {
         if (std::uncaught_exceptions() > exceptions_)
-          throw detail::stop{"left its runner by an exception"};
+          throw detail::run_stop{"left its runner by an exception"};
         close();
       } catch (...) {
         try {
@@ -240,7 +240,7 @@ public:
       throw run_error("nccl: rank " + std::to_string(rank_) + ' ' + why, rank_);
     now_ = {"was between two steps", {}};
     try {
-      throw detail::stop{{}};
+      throw detail::run_stop{{}};
     } catch (...) {
       end_run(why.c_str());
     }
@@ -332,8 +332,8 @@ private:
     if (thread_ == detail::this_thread())
       return;
     now_ = {"was to begin a step in another thread than that of its first one", {}};
-    throw detail::stop{"step() was called by another thread than that of the first step; with "
-                       "registered communicators one thread enqueues for all of them"};
+    throw detail::run_stop{"step() was called by another thread than that of the first step; with "
+                           "registered communicators one thread enqueues for all of them"};
   }
 
   //! Turns the exception in flight into the failure of the run, and throws it.

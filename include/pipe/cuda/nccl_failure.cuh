@@ -35,7 +35,7 @@ template <run_store Store>
 [[nodiscard]] stop_reason why_stopped(Store& line) {
   try {
     throw;
-  } catch (detail::stop const& stopped) {
+  } catch (detail::run_stop const& stopped) {
     return {stopped.cause, stopped.reason};
   } catch (std::exception const& thrown) {
     // A wait in the store ends with the reason of another rank, and what comes after that reason is
@@ -77,7 +77,7 @@ public:
     reason_ = "rank " + std::to_string(rank_) + ' ' + what +
               (why.text.empty() ? std::string() : ": " + why.text) + own_line_;
     line_.abort(reason_);
-    reason_ = verdict(std::move(reason_));
+    reason_ = rooms::first_failure<Clock>(line_, patience_).value_or(reason_);
   }
 
   //! The whole report, once the others have had the time to answer.
@@ -99,16 +99,6 @@ public:
   }
 
 private:
-  //! Of several failures at once the store passes on the first, and all ranks report that one.
-  [[nodiscard]] std::string verdict(std::string own) const {
-    for (rooms::countdown<Clock> left(patience_); !left.is_over();) {
-      if (std::optional<std::string> first = line_.failure())
-        return std::move(*first);
-      Clock::sleep_for(std::chrono::microseconds(200));
-    }
-    return own;
-  }
-
   Store& line_;
   std::string const& name_;
   int rank_;

@@ -62,7 +62,7 @@ public:
     char const* const end = text_.data() + text_.size();
     auto const [behind, error] = std::from_chars(text_.data() + at_, end, number);
     if (error != std::errc() || behind == end)
-      throw stop{"a rank has sent times of other passes than those of the plan"};
+      throw run_stop{"a rank has sent times of other passes than those of the plan"};
     at_ = static_cast<std::size_t>(behind - text_.data()) + 1;
     return number;
   }
@@ -325,7 +325,7 @@ private:
     if (!found)
       return;
     now_.text = "has found it at" + running_->item_in_words(found->item_index);
-    throw detail::stop{found->text};
+    throw detail::run_stop{found->text};
   }
 
   //! In the checked mode, ends the run if a stage has written outside its slots.
@@ -336,7 +336,7 @@ private:
       running_->board.guards()->check_all(origin());
     } catch (guard_error const& found) {
       now_.text = "has ended the step";
-      throw detail::stop{found.what()};
+      throw detail::run_stop{found.what()};
     }
   }
 
@@ -447,7 +447,7 @@ private:
         rooms::countdown<Clock> left(options_.abort_deadline);
         while (!messages_.quiet() && !left.is_over())
           Clock::sleep_for(std::chrono::microseconds(20));
-      } catch (detail::stop const&) { // the guard ends them
+      } catch (detail::run_stop const&) { // the guard ends them
       }
       try {
         running_->board.join();

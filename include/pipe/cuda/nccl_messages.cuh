@@ -277,7 +277,7 @@ public:
     if (guard_)
       guard_->disarm();
   }
-  //! @throws detail::stop when the guard has begun to end the communicators.
+  //! @throws detail::run_stop when the guard has begun to end the communicators.
   void check_guard() const {
     if (guard_ && guard_->ending())
       throw detail::too_late("the iteration");
@@ -318,7 +318,7 @@ private:
     ncclUniqueId id{};
     std::string const text = waiting.line.get(key, waiting.deadline);
     if (text.size() != sizeof id.internal)
-      throw detail::stop{"the store holds no id of NCCL under '" + key + "'"};
+      throw detail::run_stop{"the store holds no id of NCCL under '" + key + "'"};
     std::memcpy(id.internal, text.data(), sizeof id.internal);
     return id;
   }

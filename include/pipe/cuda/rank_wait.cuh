@@ -16,11 +16,7 @@
 
 namespace pipelining::inline v0_3::cuda::detail {
 
-//! Thrown inside a runner to end the run on this rank.
-struct stop {
-  std::string reason;
-  rooms::failure_cause cause = rooms::failure_cause::own;
-};
+using rooms::run_stop;
 
 //! The sum of two limits, of which the first may be the largest duration.
 [[nodiscard]] constexpr std::chrono::nanoseconds both(std::chrono::nanoseconds one,
@@ -29,7 +25,7 @@ struct stop {
 }
 
 //! The stop after a wait that has taken too long.
-[[nodiscard]] inline stop too_late(char const* what) {
+[[nodiscard]] inline run_stop too_late(char const* what) {
   return {std::string(what) + " took longer than the deadline", rooms::failure_cause::deadline};
 }
 
@@ -43,13 +39,14 @@ struct rank_wait {
   rooms::countdown<Clock>* step = nullptr;
 
   //! Polls until `done()`. Sleeps between polls once it has waited for a while.
-  //! @throws detail::stop past the deadline or when another rank has failed; what `done` throws.
+  //! @throws detail::run_stop past the deadline or when another rank has failed; what `done`
+  //! throws.
   template <class Done>
   void wait(char const* what, Done done) const {
     rooms::countdown<Clock> left(deadline);
     bool const in_time = rooms::poll_until<Clock>(left, done, [&] {
       if (std::optional<std::string> reason = line.failure())
-        throw detail::stop{std::move(*reason), rooms::failure_cause::told};
+        throw detail::run_stop{std::move(*reason), rooms::failure_cause::told};
       if (step != nullptr && step->is_over())
         throw detail::too_late(what);
     });

@@ -80,4 +80,20 @@ namespace pipelining::inline v0_3::detail {
   return quoted += end < text.size() ? "...'" : "'";
 }
 
+//! A text in double quotes, with what JSON forbids inside escaped, and a question mark for each
+//! byte that is not UTF-8.
+[[nodiscard]] inline std::string json_text(std::string_view text) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string result = "\"";
+  while (!text.empty()) {
+    std::string_view const letter = take_letter(text);
+    auto const code = static_cast<unsigned char>(letter.front());
+    if (code < 0x20)
+      result.append("\\u00").append({digits[code / 16], digits[code % 16]});
+    else
+      result.append(letter == "\"" || letter == "\\" ? "\\" : "").append(letter);
+  }
+  return result + '"';
+}
+
 } // namespace pipelining::inline v0_3::detail

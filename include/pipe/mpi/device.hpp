@@ -35,12 +35,6 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! Thrown to leave a program. Unless it was told, this rank is one to tell the others.
-struct mpi_stop {
-  std::string reason;
-  failure_cause cause;
-};
-
 //! The words of MPI for an error code.
 [[nodiscard]] inline std::string mpi_words(int code) {
   char text[MPI_MAX_ERROR_STRING] = {};
@@ -58,19 +52,19 @@ struct mpi_wait {
   std::atomic<unsigned> pulse = 0; // looks so far: a sign of life for the watchdog
 
   //! Looks at the store, but at most once in a millisecond.
-  //! @throws mpi_stop when some rank has failed.
+  //! @throws run_stop when some rank has failed.
   void look(typename Clock::time_point now) {
     if (now < next_look)
       return;
     next_look = now + std::chrono::milliseconds(1);
     pulse.store(pulse.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (auto reason = line.failure())
-      throw mpi_stop{std::move(*reason), failure_cause::told};
+      throw run_stop{std::move(*reason), failure_cause::told};
   }
 
   //! Tests a request until it is done: eagerly for a millisecond, then with short sleeps.
   //! @return an MPI error code, or nothing when the deadline has passed.
-  //! @throws mpi_stop when some rank has failed.
+  //! @throws run_stop when some rank has failed.
   std::optional<int> wait(MPI_Request& request, MPI_Status& status) {
     int done = 0;
     if (int const code = MPI_Test(&request, &done, &status); done != 0 || code != MPI_SUCCESS)
@@ -88,17 +82,6 @@ struct mpi_wait {
       else
         Clock::sleep_for(std::chrono::microseconds(50));
     }
-  }
-
-  //! The first failure of the run, once the store knows of one; asked for when a message has failed
-  //! and the store may say why.
-  std::optional<std::string> verdict() {
-    for (countdown<Clock> left(std::chrono::seconds(1)); !left.is_over();) {
-      if (auto reason = line.failure())
-        return reason;
-      Clock::sleep_for(std::chrono::milliseconds(1));
-    }
-    return std::nullopt;
   }
 };
 
@@ -368,7 +351,7 @@ private:
     MPI_Status status{};
     std::optional<int> const code = patience_->wait(request, status);
     if (!code)
-      throw mpi_stop{"no progress before the deadline: rank " + std::to_string(device_) + " " +
+      throw run_stop{"no progress before the deadline: rank " + std::to_string(device_) + " " +
                        standing().text,
                      failure_cause::deadline};
     if (*code != MPI_SUCCESS)
@@ -376,7 +359,7 @@ private:
     int bytes = 0;
     if (message.what == operation::receive &&
         (MPI_Get_count(&status, MPI_BYTE, &bytes) != MPI_SUCCESS || bytes != bytes_of(message)))
-      throw mpi_stop{"rank " + std::to_string(device_) + " got " + std::to_string(bytes) +
+      throw run_stop{"rank " + std::to_string(device_) + " got " + std::to_string(bytes) +
                        " bytes instead of " + std::to_string(bytes_of(message)) + " from rank " +
                        std::to_string(work_.message_of(message).peer) + " in " + place(index) +
                        "; do all ranks have the same sizes?",
@@ -387,9 +370,9 @@ private:
   //! A message failed. When a process has died, the store says so within moments; else MPI's own
   //! words are the reason.
   [[noreturn]] void stop(int index, int code) {
-    if (auto reason = patience_->verdict())
-      throw mpi_stop{std::move(*reason), failure_cause::told};
-    throw mpi_stop{"rank " + std::to_string(device_) + ": MPI failed in " + place(index) + ": " +
+    if (auto reason = first_failure<Clock>(patience_->line, std::chrono::seconds(1)))
+      throw run_stop{std::move(*reason), failure_cause::told};
+    throw run_stop{"rank " + std::to_string(device_) + ": MPI failed in " + place(index) + ": " +
                      mpi_words(code),
                    failure_cause::library};
   }

@@ -211,7 +211,7 @@ public:
         detail::execute(next.view, rank_, *next.runs);
       }
       carried_.take(next.runs->slots(), next.runs->begins_again());
-    } catch (detail::mpi_stop const& stop) {
+    } catch (detail::run_stop const& stop) {
       throw conclude({}, stop, next.runs->standing());
     } catch (std::exception const& error) {
       fail_in_pass(error.what());
@@ -300,7 +300,7 @@ private:
     std::string const who = "rank " + std::to_string(rank_) + ' ' + what + ": ";
     try {
       do_work();
-    } catch (detail::mpi_stop const& stop) {
+    } catch (detail::run_stop const& stop) {
       throw conclude(who, stop, now_);
     } catch (deadline_error const& late) {
       now_.waits_for = late.missing();
@@ -318,14 +318,14 @@ private:
 
   void check(int code, char const* call) {
     if (code != MPI_SUCCESS)
-      throw detail::mpi_stop{std::string(call) + " failed: " + detail::mpi_words(code),
+      throw detail::run_stop{std::string(call) + " failed: " + detail::mpi_words(code),
                              detail::failure_cause::library};
   }
   void await(MPI_Request& request, char const* what) {
     MPI_Status status{};
     std::optional<int> const code = patience_.wait(request, status);
     if (!code)
-      throw detail::mpi_stop{std::string(what) + " took longer than the deadline",
+      throw detail::run_stop{std::string(what) + " took longer than the deadline",
                              detail::failure_cause::deadline};
     check(*code, what);
   }
@@ -434,7 +434,7 @@ private:
   //! store has then is the first failure: of several at once, all ranks report the same one.
   //! @param who what to put before the reason, where it is this rank's own.
   run_error
-  conclude(std::string const& who, detail::mpi_stop const& stop, detail::rank_standing where) {
+  conclude(std::string const& who, detail::run_stop const& stop, detail::rank_standing where) {
     where.cause = stop.cause;
     std::string const own_name = "\n  rank " + std::to_string(rank_) + ' ';
     std::string const own_reason =
@@ -443,7 +443,7 @@ private:
     std::optional<std::string> first = stop.reason;
     if (!own_reason.empty()) {
       patience_.line.abort(own_reason);
-      first = patience_.verdict();
+      first = detail::first_failure<Clock>(patience_.line, std::chrono::seconds(1));
     }
     std::string const reason = first.value_or(own_reason);
     failed_ = detail::rank_named_in(reason);
@@ -465,17 +465,10 @@ private:
 
   //! To be called from a handler: the stage's exception gets nested.
   [[noreturn]] void fail_in_pass(char const* cause) {
-    std::string const reason = "rank " + std::to_string(rank_) + " failed in " +
-                               now_running_->runs->running() + ": " + cause;
-    failed_ = rank_;
-    detail::tell_standing(
-      patience_.line,
-      options_.name,
-      rank_,
-      {"failed in " + now_running_->runs->running(), {}, detail::failure_cause::own});
-    patience_.line.abort(reason);
-    (void)patience_.verdict();
-    std::throw_with_nested(run_error("run: " + reason, rank_));
+    std::string const where = "failed in " + now_running_->runs->running();
+    std::throw_with_nested(conclude("rank " + std::to_string(rank_) + ' ' + where + ": ",
+                                    {cause, detail::failure_cause::own},
+                                    {where, {}}));
   }
 
   Stages* stages_;

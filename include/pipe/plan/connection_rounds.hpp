@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,23 +33,21 @@ struct device_pair {
 //! rounds yet.
 //! @complexity O(n log E) for n items and E pairs.
 [[nodiscard]] inline std::vector<device_pair> device_pairs(plan_view work) {
-  std::vector<device_pair> all;
+  std::map<std::pair<int, int>, device_pair> all;
   for (int device = 0; device < work.over.extents.devices; ++device)
     for (item const& step : work.program_of(device)) {
       if (step.what != operation::send)
         continue;
       int const peer = work.message_of(step).peer;
-      device_pair const wanted{std::min(device, peer), std::max(device, peer)};
-      auto const place =
-        std::lower_bound(all.begin(), all.end(), wanted, [](auto const& a, auto const& b) {
-          return std::pair(a.one, a.other) < std::pair(b.one, b.other);
-        });
-      bool const known =
-        place != all.end() && place->one == wanted.one && place->other == wanted.other;
-      device_pair& edge = known ? *place : *all.insert(place, wanted);
+      std::pair const key = std::minmax({device, peer});
+      device_pair& edge = all[key];
+      std::tie(edge.one, edge.other) = key;
       (device < peer ? edge.up : edge.down) = true;
     }
-  return all;
+  std::vector<device_pair> result;
+  for (auto const& [key, edge] : all)
+    result.push_back(edge);
+  return result;
 }
 
 //! Colours the edges of a graph by trying, one edge after the other, in the order of a walk.

@@ -26,21 +26,7 @@ namespace pipelining::inline v0_3 {
 //! @brief Appends a text in double quotes, with what JSON forbids inside escaped, and a
 //! question mark for each byte that is not UTF-8.
 void append_quoted(text_sink auto& out, std::string_view text) {
-  constexpr char hexadecimal[] = "0123456789abcdef";
-  append(out, "\"");
-  while (!text.empty()) {
-    std::string_view const letter = detail::take_letter(text);
-    auto const code = static_cast<unsigned char>(letter.front());
-    if (letter == "\"" || letter == "\\") {
-      append(out, "\\", letter);
-    } else if (code < 0x20) {
-      char const digits[] = {hexadecimal[code / 16], hexadecimal[code % 16], '\0'};
-      append(out, "\\u00", digits);
-    } else {
-      out.append(letter);
-    }
-  }
-  append(out, "\"");
+  out.append(detail::json_text(text));
 }
 
 namespace detail {

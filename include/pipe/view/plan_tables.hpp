@@ -42,27 +42,15 @@ struct call_count {
   [[nodiscard]] constexpr double per_pass() const noexcept {
     return passes > 0 ? static_cast<double>(total()) / passes : 0;
   }
-  //! Adds the calls of another device.
-  constexpr call_count& operator+=(call_count const& other) noexcept {
-    passes += other.passes;
-    waits += other.waits;
-    records += other.records;
-    messages += other.messages;
-    group_marks += other.group_marks;
-    joins += other.joins;
-    copies += other.copies;
-    return *this;
-  }
   friend constexpr bool operator==(call_count const&, call_count const&) = default;
 };
 
-//! The calls of one device.
+//! Adds the calls of one device.
 //! @complexity O(n) for the n items of the device.
-[[nodiscard]] constexpr call_count count_calls(plan_view work, int device) {
+constexpr void add_calls(plan_view work, int device, call_count& calls) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
   owned<bool> waited(count, false);
-  call_count calls;
   int streams = 0; // beside that of passes
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
@@ -87,7 +75,11 @@ struct call_count {
     first = end;
   }
   // At the start one event that all other streams wait for; at the end one event of each of them.
-  calls.joins = streams > 0 ? 1 + 3 * streams : 0;
+  calls.joins += streams > 0 ? 1 + 3 * streams : 0;
+}
+[[nodiscard]] constexpr call_count count_calls(plan_view work, int device) {
+  call_count calls;
+  add_calls(work, device, calls);
   return calls;
 }
 
@@ -96,7 +88,7 @@ struct call_count {
 [[nodiscard]] constexpr call_count count_calls(plan_view work) {
   call_count sum;
   for (int device = 0; device < work.over.extents.devices; ++device)
-    sum += count_calls(work, device);
+    add_calls(work, device, sum);
   return sum;
 }
 

@@ -9,6 +9,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
@@ -172,8 +173,7 @@ private:
 
 //! A text of the data. A letter that could end the script is escaped.
 void append_html_text(text_sink auto& out, std::string_view text) {
-  std::string quoted;
-  append_quoted(quoted, text);
+  std::string const quoted = json_text(text);
   for (char const& letter : quoted) {
     if (letter == '<')
       append(out, "\\u003c");
