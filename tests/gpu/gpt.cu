@@ -74,7 +74,7 @@ gpt_tests::product_answers multiply(gpt_tests::product_problem const& of) {
   on_gpu::matrix_pass<Element> const matrix{
     products, weight.data(), dw.data(), of.tokens, of.inputs, of.outputs};
   matrix.forward(y.data(), x.data());
-  matrix.backward_input(dx.data(), dy.data(), on_gpu::product_goes::added);
+  matrix.backward_input(dx.data(), dy.data(), gpt::product_goes::added);
   matrix.backward_weight(x.data(), dy.data());
   pp::cuda::check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
   return {y.get(), dx.get(), dw.get()};
