@@ -56,6 +56,17 @@ pp::checkpoint_place checkpoints_of(pp::launch_environment const& here, options 
             std::to_string(chosen.microbatches) + " microbatches, " + element_of<Number>};
 }
 
+//! What a rank has to remember between two steps. The last one has losses, too.
+inline std::vector<pp::state_tensor> tensors_of(pp::launch_environment const& here,
+                                                std::vector<float>& state,
+                                                std::vector<float>& losses) {
+  std::vector<pp::state_tensor> result{
+    pp::tensor_of("layers." + std::to_string(here.rank) + ".weights and moments", state)};
+  if (!losses.empty())
+    result.push_back(pp::tensor_of("losses", losses));
+  return result;
+}
+
 //! A run that its launcher has started again goes on from the newest checkpoint of all ranks.
 template <class Number, class Clock>
 void restore(trained& result,
@@ -65,17 +76,20 @@ void restore(trained& result,
              pp::launch_environment const& here,
              options const& chosen,
              std::string const& name) {
-  auto const newest =
-    pp::agree_on_checkpoint(line, files, here.rank, here.size, name, chosen.deadline);
+  std::vector<float> state(3 * weights);
+  auto const newest = pp::agree_on_checkpoint(line,
+                                              files,
+                                              tensors_of(here, state, result.losses),
+                                              here.rank,
+                                              here.size,
+                                              name,
+                                              chosen.deadline);
   if (!newest)
     return;
   result.began = static_cast<int>(*newest);
-  std::string const bytes = pp::load_checkpoint(files, *newest);
-  pp::state_unpacker unpack(bytes);
-  std::vector<float> state(3 * weights);
-  unpack(state);
-  unpack(result.losses);
-  unpack.end();
+  if (here.rank == here.size - 1)
+    result.losses.resize(static_cast<std::size_t>(*newest));
+  pp::load_tensors(files, *newest, tensors_of(here, state, result.losses));
   mine.set_state(state);
 }
 
@@ -139,10 +153,8 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
       result.losses.push_back(mine.loss(runner.origin()));
     if (!chosen.checkpoint.empty() &&
         ((step + 1) % chosen.every == 0 || step + 1 == chosen.steps)) {
-      pp::state_packer pack;
-      pack(mine.state(runner.origin()));
-      pack(result.losses);
-      pp::save_checkpoint(files, step + 1, pack.bytes());
+      std::vector<float> state = mine.state(runner.origin());
+      pp::save_tensors(files, step + 1, tensors_of(here, state, result.losses));
     }
   }
   result.weights = mine.master(runner.origin());

@@ -17,7 +17,6 @@
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/describe.hpp>
-#include <pipe/plan/difference.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>

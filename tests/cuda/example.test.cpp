@@ -146,7 +146,7 @@ int newest(support::temporary_folder const& files, int ranks) {
     int found = 0;
     for (int rank = 0; rank < ranks; ++rank)
       found += std::filesystem::exists(files.path() + "/rank-" + std::to_string(rank) + ".step-" +
-                                       std::to_string(step))
+                                       std::to_string(step) + ".index.json")
                  ? 1
                  : 0;
     if (found == ranks)

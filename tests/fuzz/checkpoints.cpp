@@ -47,11 +47,6 @@ std::string_view part_before(std::string_view& input, std::string_view mark) {
   return part;
 }
 
-//! A text without the line ends after its last line, which do not count.
-std::string without_line_ends(std::string_view text) {
-  return std::string(text.substr(0, text.find_last_not_of('\n') + 1));
-}
-
 //! The length of a header, and it.
 std::string with_length(std::string_view json) {
   std::string head;
@@ -96,29 +91,6 @@ void read_header(std::string const& head, std::int64_t file_bytes) {
 }
 
 } // namespace
-
-void read_state_file(std::string_view text) {
-  bool const raw = part_before(text, "\n") != "sums";
-  std::string_view rest = text;
-  std::string_view const about = part_before(rest, "---\n");
-  std::string file(text);
-  if (!raw)
-    file = pp::detail::checkpoint_head(about,
-                                       static_cast<std::int64_t>(rest.size()),
-                                       std::to_string(pp::detail::checksum_of(rest)))
-             .append(about)
-             .append(rest);
-  write_file("", file);
-  std::string state;
-  bool const good = takes<std::runtime_error>([&] { state = pp::load_checkpoint(place(), step); });
-  bool const is_ours =
-    without_line_ends(about) == without_line_ends(pp::detail::checkpoint_text(place(), step));
-  if (!raw)
-    check(good == is_ours, "a whole file of this run is refused, or one of another run is taken");
-  check(!good || file.ends_with(state), "a state is not what its file has");
-  (void)takes<std::runtime_error>(
-    [&] { check(pp::checkpoints_of(place()).empty() != good, "a step is whole and is not"); });
-}
 
 void read_tensor_files(std::string_view text) {
   bool const raw = part_before(text, "\n") != "sums";

@@ -20,9 +20,6 @@ void read_model_file(std::string_view text);
 void read_gpu_file(std::string_view text);
 //! A layout of stages.
 void read_layout_text(std::string_view text);
-//! A rank's file of a state. "raw\n" before all bytes of the file; "sums\n", and what the file is
-//! of, "---\n" and the state: then its lengths and checksums are right.
-void read_state_file(std::string_view text);
 //! A rank's file of tensors and its index: "raw\n" or "sums\n", the header's JSON, "---\n", the
 //! index, "---\n" and the numbers. With "sums" the index is one that fits them.
 void read_tensor_files(std::string_view text);

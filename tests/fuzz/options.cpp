@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "reader.hpp"
-#include "tools/timetable/choose.hpp"
+#include "tools/timetable/choose/choose.hpp"
 #include "tools/timetable/command_line.hpp"
 #include "tools/timetable/options.hpp"
 

@@ -24,7 +24,6 @@ std::span<reader const> readers() {
                                    {"model", &read_model_file},
                                    {"gpu", &read_gpu_file},
                                    {"layout", &read_layout_text},
-                                   {"state", &read_state_file},
                                    {"tensors", &read_tensor_files},
                                    {"frames", &read_frames},
                                    {"answers", &read_answers},

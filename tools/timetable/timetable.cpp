@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "choose.hpp"
+#include "choose/choose.hpp"
 #include "make.hpp"
 #include "progress_line.hpp"
 #include "tools/support/termination.hpp"

@@ -7,13 +7,12 @@
 
 #include <pipe/cluster/run_text.hpp>
 #include <pipe/cluster/store.hpp>
-#include <pipe/plan/difference.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/version.hpp>
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -25,11 +24,29 @@ namespace detail {
 //! The end of a sentence about a difference between ranks.
 inline constexpr char const* same_program = "; start all ranks with the same program and options";
 
-//! The version of the library as a line.
-[[nodiscard]] inline std::string version_line() {
-  return "pipelining=" + std::to_string(PIPELINING_VERSION_MAJOR) + '.' +
-         std::to_string(PIPELINING_VERSION_MINOR) + '.' + std::to_string(PIPELINING_VERSION_PATCH) +
-         '\n';
+//! The first difference between the summaries of two plans as a sentence: "devices 0 and 2
+//! disagree: microbatches 16 vs 12". Of hashes it says only what they are of.
+//! @param ones, others lines of `plan_summary`
+//! @return an empty text when there is none.
+[[nodiscard]] inline std::string
+first_difference(int one, std::string_view ones, int other, std::string_view others) {
+  std::string_view mine;
+  std::string_view theirs;
+  while (mine == theirs && !ones.empty()) {
+    mine = take_line(ones);
+    theirs = take_line(others);
+  }
+  if (mine == theirs)
+    return {};
+  std::string_view const key = key_of(mine);
+  std::string const who =
+    "devices " + std::to_string(one) + " and " + std::to_string(other) + " disagree";
+  auto const value = [&key](std::string_view line) {
+    return printable(line.substr(std::min(key.size() + 1, line.size())));
+  };
+  return value(mine).starts_with('#')
+           ? who + " on " + std::string(key)
+           : who + ": " + std::string(key) + ' ' + value(mine) + " vs " + value(theirs);
 }
 
 //! Compares the plan of this rank with the plan of rank 0, through the store.
@@ -43,17 +60,14 @@ void agree_on_plan(Store& line,
                    std::string_view elements,
                    std::string const& name,
                    std::chrono::nanoseconds deadline) {
-  plan_summary const mine = summarise(work, elements);
+  std::string const mine = summarise(work, elements).lines;
   if (rank == 0) {
-    line.set(name + "/plan",
-             std::string(reinterpret_cast<char const*>(mine.words), sizeof mine.words));
+    line.set(name + "/plan", mine);
     return;
   }
-  std::string const text = line.get(name + "/plan", deadline);
-  plan_summary theirs;
-  if (text.size() != sizeof theirs.words)
+  std::string const theirs = line.get(name + "/plan", deadline);
+  if (!theirs.starts_with("version="))
     throw std::runtime_error("rank 0 has another version of the library");
-  std::memcpy(theirs.words, text.data(), sizeof theirs.words);
   std::string const difference = first_difference(0, theirs, rank, mine);
   if (!difference.empty())
     throw std::runtime_error(difference + same_program);
@@ -74,7 +88,7 @@ void agree_on_text(Store& line,
                    int rank,
                    std::string const& name,
                    std::chrono::nanoseconds deadline) {
-  std::string const mine = detail::version_line().append(about);
+  std::string const mine = "pipelining=" + detail::version_text() + '\n' + std::string(about);
   if (rank == 0) {
     line.set(name + "/about", mine);
     return;

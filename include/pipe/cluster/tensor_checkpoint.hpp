@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <fcntl.h>
 #include <limits>
 #include <map>
@@ -465,8 +466,12 @@ draft_of(checkpoint_place const& place, std::int64_t step, std::span<state_tenso
 //!
 //! Ranks write at the same time and need not know of each other. Where two of them have the same
 //! tensor, as replicas do, both or one may write it. A file without an index does not count. Older
-//! files in the folder go then, of all ranks, but for the newest `keep` of this rank: see
-//! `save_checkpoint`.
+//! files in the folder go then, of all ranks, but for the newest `keep` of this rank. Two are
+//! enough where all ranks save after the same steps: no rank ends a step before all have begun it,
+//! so when one has saved twice, all have once.
+//!
+//! A process that limits the size of its files (ulimit -f) ignores SIGXFSZ, which would end it
+//! here; then the error says so.
 //!
 //! @param step [count] how many steps the state has behind it.
 //! @param place `layout` is written, and not compared: another one can load what is written here.
@@ -475,6 +480,7 @@ draft_of(checkpoint_place const& place, std::int64_t step, std::span<state_tenso
 //! run, none of which is touched then; std::invalid_argument where `owner` names no file, or a
 //! tensor has a name that is taken, an unknown dtype, or not the bytes of its shape.
 //! @complexity O(bytes), and three flushes of the disk.
+//! @source the order of calls: own derivation from POSIX write, fsync and rename.
 inline void save_tensors(checkpoint_place const& place,
                          std::int64_t step,
                          std::span<state_tensor const> tensors,
@@ -539,7 +545,13 @@ checkpoints_of(checkpoint_place const& place, std::span<state_tensor const> want
 }
 
 //! @brief All ranks choose the newest checkpoint that has all tensors that each of them wants, and
-//! forget later ones. Collective. @see agree_on_checkpoint for states of ranks
+//! forget later ones. Collective.
+//! @param rank in the store, which has `size` of them.
+//! @param name tells what ranks say here apart; used once in a store, such as "attempt 2".
+//! @return how many steps all ranks have behind them there; nothing: they begin at the beginning.
+//! @throws std::runtime_error where a rank cannot take part, on all ranks; deadline_error past the
+//! deadline.
+//! @complexity O(size) values from the store, and as checkpoints_of.
 template <run_store Store>
 [[nodiscard]] std::optional<std::int64_t> agree_on_checkpoint(Store& line,
                                                               checkpoint_place const& place,
@@ -548,16 +560,28 @@ template <run_store Store>
                                                               int size,
                                                               std::string const& name,
                                                               std::chrono::nanoseconds deadline) {
-  return detail::agree_on_steps(
-    line,
-    rank,
-    size,
-    name,
-    deadline,
-    [&] { return checkpoints_of(place, wanted); },
-    [&](std::int64_t chosen) {
-      detail::remove_steps(place, chosen + 1, std::numeric_limits<std::int64_t>::max());
-    });
+  auto const key = [&](int of) { return name + "/checkpoints/" + std::to_string(of); };
+  try {
+    std::string mine;
+    for (std::int64_t const step : checkpoints_of(place, wanted))
+      mine += std::to_string(step) + '\n';
+    line.set(key(rank), mine);
+    std::vector<std::vector<std::int64_t>> all;
+    for (int other = 0; other < size; ++other) {
+      std::string const said = line.get(key(other), deadline);
+      all.emplace_back();
+      for (std::string_view rest = said; !rest.empty();)
+        all.back().push_back(detail::read_step(detail::take_line(rest)).value_or(-1));
+    }
+    std::optional<std::int64_t> const chosen = detail::newest_in_common(all);
+    detail::remove_steps(place, chosen.value_or(-1) + 1, std::numeric_limits<std::int64_t>::max());
+    // Nobody writes a new one while others still have old ones of the same step.
+    line.barrier(name + "/chosen", size, deadline);
+    return chosen;
+  } catch (std::exception const& error) {
+    line.abort("rank " + std::to_string(rank) + " cannot go on from a checkpoint: " + error.what());
+    throw;
+  }
 }
 
 } // namespace pipelining::inline v0_3

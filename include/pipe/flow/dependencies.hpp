@@ -187,9 +187,7 @@ public:
 
   //! The next pass. @return whether all that it needs is there
   constexpr bool enter(pass const& what) noexcept {
-    kind_of_pass const& kind = flow_[what.kind];
-    for (int i = 0; i < kind.effect_count; ++i) {
-      effect const& one = kind.effects[i];
+    for (effect const& one : flow_[what.kind]) {
       if (one.what == does::needs && !is_there(one.of, what.stage))
         return false;
       if (flow_.data[one.of].lives == residence::nowhere && one.stage == of_stage::own)

@@ -8,6 +8,7 @@
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/stage_graph.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -148,6 +149,10 @@ struct kind_of_pass {
 
   //! Whether the flow has such a kind.
   [[nodiscard]] constexpr bool exists() const noexcept { return word.text[0] != '\0'; }
+  //! The first effect.
+  [[nodiscard]] constexpr effect const* begin() const noexcept { return effects; }
+  //! After the last one.
+  [[nodiscard]] constexpr effect const* end() const noexcept { return effects + effect_count; }
   //! The same kind with another role.
   [[nodiscard]] constexpr kind_of_pass with_role(role other) const noexcept {
     kind_of_pass result = *this;
@@ -265,12 +270,10 @@ struct flow {
   //! @brief True for the kinds that add to the weight gradients of their stage, which lie nowhere
   //! that the library knows of.
   [[nodiscard]] constexpr bool adds_gradients(pass_kind kind) const noexcept {
-    kind_of_pass const& of = (*this)[kind];
-    for (int i = 0; i < of.effect_count; ++i)
-      if (of.effects[i].what == does::makes && data[of.effects[i].of].lives == residence::nowhere &&
-          data[of.effects[i].of].wanted)
-        return true;
-    return false;
+    return std::any_of((*this)[kind].begin(), (*this)[kind].end(), [this](effect const& one) {
+      return one.what == does::makes && data[one.of].lives == residence::nowhere &&
+             data[one.of].wanted;
+    });
   }
   //! @brief True where forward and backward passes make the same, so that a stage has one of them:
   //! a chain of stages that go forward and, after them, others that go back.
@@ -306,6 +309,16 @@ namespace detail {
 //! Whether an effect brings a datum to life, on the first chunk at least.
 [[nodiscard]] constexpr bool brings(effect const& one) noexcept {
   return one.what == does::makes || one.what == does::adds_to;
+}
+//! Whether a kind does something with a datum of its own stage.
+[[nodiscard]] constexpr bool has_effect(kind_of_pass const& kind, does what, int of) noexcept {
+  return std::any_of(kind.begin(), kind.end(), [&](effect const& one) {
+    return one.what == what && one.of == of && one.stage == of_stage::own;
+  });
+}
+//! Whether a kind brings a datum to life, on the first chunk at least.
+[[nodiscard]] constexpr bool brings(kind_of_pass const& kind, int of) noexcept {
+  return has_effect(kind, does::makes, of) || has_effect(kind, does::adds_to, of);
 }
 //! Whether a pass that does this has the slot of the datum.
 [[nodiscard]] constexpr bool has_slot(does what) noexcept {
@@ -349,10 +362,11 @@ namespace detail {
 //! The class of the slot that a kind of pass has as its activation.
 [[nodiscard]] constexpr slot_class activation_class(flow const& declared, pass_kind kind) noexcept {
   kind_of_pass const& of = declared[kind];
-  for (int i = 0; of.in_groups && i < of.effect_count; ++i)
-    if (declared.data[of.effects[i].of].pool == static_cast<int>(slot_class::logits))
-      return slot_class::logits;
-  return slot_class::activation;
+  bool const keeps_logits =
+    of.in_groups && std::any_of(of.begin(), of.end(), [&](effect const& one) {
+      return declared.data[one.of].pool == static_cast<int>(slot_class::logits);
+    });
+  return keeps_logits ? slot_class::logits : slot_class::activation;
 }
 
 //! The name of a kind in files: its letter, or its word where it has none; "?" for a kind that the
@@ -401,8 +415,8 @@ namespace detail {
 //! The first kind of groups that reads stages on this side, or `no_kind`.
 [[nodiscard]] constexpr pass_kind kind_in_groups(flow const& declared, of_stage read) noexcept {
   for (int kind = 0; kind < declared.kind_count; ++kind)
-    for (int i = 0; i < declared.kinds[kind].effect_count; ++i)
-      if (declared.kinds[kind].in_groups && declared.kinds[kind].effects[i].stage == read)
+    for (effect const& one : declared.kinds[kind])
+      if (declared.kinds[kind].in_groups && one.stage == read)
         return static_cast<pass_kind>(kind);
   return flow::no_kind;
 }
@@ -410,12 +424,10 @@ namespace detail {
 //! True for a forward pass that frees its own activation: another kind brings it back.
 [[nodiscard]] constexpr bool is_checkpointed(flow const& declared, pass_kind kind) noexcept {
   kind_of_pass const& of = declared[kind];
-  bool frees = false;
-  for (int i = 0; i < of.effect_count; ++i)
-    frees = frees || (of.effects[i].what == does::frees &&
-                      declared.data[of.effects[i].of].pool ==
-                        static_cast<int>(activation_class(declared, kind)));
-  return frees && of.is == role::forward;
+  int const pool = static_cast<int>(activation_class(declared, kind));
+  return of.is == role::forward && std::any_of(of.begin(), of.end(), [&](effect const& one) {
+           return one.what == does::frees && declared.data[one.of].pool == pool;
+         });
 }
 
 //! True for the kinds of which the last on a stage completes its weight gradients: those

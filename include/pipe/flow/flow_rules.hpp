@@ -8,6 +8,7 @@
 #include <pipe/flow/resolve.hpp>
 #include <pipe/flow/slot_class.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -62,9 +63,9 @@ public:
         check_slots(static_cast<pass_kind>(kind));
         if (is_copy(declared))
           check_copy(declared);
-        for (int i = 0; i < declared.effect_count; ++i)
-          if (declared.effects[i].what == does::adds_to)
-            check_sum(kind, declared.effects[i]);
+        for (effect const& one : declared)
+          if (one.what == does::adds_to)
+            check_sum(kind, one);
       }
   }
 
@@ -73,8 +74,8 @@ public:
   //! kind
   constexpr void check_ends(flow_set const* reached, flow_set const* made) const {
     for (int freer = 0; freer < flow_.kind_count; ++freer)
-      for (int i = 0; i < flow_.kinds[freer].effect_count; ++i)
-        if (effect const& one = flow_.kinds[freer].effects[i]; one.what == does::frees)
+      for (effect const& one : flow_.kinds[freer])
+        if (one.what == does::frees)
           for (int user = 0; user < flow_.kind_count; ++user)
             check_end(freer, user, one.of, reached[freer], made[freer], made[user]);
   }
@@ -208,8 +209,8 @@ private:
     }
     bool read[4]{};
     for (kind_of_pass const& kind : flow_.kinds)
-      for (int i = 0; i < kind.effect_count; ++i)
-        if (effect const& one = kind.effects[i]; one.of == of) {
+      for (effect const& one : kind)
+        if (one.of == of) {
           require(one.stage != of_stage::own || one.what == does::makes ||
                     one.what == does::follows,
                   kind,
@@ -254,19 +255,12 @@ private:
               "activation, weight_input, sequence and sequence_gradient");
     }
   }
-  [[nodiscard]] static constexpr bool is_made_by(kind_of_pass const& kind, int of) noexcept {
-    for (int i = 0; i < kind.effect_count; ++i)
-      if (kind.effects[i].of == of && brings(kind.effects[i]))
-        return true;
-    return false;
-  }
 
   //! The library moves one slot to another, on an engine that works next to the compute engine.
   constexpr void check_copy(kind_of_pass const& kind) const {
     int made = 0;
     int freed = 0;
-    for (int i = 0; i < kind.effect_count; ++i) {
-      effect const& one = kind.effects[i];
+    for (effect const& one : kind) {
       datum const& of = flow_.data[one.of];
       if (!lies_in_slots(of))
         continue;
@@ -274,7 +268,7 @@ private:
       freed += one.what == does::frees ? 1 : 0;
       require(
         (one.what == does::makes || one.what == does::frees) && of.instance == datum::per::unit &&
-          (one.what == does::makes || !is_made_by(kind, one.of)),
+          (one.what == does::makes || !brings(kind, one.of)),
         kind,
         of,
         "a copy frees one datum of its unit and makes another; let it call a stage, which may "
@@ -296,10 +290,8 @@ private:
           flow_.links[other][0].made[0] != row)
         continue;
       bool adds = false;
-      for (int i = 0; i < flow_.kinds[other].effect_count; ++i) {
-        effect const& one = flow_.kinds[other].effects[i];
+      for (effect const& one : flow_.kinds[other])
         adds = adds || (one.of == sum.of && one.what == does::adds_to && one.order == sum.order);
-      }
       require(adds,
               kind,
               flow_.data[sum.of],
@@ -312,16 +304,14 @@ private:
     int freer, int user, int of, flow_set reached, flow_set made, flow_set made_by_user) const {
     kind_of_pass const& kind = flow_.kinds[freer];
     datum const& freed = flow_.data[of];
-    bool adds = false;
-    for (int i = 0; i < kind.effect_count; ++i)
-      adds = adds || kind.effects[i].what == does::adds_to;
     require(
-      adds || freed.instance != datum::per::microbatch,
+      std::ranges::count(kind, does::adds_to, &effect::what) > 0 ||
+        freed.instance != datum::per::microbatch,
       kind,
       freed,
       "the last chunk frees what a microbatch has once, but the chunks of this kind follow no "
       "order; let it add to a datum, too");
-    bool const frees = user != freer && has(user, does::frees, of);
+    bool const frees = user != freer && has_effect(flow_.kinds[user], does::frees, of);
     require(!frees || freed.instance != datum::per::microbatch || (made & made_by_user) != 0,
             kind,
             freed,
@@ -332,13 +322,6 @@ private:
             "it frees what another kind of the unit may read later, and nothing that each unit has "
             "made says when; let that kind make a wanted datum that lies nowhere, and this one "
             "follow it");
-  }
-  [[nodiscard]] constexpr bool has(int kind, does what, int of) const noexcept {
-    for (int i = 0; i < flow_.kinds[kind].effect_count; ++i)
-      if (effect const& one = flow_.kinds[kind].effects[i];
-          one.of == of && one.what == what && one.stage == of_stage::own)
-        return true;
-    return false;
   }
 
   flow const& flow_;

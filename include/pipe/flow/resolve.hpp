@@ -53,8 +53,8 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
 //! True for a datum that passes of other stages read.
 [[nodiscard]] constexpr bool is_read_elsewhere(flow const& declared, int of) noexcept {
   for (kind_of_pass const& kind : declared.kinds)
-    for (int i = 0; i < kind.effect_count; ++i)
-      if (kind.effects[i].of == of && kind.effects[i].stage != of_stage::own)
+    for (effect const& one : kind)
+      if (one.of == of && one.stage != of_stage::own)
         return true;
   return false;
 }
@@ -70,8 +70,7 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
 [[nodiscard]] constexpr bool is_late_user(
   flow const& declared, int user, int freer, int of, flow_set reached, flow_set made) noexcept {
   bool uses = false;
-  for (int i = 0; i < declared.kinds[user].effect_count; ++i) {
-    effect const& one = declared.kinds[user].effects[i];
+  for (effect const& one : declared.kinds[user]) {
     bool const about = user != freer && one.of == of && one.stage == of_stage::own;
     if (about && one.what == does::frees)
       return false;
@@ -106,8 +105,7 @@ struct data_users {
 
   constexpr explicit data_users(flow const& declared) : count(declared.data_count) {
     for (int kind = 0; kind < declared.kind_count; ++kind)
-      for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
-        effect const& one = declared.kinds[kind].effects[i];
+      for (effect const& one : declared.kinds[kind]) {
         if (one.stage != of_stage::own || declared.data[one.of].instance == datum::per::microbatch)
           continue;
         users& known = of[one.of];
@@ -180,9 +178,8 @@ private:
     for (int of = 0; of < flow_.data_count; ++of) {
       flow_set& makers = makers_[of];
       for (int kind = 0; kind < flow_.kind_count; ++kind)
-        for (int i = 0; i < flow_.kinds[kind].effect_count; ++i)
-          if (effect const& one = flow_.kinds[kind].effects[i]; one.of == of && brings(one))
-            makers = makers | only(kind);
+        if (brings(flow_.kinds[kind], of))
+          makers = makers | only(kind);
       require(makers != 0, flow_.data[of], "is made by no kind; let one make it");
       int row = 0;
       while (row < flow_.rows && (makers & ~flow_.makers[row]) != 0)
@@ -204,8 +201,7 @@ private:
     for (kind_of_pass const& kind : flow_.kinds) {
       flow_.scatters =
         flow_.scatters || (kind.exists() && kind.calls == stage_call::scatter_gradients);
-      for (int i = 0; i < kind.effect_count; ++i) {
-        effect const& one = kind.effects[i];
+      for (effect const& one : kind) {
         flow_.freed[one.of] = flow_.freed[one.of] || one.what == does::frees;
         flow_.has_needs = flow_.has_needs || one.what == does::needs;
         if (one.stage == of_stage::own)
@@ -235,10 +231,7 @@ private:
   //! True where every kind that has to do with a datum makes it and frees it.
   [[nodiscard]] constexpr bool is_worked_in(int of) const noexcept {
     for (kind_of_pass const& kind : flow_.kinds) {
-      int uses = 0;
-      for (int i = 0; i < kind.effect_count; ++i)
-        uses += kind.effects[i].of == of ? 1 : 0;
-      if (uses == 1)
+      if (std::ranges::count(kind, of, &effect::of) == 1)
         return false;
     }
     return true;
@@ -247,8 +240,7 @@ private:
   constexpr void read_effects(int kind) {
     kind_of_pass const& declared = flow_.kinds[kind];
     kind_reads& reads = reads_[kind];
-    for (int i = 0; i < declared.effect_count; ++i) {
-      effect const& one = declared.effects[i];
+    for (effect const& one : declared) {
       if (one.what == does::needs)
         continue;
       int const row = flow_.row_of[one.of];
@@ -397,8 +389,7 @@ private:
       result.input_step = static_cast<kind_links::number>(reads.input_step);
     }
     int products = 0;
-    for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
-      effect const& one = flow_.kinds[kind].effects[i];
+    for (effect const& one : flow_.kinds[kind]) {
       if (one.what == does::adds_to)
         result.chunk_step = one.order == effect::chunk_order::ascending ? -1 : 1;
       if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of]) {

@@ -6,17 +6,13 @@
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/budget.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove/drain.hpp>
 #include <pipe/timetable/report.hpp>
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
 namespace pipelining::inline v0_3 {
 
@@ -71,22 +67,15 @@ namespace detail {
 //! waits for.
 //! @return one line per device, empty for a plan that drains.
 [[nodiscard]] inline std::string describe_circle(plan_view work) {
-  auto const devices = static_cast<std::size_t>(work.over.extents.devices);
-  std::vector<int> at(devices);
-  std::vector<int> stack(devices);
-  std::vector<int> circle(devices);
-  auto const queued = std::make_unique<bool[]>(devices);
-  plan_drain run{work, at.data(), stack.data(), queued.get()};
-  drain(run);
-  circle.resize(static_cast<std::size_t>(find_circle(run, circle.data())));
+  plan_drain const run(work);
   std::string text;
-  for (int const device : circle) {
+  for (int const device : run.circle()) {
     text += "  device " + std::to_string(device);
-    if (ended(run, device)) {
+    if (run.ended(device)) {
       text += " has ended\n";
       continue;
     }
-    int const index = at[static_cast<std::size_t>(device)];
+    int const index = run.at(device);
     auto const steps = work.program_of(device);
     int const end = end_of_group(steps, index);
     for (int i = index; i < end; ++i)
@@ -127,22 +116,6 @@ namespace detail {
   if (verdict.other_item >= 0 && verdict.other_device >= 0)
     text += "; with " + name(verdict.other_device, verdict.other_item, verdict.other);
   return text + ")";
-}
-
-//! @brief An arena over the memory limit as a sentence. It names the class with the most bytes, and
-//! the step at which all of its slots are in use.
-[[nodiscard]] inline std::string
-describe(detail::over_budget const& found, std::int64_t limit, pipeline_view const& over) {
-  if (found.fits())
-    return "plan: every arena fits";
-  item peak;
-  peak.work = found.peak;
-  peak.about = found.about;
-  return "plan: an arena is over the memory limit (device " + std::to_string(found.device) + ": " +
-         std::to_string(found.arena_bytes) + " of " + std::to_string(limit) +
-         " bytes; most of it for class " + detail::word(found.largest) + ", " +
-         std::to_string(found.slots) + " slots of " + std::to_string(found.slot_bytes) +
-         " bytes, first in use together at the " + detail::describe_subject(peak, over) + ")";
 }
 
 } // namespace pipelining::inline v0_3

@@ -5,15 +5,16 @@
 //! @brief The identity of a plan. Header for pipelining::fingerprint.
 
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/version.hpp>
 
-#include <cstddef>
+#include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
-#include <utility>
 
 namespace pipelining::inline v0_3 {
 
@@ -27,8 +28,7 @@ struct fingerprint {
   //! @param elements the user's word for the types of the elements in messages, such as "bf16": a
   //! plan knows bytes only.
   //! @complexity O(n) for all items and waits.
-  [[nodiscard]] static constexpr fingerprint of(plan_view work,
-                                                std::string_view elements = {}) noexcept;
+  [[nodiscard]] static fingerprint of(plan_view work, std::string_view elements = {});
 
   friend constexpr bool operator==(fingerprint const&, fingerprint const&) = default;
 };
@@ -65,59 +65,20 @@ struct hasher {
   }
   constexpr void add(use const& one) noexcept {
     add(static_cast<std::int64_t>(one.of));
+    add(static_cast<std::int64_t>(one.at));
     add(one.index);
   }
 };
 
-//! The facts of a plan that all devices must share, in the order in which differences are
-//! told.
-enum class summary_field : int {
-  version,
-  policy,
-  policy_end,
-  elements,
-  elements_middle,
-  elements_end,
-  devices,
-  microbatches,
-  chunks,
-  stage_count,
-  placement,
-  evaluates,
-  passes,
-  messages,
-  order_of_passes,
-  order_of_messages,
-  sizes_of_messages,
-  arena_bytes,
-  slots_and_waits,
-  fingerprint_high,
-  fingerprint_low
-};
-inline constexpr int summary_fields = 21; //!< Words of a summary.
-
-//! The facts of a plan that devices compare before the first step. Its words of 64 bits can
-//! be sent as they are.
+//! The facts of a plan that devices compare before the first step.
 struct plan_summary {
-  std::uint64_t words[detail::summary_fields]{}; //!< by summary_field
+  //! `key=value` in the order in which differences are told. Hashes begin with '#': they say
+  //! nothing to people.
+  std::string lines{};
+  fingerprint print{}; //!< of all of them
 
-  //! One word.
-  [[nodiscard]] constexpr std::uint64_t& operator[](detail::summary_field at) noexcept {
-    return words[static_cast<int>(at)];
-  }
-  //! One word.
-  [[nodiscard]] constexpr std::uint64_t const& operator[](detail::summary_field at) const noexcept {
-    return words[static_cast<int>(at)];
-  }
-  friend constexpr bool operator==(plan_summary const&, plan_summary const&) = default;
+  friend bool operator==(plan_summary const&, plan_summary const&) = default;
 };
-
-//! Packs text into words, the first character in the lowest byte. Characters without room are only
-//! in the fingerprint.
-constexpr void pack(std::uint64_t* words, std::size_t count, std::string_view text) noexcept {
-  for (std::size_t i = 0; i < text.size() && i < 8 * count; ++i)
-    words[i / 8] |= static_cast<std::uint64_t>(static_cast<unsigned char>(text[i])) << i % 8 * 8;
-}
 
 //! The hashes of the parts of a plan.
 struct plan_hashes {
@@ -126,20 +87,6 @@ struct plan_hashes {
   hasher sizes;
   hasher slots;
 };
-
-//! Adds what a step uses: the first that it reads and fills, what it keeps, then the rest.
-constexpr void add_uses(hasher& slots, plan_view work, item const& step) noexcept {
-  using enum slot_place;
-  for (slot_place const list : {inputs, outputs})
-    slots.add(work.use_at(list, step));
-  slots.add(step.lane);
-  for (slot_place const kept : {activation, weight_input, state, state_gradient})
-    slots.add(work.use_at(kept, step).index);
-  for (slot_place const list : {inputs, outputs})
-    for (bool first = true; use const& one : work.uses_of(step))
-      if (one.at == list && !std::exchange(first, false))
-        slots.add(one);
-}
 
 //! @param group the number of the group of a message among those of its device
 constexpr void
@@ -166,7 +113,9 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int 
     for (use const& carried : work.uses_of(step))
       hashes.sizes.add(carried.bytes);
   }
-  add_uses(hashes.slots, work, step);
+  hashes.slots.add(step.lane);
+  for (use const& one : work.uses_of(step))
+    hashes.slots.add(one);
   hashes.slots.add(step.wait_count);
   for (int const wait : work.waits_of(step))
     hashes.slots.add(wait);
@@ -196,18 +145,19 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
     hashes.passes.add(over.edges[i]);
 }
 
+//! The version of the library.
+[[nodiscard]] inline std::string version_text() {
+  return std::to_string(PIPELINING_VERSION_MAJOR) + '.' + std::to_string(PIPELINING_VERSION_MINOR) +
+         '.' + std::to_string(PIPELINING_VERSION_PATCH);
+}
+
 //! Summarises a plan.
 //!
 //! @param elements the user's word for the types of the elements in messages, such as "bf16": a
-//! plan knows bytes only. Told in full up to 24 characters.
+//! plan knows bytes only.
 //! @complexity O(n) for all items and waits.
-[[nodiscard]] constexpr plan_summary summarise(plan_view work,
-                                               std::string_view elements = {}) noexcept {
-  using field = summary_field;
-  plan_summary result;
-  auto const set = [&result](field at, std::int64_t value) {
-    result[at] = static_cast<std::uint64_t>(value);
-  };
+[[nodiscard]] inline plan_summary summarise(plan_view work, std::string_view elements = {}) {
+  constexpr char const* placements[] = {"looped", "wave", "bidirectional", "custom"};
   shape const& extents = work.over.extents;
   plan_hashes hashes;
   std::int64_t largest_arena = 0;
@@ -222,49 +172,50 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
       passes += step.what == operation::run && step.about == subject::pass ? 1 : 0;
     }
     add_memory(hashes, work, device);
-    if (work.arena_bytes[device] > largest_arena)
-      largest_arena = work.arena_bytes[device];
+    largest_arena = std::max(largest_arena, work.arena_bytes[device]);
   }
   add_places(hashes, work.over);
-  set(field::version,
-      PIPELINING_VERSION_MAJOR * 1000000 + PIPELINING_VERSION_MINOR * 1000 +
-        PIPELINING_VERSION_PATCH);
-  pack(&result[field::policy], 2, work.policy);
-  pack(&result[field::elements], 3, elements);
-  set(field::devices, extents.devices);
-  set(field::microbatches, extents.microbatches);
-  set(field::chunks, extents.chunks);
-  set(field::stage_count, extents.stages());
-  set(field::placement, static_cast<std::int64_t>(extents.where));
-  set(field::evaluates, (work.evaluates ? 1 : 0) + 2 * static_cast<int>(work.validation));
-  set(field::passes, passes);
-  set(field::messages, sent);
-  result[field::order_of_passes] = hashes.passes.state.high;
-  result[field::order_of_messages] = hashes.messages.state.high;
-  result[field::sizes_of_messages] = hashes.sizes.state.high;
-  set(field::arena_bytes, largest_arena);
-  result[field::slots_and_waits] = hashes.slots.state.high;
+  plan_summary result;
+  auto const add = [&result](char const* key, std::string_view value) {
+    result.lines.append(key).append("=").append(value).append("\n");
+  };
+  auto const count = [&add](char const* key, std::int64_t number) {
+    add(key, std::to_string(number));
+  };
+  auto const hash = [&add](char const* key, hasher const& part) {
+    add(key, '#' + std::to_string(part.state.high));
+  };
+  add("version", version_text());
+  add("policy", work.policy);
+  add("elements", quote(elements));
+  count("devices", extents.devices);
+  count("microbatches", extents.microbatches);
+  count("chunks", extents.chunks);
+  count("stages", extents.stages());
+  add("placement", placements[static_cast<int>(extents.where)]);
+  add("evaluation", work.evaluates ? "yes" : "no");
+  count("validation", static_cast<int>(work.validation));
+  count("passes", passes);
+  count("messages", sent);
+  hash("the order of passes", hashes.passes);
+  hash("the order of messages", hashes.messages);
+  hash("the sizes of messages", hashes.sizes);
+  count("bytes of the largest arena", largest_arena);
+  hash("slots and waits", hashes.slots);
   hasher all;
   all.add(elements);
-  all.add(std::string_view(work.policy));
-  for (int at = 0; at < static_cast<int>(field::fingerprint_high); ++at)
-    all.add(static_cast<std::int64_t>(result.words[at]));
+  all.add(std::string_view(result.lines));
   for (hasher const& part : {hashes.passes, hashes.messages, hashes.sizes, hashes.slots})
     all.add(static_cast<std::int64_t>(part.state.low));
-  result[field::fingerprint_high] = all.state.high;
-  result[field::fingerprint_low] = all.state.low;
+  result.print = all.state;
+  hash("the fingerprint", all);
   return result;
-}
-
-//! The fingerprint of a plan that has been summarised.
-[[nodiscard]] constexpr fingerprint fingerprint_in(plan_summary const& summary) noexcept {
-  return {summary[summary_field::fingerprint_high], summary[summary_field::fingerprint_low]};
 }
 
 } // namespace detail
 
-constexpr fingerprint fingerprint::of(plan_view work, std::string_view elements) noexcept {
-  return detail::fingerprint_in(detail::summarise(work, elements));
+inline fingerprint fingerprint::of(plan_view work, std::string_view elements) {
+  return detail::summarise(work, elements).print;
 }
 
 } // namespace pipelining::inline v0_3

@@ -8,7 +8,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/budget.hpp>
+#include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_plan.hpp>
 #include <pipe/plan/lower/device_program.hpp>
@@ -118,18 +118,6 @@ inline void check_completed(timetable_view table, bool tied) {
     });
 }
 
-//! For each stage the event after which the gradients of all of its copies are complete.
-inline std::vector<int> completing_events(timetable_view table, std::vector<event> const& events) {
-  std::vector<int> last(static_cast<std::size_t>(table.over.extents.stages()), nothing);
-  for (int i = 0; event const& what : events) {
-    pass const& done = table.passes[what.entry];
-    if (what.to == nothing && completes_gradients(*table.over.declared, done.kind))
-      last[done.stage] = i;
-    ++i;
-  }
-  return last;
-}
-
 //! Places the hooks that the sizes ask for after complete gradients, and returns them. An
 //! evaluation has totals only, where every stage has one copy.
 template <buffer_sizes Sizes>
@@ -165,21 +153,15 @@ chosen_hooks add_hooks(timetable_view table,
     check_completed(table, false);
   if (result.tied_bytes > 0)
     check_completed(table, true);
-  std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
-  hook_placement work{table,
-                      result.tied_bytes > 0,
-                      result.totals_bytes > 0,
-                      events.data(),
-                      static_cast<int>(events.size()),
-                      placed.data()};
-  work.updates = !evaluates;
-  work.validation = validation;
-  std::vector<int> const completing =
-    copies ? completing_events(table, events) : std::vector<int>{};
-  work.completing = copies ? completing.data() : nullptr;
+  hook_placement work{.table = table,
+                      .tied = result.tied_bytes > 0,
+                      .totals = result.totals_bytes > 0,
+                      .updates = !evaluates,
+                      .copies = copies,
+                      .validation = validation,
+                      .events = std::move(events)};
   place_hooks(work);
-  placed.resize(static_cast<std::size_t>(work.written));
-  events = std::move(placed);
+  events = std::move(work.placed);
   result.messages = work.messages;
   return result;
 }
@@ -200,6 +182,36 @@ inline void check_layouts(plan const& work) {
         "plan: the sizes give " + std::to_string(work.layouts[i].bytes) + " bytes for class " +
         word(static_cast<slot_class>(i % slot_classes)) + " on device " +
         std::to_string(i / slot_classes) + "; a size must not be negative");
+}
+
+//! @param limit the most bytes of an arena.
+//! @throws std::length_error with a sentence for the first device whose arena is larger. It names
+//! the class with the most bytes, and the step at which all of its slots are in use.
+//! @complexity O(P).
+inline void check_budget(plan_view work, std::int64_t limit) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
+    bool const counted = work.arena_bytes[device] < most_bytes;
+    if (counted && work.arena_bytes[device] <= limit)
+      continue;
+    auto largest = slot_class::activation;
+    auto const bytes_of = [&](slot_class of) {
+      slot_layout const& layout = work.layout(device, of);
+      return lies_on_host(*work.over.declared, static_cast<int>(of))
+               ? 0
+               : times(layout.bytes, layout.count);
+    };
+    for (int of = 0; of < slot_classes; ++of)
+      if (auto const other = static_cast<slot_class>(of); bytes_of(other) > bytes_of(largest))
+        largest = other;
+    slot_layout const& layout = work.layout(device, largest);
+    item const& peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
+    throw std::length_error(
+      "plan: an arena is over the memory limit (device " + std::to_string(device) + ": " +
+      std::to_string(work.arena_bytes[device]) + " of " + std::to_string(limit) +
+      " bytes; most of it for class " + word(largest) + ", " + std::to_string(layout.count) +
+      " slots of " + std::to_string(layout.bytes) + " bytes, first in use together at the " +
+      describe_subject(peak, work.over) + ")");
+  }
 }
 
 //! The kinds of the passes of a timetable.
@@ -285,8 +297,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
   check_layouts(result);
   if (proof const verdict = prove(result); !verdict)
     throw std::logic_error(describe(verdict, result));
-  if (over_budget const found = find_over_budget(result, options.memory_limit); !found.fits())
-    throw std::length_error(describe(found, options.memory_limit, result.over));
+  check_budget(result, options.memory_limit);
   return result;
 }
 

@@ -18,26 +18,35 @@
 #include <pipe/timetable/metrics.hpp>
 
 #include <cstddef>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! Memory for the checks of devices.
 struct device_space {
-  message_ends ends; //!< of all devices
-  steps_run ran;     //!< of all devices
+  owned<int> sender; // of every message
+  owned<int> receiver;
+  owned<flow_set> kinds; // of passes that run
+  owned<unsigned char> others;
   reused_scratch<first_on_lane> lanes{};
   reused_scratch<int> next_messages{};
   slot_space slots{};
+
+  explicit device_space(plan_view const& work)
+      : sender(message_indices(work), nothing), receiver(message_indices(work), nothing),
+        kinds(unit_indices(work.over), 0), others(other_indices(work.over.extents), 0) {}
+  [[nodiscard]] message_ends ends() const noexcept { return {sender, receiver}; }
+  [[nodiscard]] steps_run ran() const noexcept { return {kinds, others}; }
 };
 
 //! Looks at one device. Checks after a failed one are left out: they rely on it, and it is told
 //! before them.
-constexpr void check_device(plan_view const& work,
-                            data_uses const& uses,
-                            int device,
-                            device_space& space,
-                            device_finding& found) {
+inline void check_device(plan_view const& work,
+                         data_uses const& uses,
+                         int device,
+                         device_space& space,
+                         device_finding& found) {
   auto const check = [&found](device_check what, auto const& look) {
     if (what < found.what)
       found.add({what, look()});
@@ -47,10 +56,10 @@ constexpr void check_device(plan_view const& work,
   if (device_check::lanes < found.what)
     found.add(enter_messages(work,
                              device,
-                             space.ends,
+                             space.ends(),
                              space.lanes.get(work.lanes[device], {}),
                              space.next_messages.get(2 * work.over.extents.devices, 0)));
-  check(device_check::ran_twice, [&] { return enter_passes(work, device, space.ran); });
+  check(device_check::ran_twice, [&] { return enter_passes(work, device, space.ran()); });
   check(device_check::layout, [&] { return check_layout(work, device); });
   check(device_check::slots, [&] { return check_slots(work, uses, device, space.slots); });
 }
@@ -100,21 +109,6 @@ constexpr proof check_validation(plan_view const& work) noexcept {
   return true;
 }
 
-//! The arrays of a proof.
-struct proof_space {
-  owned<int> sender;
-  owned<int> receiver;
-  owned<flow_set> kinds;
-  owned<unsigned char> others;
-  device_space of_devices;
-
-  constexpr explicit proof_space(plan_view const& work)
-      : sender(message_indices(work), nothing), receiver(message_indices(work), nothing),
-        kinds(unit_indices(work.over), 0),
-        others(other_indices(work.over.extents), 0), of_devices{{sender, receiver},
-                                                                {kinds, others}} {}
-};
-
 //! The two ends of all messages. @pre all devices have entered theirs.
 constexpr proof check_all_messages(plan_view work, message_ends ends) {
   proof verdict;
@@ -124,41 +118,33 @@ constexpr proof check_all_messages(plan_view work, message_ends ends) {
 }
 
 //! Zero buffering.
-constexpr proof prove_drain(plan_view work) {
-  int const devices = work.over.extents.devices;
-  owned<int> at(devices, 0);
-  owned<int> stack(devices, 0);
-  owned<bool> queued(devices, false);
-  plan_drain run{work, at, stack, queued};
-  drain(run);
-  owned<int> circle(devices, nothing);
-  if (find_circle(run, circle) == 0)
-    return {};
-  int const device = circle[0];
-  return {proof::rule::circular, device, at[device]};
+inline proof prove_drain(plan_view work) {
+  plan_drain const run(work);
+  std::vector<int> const circle = run.circle();
+  return circle.empty() ? proof{} : proof{proof::rule::circular, circle[0], run.at(circle[0])};
 }
 
 //! The first rule that does not hold, in the order of the rules: first the checks of single
 //! devices, then the checks of all devices together, then again checks of single devices.
-constexpr proof find_broken(plan_view work) {
-  proof_space space(work);
+inline proof find_broken(plan_view work) {
+  device_space space(work);
   data_uses const uses(work.over);
   device_finding found;
   // Device after device, while its program is in the caches.
   for (int device = 0; device < work.over.extents.devices; ++device)
-    check_device(work, uses, device, space.of_devices, found);
+    check_device(work, uses, device, space, found);
   if (found.what <= device_check::sent_twice)
     return found.verdict;
   // What drains without exchanges has met at both ends of every message.
   proof verdict = prove_drain(work);
   if (!verdict || found.what == device_check::sequences || work.over.edges != nullptr)
-    if (proof const fits = check_all_messages(work, space.of_devices.ends); !fits)
+    if (proof const fits = check_all_messages(work, space.ends()); !fits)
       return fits;
   if (found.what == device_check::sequences)
     return found.verdict;
   if (!verdict || found.what == device_check::ran_twice)
     return verdict ? found.verdict : verdict;
-  verdict = find_missing(work, space.of_devices.ran);
+  verdict = find_missing(work, space.ran());
   if (verdict)
     verdict = found.verdict;
   return verdict ? check_validation(work) : verdict;
@@ -181,7 +167,7 @@ constexpr proof find_broken(plan_view work) {
 //!
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md
-[[nodiscard]] constexpr proof prove(plan_view work) {
+[[nodiscard]] inline proof prove(plan_view work) {
   return detail::with_passes(detail::find_broken(work), work);
 }
 
@@ -196,7 +182,7 @@ constexpr proof find_broken(plan_view work) {
 //! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
 //! @complexity as the two proofs.
 //! @source own derivation, see docs/explanation/plan.md
-[[nodiscard]] constexpr proof prove(plan_view first, plan_view next) {
+[[nodiscard]] inline proof prove(plan_view first, plan_view next) {
   proof verdict = prove(first);
   if (verdict)
     verdict = prove(next);

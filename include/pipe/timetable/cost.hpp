@@ -128,8 +128,8 @@ private:
   //! Of shards of a vocabulary: those of the embedding read no stage before them or read one after
   //! them, those of the output layer read one before them or each other.
   [[nodiscard]] constexpr double shard_duration(kind_of_pass const& kind) const noexcept {
-    for (int i = 0; i < kind.effect_count; ++i)
-      switch (kind.effects[i].stage) {
+    for (effect const& one : kind)
+      switch (one.stage) {
       case of_stage::before: return logits;
       case of_stage::after: return embed_gradient;
       case of_stage::group: return logits_gradient;

@@ -38,8 +38,7 @@ struct pool_effect {
 [[nodiscard]] constexpr pool_effect effect_on(flow const& declared, slot_class pool) noexcept {
   pool_effect result{};
   for (int kind = 0; kind < declared.kind_count; ++kind)
-    for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
-      effect const& one = declared.kinds[kind].effects[i];
+    for (effect const& one : declared.kinds[kind]) {
       datum const& of = declared.data[one.of];
       if (one.stage != of_stage::own || of.lives == residence::nowhere ||
           of.pool != static_cast<int>(pool) || of.instance == datum::per::microbatch)
@@ -54,13 +53,15 @@ struct pool_effect {
 //! ends.
 struct row_walk {
   timetable_view const& table;
+  int row;
   int end;
   int first = 0; // of the passes that start together
   int last = 0;  // after them
   bool running = false;
 
-  constexpr row_walk(timetable_view const& of, int row) : table(of), end(of.offsets[row + 1]) {
-    begin_at(of.offsets[row]);
+  constexpr row_walk(timetable_view const& of, int number)
+      : table(of), row(number), end(of.offsets[number + 1]) {
+    begin_at(of.offsets[number]);
   }
   constexpr void begin_at(int entry) noexcept {
     first = entry;

@@ -113,27 +113,6 @@ constexpr report check_times(place_map const& map,
   return {};
 }
 
-//! Checks that a device never holds more activations than allowed. Looks at the order of the
-//! passes.
-constexpr report check_memory(pool_effect const& of,
-                              pass const* row,
-                              entry_number count,
-                              int device,
-                              int memory_limit) noexcept {
-  int held = 0;
-  for (entry_number i = 0; i < count; ++i) {
-    pass const what = row[i];
-    int const kind = static_cast<int>(what.kind);
-    held += of.taken[kind];
-    // What the first half of a pair frees is held until both have ended.
-    int const still = what.overlapped ? of.freed[static_cast<int>(row[i - 1].kind)] : 0;
-    if (of.taken[kind] > 0 && held + still > memory_limit)
-      return {report::rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
-    held -= of.freed[kind];
-  }
-  return {};
-}
-
 //! True when the stages of which a unit reads a datum have made it, not only another of its row.
 //! @param found the kinds of every unit of every stage
 [[nodiscard]] constexpr bool reads_what_is_made(pipeline_view const& over,
@@ -216,18 +195,19 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
     return result;
   pool_effect const memory = effect_on(*table.over.declared, slot_class::activation);
   for (int device = 0; device < table.over.extents.devices && result; ++device) {
-    if (table.over.declared->engines == 1 && table.over.edges == nullptr) {
-      result = check_memory(memory,
-                            table.row(device).data(),
-                            static_cast<entry_number>(table.row_size(device)),
-                            device,
-                            memory_limit);
-    } else if (int const held =
-                 peak_of<int>(table, device, slot_class::activation, [](pass const&) { return 1; });
-               held > memory_limit) {
-      result = {
-        report::rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
-    }
+    int held = 0;
+    walk_device(table, device, [&](row_walk const& at) {
+      for (int i = at.first; i < at.last; ++i) {
+        held += memory.change(table.over, table.passes[i], at.running);
+        if (result && held > memory_limit)
+          result = {report::rule::over_memory,
+                    device,
+                    i - table.offsets[at.row],
+                    table.passes[i],
+                    {},
+                    held};
+      }
+    });
   }
   return result;
 }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <string>
-#include <tools/timetable/choose.hpp>
+#include <tools/timetable/choose/choose.hpp>
 #include <vector>
 
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The mistakes that families of schedules make possible, each planted in a timetable or a plan that
 // was sound, and the sentence that names it: before the run, whatever wrote the rows.
+#include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/plan/describe.hpp>
-#include <pipe/plan/difference.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
@@ -257,8 +257,10 @@ TEST_CASE("numbers of chunks that differ between devices are found") {
           "(device 1, entry 1: forward of stage 1, microbatch 0, chunk 1)");
   }
   SUBCASE("between plans of ranks") {
-    CHECK(pp::detail::first_difference(
-            0, pp::detail::summarise(pp::lower(one)), 1, pp::detail::summarise(pp::lower(other))) ==
+    CHECK(pp::detail::first_difference(0,
+                                       pp::detail::summarise(pp::lower(one)).lines,
+                                       1,
+                                       pp::detail::summarise(pp::lower(other)).lines) ==
           "devices 0 and 1 disagree on the order of passes");
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What follows complete gradients: where it stands in a plan, and that the proof wants it there.
+#include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/plan/describe.hpp>
-#include <pipe/plan/difference.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
@@ -160,8 +160,10 @@ TEST_CASE("a plan without hooks is as it was, and one with hooks has another fin
   CHECK(pp::detail::summarise(plain) ==
         pp::detail::summarise(pp::lower(table, pp::uniform_sizes{.message = 64})));
   auto const difference = [&](pp::uniform_sizes const& sizes) {
-    return pp::detail::first_difference(
-      0, pp::detail::summarise(plain), 1, pp::detail::summarise(pp::lower(table, sizes)));
+    return pp::detail::first_difference(0,
+                                        pp::detail::summarise(plain).lines,
+                                        1,
+                                        pp::detail::summarise(pp::lower(table, sizes)).lines);
   };
   CHECK(difference({.message = 64, .tied_bytes = 8}) ==
         "devices 0 and 1 disagree: messages 16 vs 18");

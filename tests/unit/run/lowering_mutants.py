@@ -48,7 +48,7 @@ MUTANTS = [
      "        *(PLANTED ? work_.uses + step.first_use : next + number) = in_slot(datum, use.at);"),
     ("hand what is read among what is filled", SLOTS, "static_cast<slot_class>(what.pool), place, 1,",
      "static_cast<slot_class>(what.pool), PLANTED && place == slot_place::inputs ? slot_place::outputs : place, 1,"),
-    ("free a sum after its first chunk", SLOTS, "(use.whole || uses_.ends_kind(work))", "(PLANTED || use.whole || uses_.ends_kind(work))"),
+    ("free a sum after its first chunk", USES, "(use.whole || ends_kind(work))", "(PLANTED || use.whole || ends_kind(work))"),
     ("take all engines for the first reader", SLOTS, "    return declared_.engine_row[", "    return PLANTED ? 0 : declared_.engine_row["),
     ("begin a sum at its other end", USES, "(order == effect::chunk_order::ascending ? 0 :", "((order == effect::chunk_order::ascending) != PLANTED ? 0 :"),
     ("keep a sum for each chunk", USES, "    int const at = use.whole ? place.unit : place.microbatch;",

@@ -20,7 +20,7 @@
 #include <sstream>
 #include <string>
 #include <tests/support/golden_lines.hpp>
-#include <tools/timetable/published_vocabulary.hpp>
+#include <tools/timetable/reproduce/published_vocabulary.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -3,6 +3,7 @@
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/view/html.hpp>
@@ -77,6 +78,18 @@ TEST_CASE("memory is held from one entry to the last of others, sent slots throu
   CHECK(found(pp::slot_class::received_input, 0, true, {2}));
   CHECK(found(pp::slot_class::input_gradient, 3, false, {3}));
   CHECK(found(pp::slot_class::received_gradient, 3, true, {1}));
+}
+
+TEST_CASE("a stage that only goes forward holds its activation for its pass") {
+  auto const table =
+    pp::make_timetable(pp::with_frozen_stages<pp::OneFOneB>{{}, {0}}, pp::pipeline_size{2, 1});
+  int found = 0;
+  for (pp::detail::slot_hold const& each : pp::detail::table_links(table).holds())
+    if (each.pool == static_cast<int>(pp::slot_class::activation)) {
+      ++found;
+      CHECK(each.until == std::vector{each.from == 0 ? 0 : 2});
+    }
+  CHECK(found == 2);
 }
 
 TEST_CASE("every part of a pass moves with its slider, and what hides exchanges is told apart") {

@@ -46,17 +46,6 @@ opens(pipeline_view const& over, effect::chunk_order order, pass const& work) no
   return makes || (adds && opens(over, order, work));
 }
 
-//! True when a kind frees a datum that it makes or adds to: memory to work in.
-[[nodiscard]] constexpr bool frees_itself(kind_of_pass const& kind, int of) noexcept {
-  bool starts = false;
-  bool frees = false;
-  for (int e = 0; e < kind.effect_count; ++e) {
-    starts = starts || (kind.effects[e].of == of && brings(kind.effects[e]));
-    frees = frees || (kind.effects[e].of == of && kind.effects[e].what == does::frees);
-  }
-  return starts && frees;
-}
-
 //! One effect of a kind on a pipeline, worked out for walks over many passes.
 struct data_use {
   std::uint8_t of = 0;    //!< the datum
@@ -225,6 +214,16 @@ struct data_uses {
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
     return detail::brings(over, use.makes, use.adds, use.order, work);
   }
+  //! True when a pass gives its slot of a use back, or reads what other stages do, the last of whom
+  //! gives it back.
+  //! @param evaluates no backward pass reads what is kept
+  [[nodiscard]] constexpr bool
+  gives_back(data_use const& use, pass const& work, bool evaluates = false) const noexcept {
+    if (!use.ends || use.stage != 0)
+      return use.ends;
+    bool const keeps_nothing = evaluates || goes_forward_only(over, work.stage);
+    return (use.frees || keeps_nothing) && (use.whole || ends_kind(work));
+  }
   //! True when a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {
     int const last = of[index_of(work.kind)][0].last_chunk;
@@ -251,8 +250,7 @@ private:
     return found;
   }
   constexpr void number_data(kind_of_pass const& kind) noexcept {
-    for (int e = 0; e < kind.effect_count; ++e) {
-      effect const& one = kind.effects[e];
+    for (effect const& one : kind) {
       int last_chunk = 0;
       data_use const use = use_of(kind, one, last_chunk);
       bool known = one.what == does::needs || (!use.lies && !use.orders);
@@ -319,7 +317,8 @@ private:
     use.makes = one.what == does::makes;
     use.adds = one.what == does::adds_to;
     use.frees = one.what == does::frees;
-    bool const works_in = use.stage == 0 && frees_itself(kind, one.of);
+    bool const works_in =
+      use.stage == 0 && detail::brings(kind, one.of) && has_effect(kind, does::frees, one.of);
     use.takes_part = use.lies && !(works_in && use.frees);
     use.left_alone = declared.freed[one.of] && one.what != does::reads && !works_in;
     use.ends = use.stage != 0 ? use.takes_part : use.lies && (use.frees || use.left_alone);

@@ -2,21 +2,25 @@
 #pragma once
 
 //! @file
-//! @brief The steps that follow when gradients are complete: the exchange of a tied weight's
-//! gradients, totals, the optimizer.
+//! @brief The steps that follow when gradients are complete, in the global order: the exchange of a
+//! tied weight's gradients, totals, the optimizer. Devices validate the step before in it.
 
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/device_program.hpp>
-#include <pipe/plan/lower/hook_placement.hpp>
+#include <pipe/plan/lower/message_placement.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -41,36 +45,137 @@ constexpr void check_hooks(shape const& extents,
       "several, which add up their gradients first; lower with step_validation::at_once");
 }
 
+//! @brief Places the steps that follow complete gradients into the global order of passes and
+//! messages.
+//!
+//! Copies of a stage add up their gradients as soon as all of them are complete, then tied ends,
+//! then come totals. The gradient of a tied weight is handed over and sent as soon as its stage is
+//! complete, so that the last stage's travels while earlier stages still run. Totals come after
+//! all passes: rows go from device to device towards device 0, which completes its gradients last,
+//! then all of them back. Last come the steps of the optimizer. With early steps rows go to the
+//! last device, and come back in the plan that follows.
+struct hook_placement {
+  timetable_view table;        //!< what the plan is made of
+  bool tied;                   //!< first and last stage share a weight
+  bool totals;                 //!< stages contribute rows
+  bool updates;                //!< steps of the optimizer come last; an evaluation has none
+  bool copies;                 //!< stages have several copies that are trained
+  step_validation validation;  //!< of the steps of the optimizer
+  std::vector<event> events;   //!< the global order of passes and messages
+  std::vector<event> placed{}; //!< with these steps
+  int messages = 0;            //!< placed that no pass makes
+  int unvalidated = 0; //!< devices, from device 0 on, that have not validated the step before
+
+  //! The pass of an event; of a message, the one that makes it.
+  [[nodiscard]] pass const& pass_of(event const& what) const noexcept {
+    return table.passes[what.entry];
+  }
+};
+
+//! @param microbatch takes the copy of the stage
+inline void push_step(hook_placement& work, subject about, int stage, int microbatch = 0) {
+  work.placed.push_back({.entry = microbatch,
+                         .device = device_of(work.table, stage, microbatch),
+                         .about = about,
+                         .stage = stage});
+}
+
+//! The step of each copy of a stage.
+inline void push_copies(hook_placement& work, subject about, int stage) {
+  for_each_copy(work.table.over, stage, [&](int, int microbatch) {
+    push_step(work, about, stage, microbatch);
+  });
+}
+
+//! The step of each stage of a device, where stages have one copy.
+inline void push_stages(hook_placement& work, subject about, int device) {
+  for (int stage = 0; stage < work.table.over.extents.stages(); ++stage)
+    if (device_of(work.table, stage) == device)
+      push_step(work, about, stage);
+}
+
+inline void push_message(hook_placement& work,
+                         subject about,
+                         int from,
+                         int to,
+                         int stage,
+                         int rows = 0,
+                         int microbatch = 0) {
+  work.placed.push_back({.entry = microbatch,
+                         .device = from,
+                         .to = to,
+                         .about = about,
+                         .stage = stage,
+                         .rows = rows,
+                         .number = work.messages++});
+}
+
+//! Validates the step before on all devices down to one, from the last one on: each hands the rows
+//! on, then looks at them.
+inline void place_validations(hook_placement& work, int device) {
+  for (; work.unvalidated > device; --work.unvalidated) {
+    int const next = work.unvalidated - 1;
+    if (next > 0)
+      push_message(work, subject::spread, next, next - 1, 0, work.table.over.extents.stages());
+    push_stages(work, subject::validation, next);
+  }
+}
+
+//! Validates the receiver of a message if the sender has validated.
+inline void validate_receiver(hook_placement& work, int from, int to) {
+  if (from >= work.unvalidated)
+    place_validations(work, to);
+}
+
+//! The halves of a composite pass stay together.
+[[nodiscard]] inline bool is_half(hook_placement const& work, std::size_t index) noexcept {
+  auto const overlaps = [&work](std::size_t at) {
+    return at < work.events.size() && work.events[at].to == nothing &&
+           work.pass_of(work.events[at]).overlapped;
+  };
+  return overlaps(index) || overlaps(index + 1);
+}
+
+//! Takes an event over; a device validates before it runs what cannot run again.
+inline void push_event(hook_placement& work, std::size_t index) {
+  event const& what = work.events[index];
+  if (what.to != nothing)
+    validate_receiver(work, what.device, what.to);
+  else if (is_half(work, index) || !may_run_again(work.table.over, what.device, work.pass_of(what)))
+    place_validations(work, what.device);
+  work.placed.push_back(what);
+}
+
+//! For each stage the event after which the gradients of all of its copies are complete; the number
+//! of events where there is none.
+[[nodiscard]] inline std::vector<std::size_t> completing_events(hook_placement const& work) {
+  auto const stages = static_cast<std::size_t>(work.table.over.extents.stages());
+  std::vector<std::size_t> last(stages, work.events.size());
+  for (std::size_t i = 0; i < work.events.size(); ++i)
+    if (pass const& done = work.pass_of(work.events[i]);
+        work.events[i].to == nothing && completes_gradients(*work.table.over.declared, done.kind))
+      last[done.stage] = i;
+  return last;
+}
+
 //! One of the two stages of a tied weight, on the way through the global order.
 struct tied_end {
-  int stage = 0;
-  int completing = nothing; // the event that runs the last pass of its gradients
+  int stage;
+  std::size_t completing; // the event that runs the last pass of its gradients
   bool complete = false;
   bool sent = false; // what that pass made has left, or nothing leaves
   bool placed = false;
 };
 
-[[nodiscard]] constexpr tied_end find_tied_end(hook_placement const& work, int stage) noexcept {
-  tied_end end{stage};
-  for (int i = work.count - 1; i >= 0 && end.completing == nothing; --i) {
-    event const& what = work.events[i];
-    pass const& done = work.table.passes[what.entry];
-    if (what.to == nothing && done.stage == stage &&
-        completes_gradients(*work.table.over.declared, done.kind))
-      end.completing = i;
-  }
-  return end;
-}
-
 //! Places the steps of a stage whose gradient is complete, and the additions once both are.
-constexpr void place_tied(hook_placement& work, tied_end& end, tied_end const& other) noexcept {
+inline void place_tied(hook_placement& work, tied_end& end, tied_end const& other) {
   int const device = device_of(work.table, end.stage);
   int const there = device_of(work.table, other.stage);
   end.placed = true;
   push_step(work, subject::tied_gradient, end.stage);
   if (there != device) {
     validate_receiver(work, device, there);
-    push_message(work, subject::tied_gradient, device, there, end.stage, 0);
+    push_message(work, subject::tied_gradient, device, there, end.stage);
   }
   if (!other.placed)
     return;
@@ -79,28 +184,29 @@ constexpr void place_tied(hook_placement& work, tied_end& end, tied_end const& o
 }
 
 //! Notes what an event does for the end of a tied weight.
-constexpr void follow(hook_placement const& work, tied_end& end, int index) noexcept {
+inline void follow(hook_placement const& work, tied_end& end, std::size_t index) noexcept {
   event const& what = work.events[index];
   if (index == end.completing) {
     end.complete = true;
-    end.sent = stays_on_device(work.table.over, work.table.passes[what.entry]);
+    end.sent = stays_on_device(work.table.over, work.pass_of(what));
   } else if (end.complete && what.to != nothing &&
              what.entry == work.events[end.completing].entry) {
     end.sent = true;
   }
 }
 
-constexpr void place_tied_steps(hook_placement& work) noexcept {
-  tied_end ends[2]{find_tied_end(work, 0),
-                   find_tied_end(work, work.table.over.extents.stages() - 1)};
-  for (int i = 0; i <= work.count; ++i) {
+inline void place_tied_steps(hook_placement& work) {
+  std::vector<std::size_t> const completing = completing_events(work);
+  tied_end ends[2]{{0, completing.front()},
+                   {work.table.over.extents.stages() - 1, completing.back()}};
+  for (std::size_t i = 0; i <= work.events.size(); ++i) {
     // What the pass made goes first: another device waits for it.
-    bool const between = i == work.count || (work.events[i].to == nothing &&
-                                             !work.table.passes[work.events[i].entry].overlapped);
+    bool const between = i == work.events.size() ||
+                         (work.events[i].to == nothing && !work.pass_of(work.events[i]).overlapped);
     for (int k = 0; k < 2 && between; ++k)
       if (ends[k].sent && !ends[k].placed)
         place_tied(work, ends[k], ends[1 - k]);
-    if (i == work.count)
+    if (i == work.events.size())
       return;
     push_event(work, i);
     for (tied_end& end : ends)
@@ -109,11 +215,9 @@ constexpr void place_tied_steps(hook_placement& work) noexcept {
 }
 
 //! Places the additions of the gradients of a stage: every copy hands its own over, all get all.
-constexpr void place_copies(hook_placement& work, int stage) noexcept {
+inline void place_copies(hook_placement& work, int stage) {
   pipeline_view const over = work.table.over;
-  for_each_copy(over, stage, [&](int, int microbatch) {
-    push_step(work, subject::copied_gradient, stage, microbatch);
-  });
+  push_copies(work, subject::copied_gradient, stage);
   for_each_copy(over, stage, [&](int low, int low_microbatch) {
     for_each_copy(over, stage, [&](int high, int high_microbatch) {
       if (low >= high)
@@ -122,126 +226,98 @@ constexpr void place_copies(hook_placement& work, int stage) noexcept {
       push_message(work, subject::copied_gradient, high, low, stage, 0, high_microbatch);
     });
   });
-  for_each_copy(over, stage, [&](int, int microbatch) {
-    push_step(work, subject::add_copies, stage, microbatch);
-  });
+  push_copies(work, subject::add_copies, stage);
 }
 
 //! Places passes and messages, and the additions of copies once all of them are complete and the
 //! messages of their last passes are on their way.
-constexpr void place_added_copies(hook_placement& work) noexcept {
-  int looked_at = 0; // events
-  for (int i = 0; i <= work.count; ++i) {
-    bool const between = i == work.count || (i > 0 && work.events[i].to == nothing &&
-                                             work.events[i - 1].to != nothing);
+inline void place_added_copies(hook_placement& work) {
+  std::vector<std::size_t> const completing = completing_events(work);
+  std::size_t looked_at = 0; // events
+  for (std::size_t i = 0; i <= work.events.size(); ++i) {
+    bool const between = i == work.events.size() || (i > 0 && work.events[i].to == nothing &&
+                                                     work.events[i - 1].to != nothing);
     for (; between && looked_at < i; ++looked_at)
       if (work.events[looked_at].to == nothing)
-        if (int const stage = work.table.passes[work.events[looked_at].entry].stage;
-            work.completing[stage] == looked_at && copies_of(work.table.over, stage) > 1)
+        if (int const stage = work.pass_of(work.events[looked_at]).stage;
+            completing[static_cast<std::size_t>(stage)] == looked_at &&
+            copies_of(work.table.over, stage) > 1)
           place_copies(work, stage);
-    if (i < work.count)
+    if (i < work.events.size())
       push_event(work, i);
   }
 }
 
 //! Places a tied weight's steps where its stages have copies, which have been added up: every
 //! device that has one end gets the other, unless it has that as well.
-constexpr void place_tied_copies(hook_placement& work) noexcept {
+inline void place_tied_copies(hook_placement& work) {
   pipeline_view const over = work.table.over;
   int const ends[2]{0, over.extents.stages() - 1};
-  auto const on_all = [&](subject about) {
-    for (int const end : ends)
-      for_each_copy(
-        over, end, [&](int, int microbatch) { push_step(work, about, end, microbatch); });
-  };
-  on_all(subject::tied_gradient);
+  for (int const end : ends)
+    push_copies(work, subject::tied_gradient, end);
   for (int k = 0; k < 2; ++k)
     for_each_copy(over, ends[1 - k], [&](int device, int microbatch) {
+      int const from = device_of(over, ends[k], microbatch);
       if (microbatch_on(over, ends[k], device) < 0)
-        push_message(work,
-                     subject::tied_gradient,
-                     device_of(over, ends[k], microbatch),
-                     device,
-                     ends[k],
-                     0,
-                     microbatch);
+        push_message(work, subject::tied_gradient, from, device, ends[k], 0, microbatch);
     });
-  on_all(subject::add_tied);
+  for (int const end : ends)
+    push_copies(work, subject::add_tied, end);
 }
 
-//! Sends the rows of the stages of some devices, a message for each run of stages.
-constexpr void place_rows(hook_placement& work, int from, int to, int first, int last) noexcept {
-  shape const& extents = work.table.over.extents;
+//! Sends the rows that a device has come by on the way from the first or the last one, a message
+//! for each run of stages.
+inline void place_rows(hook_placement& work, int from, int to) {
+  int const stages = work.table.over.extents.stages();
   auto const has = [&](int stage) {
     int const device = device_of(work.table, stage);
-    return device >= first && device <= last;
+    return from < to ? device <= from : device >= from;
   };
-  for (int stage = 0; stage < extents.stages();) {
+  for (int stage = 0; stage < stages; ++stage) {
     int const start = stage;
-    while (stage < extents.stages() && has(stage))
+    while (stage < stages && has(stage))
       ++stage;
     if (stage > start)
       push_message(work, subject::gather, from, to, start, stage - start);
-    else
-      ++stage;
   }
 }
 
-constexpr void place_totals(hook_placement& work) noexcept {
+//! Rows go to device 0, then all of them to all devices, which step. With early steps rows go to
+//! the last device; each steps once it has the rows of the devices before it.
+inline void place_totals(hook_placement& work) {
   shape const& extents = work.table.over.extents;
-  int const rows = extents.stages();
-  for (int device = extents.devices - 1; device >= 0; --device) {
-    for (int stage = 0; stage < rows; ++stage)
-      if (device_of(work.table, stage) == device)
-        push_step(work, subject::contribution, stage);
-    if (device > 0)
-      place_rows(work, device, device - 1, device, extents.devices - 1);
+  bool const early = steps_early(work.validation);
+  for (int i = 0; i < extents.devices; ++i) {
+    int const device = early ? i : extents.devices - 1 - i;
+    push_stages(work, subject::contribution, device);
+    if (i + 1 < extents.devices)
+      place_rows(work, device, early ? device + 1 : device - 1);
+    if (early)
+      push_stages(work, subject::early_update, device);
   }
-  for (int device = 0; device + 1 < extents.devices; ++device)
-    push_message(work, subject::spread, device, device + 1, 0, rows);
-  for (int stage = 0; stage < rows && work.updates; ++stage)
-    for_each_copy(work.table.over, stage, [&](int, int microbatch) {
-      push_step(work, subject::update, stage, microbatch);
-    });
-}
-
-//! Rows go to the last device; each device steps once it has the rows of the devices before it.
-constexpr void place_early_steps(hook_placement& work) noexcept {
-  shape const& extents = work.table.over.extents;
-  int const rows = extents.stages();
-  auto const held = [&work](int stage, int device) {
-    return device_of(work.table, stage) == device;
-  };
-  for (int device = 0; device < extents.devices; ++device) {
-    for (int stage = 0; stage < rows; ++stage)
-      if (held(stage, device))
-        push_step(work, subject::contribution, stage);
-    if (device + 1 < extents.devices)
-      place_rows(work, device, device + 1, 0, device);
-    for (int stage = 0; stage < rows; ++stage)
-      if (held(stage, device))
-        push_step(work, subject::early_update, stage);
-  }
+  for (int device = 0; device + 1 < extents.devices && !early; ++device)
+    push_message(work, subject::spread, device, device + 1, 0, extents.stages());
+  for (int stage = 0; stage < extents.stages() && !early && work.updates; ++stage)
+    push_copies(work, subject::update, stage);
 }
 
 //! @brief Fills `placed`.
 //! @complexity O(n + P S) for n events.
-constexpr void place_hooks(hook_placement& work) noexcept {
+inline void place_hooks(hook_placement& work) {
+  work.placed.reserve(work.events.size());
   work.unvalidated = validates(work.validation) ? work.table.over.extents.devices : 0;
   bool const ties = work.tied && work.table.over.extents.stages() > 1;
-  if (work.completing != nullptr) {
+  if (work.copies) {
     place_added_copies(work);
     if (ties)
       place_tied_copies(work);
   } else if (ties)
     place_tied_steps(work);
   else
-    for (int i = 0; i < work.count; ++i)
+    for (std::size_t i = 0; i < work.events.size(); ++i)
       push_event(work, i);
   place_validations(work, 0);
-  if (steps_early(work.validation))
-    place_early_steps(work);
-  else if (work.totals && !validates(work.validation))
+  if (work.totals && work.validation != step_validation::last)
     place_totals(work);
 }
 

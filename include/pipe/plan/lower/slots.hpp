@@ -352,18 +352,14 @@ private:
     pass const& work = work_.items[i].work;
     pass_place const place = uses_.place_of(work);
     for (data_use const& use : uses_[work]) {
-      if (!use.ends)
+      if (!uses_.gives_back(use, work, state_.evaluates))
         continue;
-      if (use.stage != 0)
-        for (int number = 0, count = uses_.count(use, work); number < count; ++number)
-          read_once(held(use, work, place, number), i);
-      else if ((use.frees || keeps_nothing(work)) && (use.whole || uses_.ends_kind(work)))
+      if (use.stage == 0)
         give_back(held(use, work, place), i);
+      for (int number = 0, count = use.stage == 0 ? 0 : uses_.count(use, work); number < count;
+           ++number)
+        read_once(held(use, work, place, number), i);
     }
-  }
-  //! No backward pass of the stage reads the data kept for it.
-  [[nodiscard]] constexpr bool keeps_nothing(pass const& work) const noexcept {
-    return state_.evaluates || goes_forward_only(over_, work.stage);
   }
   //! How an item uses the slot of a datum.
   [[nodiscard]] static constexpr use in_slot(held_datum const& what, slot_place place) noexcept {

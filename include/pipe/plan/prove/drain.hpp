@@ -11,7 +11,10 @@
 #include <pipe/plan/prove/messages.hpp>
 
 #include <cstddef>
+#include <numeric>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -114,86 +117,72 @@ constexpr bool meet_at_messages(plan_view const& work, int* at, int device, Move
 //! No executor may impose a stricter order: the one line per device is also one line per
 //! communicator, per stream and per queue. A plan that drains here drains on every transport. The
 //! graph with all ends of a message or of an exchange contracted to one node has a cycle exactly
-//! when this stops early. Works on arrays of the caller.
-struct plan_drain {
-  plan_view work; //!< the plan that runs
-  int* at;        //!< [P], the item that a device stands at, or after the last
-  int* stack;     //!< [P], devices that may go on
-  bool* queued;   //!< [P], devices on the stack
-  int depth = 0;  //!< devices on the stack
-};
-
-//! @brief Runs every device from the start of its program until nothing moves.
-//! @complexity O(1) per item, times the messages of a group.
-constexpr void drain(plan_drain& run) noexcept {
-  for (int device = 0; device < run.work.over.extents.devices; ++device) {
-    run.at[device] = 0;
-    run.stack[run.depth] = device;
-    ++run.depth;
-    run.queued[device] = true;
-  }
-  while (run.depth > 0) {
-    --run.depth;
-    int const device = run.stack[run.depth];
-    run.queued[device] = false;
-    auto const steps = run.work.program_of(device);
-    int& at = run.at[device];
-    while (static_cast<std::size_t>(at) < steps.size()) {
-      item const& step = steps[static_cast<std::size_t>(at)];
-      if (step.what == operation::run)
-        at = end_of_group(steps, at);
-      else if (!meet_at_messages(run.work, run.at, device, [&run](int other) {
-                 if (run.queued[other])
-                   return;
-                 run.stack[run.depth] = other;
-                 ++run.depth;
-                 run.queued[other] = true;
-               }))
-        break;
+//! when this stops early.
+class plan_drain {
+public:
+  //! Runs every device from the start of its program until nothing moves.
+  //! @complexity O(1) per item, times the messages of a group.
+  explicit plan_drain(plan_view const& work) : work_(work), at_(count()) {
+    std::vector<int> stack(count()); // devices that may go on
+    std::vector<char> queued(count(), 1);
+    std::iota(stack.begin(), stack.end(), 0);
+    while (!stack.empty()) {
+      int const device = stack.back();
+      stack.pop_back();
+      queued[static_cast<std::size_t>(device)] = 0;
+      auto const moved = [&](int other) {
+        if (std::exchange(queued[static_cast<std::size_t>(other)], 1) == 0)
+          stack.push_back(other);
+      };
+      auto const steps = work.program_of(device);
+      int& at = at_[static_cast<std::size_t>(device)];
+      while (static_cast<std::size_t>(at) < steps.size()) {
+        if (steps[static_cast<std::size_t>(at)].what == operation::run)
+          at = end_of_group(steps, at);
+        else if (!meet_at_messages(work, at_.data(), device, moved))
+          break;
+      }
     }
   }
-}
 
-//! @brief True when a device is after its last item.
-[[nodiscard]] constexpr bool ended(plan_drain const& run, int device) noexcept {
-  return static_cast<std::size_t>(run.at[device]) == run.work.program_of(device).size();
-}
+  //! The item that a device stands at, or after the last.
+  [[nodiscard]] int at(int device) const noexcept { return at_[static_cast<std::size_t>(device)]; }
+  //! True when a device is after its last item.
+  [[nodiscard]] bool ended(int device) const noexcept {
+    return static_cast<std::size_t>(at(device)) == work_.program_of(device).size();
+  }
+  //! The devices of the circle of a plan that has stopped early, each waiting for the next and the
+  //! last for the first; or the devices of a chain to a device that has ended. None when the plan
+  //! has drained.
+  [[nodiscard]] std::vector<int> circle() const {
+    int device = 0;
+    while (device < work_.over.extents.devices && ended(device))
+      ++device;
+    if (device == work_.over.extents.devices)
+      return {};
+    // Every device that stands still waits for its peer: following peers leads into the circle, or
+    // to a device that has ended.
+    for (std::size_t step = 0; step < count() && !ended(waits_for(device)); ++step)
+      device = waits_for(device);
+    std::vector<int> result{device};
+    while (!ended(device) && (device = waits_for(device)) != result.front())
+      result.push_back(device);
+    return result;
+  }
 
-//! @brief The first device that has not ended, or `nothing` when the plan has drained.
-[[nodiscard]] constexpr int first_standing(plan_drain const& run) noexcept {
-  for (int device = 0; device < run.work.over.extents.devices; ++device)
-    if (!ended(run, device))
-      return device;
-  return nothing;
-}
-
-//! @brief The devices of the circle of a plan that has stopped early, each waiting for the next and
-//! the last for the first; or the devices of a chain to a device that has ended.
-//! @param circle [P], receives devices.
-//! @return their number, 0 when the plan has drained.
-[[nodiscard]] constexpr int find_circle(plan_drain const& run, int* circle) noexcept {
-  int device = first_standing(run);
-  if (device == nothing)
-    return 0;
-  auto const waits_for = [&run](int from) {
+private:
+  [[nodiscard]] std::size_t count() const noexcept {
+    return static_cast<std::size_t>(work_.over.extents.devices);
+  }
+  [[nodiscard]] int waits_for(int from) const noexcept {
     message_end const& end =
-      run.work.message_of(run.work.program_of(from)[static_cast<std::size_t>(run.at[from])]);
-    return end.exchange == nothing ? end.peer : missing_at_exchange(run.work, run.at, end.exchange);
-  };
-  // Every device that stands still waits for its peer: following peers leads into the circle, or to
-  // a device that has ended.
-  for (int step = 0; step < run.work.over.extents.devices && !ended(run, waits_for(device)); ++step)
-    device = waits_for(device);
-  int count = 0;
-  int const start = device;
-  do {
-    circle[count] = device;
-    ++count;
-    if (ended(run, device))
-      break;
-    device = waits_for(device);
-  } while (device != start);
-  return count;
-}
+      work_.message_of(work_.program_of(from)[static_cast<std::size_t>(at(from))]);
+    return end.exchange == nothing ? end.peer
+                                   : missing_at_exchange(work_, at_.data(), end.exchange);
+  }
+
+  plan_view work_;
+  std::vector<int> at_; // [P]
+};
 
 } // namespace pipelining::inline v0_3::detail

@@ -13,6 +13,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -80,17 +81,18 @@ public:
     return result;
   }
 
-  //! The memory that is held. Plans take and give back slots by the same rules. A slot that is sent
-  //! stays taken through the next pass of its row. @complexity as above
+  //! The memory that is held: slots are taken and given back as in plans. A slot that is sent stays
+  //! taken through the next pass of its row. @complexity as above
   [[nodiscard]] std::vector<slot_hold> holds() const {
     std::vector<slot_hold> result;
-    std::vector<instance> all(static_cast<std::size_t>(flow_.data_count) * instances_of_datum());
+    data_uses const uses(over_);
+    std::vector<instance> all(static_cast<std::size_t>(uses.instances()));
     for (int i = 0; i < table_.size(); ++i)
-      for (int e = 0; e < kind_of(i).effect_count; ++e)
-        enter(i, kind_of(i).effects[e], all);
+      for (data_use const& use : uses[table_.passes[i]])
+        enter(i, uses, use, all);
     for (std::size_t at = 0; at < all.size(); ++at)
       if (all[at].maker != -1)
-        append_holds(flow_.data[at / instances_of_datum()], all[at], result);
+        append_holds(flow_.data[uses.datum_of(static_cast<int>(at))], all[at], result);
     return result;
   }
 
@@ -100,9 +102,6 @@ private:
     std::vector<int> users{}; // the last of them gives it back
   };
 
-  [[nodiscard]] kind_of_pass const& kind_of(int entry) const {
-    return flow_[table_.passes[entry].kind];
-  }
   [[nodiscard]] int line_index(int row, pass const& what) const {
     return (row * over_.extents.stages() + what.stage) * over_.units() + over_.unit_of(what);
   }
@@ -111,64 +110,17 @@ private:
       return table_.groups.reduce >= 0 ? &group_times::reduce : nullptr;
     return over_.in_group(to) && table_.groups.broadcast >= 0 ? &group_times::broadcast : nullptr;
   }
-  [[nodiscard]] std::size_t instances_of_datum() const {
-    return static_cast<std::size_t>(over_.extents.stages()) *
-           static_cast<std::size_t>(graph_width(over_)) * static_cast<std::size_t>(over_.units());
-  }
-  //! The number of an instance, of a stage and for its reader of a number.
-  [[nodiscard]] std::size_t index(int of, int stage, int reader, pass const& what) const {
-    datum const& one = flow_.data[of];
-    int const unit = one.instance == datum::per::microbatch ? what.microbatch : over_.unit_of(what);
-    int const number = one.instance == datum::per::reader ? reader : 0;
-    auto const line = static_cast<std::size_t>(stage * graph_width(over_) + number);
-    return static_cast<std::size_t>(of) * instances_of_datum() +
-           line * static_cast<std::size_t>(over_.units()) + static_cast<std::size_t>(unit);
-  }
-
-  //! True for the chunk with which a kind ends in a microbatch, where chunks add to one datum.
-  [[nodiscard]] bool ends_microbatch(int entry) const {
+  //! Notes what an entry does with a datum that lies in a slot.
+  void
+  enter(int entry, data_uses const& uses, data_use const& use, std::vector<instance>& all) const {
     pass const& what = table_.passes[entry];
-    bool ends = true;
-    for (int e = 0; e < kind_of(entry).effect_count; ++e)
-      if (kind_of(entry).effects[e].what == does::adds_to)
-        ends = what.chunk == edge_chunk(what, kind_of(entry).effects[e].order, true);
-    return ends;
-  }
-  //! The first or the last chunk of a microbatch in an order.
-  [[nodiscard]] int edge_chunk(pass const& what, effect::chunk_order order, bool last) const {
-    return (order == effect::chunk_order::ascending) == last ? over_.chunks_of(what.microbatch) - 1
-                                                             : 0;
-  }
-
-  void enter(int entry, effect const& one, std::vector<instance>& all) const {
-    pass const& what = table_.passes[entry];
-    datum const& of = flow_.data[one.of];
-    if (!has_slot(one.what) || of.lives == residence::nowhere ||
-        (of.only_chunked && over_.extents.chunks == 1))
-      return;
-    if (one.stage != of_stage::own) {
-      int const step = one.stage == of_stage::before  ? -1
-                       : one.stage == of_stage::after ? 1
-                                                      : group_step;
-      for (int k = 0; k < neighbours(over_, what, step); ++k) {
-        stage_neighbour const owner = neighbour(over_, what, step, k);
-        pass maker = what;
-        maker.chunk = static_cast<std::uint16_t>(owner.chunk);
-        all[index(one.of, owner.stage, owner.number, maker)].users.push_back(entry);
-      }
-      return;
-    }
-    int const step = to_readers(over_.edges, flow_.reader_step[one.of]);
-    int const readers = step == 0 ? 1 : neighbours(over_, what, step);
-    int const count = of.instance == datum::per::reader ? readers : std::min(readers, 1);
-    for (int k = 0; k < count; ++k) {
-      instance& here = all[index(one.of, what.stage, k, what)];
-      if (one.what == does::makes ||
-          (one.what == does::adds_to && what.chunk == edge_chunk(what, one.order, false)))
-        here.maker = entry;
-      else if (one.what == does::frees &&
-               (of.instance != datum::per::microbatch || ends_microbatch(entry)))
-        here.users.push_back(entry);
+    pass_place const place = uses.place_of(what);
+    for (int number = 0, count = use.lies ? uses.count(use, what) : 0; number < count; ++number) {
+      instance& datum = all[static_cast<std::size_t>(uses.index(use, what, place, number))];
+      if (use.stage == 0 && uses.brings(use, what))
+        datum.maker = entry;
+      if (uses.gives_back(use, what))
+        datum.users.push_back(entry);
     }
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "choose_search.hpp"
+#include "search.hpp"
 
 namespace pp = pipelining;
 

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "choose.hpp"
-#include "make.hpp"
+#include "tools/timetable/make.hpp"
 
 namespace pp = pipelining;
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "markdown_table.hpp"
-#include "verbs.hpp"
+#include "tools/timetable/markdown_table.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace pp = pipelining;
 

@@ -32,7 +32,7 @@
 #include <string_view>
 #include <vector>
 
-#include "options.hpp"
+#include "tools/timetable/options.hpp"
 
 namespace examples {
 

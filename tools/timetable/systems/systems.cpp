@@ -21,11 +21,11 @@
 #include <tuple>
 #include <vector>
 
-#include "choose.hpp"
-#include "markdown_table.hpp"
-#include "progress_line.hpp"
 #include "tools/support/chart.hpp"
-#include "verbs.hpp"
+#include "tools/timetable/choose/choose.hpp"
+#include "tools/timetable/markdown_table.hpp"
+#include "tools/timetable/progress_line.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace pp = pipelining;
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "make.hpp"
-#include "markdown_table.hpp"
-#include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
-#include "verbs.hpp"
+#include "tools/timetable/make.hpp"
+#include "tools/timetable/markdown_table.hpp"
+#include "tools/timetable/progress_line.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace pp = pipelining;
 

@@ -22,11 +22,11 @@
 #include <utility>
 
 #include "choose.hpp"
-#include "choose_search.hpp"
-#include "files.hpp"
-#include "options.hpp"
 #include "packed_model.hpp"
-#include "progress_line.hpp"
+#include "search.hpp"
+#include "tools/timetable/files.hpp"
+#include "tools/timetable/options.hpp"
+#include "tools/timetable/progress_line.hpp"
 
 namespace pp = pipelining;
 

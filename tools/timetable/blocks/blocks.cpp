@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "options.hpp"
-#include "progress_line.hpp"
 #include "tools/support/chart.hpp"
-#include "verbs.hpp"
+#include "tools/timetable/options.hpp"
+#include "tools/timetable/progress_line.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace pp = pipelining;
 

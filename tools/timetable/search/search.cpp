@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "search.hpp"
-
 #include <pipe/pipe.hpp>
 #include <pipe/planner.hpp>
 #include <pipe/view/append.hpp>
@@ -15,11 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "files.hpp"
-#include "make.hpp"
-#include "markdown_table.hpp"
-#include "progress_line.hpp"
+#include "order_type.hpp"
 #include "tools/support/decimals.hpp"
+#include "tools/timetable/files.hpp"
+#include "tools/timetable/make.hpp"
+#include "tools/timetable/markdown_table.hpp"
+#include "tools/timetable/progress_line.hpp"
 
 namespace pp = pipelining;
 

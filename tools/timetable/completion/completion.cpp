@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "make.hpp"
-#include "verbs.hpp"
+#include "tools/timetable/make.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace pp = pipelining;
 

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "command_line.hpp"
-#include "markdown_table.hpp"
-#include "progress_line.hpp"
 #include "tools/support/decimals.hpp"
-#include "verbs.hpp"
+#include "tools/timetable/command_line.hpp"
+#include "tools/timetable/markdown_table.hpp"
+#include "tools/timetable/progress_line.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace pp = pipelining;
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "choose.hpp"
-#include "progress_line.hpp"
+#include "tools/timetable/progress_line.hpp"
 
 namespace examples {
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The command line of `timetable choose`.
+#include "tools/timetable/options.hpp"
+
 #include <pipe/flow/limits.hpp>
 #include <pipe/planner/model/read_shape.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
@@ -13,8 +15,7 @@
 #include <vector>
 
 #include "choose.hpp"
-#include "files.hpp"
-#include "options.hpp"
+#include "tools/timetable/files.hpp"
 
 namespace pp = pipelining;
 

@@ -13,8 +13,8 @@
 #include <stdexcept>
 
 #include "choose.hpp"
-#include "options.hpp"
 #include "tools/support/decimals.hpp"
+#include "tools/timetable/options.hpp"
 
 namespace pp = pipelining;
 

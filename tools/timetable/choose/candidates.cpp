@@ -25,10 +25,10 @@
 #include <utility>
 
 #include "choose.hpp"
-#include "choose_search.hpp"
-#include "progress_line.hpp"
+#include "search.hpp"
 #include "tools/support/ahead.hpp"
 #include "tools/support/decimals.hpp"
+#include "tools/timetable/progress_line.hpp"
 
 namespace pp = pipelining;
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "choose.hpp"
-#include "options.hpp"
 #include "packed_model.hpp"
-#include "search.hpp"
+#include "tools/timetable/options.hpp"
+#include "tools/timetable/search/order_type.hpp"
 
 namespace pp = pipelining;
 

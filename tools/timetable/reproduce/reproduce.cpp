@@ -13,12 +13,12 @@
 #include <string_view>
 #include <vector>
 
-#include "markdown_table.hpp"
-#include "options.hpp"
-#include "progress_line.hpp"
 #include "published_vocabulary.hpp"
 #include "tools/support/decimals.hpp"
-#include "verbs.hpp"
+#include "tools/timetable/markdown_table.hpp"
+#include "tools/timetable/options.hpp"
+#include "tools/timetable/progress_line.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace pp = pipelining;
 
