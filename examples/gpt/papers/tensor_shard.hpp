@@ -151,8 +151,8 @@ private:
         : half_layer(
             shard, now, now.kind == pp::pass_kind::forward ? step : shard.steps() - 1 - step, 0) {}
     half_layer(stage_shard& shard, shard_pass const& now, std::int64_t number_of, int)
-        : at(shard, now), number(static_cast<std::size_t>(number_of / 2)), is_mlp(number_of % 2 == 1),
-          layer(shard.at_layer(number, at.p, at.kept)) {}
+        : at(shard, now), number(static_cast<std::size_t>(number_of / 2)),
+          is_mlp(number_of % 2 == 1), layer(shard.at_layer(number, at.p, at.kept)) {}
     [[nodiscard]] layer_gradients<host_machine<float>> const& made() const {
       return at.made.layers[number];
     }
