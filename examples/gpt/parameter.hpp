@@ -115,16 +115,22 @@ template <class Number>
                       static_cast<std::uint64_t>(index)};
   std::mt19937_64 random(mixed);
   std::normal_distribution<double> normal(0.0, deviation);
+  // Rows of the last axis: a box has some of each row, or none.
+  auto const row = part.whole.back();
+  auto const begin = part.first.back();
+  auto const end = begin + part.shape.back();
+  std::vector<std::int64_t> at(part.whole.size() - 1);
   auto to = started.value.begin();
-  std::vector<std::int64_t> at(part.whole.size()); // of the whole tensor, number by number
   for (bool more = true; more;) {
     bool inside = true;
     for (std::size_t axis = 0; axis < at.size(); ++axis)
       inside =
         inside && at[axis] >= part.first[axis] && at[axis] < part.first[axis] + part.shape[axis];
-    auto const x = static_cast<Number>(normal(random));
-    if (inside)
-      *to++ = x;
+    for (std::int64_t column = 0; column < row; ++column) {
+      auto const x = static_cast<Number>(normal(random));
+      if (inside && column >= begin && column < end)
+        *to++ = x;
+    }
     more = false;
     for (auto axis = at.size(); !more && axis-- > 0;) {
       more = ++at[axis] < part.whole[axis];
