@@ -11,7 +11,7 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/planner/search/v_auto.hpp>
-#include <pipe/planner/thread_workers.hpp>
+#include <pipe/run/thread_workers.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>

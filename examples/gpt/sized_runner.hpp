@@ -58,7 +58,7 @@ template <class Sizes>
 struct sized_plan {
   Sizes sizes;
   std::shared_ptr<pp::plan const> first;
-  pp::post_validated_numbers numbers{};
+  pp::plan_number::post_validated numbers{};
 };
 
 //! What the slots of a model on the host take.
@@ -113,8 +113,7 @@ public:
       : make_(std::move(make)), now_(make_(table, lengths)),
         runner_(*now_.first, std::forward<More>(more)...), early_(runner_), plans_(plans_kept) {
     if (make_.early)
-      now_.numbers =
-        pp::post_validated_numbers::add(runner_, pp::lower_post_validated(table, now_.sizes));
+      now_.numbers = early_.add(pp::lower_post_validated(table, now_.sizes));
     (void)plans_.get(size_of(table, lengths), [this](plan_made const*) { return now_; });
   }
 
@@ -131,10 +130,10 @@ public:
       }
       auto plans = pp::lower_post_validated(table, made.sizes);
       if (instead != nullptr) {
-        made.numbers = instead->numbers.replaced(runner_, std::move(plans));
+        made.numbers = early_.replace(instead->numbers, std::move(plans));
       } else {
         pp::plan_number const first = runner_.add(plans.first);
-        made.numbers = pp::post_validated_numbers::add(runner_, std::move(plans), first);
+        made.numbers = early_.add(std::move(plans), first);
       }
       return made;
     });

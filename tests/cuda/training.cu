@@ -128,7 +128,7 @@ pp::plan_number plan_for(training_case const& what, int step, Runner& runner) {
 //! Steps early, and validates; at once now and then.
 template <class Runner>
 long train_early(training_case const& what, training_memory const& memory, Runner& runner) {
-  pp::post_validated_numbers const numbers{{0}, {1}, {2}};
+  pp::plan_number::post_validated const numbers{{0}, {1}, {2}};
   pp::post_validated_steps early(runner);
   (void)plan_for(what, 0, runner);
   for (int step = 0; step < what.steps; ++step) {

@@ -197,8 +197,8 @@ void make_two_steps(Runner& runner, calling_plans plans) {
     runner.step();
     return;
   }
-  auto const numbers = pipelining::post_validated_numbers::add(runner, std::move(*plans.validated));
   pipelining::post_validated_steps<Runner> steps(runner);
+  auto const numbers = steps.add(std::move(*plans.validated));
   steps.step(numbers);
   steps.step(numbers);
 }

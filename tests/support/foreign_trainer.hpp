@@ -337,7 +337,7 @@ struct program {
 template <class Runner>
 void live(program const& what,
           Runner& runner,
-          pp::post_validated_numbers const& numbers_early,
+          pp::plan_number::post_validated const& numbers_early,
           std::vector<stage*> const& model,
           int first,
           int last,
@@ -406,10 +406,10 @@ result train(program const& what, With with, Meet meet) {
       if (life == 1)
         pp::load_tensors(place, 3, tensors);
       // [lines]
-      pp::post_validated_numbers numbers_early{};
+      pp::plan_number::post_validated numbers_early{};
       if (what.early)
         // [lines early steps: program]
-        numbers_early = pp::post_validated_numbers::add(runner, std::move(plans));
+        numbers_early = pp::post_validated_steps(runner).add(std::move(plans));
       // [lines]
       live(what, runner, numbers_early, model, 3 * life, 3 + 3 * life, all);
       if (life == 0)

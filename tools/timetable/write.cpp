@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What is printed of a timetable, in every format.
 #include <pipe/pipe.hpp>
-#include <pipe/planner/thread_workers.hpp>
+#include <pipe/run/thread_workers.hpp>
 #include <pipe/view.hpp>
 
 #include <cerrno>

@@ -29,7 +29,8 @@ namespace pipelining::inline v0_3 {
 //! @brief The number of one plan of a runner. `add` returns it; 0 is the plan that the runner was
 //! made with.
 struct plan_number {
-  int index = 0; //!< in the order in which the runner was given them
+  struct post_validated; //!< the numbers of an iteration that is validated in the next
+  int index = 0;         //!< in the order in which the runner was given them
 
   friend constexpr bool operator==(plan_number, plan_number) = default;
 };

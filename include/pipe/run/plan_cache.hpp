@@ -21,7 +21,7 @@ namespace pipelining::inline v0_3 {
 //!
 //! @tparam Size the sizes that a plan depends on, compared by `==`: chunk counts of microbatches,
 //! for example.
-//! @tparam Number the runner's number for the plan: plan_number, or post_validated_numbers.
+//! @tparam Number the runner's number for the plan: plan_number, or plan_number::post_validated.
 template <class Size, class Number>
 class plan_cache {
 public:

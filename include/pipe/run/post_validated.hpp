@@ -13,29 +13,10 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief The numbers that a runner has given to the three plans of an iteration.
-struct post_validated_numbers {
+struct plan_number::post_validated {
   plan_number first;  //!< of post_validated_plans::first
   plan_number steady; //!< of post_validated_plans::steady
   plan_number last;   //!< of post_validated_plans::last
-
-  //! @brief Gives a runner the plans next to the first one.
-  //! @param first the number that the runner has given to `plans.first`, with which it may have
-  //! been made.
-  //! @throws as `add` of the runner does.
-  [[nodiscard]] static post_validated_numbers
-  add(auto& runner, detail::post_validated_plans plans, plan_number first = {}) {
-    plan_number const steady = runner.add(std::move(plans.steady));
-    return {first, steady, runner.add(std::move(plans.last))};
-  }
-
-  //! @brief Gives a runner plans in the place of these, which are gone then.
-  //! @throws as `replace` of the runner does.
-  [[nodiscard]] post_validated_numbers replaced(auto& runner,
-                                                detail::post_validated_plans plans) const {
-    return {runner.replace(first, std::move(plans.first)),
-            runner.replace(steady, std::move(plans.steady)),
-            runner.replace(last, std::move(plans.last))};
-  }
 };
 
 //! @brief Runs iterations whose optimizer's step is taken early and validated in the next
@@ -55,10 +36,29 @@ public:
   //! @param runner must outlive this; all its steps with these plans go through this.
   explicit post_validated_steps(Runner& runner) : runner_(&runner) {}
 
+  //! @brief Gives the runner the plans next to the first one.
+  //! @param first the number that the runner has given to `plans.first`, with which it may have
+  //! been made.
+  //! @throws as `add` of the runner does.
+  [[nodiscard]] plan_number::post_validated add(detail::post_validated_plans plans,
+                                                plan_number first = {}) const {
+    plan_number const steady = runner_->add(std::move(plans.steady));
+    return {first, steady, runner_->add(std::move(plans.last))};
+  }
+
+  //! @brief Gives the runner plans in the place of others, which are gone then.
+  //! @throws as `replace` of the runner does.
+  [[nodiscard]] plan_number::post_validated replace(plan_number::post_validated const& which,
+                                                    detail::post_validated_plans plans) const {
+    return {runner_->replace(which.first, std::move(plans.first)),
+            runner_->replace(which.steady, std::move(plans.steady)),
+            runner_->replace(which.last, std::move(plans.last))};
+  }
+
   //! @brief Runs an iteration. Iterations of other sizes may follow each other.
   //! @param which the plans of this iteration; they must have been added.
   //! @throws as `step` of the runner does.
-  void step(post_validated_numbers const& which) {
+  void step(plan_number::post_validated const& which) {
     if (pending_) {
       pending_ = false;
       runner_->step(which.steady);

@@ -410,8 +410,8 @@ void check_early_training(pp::mpi_store& meeting, pp::timetable_view table) {
                         meeting.line(),
                         MPI_COMM_WORLD,
                         {.deadline = patience, .name = next_name(), .guarded = true});
-  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
   pp::post_validated_steps early(runner);
+  auto const numbers = early.add(std::move(plans));
   for (int step = 0; step < steps; ++step) {
     early.step(numbers);
     if (step == 5)
@@ -461,8 +461,8 @@ TEST_CASE("a program that zeroes gradients before every step has the bits of ste
                           meeting.line(),
                           MPI_COMM_WORLD,
                           {.deadline = patience, .name = "zeroed " + std::to_string(clip)});
-    auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
     pp::post_validated_steps early(runner);
+    auto const numbers = early.add(std::move(plans));
     for (int step = 0; step < 6; ++step) {
       for (auto* each : {&expected, &model})
         for (auto& stage : *each)

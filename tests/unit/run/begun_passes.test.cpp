@@ -259,8 +259,8 @@ TEST_CASE("nothing is under way when a step of the optimizer is validated") {
   }
   auto plans = pp::lower_post_validated(table, sized{});
   pp::thread_runner runner(plans.first, model);
-  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
   pp::post_validated_steps early(runner);
+  auto const numbers = early.add(std::move(plans));
   for (int step = 0; step < 4; ++step)
     early.step(numbers);
   early.finish();

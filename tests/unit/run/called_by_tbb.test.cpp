@@ -100,7 +100,7 @@ TEST_CASE("tasks of tbb train with totals, clipping and early steps to the same 
     auto plans = pp::lower_post_validated(pp::make_timetable<pp::ZeroBubbleH2>({4, 6}),
                                           support::training_sizes);
     pp::called_runner runner(plans.first, stages);
-    auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
+    auto const numbers = pp::post_validated_steps(runner).add(std::move(plans));
     struct {
       pp::called_runner<decltype(stages)>& runner;
       tbb::task_arena& arena;

@@ -231,7 +231,7 @@ TEST_CASE("totals, tied weights, clipping, further plans and early steps, too") 
     auto stages = support::early_training_model(4);
     auto plans = pp::lower_post_validated(table, support::training_sizes);
     pp::called_runner runner(plans.first, stages);
-    auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
+    auto const numbers = pp::post_validated_steps(runner).add(std::move(plans));
     //! What post_validated_steps asks of a runner.
     struct {
       pp::called_runner<decltype(stages)>& runner;

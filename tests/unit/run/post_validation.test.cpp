@@ -39,8 +39,8 @@ counts train(pp::timetable_view table, Model& model, int steps, pp::thread_optio
   auto expected = support::untrained(stages, model[0].numbers.scale);
   auto plans = pp::lower_post_validated<Policy>(table, training_sizes);
   pp::thread_runner runner(plans.first, model, std::move(options));
-  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
   pp::post_validated_steps early(runner);
+  auto const numbers = early.add(std::move(plans));
   counts all;
   for (int step = 0; step < steps; ++step) {
     early.step(numbers);
@@ -167,8 +167,8 @@ TEST_CASE("a program that zeroes gradients before every step has the bits of ste
       auto model = support::zeroed_by_the_program(devices, clip);
       auto plans = pp::lower_post_validated(table, training_sizes);
       pp::thread_runner runner(plans.first, model);
-      auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
       pp::post_validated_steps early(runner);
+      auto const numbers = early.add(std::move(plans));
       for (int iteration = 0; iteration < iterations; ++iteration) {
         for (auto& stage : expected)
           support::zero(stage.numbers);
@@ -198,7 +198,7 @@ TEST_CASE("nobody sees weights that are not validated, and rows survive plans th
   auto expected = support::untrained(3, 64);
   auto plans = pp::lower_post_validated(table, training_sizes);
   pp::thread_runner runner(plans.first, model);
-  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
+  auto const numbers = pp::post_validated_steps(runner).add(std::move(plans));
   auto const evaluation = runner.add(pp::lower_evaluation(table, training_sizes));
   auto const steady_first =
     "run: this plan validates an optimizer's step of the iteration before, but the last step that "
@@ -218,7 +218,7 @@ TEST_CASE("nobody sees weights that are not validated, and rows survive plans th
   // Plans of another size follow without a `finish`, though their memory is laid out anew.
   auto larger = pp::lower_post_validated(more, training_sizes);
   auto const first = runner.add(larger.first);
-  auto const others = pp::post_validated_numbers::add(runner, std::move(larger), first);
+  auto const others = early.add(std::move(larger), first);
   early.step(others);
   CHECK(early.repeated() == 1);
   early.finish();
@@ -255,8 +255,8 @@ TEST_CASE("how it is run") {
   // [snippet run]
   auto plans = pp::lower_post_validated(table, sizes);
   pp::thread_runner runner(plans.first, stages);
-  auto const numbers = pp::post_validated_numbers::add(runner, std::move(plans));
   pp::post_validated_steps steps(runner);
+  auto const numbers = steps.add(std::move(plans));
   for (int iteration = 0; iteration < iterations; ++iteration)
     steps.step(numbers);
   steps.finish(); // the weights are those of all steps now

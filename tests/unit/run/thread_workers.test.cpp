@@ -4,7 +4,7 @@
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/planner/thread_workers.hpp>
+#include <pipe/run/thread_workers.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
