@@ -378,7 +378,7 @@ TEST_CASE(
   }
   for (int step = 0; step < 24; ++step) {
     auto const table = table_of(step % 11); // more than are kept
-    auto const pieces = some_batch(4);
+    auto const pieces = support::some_batch(4, small.sequence);
     for (auto* model : {&at_once, &afterwards}) {
       model->use(table, lengths_of(small, table));
     }

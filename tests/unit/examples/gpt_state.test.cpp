@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <examples/gpt/host/pipeline.hpp>
 #include <examples/gpt/papers/tensor_shard.hpp>
-#include <examples/gpt/papers/vocabulary_piece.hpp>
+#include <examples/gpt/papers/vocabulary.hpp>
 #include <examples/gpt/saved_state.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <memory>
@@ -105,8 +105,8 @@ namespace {
 
 //! The model in shards, or pieces, each of which starts with its share of the same numbers.
 struct cut_model_of {
-  device_memory<float> memory{};
-  std::vector<std::unique_ptr<stage<float>>> whole{};
+  host::device_work<float> work{};
+  std::vector<std::unique_ptr<host_stage<float>>> whole{};
   std::vector<std::unique_ptr<stage_shard>> shards{};
   std::vector<std::unique_ptr<sharded_piece>> pieces{};
 
@@ -142,16 +142,28 @@ std::vector<chunk_range> const one_chunk = cut_sequence(twelve_layers.sequence, 
 
 std::unique_ptr<cut_model_of> in_stages(std::int64_t stages, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
+<<<<<<< HEAD
   for (auto const& layers : cut_layers(twelve_layers.layers, stages))
     made->whole.push_back(std::make_unique<stage<float>>(
       twelve_layers, layers, step_cut(1, one_chunk), seed, made->memory));
+=======
+  for (auto const& layers : cut_layers(size.layers, stages))
+    made->whole.push_back(
+      std::make_unique<host_stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->work));
+>>>>>>> c70fe2f6
   return made;
 }
 std::unique_ptr<cut_model_of> at_attention(std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
+<<<<<<< HEAD
   for (auto const& layers : cut_at_attention(twelve_layers.layers))
     made->whole.push_back(std::make_unique<stage<float>>(
       twelve_layers, layers, step_cut(1, one_chunk), seed, made->memory));
+=======
+  for (auto const& layers : cut_at_attention(size.layers))
+    made->whole.push_back(
+      std::make_unique<host_stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->work));
+>>>>>>> c70fe2f6
   return made;
 }
 std::unique_ptr<cut_model_of> in_shards(std::int64_t shards, std::uint64_t seed) {
@@ -159,15 +171,23 @@ std::unique_ptr<cut_model_of> in_shards(std::int64_t shards, std::uint64_t seed)
   for (auto const& layers : cut_layers(twelve_layers.layers, 2))
     for (std::int64_t number = 0; number < shards; ++number)
       made->shards.push_back(std::make_unique<stage_shard>(
+<<<<<<< HEAD
         twelve_layers, layers, 1, seed, shard_of_stage{number, shards}, made->memory));
+=======
+        size, layers, 1, seed, shard_of_stage{number, shards}, made->work));
+>>>>>>> c70fe2f6
   return made;
 }
 std::unique_ptr<cut_model_of> in_pieces(std::int64_t shards, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
   sharded_cut const cut{shards, 3, 2, step_cut(1, one_chunk)};
   for (std::int64_t which = 0; which < 2 * shards + cut.stages; ++which)
+<<<<<<< HEAD
     made->pieces.push_back(
       std::make_unique<sharded_piece>(twelve_layers, which, cut, seed, made->memory));
+=======
+    made->pieces.push_back(std::make_unique<sharded_piece>(size, which, cut, seed, made->work));
+>>>>>>> c70fe2f6
   return made;
 }
 
