@@ -142,6 +142,11 @@ def making_ratios(found):
     return ratios
 
 
+def on_all_cores(own):
+    """Seconds of a row with its plan made on all cores."""
+    return own["seconds"] - (own["lower"] - own["side_by_side"]) * own["passes"] / 1e9
+
+
 def render_arithmetic(found):
     core = next(row for row in found["ours"] if row["what"] == "core")
     adamw = next(row for row in found["ours"] if row["what"] == "adamw")
@@ -218,6 +223,7 @@ def render_page(found):
         figures = sorted(row[key] for row in found["making"][largest]["ours"])
         return f"{figures[0]:.0f} to {figures[-1]:.0f}"
 
+    side_by_side = all("side_by_side" in row for both in found["making"].values() for row in both["ours"])
     text = f"""# Performance
 
 What `scripts/bench` measured on {about['date']}: {about['processor']}, {about['cores']} cores, {about['compiler']}. Ratios within a
@@ -226,14 +232,18 @@ row come from one run. See also [kernels](explanation/kernel_speed.md).
 ## Making a plan
 
 Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`), at {largest.replace(" ", " devices and ")} microbatches. "Plan" is
-lowering with its proof of freedom from deadlock, "proof" its part of that. Times take {extent("simulate")}, verification {extent("verify")}.
-"Bytes" are the most that were allocated at once, per pass. Then the whole for devices and microbatches; in the last
-column order, times and verification, of one run.
+lowering with its proof of freedom from deadlock, "proof" its part of that{
+    ', "all cores" the plan by devices on all cores' if side_by_side else ''}.
+Times take {extent("simulate")}, verification {extent("verify")}.
+"Bytes" are the most allocated at once, per pass. Then the whole; in the last column order, times and verification, once.
 
 """
     huge = named(found["scale"])
-    text += table(["schedule", "order", "plan", "proof", "bytes", largest.replace(" ", ", "), "8192, 1024"],
-                  [[row["schedule"], *(whole(row, key) for key in ("order", "lower", "prove", "plan_bytes")),
+    keys = {"order": "order", "plan": "lower", "proof": "prove", "all cores": "side_by_side", "bytes": "plan_bytes"}
+    if not side_by_side:
+        del keys["all cores"]
+    text += table(["schedule", *keys, largest.replace(" ", ", "), "8192, 1024"],
+                  [[row["schedule"], *(whole(row, key) for key in keys.values()),
                     seconds_text(row["seconds"]),
                     f"{huge[row['schedule']]['seconds']:.1f} s" if row["schedule"] in huge else ""]
                    for row in found["making"][largest]["ours"] if row["schedule"] not in LIKE_OTHERS]) + "\n"
@@ -247,14 +257,17 @@ column order, times and verification, of one run.
     ratios = making_ratios(found)
     if ratios:
         version = next(iter(found["making"].values()))["torch"][0]["torch"]
-        text += f"""PyTorch {version} makes the same number of passes, with sends and receives, and neither verifies nor proves them. "Ratio" is
-its time to ours.
+        text += f"""PyTorch {version} makes as many passes, with sends and receives, and neither verifies nor proves them. "Ratio" is
+its time to ours{' on one core, and with the plan made on all' if side_by_side else ''}.
 
 """
-        peers = {(size, name): (peer, peer / own) for size, name, own, peer in ratios}
-        cells = {name: [cell for size in found["making"] for peer, ratio in [peers[size, name]]
-                        for cell in (seconds_text(peer), f"{ratio:.0f}")] for _, name, _, _ in ratios}
-        text += table(["PyTorch", *(head for size in found["making"] for head in (size.replace(" ", ", "), "ratio"))],
+        cells = {}
+        for size, name, own, peer in ratios:
+            own_row = named(found["making"][size]["ours"])[name]
+            fastest = [f"{peer / on_all_cores(own_row):.0f}"] if side_by_side else []
+            cells.setdefault(name, []).extend([seconds_text(peer), f"{peer / own:.0f}", *fastest])
+        text += table(["PyTorch", *(head for size in found["making"] for head in
+                                   (size.replace(" ", ", "), "ratio", *(["all cores"] if side_by_side else [])))],
                       [[name, *row] for name, row in cells.items()]) + "\n"
     text += """## What a pass costs next to its work
 

@@ -17,7 +17,7 @@
 #include <random>
 #include <vector>
 
-#include "examples/gpt/layers.hpp"
+#include "examples/gpt/host/arithmetic.hpp"
 #include "examples/gpt/parameter.hpp"
 
 namespace {

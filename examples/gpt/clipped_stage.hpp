@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "stage.hpp"
+#include "host/host_stage.hpp"
 
 namespace gpt {
 
@@ -155,10 +155,10 @@ private:
 
 //! The norm is that of the stages' rows in their order. Copies have the gradients of their stages
 //! and step likewise. Returns how many steps were taken.
-inline std::int64_t take_clipped_step(std::vector<stage<float>>& stages,
+inline std::int64_t take_clipped_step(std::vector<host_stage<float>>& stages,
                                       clipping const& how,
                                       std::int64_t taken,
-                                      std::span<stage<float>> copies = {}) {
+                                      std::span<host_stage<float>> copies = {}) {
   std::vector<gradient_row> rows;
   for (auto& each : stages)
     rows.push_back(row_of(each));

@@ -5,21 +5,33 @@
 //! @brief The model in float, compiled once for all backends, by layers.cpp, as fast as it can be:
 //! what else a program has need not wait for an optimiser.
 
-#include "stage.hpp"
+#include "host/host_stage.hpp"
 
 namespace gpt {
 
-extern template class linear<float>;
-extern template class layer_norm<float>;
-extern template void gelu(float const*, float*, std::int64_t);
-extern template void gelu_backward(float*, float const*, std::int64_t);
-extern template class embedding<float>;
-extern template class head<float>;
-extern template class before_attention<float>;
-extern template class attention_part<float>;
-extern template class after_attention<float>;
-extern template class mlp<float>;
-extern template class stage<float>;
+namespace host {
+extern template struct matrix_pass<float>;
+extern template void apply_gain(float*, float const*, float const*, token_rows);
+extern template void
+layer_norm_forward(float*, normalised<float>, float const*, float const*, token_rows);
+extern template void
+layer_norm_backward(float*, float*, float const*, normalised<float>, float const*, token_rows);
+extern template void gelu_forward(float*, float const*, std::int64_t, stream);
+extern template void gelu_backward(float*, float const*, float const*, std::int64_t, stream);
+extern template void
+cross_entropy_forward(float*, float*, std::uint8_t const*, std::int64_t, stream);
+extern template void
+cross_entropy_backward(float*, float*, std::uint8_t const*, float, std::int64_t, stream);
+extern template void
+attend(attending const&, attention_tensors<float, float> const&, device_work<float>&, stream);
+extern template void attend_backward(attending const&,
+                                     attention_tensors<float, float> const&,
+                                     attention_gradients<float, float> const&,
+                                     device_work<float>&,
+                                     stream);
+} // namespace host
+extern template class part_stage<host_machine<float>>;
+extern template class host_stage<float>;
 extern template void adamw::update(parameter<float>&, std::int64_t) const;
 
 } // namespace gpt

@@ -2,152 +2,25 @@
 #pragma once
 
 //! @file
-//! @brief A layer of the GPT: what comes before attention, attention, what follows; and all three
-//! as one, for one chunk at a time. Of a stage in shards, a part has some heads of the attention,
-//! or some of the hidden numbers of the MLP.
+//! @brief A layer of the GPT, and the end of the model, on any machine: what comes before
+//! attention, attention, what follows, for one chunk at a time; norm, linear and cross-entropy.
 //!
-//! A part keeps nothing of a unit: what its backward needs lies where the caller says, in
-//! `kept_numbers` numbers from forward on.
+//! Of a stage in shards a layer has some heads and some of the hidden numbers: the sizes of these
+//! are `own`, and own width is what the shard's heads have together. A part keeps nothing of a
+//! unit: what its backward needs lies in the slots of the plan.
 
 #include <pipe/attention/backward.hpp>
 #include <pipe/attention/forward.hpp>
 
-#include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
-#include "layers.hpp"
 #include "memory.hpp"
-#include "model.hpp"
 
 namespace gpt {
 
 namespace attention = pipelining::attention;
-
-namespace detail {
-[[nodiscard]] inline double deviation(model_size const& size) {
-  return 0.5 / std::sqrt(double(size.width));
-}
-//! The same of a matrix whose product is added to the residual.
-[[nodiscard]] inline double residual_deviation(model_size const& size) {
-  return deviation(size) / std::sqrt(2.0 * double(size.layers));
-}
-
-//! Part of a matrix with so many columns, in `blocks` alike, of each of which it has some. It
-//! starts with the numbers of the whole one wherever that is cut.
-template <class Number>
-[[nodiscard]] linear<Number> cut_matrix(linear<Number> const& whole,
-                                        std::int64_t columns,
-                                        std::int64_t blocks,
-                                        chunk_range rows,
-                                        chunk_range of_block) {
-  linear<Number> part({}, rows.count(), blocks * of_block.count(), 1.0);
-  auto to = part.weight.value.begin();
-  for (auto row = rows.begin; row < rows.end; ++row)
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      auto const from = row * columns + block * (columns / blocks) + of_block.begin;
-      to = std::copy_n(whole.weight.value.begin() + from, of_block.count(), to);
-    }
-  part.refresh();
-  return part;
-}
-
-//! What a norm gives, from what it has kept. It lies in scratch.
-template <class Number>
-[[nodiscard]] Number* normal_again(layer_norm<Number> const& norm, part_place<Number> const& at) {
-  Number* const normal = at.space->zeros(at.tokens * norm.width());
-  norm.apply_gain(at.kept, normal, at.tokens);
-  return normal;
-}
-} // namespace detail
-
-template <class Number>
-class before_attention {
-public:
-  using place = part_place<Number>;
-
-  before_attention(model_size const& size,
-                   std::uint64_t seed,
-                   std::int64_t layer,
-                   shard_of_stage which = {})
-      : width_(size.width), own_(size_of_shard(size, which)), norm_(width_),
-        query_({seed, layer, 0}, width_, width_, detail::deviation(size)),
-        key_value_({seed, layer, 1}, width_, 2 * size.key_width(), detail::deviation(size)) {
-    if (which.of > 1) {
-      chunk_range const all{0, width_};
-      auto const keys = size.key_width();
-      query_ = detail::cut_matrix(query_, width_, 1, all, which.share(width_));
-      key_value_ = detail::cut_matrix(key_value_, 2 * keys, 2, all, which.share(keys));
-    }
-  }
-
-  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return layer_norm<Number>::kept_numbers(size.width, tokens);
-  }
-
-  //! Of x [tokens, width] writes query [tokens, own width] and key_value [tokens, 2, own key heads,
-  //! head dim].
-  void forward(Number const* x, Number* query, Number* key_value, place const& at) const {
-    norm_.normalise(x, at.kept, at.tokens);
-    Number* const normal = detail::normal_again(norm_, at);
-    std::fill_n(query, at.tokens * own_.width, Number{0});
-    std::fill_n(key_value, at.tokens * keys(), Number{0});
-    query_.add_forward(normal, query, own_.width, at.tokens);
-    key_value_.add_forward(normal, key_value, keys(), at.tokens);
-  }
-
-  //! Adds to the gradient of what the norm gives; of shards, the sum of all of that is wanted.
-  void backward_products(Number const* query_gradient,
-                         Number const* key_value_gradient,
-                         Number* normal_gradient,
-                         std::int64_t tokens) {
-    query_.add_backward_input(query_gradient, normal_gradient, tokens);
-    key_value_.add_backward_input(key_value_gradient, normal_gradient, tokens);
-  }
-  //! Adds what that gives to dx [tokens, width], and to the gradient of the gain, which is too
-  //! small to keep for.
-  void join(Number const* normal_gradient, Number* dx, place const& at) {
-    norm_.add_backward(normal_gradient, at.kept, dx, at.tokens);
-  }
-  //! Both, without shards.
-  void add_backward_input(Number const* query_gradient,
-                          Number const* key_value_gradient,
-                          Number* dx,
-                          place const& at) {
-    Number* const normal_gradient = at.space->zeros(at.tokens * width_);
-    backward_products(query_gradient, key_value_gradient, normal_gradient, at.tokens);
-    join(normal_gradient, dx, at);
-  }
-
-  void add_backward_weight(Number const* query_gradient,
-                           Number const* key_value_gradient,
-                           place const& at) {
-    Number const* const normal = detail::normal_again(norm_, at);
-    query_.add_backward_weight(normal, query_gradient, at.tokens);
-    key_value_.add_backward_weight(normal, key_value_gradient, at.tokens);
-  }
-
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    visit(norm_.gain);
-    visit(query_.weight);
-    visit(key_value_.weight);
-  }
-  template <class Visit>
-  void for_each_matrix(Visit visit) {
-    visit(query_);
-    visit(key_value_);
-  }
-
-private:
-  [[nodiscard]] std::int64_t keys() const { return 2 * own_.key_width(); }
-
-  std::int64_t width_;
-  model_size own_;
-  layer_norm<Number> norm_;
-  linear<Number> query_;
-  linear<Number> key_value_;
-};
 
 //! What attention reads and gives. It reads keys and values of what is seen.
 template <class Element, class Sum>
@@ -224,202 +97,395 @@ private:
   }
 };
 
-//! Attention at work on a chunk.
-template <class Number>
-struct attention_place {
-  chunk_range chunk;
-  chunk_range seen;
-  Number const* key_value; //!< of what is seen
-  Number* kept;            //!< by attention_part, [kept_numbers]
-  scratch<Number>* space;
+//! What attention keeps of a unit from forward to the end of its backward, but for keys and values.
+template <class Machine>
+struct attention_kept {
+  using attended = typename Machine::attended;
+  using number = typename Machine::number;
+
+  attended* query;     //!< [tokens, heads, head dim]
+  attended* output;    //!< the same of attention
+  number* log_sum_exp; //!< [heads, tokens]
+
+  attention_kept(placing& in, model_size const& own, std::int64_t tokens)
+      : query(in.take<attended>(tokens * own.width)), output(in.take<attended>(tokens * own.width)),
+        log_sum_exp(in.take<number>(own.heads * tokens)) {}
+
+  [[nodiscard]] attention_tensors<attended, number> with(attended const* key_value) const {
+    return {query, key_value, output, log_sum_exp};
+  }
+};
+//! What the MLP keeps.
+template <class Machine>
+struct mlp_kept {
+  normalised<typename Machine::number> norm;
+  typename Machine::number* inner;  //!< [tokens, hidden], before GELU
+  typename Machine::element* outer; //!< [tokens, hidden], after GELU
+
+  mlp_kept(placing& in, model_size const& size, model_size const& own, std::int64_t tokens)
+      : norm(take_norm<typename Machine::number>(in, size, tokens)),
+        inner(in.take<typename Machine::number>(tokens * own.hidden())),
+        outer(in.take<typename Machine::element>(tokens * own.hidden())) {}
 };
 
-//! Attention, which has no weights. What it keeps begins with its query, so that whoever makes that
-//! can write it there, and goes on with its output and log-sum-exp.
-template <class Number>
-class attention_part {
-public:
-  explicit attention_part(model_size const& size) : size_(size) {}
+//! Room for gradients: that of numbers which are not read any more, or new.
+template <class Machine, class T>
+[[nodiscard]] typename Machine::element* take_gradient(placing& in, T* old, std::int64_t count) {
+  if constexpr (Machine::in_place)
+    return old;
+  else
+    return in.take<typename Machine::element>(count);
+}
 
-  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return tokens * (2 * size.width + size.heads);
-  }
-  [[nodiscard]] Number* output(Number* kept, std::int64_t tokens) const {
-    return kept + tokens * size_.width;
-  }
+//! What backward_input has for backward_weight: the gradients of what products have written, before
+//! attention, ...
+template <class Machine>
+struct before_gradients {
+  using element = typename Machine::element;
 
-  [[gnu::noinline]] void forward(attention_place<Number> const& at) const {
-    attending const call{size_, at.chunk, at.seen};
-    attention::forward(call.parameters(),
-                       call.forward_tensors(tensors(at)),
-                       attention::causal{},
-                       attention::plain{},
-                       at.space->attention_space);
+  element* query;     //!< [tokens, width]
+  element* key_value; //!< [tokens, 2, key heads, head dim]
+
+  before_gradients(placing& in, model_size const& own, std::int64_t tokens)
+      : query(in.take<element>(tokens * own.width)),
+        key_value(in.take<element>(tokens * 2 * own.key_width())) {}
+  before_gradients(placing& in,
+                   model_size const& own,
+                   std::int64_t tokens,
+                   attention_kept<Machine> const& kept)
+      : query(take_gradient<Machine>(in, kept.query, tokens * own.width)),
+        key_value(in.take<element>(tokens * 2 * own.key_width())) {}
+};
+//! ... of the projection, and in the MLP.
+template <class Machine>
+struct after_gradients {
+  using element = typename Machine::element;
+
+  element* projection; //!< [tokens, width]
+  element* inner;      //!< [tokens, hidden]
+  element* down;       //!< [tokens, width]
+
+  after_gradients(placing& in,
+                  model_size const& size,
+                  model_size const& own,
+                  std::int64_t tokens,
+                  mlp_kept<Machine> const& kept)
+      : projection(in.take<element>(tokens * size.width)),
+        inner(take_gradient<Machine>(in, kept.inner, tokens * own.hidden())),
+        down(in.take<element>(tokens * size.width)) {}
+};
+
+//! Norm, query, keys and values, at work on one chunk.
+template <class Machine>
+struct before_attention_pass {
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+
+  part_pass<Machine> at;
+  typename Machine::weight *gain, *query_weight, *key_value_weight;
+  normalised<number> kept;
+
+  //! @param first of three weights, one behind the other
+  before_attention_pass(part_pass<Machine> const& where,
+                        typename Machine::weight* first,
+                        normalised<number> norm)
+      : at(where), gain(first), query_weight(first + 1), key_value_weight(first + 2), kept(norm) {}
+
+  //! Of x [tokens, width] writes query [tokens, width] and key_value [tokens, 2, key heads, head
+  //! dim].
+  void forward(attended* query, attended* key_value, number const* x) const {
+    auto const& space = at.space();
+    layer_norm_forward(space.scaled, kept, x, gain->values(), at.rows());
+    at.rounded(query, at.tokens * at.own.width, space.wide, [&](number* to) {
+      queries().forward(to, space.scaled);
+    });
+    at.rounded(key_value, at.tokens * 2 * at.own.key_width(), space.wide, [&](number* to) {
+      keys().forward(to, space.scaled);
+    });
   }
-  //! @param to the gradient of the query is of zeros before
-  //! @pre output and log-sum-exp in what is kept are of all keys
-  [[gnu::noinline]] void backward(attention_place<Number> const& at,
-                                  attention_gradients<Number, Number> const& to) const {
-    attending const call{size_, at.chunk, at.seen};
-    attention::backward(call.parameters(),
-                        call.backward_tensors(tensors(at), to),
-                        attention::causal{},
-                        attention::plain{},
-                        at.space->attention_space);
+  //! Writes the gradient of what the norm gives; of shards, the sum of all of that is wanted.
+  void backward_products(number* normal_gradient, before_gradients<Machine> const& made) const {
+    queries().backward_input(normal_gradient, made.query);
+    keys().backward_input(normal_gradient, made.key_value, product_goes::added);
+  }
+  //! Adds to dx [tokens, width], and to the gradient of the gain.
+  void add_backward_input(number* dx, before_gradients<Machine> const& made) const {
+    backward_products(at.space().narrow, made);
+    at.add_shards(at.space().narrow);
+    join(dx, at.space().narrow);
+  }
+  //! @param normal_gradient of what the norm gives
+  void join(number* dx, number const* normal_gradient) const {
+    at.norm_backward(dx, normal_gradient, *gain, kept);
+  }
+  void add_backward_weight(before_gradients<Machine> const& made) const {
+    auto const* const scaled = at.scale_again(kept, *gain);
+    queries().backward_weight(scaled, made.query);
+    keys().backward_weight(scaled, made.key_value);
   }
 
 private:
-  [[nodiscard]] attention_tensors<Number, Number> tensors(attention_place<Number> const& at) const {
-    Number* const out = output(at.kept, at.chunk.count());
-    return {at.kept, at.key_value, out, out + at.chunk.count() * size_.width};
+  [[nodiscard]] auto queries() const {
+    return at.matrix(*query_weight, at.size.width, at.own.width);
   }
-
-  model_size size_;
+  [[nodiscard]] auto keys() const {
+    return at.matrix(*key_value_weight, at.size.width, 2 * at.own.key_width());
+  }
 };
 
-template <class Number>
-class mlp {
-public:
-  using place = part_place<Number>;
+//! The MLP at work on one chunk.
+template <class Machine>
+struct mlp_pass {
+  using number = typename Machine::number;
 
-  mlp(model_size const& size, std::uint64_t seed, std::int64_t layer, shard_of_stage which = {})
-      : width_(size.width), hidden_(size.hidden() / which.of), norm_(width_),
-        up_({seed, layer, 3}, width_, size.hidden(), detail::deviation(size)),
-        down_({seed, layer, 4}, size.hidden(), width_, detail::residual_deviation(size)) {
-    if (which.of > 1) {
-      auto const mine = which.share(size.hidden());
-      up_ = detail::cut_matrix(up_, size.hidden(), 1, {0, width_}, mine);
-      down_ = detail::cut_matrix(down_, width_, 1, mine, {0, width_});
+  part_pass<Machine> at;
+  typename Machine::weight *gain, *up, *down;
+  mlp_kept<Machine> kept;
+
+  //! @param y [tokens, width], to which the MLP of x, or a shard's part of it, is added
+  void forward(number const* x, number* y) const {
+    auto const& space = at.space();
+    layer_norm_forward(space.scaled, kept.norm, x, gain->values(), at.rows());
+    upwards().forward(kept.inner, space.scaled);
+    gelu_forward(kept.outer, kept.inner, at.tokens * at.own.hidden(), at.stream);
+    downwards().forward(y, kept.outer, product_goes::added);
+  }
+  //! Writes the gradient of what the norm gives; of shards, the sum of all of that is wanted.
+  //! @param dy the gradient of what the layer hands on
+  void backward_products(number const* dy,
+                         number* normal_gradient,
+                         after_gradients<Machine> const& made) const {
+    auto const& space = at.space();
+    convert(made.down, dy, at.rows().count(), at.stream);
+    downwards().backward_input(space.wide, made.down);
+    gelu_backward(made.inner, kept.inner, space.wide, at.tokens * at.own.hidden(), at.stream);
+    upwards().backward_input(normal_gradient, made.inner);
+  }
+  void join(number* dx, number const* normal_gradient) const {
+    at.norm_backward(dx, normal_gradient, *gain, kept.norm);
+  }
+  void add_backward_weight(after_gradients<Machine> const& made) const {
+    upwards().backward_weight(at.scale_again(kept.norm, *gain), made.inner);
+    downwards().backward_weight(kept.outer, made.down);
+  }
+
+private:
+  [[nodiscard]] auto upwards() const { return at.matrix(*up, at.size.width, at.own.hidden()); }
+  [[nodiscard]] auto downwards() const { return at.matrix(*down, at.own.hidden(), at.size.width); }
+};
+
+//! The projection of attention's output onto the residual, at work on one chunk.
+template <class Machine>
+struct projection_pass {
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+  using element = typename Machine::element;
+
+  part_pass<Machine> at;
+  typename Machine::weight* weight;
+  attended const* output; //!< of attention, [tokens, width]
+
+  //! Adds to x [tokens, width].
+  void forward(number* x) const { product().forward(x, operand(), product_goes::added); }
+  //! @param made becomes dx, as products read it. @param gradient of attention's output
+  void backward_input(number const* dx, element* made, attended* gradient) const {
+    convert(made, dx, at.rows().count(), at.stream);
+    at.rounded(gradient, at.tokens * at.own.width, at.space().narrow, [&](number* to) {
+      product().backward_input(to, made);
+    });
+  }
+  void add_backward_weight(element const* made) const {
+    product().backward_weight(operand(), made);
+  }
+
+private:
+  [[nodiscard]] auto product() const { return at.matrix(*weight, at.own.width, at.size.width); }
+  //! Attention's output as products read it.
+  [[nodiscard]] element const* operand() const {
+    if constexpr (std::is_same_v<element, attended>) {
+      return output;
+    } else {
+      convert(at.space().scaled, output, at.tokens * at.own.width, at.stream);
+      return at.space().scaled;
     }
   }
-
-  [[nodiscard]] static part_numbers
-  numbers(model_size const& size, shard_of_stage which, std::int64_t tokens) {
-    return {layer_norm<Number>::kept_numbers(size.width, tokens) +
-              tokens * 2 * size.hidden() / which.of,
-            tokens * size.width};
-  }
-
-  //! Adds to y [tokens, width], which may be x.
-  void forward(Number const* x, Number* y, place const& at) const {
-    auto const u = lay_out(at);
-    norm_.normalise(x, at.kept, at.tokens);
-    std::fill_n(u.inner, at.tokens * hidden_, Number{0});
-    up_.add_forward(detail::normal_again(norm_, at), u.inner, hidden_, at.tokens);
-    gelu(u.inner, u.outer, at.tokens * hidden_);
-    down_.add_forward(u.outer, y, width_, at.tokens);
-  }
-  //! Adds to the gradient of what the norm gives.
-  //! @param dy the gradient of what the layer hands on
-  void backward_input(Number const* dy, Number* normal_gradient, place const& at) {
-    auto const u = lay_out(at);
-    std::copy_n(dy, at.tokens * width_, at.added);
-    Number* const wide = at.space->zeros(at.tokens * hidden_);
-    down_.add_backward_input(at.added, wide, at.tokens);
-    gelu_backward(u.inner, wide, at.tokens * hidden_);
-    up_.add_backward_input(u.inner, normal_gradient, at.tokens);
-  }
-  //! Adds what that gives, of shards the sum over all, to dx.
-  void join(Number const* normal_gradient, Number* dx, place const& at) {
-    norm_.add_backward(normal_gradient, at.kept, dx, at.tokens);
-  }
-  void backward_weight(place const& at) {
-    auto const u = lay_out(at);
-    up_.add_backward_weight(detail::normal_again(norm_, at), u.inner, at.tokens);
-    down_.add_backward_weight(u.outer, at.added, at.tokens);
-  }
-
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    visit(norm_.gain);
-    visit(up_.weight);
-    visit(down_.weight);
-  }
-  template <class Visit>
-  void for_each_matrix(Visit visit) {
-    visit(up_);
-    visit(down_);
-  }
-
-private:
-  //! What is kept behind that of the norm. backward_input replaces `inner` by its gradient.
-  struct kept_state {
-    Number* inner; //!< [tokens, own hidden], before GELU
-    Number* outer; //!< [tokens, own hidden], after GELU
-  };
-  [[nodiscard]] kept_state lay_out(place const& at) const {
-    Number* const inner = at.kept + layer_norm<Number>::kept_numbers(width_, at.tokens);
-    return {inner, inner + at.tokens * hidden_};
-  }
-
-  std::int64_t width_;
-  std::int64_t hidden_;
-  layer_norm<Number> norm_;
-  linear<Number> up_;
-  linear<Number> down_;
 };
 
-//! The projection of attention's output onto the residual, and the MLP after it.
-template <class Number>
-class after_attention {
-public:
-  using place = part_place<Number>;
+//! The projection and the MLP behind it, at work on one chunk.
+template <class Machine>
+struct after_attention_pass {
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
 
-  after_attention(model_size const& size, std::uint64_t seed, std::int64_t layer)
-      : width_(size.width),
-        projection_({seed, layer, 2}, width_, width_, detail::residual_deviation(size)),
-        mlp_(size, seed, layer) {}
+  part_pass<Machine> at;
+  projection_pass<Machine> projection;
+  mlp_pass<Machine> mlp;
 
-  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return mlp<Number>::numbers(size, {}, tokens).kept;
-  }
-  //! Numbers that its backward for the input makes for that of the weights.
-  [[nodiscard]] static std::int64_t added_numbers(model_size const& size, std::int64_t tokens) {
-    return tokens * 2 * size.width;
-  }
+  //! @param first of four weights, one behind the other. @param output of attention
+  after_attention_pass(part_pass<Machine> const& where,
+                       typename Machine::weight* first,
+                       mlp_kept<Machine> const& kept,
+                       attended const* output)
+      : at(where),
+        projection{where, first, output}, mlp{where, first + 1, first + 2, first + 3, kept} {}
 
   //! x [tokens, width], the residual, becomes the layer's output.
-  //! @param output of attention, [tokens, width]
-  void forward(Number const* output, Number* x, place const& at) const {
-    projection_.add_forward(output, x, width_, at.tokens);
-    mlp_.forward(x, x, at);
+  void forward(number* x) const {
+    at.add_to(x, [&](number* to) { projection.forward(to); });
+    at.add_to(x, [&](number* to) { mlp.forward(x, to); });
+  }
+  //! dx [tokens, width], the gradient of the layer's output, becomes that of the residual. The
+  //! gradient of the gain grows too.
+  //! @param output_gradient of attention's output
+  void backward_input(number* dx,
+                      attended* output_gradient,
+                      after_gradients<Machine> const& made) const {
+    number* const normal_gradient = at.space().narrow;
+    mlp.backward_products(dx, normal_gradient, made);
+    at.add_shards(normal_gradient);
+    mlp.join(dx, normal_gradient);
+    projection.backward_input(dx, made.projection, output_gradient);
+  }
+  void add_backward_weight(after_gradients<Machine> const& made) const {
+    projection.add_backward_weight(made.projection);
+    mlp.add_backward_weight(made);
+  }
+};
+
+//! What a layer keeps of a unit from forward to the end of its backward, but for keys and values.
+template <class Machine>
+struct layer_kept {
+  normalised<typename Machine::number> first; //!< before attention
+  attention_kept<Machine> attention;
+  mlp_kept<Machine> after;
+
+  layer_kept(placing& in, model_size const& size, model_size const& own, std::int64_t tokens)
+      : first(take_norm<typename Machine::number>(in, size, tokens)), attention(in, own, tokens),
+        after(in, size, own, tokens) {}
+};
+
+//! What backward_input makes for backward_weight: the gradients of what products have written.
+template <class Machine>
+struct layer_gradients {
+  before_gradients<Machine> before;
+  after_gradients<Machine> after;
+
+  layer_gradients(placing& in,
+                  model_size const& size,
+                  model_size const& own,
+                  std::int64_t tokens,
+                  layer_kept<Machine> const& kept)
+      : before(in, own, tokens, kept.attention), after(in, size, own, tokens, kept.after) {}
+};
+
+//! A layer at work on one chunk.
+template <class Machine>
+class layer_pass {
+public:
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+
+  before_attention_pass<Machine> before;
+  after_attention_pass<Machine> after;
+
+  //! @param first of seven weights, one behind the other
+  layer_pass(part_pass<Machine> const& at,
+             typename Machine::weight* first,
+             chunk_range chunk,
+             layer_kept<Machine> const& kept)
+      : before(at, first, kept.first),
+        after(at, first + 3, kept.after, kept.attention.output), attends_{at.own,
+                                                                          chunk,
+                                                                          {0, chunk.end}},
+        kept_(kept.attention), at_(at) {}
+
+  //! x [tokens, width], the residual, becomes the layer's output.
+  //! @param key_value [sequence, 2, key heads, head dim]: those of the chunk join those before
+  void forward(number* x, attended* key_value) const {
+    attention_forward(x, key_value);
+    after.forward(x);
+  }
+  //! Up to attention's output.
+  void attention_forward(number const* x, attended* key_value) const {
+    before.forward(kept_.query, key_value + attends_.chunk.begin * keys(), x);
+    attend(attends_, kept_.with(key_value), *at_.work, at_.stream);
   }
 
-  //! dx [tokens, width], the gradient of the layer's output, becomes that of the residual.
-  void backward_input(Number* dx, place const& at) {
-    Number* const normal_gradient = at.space->more_zeros(at.tokens * width_);
-    mlp_.backward_input(dx, normal_gradient, at);
-    mlp_.join(normal_gradient, dx, at);
-    std::copy_n(dx, at.tokens * width_, residual_gradient(at));
+  //! dx [tokens, width], the gradient of the output, becomes that of the input. The gradients of
+  //! the gains grow too.
+  //! @param made for backward_weight
+  //! @param carried shaped as key_value: what later chunks have added to it joins this chunk's
+  void backward_input(number* dx,
+                      layer_gradients<Machine> const& made,
+                      attended const* key_value,
+                      number* carried) const {
+    after.backward_input(dx, at_.space().output_gradient, made.after);
+    attention_backward(made.before, key_value, carried);
+    before.add_backward_input(dx, made.before);
   }
-  //! After it: adds to the gradient of attention's output.
-  void add_output_gradient(Number* gradient, place const& at) const {
-    projection_.add_backward_input(residual_gradient(at), gradient, at.tokens);
-  }
-  void add_backward_weight(Number const* output, place const& at) {
-    projection_.add_backward_weight(output, residual_gradient(at), at.tokens);
-    mlp_.backward_weight(at);
+  //! From the gradient of attention's output, in scratch, to those of query, keys and values.
+  void attention_backward(before_gradients<Machine> const& made,
+                          attended const* key_value,
+                          number* carried) const {
+    auto const& space = at_.space();
+    attend_backward(
+      attends_,
+      kept_.with(key_value),
+      attention_gradients<attended, number>{space.output_gradient, space.query_gradient, carried},
+      *at_.work,
+      at_.stream);
+    convert(made.query, space.query_gradient, at_.tokens * at_.own.width, at_.stream);
+    convert(
+      made.key_value, carried + attends_.chunk.begin * keys(), at_.tokens * keys(), at_.stream);
   }
 
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    visit(projection_.weight);
-    mlp_.for_each_parameter(visit);
-  }
-  template <class Visit>
-  void for_each_matrix(Visit visit) {
-    visit(projection_);
-    mlp_.for_each_matrix(visit);
+  void backward_weight(layer_gradients<Machine> const& made) const {
+    before.add_backward_weight(made.before);
+    after.add_backward_weight(made.after);
   }
 
 private:
-  [[nodiscard]] Number* residual_gradient(place const& at) const {
-    return at.added + at.tokens * width_;
+  [[nodiscard]] std::int64_t keys() const { return 2 * at_.own.key_width(); }
+
+  attending attends_;
+  attention_kept<Machine> kept_;
+  part_pass<Machine> at_;
+};
+
+//! The head at work on one chunk. It keeps its normalised input, and from backward_input to
+//! backward_weight the gradient of the logits, [tokens, vocabulary]; logits are made anew.
+template <class Machine>
+struct head_pass {
+  using number = typename Machine::number;
+  using element = typename Machine::element;
+
+  part_pass<Machine> at;
+  typename Machine::weight *gain, *out;
+  std::uint8_t const* next_bytes;
+  normalised<number> kept;
+
+  //! Writes the loss of each token, in nats.
+  void forward(number* losses, number const* x) const {
+    auto const& space = at.space();
+    layer_norm_forward(space.scaled, kept, x, gain->values(), at.rows());
+    logits().forward(space.wide, space.scaled);
+    cross_entropy_forward(losses, space.wide, next_bytes, at.tokens, at.stream);
+  }
+  //! dx = the gradient of the input for `share` times the sum of the losses.
+  void backward_input(number* dx, element* logits_gradient, number share) const {
+    auto const& space = at.space();
+    logits().forward(space.wide, at.scale_again(kept, *gain));
+    cross_entropy_backward(logits_gradient, space.wide, next_bytes, share, at.tokens, at.stream);
+    logits().backward_input(space.narrow, logits_gradient);
+    clear(dx, at.rows().count(), at.stream);
+    at.norm_backward(dx, space.narrow, *gain, kept);
+  }
+  void backward_weight(element const* logits_gradient) const {
+    logits().backward_weight(at.scale_again(kept, *gain), logits_gradient);
   }
 
-  std::int64_t width_;
-  linear<Number> projection_;
-  mlp<Number> mlp_;
+private:
+  [[nodiscard]] auto logits() const { return at.matrix(*out, at.size.width, vocabulary); }
 };
 
 } // namespace gpt

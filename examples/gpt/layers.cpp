@@ -3,17 +3,27 @@
 
 namespace gpt {
 
-template class linear<float>;
-template class layer_norm<float>;
-template void gelu(float const*, float*, std::int64_t);
-template void gelu_backward(float*, float const*, std::int64_t);
-template class embedding<float>;
-template class head<float>;
-template class before_attention<float>;
-template class attention_part<float>;
-template class after_attention<float>;
-template class mlp<float>;
-template class stage<float>;
+namespace host {
+template struct matrix_pass<float>;
+template void apply_gain(float*, float const*, float const*, token_rows);
+template void layer_norm_forward(float*, normalised<float>, float const*, float const*, token_rows);
+template void
+layer_norm_backward(float*, float*, float const*, normalised<float>, float const*, token_rows);
+template void gelu_forward(float*, float const*, std::int64_t, stream);
+template void gelu_backward(float*, float const*, float const*, std::int64_t, stream);
+template void cross_entropy_forward(float*, float*, std::uint8_t const*, std::int64_t, stream);
+template void
+cross_entropy_backward(float*, float*, std::uint8_t const*, float, std::int64_t, stream);
+template void
+attend(attending const&, attention_tensors<float, float> const&, device_work<float>&, stream);
+template void attend_backward(attending const&,
+                              attention_tensors<float, float> const&,
+                              attention_gradients<float, float> const&,
+                              device_work<float>&,
+                              stream);
+} // namespace host
+template class part_stage<host_machine<float>>;
+template class host_stage<float>;
 template void adamw::update(parameter<float>&, std::int64_t) const;
 
 } // namespace gpt

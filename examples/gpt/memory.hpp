@@ -2,134 +2,158 @@
 #pragma once
 
 //! @file
-//! @brief The buffers that a device keeps between passes, and the count of their bytes.
+//! @brief How tensors lie in memory: those that a stage keeps in the slots of a plan, and scratch
+//! in which nothing survives a pass.
+//!
+//! What stages do is written once, for a machine: the host (host/machine.hpp) or a GPU
+//! (cuda/machine.cuh). It names the types of numbers: `number`, of the residual, all sums, and what
+//! is trained; `element`, which products multiply; and `attended`, which attention reads. Functions
+//! of its namespace do the arithmetic, as work of a `stream`.
 
-#include <pipe/attention/backward.hpp>
-#include <pipe/attention/forward.hpp>
-
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <utility>
-#include <vector>
+#include <type_traits>
 
 #include "model.hpp"
 
 namespace gpt {
 
-template <class Number>
-class activation_pool;
-
-template <class Number>
-struct give_back {
-  activation_pool<Number>* pool = nullptr;
-  std::size_t count = 0;
-
-  void operator()(Number* numbers) const noexcept { pool->take_back(numbers, count); }
-};
-//! Numbers borrowed from a pool; they go back when the block goes.
-template <class Number>
-using block = std::unique_ptr<Number[], give_back<Number>>;
-
-//! All that a device keeps from one pass to a later one: activations, keys and values, gradients
-//! that wait for their weights. Blocks that were given back are lent again, so a warm step
-//! allocates nothing. Used by the thread of one device only.
-template <class Number>
-class activation_pool {
+//! Puts tensors of several types one behind the other. Without memory it only counts.
+class placing {
 public:
-  [[nodiscard]] block<Number> take(std::int64_t wanted) {
-    auto const count = static_cast<std::size_t>(wanted);
-    auto& spare = spare_[count];
-    std::unique_ptr<Number[]> numbers;
-    if (spare.empty()) {
-      numbers = std::make_unique<Number[]>(count);
-      spare.reserve(++owned_[count]); // so that giving back never allocates
-    } else {
-      numbers = std::move(spare.back());
-      spare.pop_back();
-    }
-    live_ += count * sizeof(Number);
-    return {numbers.release(), {this, count}};
-  }
-  void take_back(Number* numbers, std::size_t count) noexcept {
-    live_ -= count * sizeof(Number);
-    spare_.find(count)->second.emplace_back(numbers);
-  }
+  //! @param multiple of bytes at which tensors begin; 1: without gaps, as messages are
+  explicit placing(std::byte* memory, std::int64_t multiple)
+      : memory_(memory), multiple_(multiple) {}
 
-  //! Where to keep so many numbers.
-  //! @param given there, where the caller has a place for them; null: in a block that `lent`
-  //! becomes
-  [[nodiscard]] Number* place(std::int64_t count, Number* given, block<Number>& lent) {
-    if (given != nullptr)
-      return given;
-    lent = take(count);
-    return lent.get();
+  template <class T>
+  [[nodiscard]] T* take(std::int64_t count) {
+    std::byte* const at = memory_ == nullptr ? nullptr : memory_ + bytes_;
+    auto const bytes = count * static_cast<std::int64_t>(sizeof(T));
+    bytes_ += (bytes + multiple_ - 1) / multiple_ * multiple_;
+    return reinterpret_cast<T*>(at);
   }
-
-  //! To be called at the end of every pass: what is lent now is what is kept between passes.
-  void end_of_pass() { peak_ = live_ > peak_ ? live_ : peak_; }
-
-  [[nodiscard]] std::size_t live_bytes() const { return live_; }
-  [[nodiscard]] std::size_t peak_bytes() const { return peak_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; } //!< taken so far
 
 private:
-  std::map<std::size_t, std::vector<std::unique_ptr<Number[]>>> spare_;
-  std::map<std::size_t, std::size_t> owned_;
-  std::size_t live_ = 0;
-  std::size_t peak_ = 0;
+  std::byte* memory_;
+  std::int64_t multiple_;
+  std::int64_t bytes_ = 0;
 };
+//! Tensors of a machine, as they lie in slots.
+template <class Machine>
+[[nodiscard]] placing slot_of(std::byte* memory = nullptr) {
+  return placing(memory, Machine::alignment);
+}
 
-//! Scratch that all layers of a device share; nothing in it survives a pass.
-template <class Number>
-struct scratch {
-  std::vector<Number> numbers;
-  std::vector<Number> more_numbers;
-  pipelining::attention::workspace<pipelining::attention::accumulate_t<Number>> attention_space;
-
-  //! Zeros that are valid until the next call of the same name.
-  [[nodiscard]] Number* zeros(std::int64_t count) {
-    numbers.assign(static_cast<std::size_t>(count), Number{0});
-    return numbers.data();
-  }
-  [[nodiscard]] Number* more_zeros(std::int64_t count) {
-    more_numbers.assign(static_cast<std::size_t>(count), Number{0});
-    return more_numbers.data();
-  }
-};
-
-//! What the stages of one device share. Belongs to the device's thread.
-template <class Number>
-struct device_memory {
-  activation_pool<Number> pool;
-  scratch<Number> space;
-};
-
-//! Where a layer works: at a chunk of a microbatch.
-template <class Number>
-struct place_of_unit {
-  std::size_t microbatch;
-  std::size_t unit; //!< chunks of all microbatches, counted one after the other
-  chunk_range chunk;
-  Number* kept; //!< where forward keeps what backward needs; null: in a buffer of the pool
-  device_memory<Number>* memory;
-
-  [[nodiscard]] std::int64_t tokens() const { return chunk.count(); }
-};
-
-//! Numbers of what a part of a layer keeps and adds, see part_place.
-struct part_numbers {
-  std::int64_t kept = 0;
-  std::int64_t added = 0;
-};
-
-//! Where a part of a layer works: on so many tokens, with what it keeps of them.
-template <class Number>
-struct part_place {
+//! Tokens of so many numbers each, and the stream that works on them.
+template <class Stream>
+struct token_rows {
   std::int64_t tokens;
-  Number* kept;  //!< from forward to the end of backward
-  Number* added; //!< from the gradient of the input to those of weights
-  scratch<Number>* space;
+  std::int64_t width;
+  Stream stream;
+
+  [[nodiscard]] std::int64_t count() const { return tokens * width; }
+};
+
+//! What layer norm keeps of its tokens for backward.
+template <class Number>
+struct normalised {
+  Number* normal;  //!< [tokens, width]
+  Number* inverse; //!< [tokens], one over the deviation
+};
+template <class Number>
+[[nodiscard]] normalised<Number>
+take_norm(placing& in, model_size const& size, std::int64_t tokens) {
+  auto* const normal = in.take<Number>(tokens * size.width);
+  return {normal, in.take<Number>(tokens)};
+}
+
+//! Whether a product takes the place of what was there or is added to it.
+enum class product_goes : std::uint8_t { instead, added };
+
+//! What passes of so many tokens may write over.
+template <class Machine>
+struct scratch_tensors {
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+
+  typename Machine::element* scaled; //!< [tokens, width], what a product reads
+  number* wide;                      //!< [tokens, the widest result of a product]
+  number* narrow;                    //!< [tokens, width]
+  number* residual;           //!< [tokens, width], where a stage has no message to write it to
+  attended* output_gradient;  //!< [tokens, width], of attention
+  attended* query_gradient;   //!< [tokens, width]
+  number* key_value_gradient; //!< [sequence, 2, key heads, head dim], where the plan carries none
+  number* of_attention;       //!< what its backward needs beside
+
+  scratch_tensors() = default;
+  scratch_tensors(placing& in, model_size const& size, std::int64_t tokens)
+      : scaled(in.take<typename Machine::element>(tokens * size.width)),
+        wide(in.take<number>(tokens * std::max({size.hidden(), vocabulary, 2 * size.key_width()}))),
+        narrow(in.take<number>(tokens * size.width)),
+        residual(in.take<number>(tokens * size.width)),
+        output_gradient(in.take<attended>(tokens * size.width)),
+        query_gradient(in.take<attended>(tokens * size.width)),
+        key_value_gradient(in.take<number>(size.sequence * 2 * size.key_width())),
+        of_attention(in.take<number>(Machine::attention_scratch(size, tokens))) {}
+};
+
+//! Where a part works, and on how many tokens.
+template <class Machine>
+struct part_pass {
+  using number = typename Machine::number;
+  using weight = typename Machine::weight;
+
+  model_size size;
+  model_size own; //!< the shard's share of heads and hidden numbers
+  std::int64_t tokens;
+  typename Machine::work* work;
+  typename Machine::stream stream;
+
+  [[nodiscard]] scratch_tensors<Machine> const& space() const { return work->scratch(); }
+  [[nodiscard]] auto rows() const {
+    return token_rows<typename Machine::stream>{tokens, size.width, stream};
+  }
+  [[nodiscard]] auto matrix(weight& of, std::int64_t inputs, std::int64_t outputs) const {
+    return work->matrix(of, tokens, inputs, outputs);
+  }
+  //! Of numbers [tokens, width], of which each shard has a part, their sum.
+  void add_shards(number* numbers) const {
+    if (work->sum)
+      work->sum(numbers, rows().count(), stream);
+  }
+  //! Calls product(to), which adds numbers there, [tokens, width], for x; of shards, for their sum.
+  template <class Product>
+  void add_to(number* x, Product product) const {
+    if (!work->sum)
+      return product(x);
+    number* const part = space().narrow;
+    clear(part, rows().count(), stream);
+    product(part);
+    add_shards(part);
+    add(x, part, rows().count(), stream);
+  }
+  //! Adds to dx, and to the gradient of the gain. @param gradient of what the norm gives
+  void
+  norm_backward(number* dx, number const* gradient, weight& gain, normalised<number> kept) const {
+    layer_norm_backward(dx, gain.gradients(), gradient, kept, gain.values(), rows());
+  }
+  //! What the norm gives again, in `scaled`.
+  [[nodiscard]] auto* scale_again(normalised<number> kept, weight& gain) const {
+    apply_gain(space().scaled, kept.normal, gain.values(), rows());
+    return space().scaled;
+  }
+  //! Calls product(where its numbers go), and rounds these to the type of `to`.
+  template <class T, class Product>
+  void rounded(T* to, std::int64_t count, number* room, Product product) const {
+    if constexpr (std::is_same_v<T, number>) {
+      product(to);
+    } else {
+      product(room);
+      convert(to, room, count, stream);
+    }
+  }
 };
 
 } // namespace gpt

@@ -8,8 +8,11 @@
 #include <pipe/pipe.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -146,21 +149,38 @@ struct shard_of_stage {
   return ranges;
 }
 
+//! How a tensor of the model starts: with normal random numbers that follow from where it stands.
+struct tensor_start {
+  std::int64_t layer = 0; //!< -1: embedding; layers: head
+  std::int64_t index = 0; //!< among the tensors of the layer
+  double deviation = 0;   //!< 0: with ones, as gains do
+  bool decays = false;    //!< matrices decay, gains and embeddings do not
+};
+
 //! A box of a tensor of the whole model.
 struct tensor_part {
   std::string name{};
   std::vector<std::int64_t> whole{}; //!< shape of the tensor
   std::vector<std::int64_t> first{};
   std::vector<std::int64_t> shape{};
+  tensor_start start{};
+
+  [[nodiscard]] std::int64_t count() const {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
 };
 
-[[nodiscard]] inline tensor_part whole_part(std::string name, std::vector<std::int64_t> shape) {
-  return {std::move(name), shape, std::vector<std::int64_t>(shape.size()), shape};
+[[nodiscard]] inline tensor_part
+whole_part(std::string name, std::vector<std::int64_t> shape, tensor_start start = {}) {
+  return {std::move(name), shape, std::vector<std::int64_t>(shape.size()), shape, start};
 }
 //! A range of it along one axis.
-[[nodiscard]] inline tensor_part
-cut_part(std::string name, std::vector<std::int64_t> shape, std::size_t axis, chunk_range range) {
-  auto part = whole_part(std::move(name), std::move(shape));
+[[nodiscard]] inline tensor_part cut_part(std::string name,
+                                          std::vector<std::int64_t> shape,
+                                          std::size_t axis,
+                                          chunk_range range,
+                                          tensor_start start = {}) {
+  auto part = whole_part(std::move(name), std::move(shape), start);
   part.first[axis] = range.begin;
   part.shape[axis] = range.count();
   return part;
@@ -178,9 +198,7 @@ piece_of(std::int64_t count, std::int64_t number, std::int64_t pieces) {
 pieces_of(std::vector<tensor_part> const& tensors, std::int64_t pieces, chunk_range which) {
   std::vector<tensor_part> all;
   for (tensor_part const& each : tensors) {
-    std::int64_t count = 1;
-    for (auto const extent : each.shape)
-      count *= extent;
+    auto const count = each.count();
     for (auto i = which.begin; i < which.end; ++i) {
       auto const name = each.name + ".flat." + std::to_string(i);
       all.push_back(cut_part(name, {count}, 0, piece_of(count, i, pieces)));
@@ -189,30 +207,58 @@ pieces_of(std::vector<tensor_part> const& tensors, std::int64_t pieces, chunk_ra
   return all;
 }
 
+// The tensors at both ends of the model, of which a shard has the rows or columns of some bytes.
+
+[[nodiscard]] inline tensor_part bytes_part(model_size const& size,
+                                            chunk_range rows = {0, vocabulary}) {
+  return cut_part("embedding.bytes", {vocabulary, size.width}, 0, rows, {-1, 0, 0.3, false});
+}
+[[nodiscard]] inline tensor_part positions_part(model_size const& size) {
+  return whole_part("embedding.positions", {size.sequence, size.width}, {-1, 1, 0.1, false});
+}
+[[nodiscard]] inline tensor_part norm_part(model_size const& size) {
+  return whole_part("head.norm", {size.width});
+}
+[[nodiscard]] inline double deviation(model_size const& size) {
+  return 0.5 / std::sqrt(double(size.width));
+}
+[[nodiscard]] inline tensor_part out_part(model_size const& size,
+                                          chunk_range columns = {0, vocabulary}) {
+  return cut_part(
+    "head.out", {size.width, vocabulary}, 1, columns, {size.layers, 0, deviation(size), true});
+}
+
 //! The parameters of layers in the order in which their stage visits them, or those of a shard.
 [[nodiscard]] inline std::vector<tensor_part>
 parts_of(model_size const& size, layer_range const& layers, shard_of_stage which = {}) {
   std::vector<tensor_part> parts;
   auto const width = size.width;
+  auto const matrix = [&](std::int64_t layer, std::int64_t index, bool joins_residual = false) {
+    double const share = joins_residual ? std::sqrt(2.0 * double(size.layers)) : 1;
+    return tensor_start{layer, index, deviation(size) / share, true};
+  };
   auto const before = [&](std::int64_t layer) {
     auto const name = "layers." + std::to_string(layer) + ".attention.";
     auto const keys = size.key_width();
     parts.push_back(whole_part(name + "norm", {width}));
-    parts.push_back(cut_part(name + "query", {width, width}, 1, which.share(width)));
-    parts.push_back(cut_part(name + "key_value", {width, 2, keys}, 2, which.share(keys)));
+    parts.push_back(
+      cut_part(name + "query", {width, width}, 1, which.share(width), matrix(layer, 0)));
+    parts.push_back(
+      cut_part(name + "key_value", {width, 2, keys}, 2, which.share(keys), matrix(layer, 1)));
   };
   auto const after = [&](std::int64_t layer) {
     auto const name = "layers." + std::to_string(layer) + '.';
     auto const hidden = size.hidden();
-    parts.push_back(cut_part(name + "attention.projection", {width, width}, 0, which.share(width)));
+    auto const heads = which.share(width);
+    auto const mine = which.share(hidden);
+    parts.push_back(
+      cut_part(name + "attention.projection", {width, width}, 0, heads, matrix(layer, 2, true)));
     parts.push_back(whole_part(name + "mlp.norm", {width}));
-    parts.push_back(cut_part(name + "mlp.up", {width, hidden}, 1, which.share(hidden)));
-    parts.push_back(cut_part(name + "mlp.down", {hidden, width}, 0, which.share(hidden)));
+    parts.push_back(cut_part(name + "mlp.up", {width, hidden}, 1, mine, matrix(layer, 3)));
+    parts.push_back(cut_part(name + "mlp.down", {hidden, width}, 0, mine, matrix(layer, 4, true)));
   };
-  if (layers.embeds) {
-    parts.push_back(whole_part("embedding.bytes", {vocabulary, width}));
-    parts.push_back(whole_part("embedding.positions", {size.sequence, width}));
-  }
+  if (layers.embeds)
+    parts.insert(parts.end(), {bytes_part(size), positions_part(size)});
   for (auto layer = layers.first; layer < layers.last; ++layer) {
     before(layer);
     after(layer);
@@ -223,11 +269,21 @@ parts_of(model_size const& size, layer_range const& layers, shard_of_stage which
     if (!layers.ends)
       before(layers.first);
   }
-  if (layers.ends) {
-    parts.push_back(whole_part("head.norm", {width}));
-    parts.push_back(whole_part("head.out", {width, vocabulary}));
-  }
+  if (layers.ends)
+    parts.insert(parts.end(), {norm_part(size), out_part(size)});
   return parts;
+}
+
+//! Numbers of the parameters of every stage.
+[[nodiscard]] inline std::vector<std::int64_t>
+parameter_counts(model_size const& size, std::vector<layer_range> const& stages) {
+  std::vector<std::int64_t> counts;
+  for (layer_range const& layers : stages) {
+    counts.push_back(0);
+    for (tensor_part const& part : parts_of(size, layers))
+      counts.back() += part.count();
+  }
+  return counts;
 }
 
 //! What flows through the pipeline: one chunk of one microbatch.

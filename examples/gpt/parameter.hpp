@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "model.hpp"
+
 namespace gpt {
 
 //! The version of the loops that this process uses.
@@ -22,26 +24,68 @@ namespace gpt {
   return pipelining::attention::vector_version::of_process();
 }
 
-//! A trained tensor, its gradient of this step, and the optimizer's two averages.
+//! to [columns, rows] = transposed(from [rows, columns]), by blocks of a few cache lines.
+template <class Number>
+[[gnu::noinline]] void
+transpose(Number const* from, Number* to, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t some_rows = 16;
+  constexpr std::int64_t some_columns = 8;
+  for (std::int64_t n = 0; n < columns; n += some_columns) {
+    for (std::int64_t r = 0; r < rows; r += some_rows) {
+      auto const last_row = std::min(rows, r + some_rows);
+      for (auto column = n; column < std::min(columns, n + some_columns); ++column)
+        for (auto row = r; row < last_row; ++row)
+          to[column * rows + row] = from[row * columns + column];
+    }
+  }
+}
+
+//! A trained tensor, its gradient of this step, and the optimizer's two averages. Of a matrix it
+//! has the transpose, too, which backward passes read.
 template <class Number>
 struct parameter {
   std::vector<Number> value;
   std::vector<Number> gradient;
-  std::vector<Number> mean;             //!< AdamW's average gradient
-  std::vector<Number> square;           //!< AdamW's average squared gradient
-  bool decays = false;                  //!< matrices decay, gains and embeddings do not
-  Number* value_elsewhere = nullptr;    //!< where the value lies, if it is not here
-  Number* gradient_elsewhere = nullptr; //!< likewise
+  std::vector<Number> mean;   //!< AdamW's average gradient
+  std::vector<Number> square; //!< AdamW's average squared gradient
+  std::vector<Number> across; //!< the transpose, of what decays
+  bool decays = false;        //!< matrices decay, gains and embeddings do not
+  std::int64_t numbers;       //!< of the value, wherever it lies
+  std::int64_t rows = 1;
+  // Where these lie, if not here.
+  Number* value_elsewhere = nullptr;
+  Number* gradient_elsewhere = nullptr;
+  Number* across_elsewhere = nullptr;
 
   parameter(std::int64_t count, Number start, bool with_decay)
       : value(static_cast<std::size_t>(count), start), gradient(value.size(), Number{0}),
-        mean(value.size(), Number{0}), square(value.size(), Number{0}), decays(with_decay) {}
+        mean(value.size(), Number{0}), square(value.size(), Number{0}), decays(with_decay),
+        numbers(count) {}
 
   [[nodiscard]] Number const* values() const {
     return value_elsewhere == nullptr ? value.data() : value_elsewhere;
   }
   [[nodiscard]] Number* gradients() {
     return gradient_elsewhere == nullptr ? gradient.data() : gradient_elsewhere;
+  }
+  [[nodiscard]] Number const* transposed() const {
+    return across_elsewhere == nullptr ? across.data() : across_elsewhere;
+  }
+  //! To be called when the values of a matrix have changed.
+  void refresh() {
+    if (!decays)
+      return;
+    if (across_elsewhere == nullptr)
+      across.resize(static_cast<std::size_t>(numbers));
+    transpose(values(),
+              across_elsewhere == nullptr ? across.data() : across_elsewhere,
+              rows,
+              numbers / rows);
+  }
+  //! What is left has a size alone.
+  void leave_numbers() {
+    for (auto* const each : {&value, &gradient, &mean, &square, &across})
+      *each = {};
   }
 };
 
@@ -57,27 +101,52 @@ template <class Numbers>
   return hash;
 }
 
-//! Which parameter this is in the whole model, so that its start does not depend on the stages.
-struct parameter_name {
-  std::uint64_t seed;
-  std::int64_t layer; //!< -1: embedding; layers: head
-  std::int64_t index; //!< among the parameters of the layer
-};
-
-//! Normal random numbers, the same for a name wherever the parameter lives.
+//! A tensor of the model, or a box of it, as it starts: the same numbers wherever they live.
 template <class Number>
-[[nodiscard]] parameter<Number>
-random_parameter(parameter_name const& name, std::int64_t count, double deviation, bool decays) {
-  std::seed_seq mixed{name.seed & 0xffffffffu,
-                      name.seed >> 32,
-                      static_cast<std::uint64_t>(name.layer + 1),
-                      static_cast<std::uint64_t>(name.index)};
+[[nodiscard]] parameter<Number> start_of(tensor_part const& part, std::uint64_t seed) {
+  auto const& [layer, index, deviation, decays] = part.start;
+  parameter<Number> started(part.count(), Number{1}, decays);
+  started.rows = part.shape.front();
+  if (deviation == 0)
+    return started;
+  std::seed_seq mixed{seed & 0xffffffffu,
+                      seed >> 32,
+                      static_cast<std::uint64_t>(layer + 1),
+                      static_cast<std::uint64_t>(index)};
   std::mt19937_64 random(mixed);
   std::normal_distribution<double> normal(0.0, deviation);
-  parameter<Number> p(count, Number{0}, decays);
-  for (auto& x : p.value)
-    x = static_cast<Number>(normal(random));
-  return p;
+  // Rows of the last axis: a box has some of each row, or none.
+  auto const row = part.whole.back();
+  auto const begin = part.first.back();
+  auto const end = begin + part.shape.back();
+  std::vector<std::int64_t> at(part.whole.size() - 1);
+  auto to = started.value.begin();
+  for (bool more = true; more;) {
+    bool inside = true;
+    for (std::size_t axis = 0; axis < at.size(); ++axis)
+      inside =
+        inside && at[axis] >= part.first[axis] && at[axis] < part.first[axis] + part.shape[axis];
+    for (std::int64_t column = 0; column < row; ++column) {
+      auto const x = static_cast<Number>(normal(random));
+      if (inside && column >= begin && column < end)
+        *to++ = x;
+    }
+    more = false;
+    for (auto axis = at.size(); !more && axis-- > 0;) {
+      more = ++at[axis] < part.whole[axis];
+      at[axis] = more ? at[axis] : 0;
+    }
+  }
+  started.refresh();
+  return started;
+}
+template <class Number>
+[[nodiscard]] std::vector<parameter<Number>> start_of(std::vector<tensor_part> const& parts,
+                                                      std::uint64_t seed) {
+  std::vector<parameter<Number>> all;
+  for (tensor_part const& part : parts)
+    all.push_back(start_of<Number>(part, seed));
+  return all;
 }
 
 // What all parameters of a stage or of a model have, one after the other: gradients, or values.

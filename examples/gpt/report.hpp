@@ -259,11 +259,12 @@ report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t>
     return;
   std::printf("\nActivations kept between passes (%s), planned and measured", name_of(o).c_str());
   slot_sizes const sizes(o.size, cut_for(table, o.lengths), table);
-  std::vector<std::int64_t> planned;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    planned.push_back(static_cast<std::int64_t>(kept_at_peak(table, device, sizes)));
-  print_device_rows(
-    "kB", {{"planned", planned}, {"measured", {measured.begin(), measured.end()}}}, 1e3, 3);
+  auto const planned = peaks_of(table, sizes);
+  print_device_rows("kB",
+                    {{"planned", {planned.begin(), planned.end()}},
+                     {"measured", {measured.begin(), measured.end()}}},
+                    1e3,
+                    3);
 }
 
 struct checked {

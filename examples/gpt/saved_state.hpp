@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "layers.hpp"
+#include "host/arithmetic.hpp"
 #include "options.hpp"
 #include "text.hpp"
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "stage.hpp"
+#include "host/host_stage.hpp"
 
 namespace gpt {
 
@@ -41,9 +41,10 @@ public:
     std::int64_t widest = 0;
     for (auto const& layers : stages) {
       widest = std::max(widest, handed_on(size, layers.part));
-      stages_.emplace_back(size, layers, cut_.seen(0, second_), seed, memory_);
+      slots_.emplace_back();
+      stages_.emplace_back(size, layers, cut_.seen(0, second_), seed, work_);
       if (halves)
-        copies_.emplace_back(size, layers, cut_.seen(second_, cut_.microbatches()), seed, memory_);
+        copies_.emplace_back(size, layers, cut_.seen(second_, cut_.microbatches()), seed, work_);
     }
     auto const largest = static_cast<std::size_t>(size.sequence * widest);
     between_.assign(stages_.size() + 1, std::vector<Number>(largest));
@@ -89,9 +90,8 @@ public:
     for_each_stage([&](auto& stage) { stage.update(optimizer, step); });
   }
 
-  [[nodiscard]] std::vector<stage<Number>>& stages() { return stages_; }
-  [[nodiscard]] std::vector<stage<Number>>& copies() { return copies_; }
-  [[nodiscard]] activation_pool<Number> const& pool() const { return memory_.pool; }
+  [[nodiscard]] std::vector<host_stage<Number>>& stages() { return stages_; }
+  [[nodiscard]] std::vector<host_stage<Number>>& copies() { return copies_; }
 
 private:
   template <class Visit>
@@ -100,32 +100,37 @@ private:
       for (auto& stage : *each)
         visit(stage);
   }
-  [[nodiscard]] stage<Number>& at(std::size_t s, unit u) {
+  [[nodiscard]] host_stage<Number>& at(std::size_t s, unit u) {
     return (u.microbatch < second_ ? stages_ : copies_)[s];
   }
+  //! What stage s reads.
+  [[nodiscard]] pp::output between(std::size_t s) { return message_in(between_[s]); }
   template <class Around>
   void forward(unit u, Around& around) {
     for (std::size_t s = 0; s < stages_.size(); ++s) {
-      around(pipelining::pass_kind::forward, s, u, [&] {
-        at(s, u).forward(u, between_[s].data(), between_[s + 1].data());
+      auto const where = slots_[s].at(at(s, u), u);
+      around(pp::pass_kind::forward, s, u, [&] {
+        at(s, u).forward(where, read(between(s)), between(s + 1));
       });
     }
   }
   template <class Around>
   void backward(unit u, Around& around) {
     for (std::size_t s = stages_.size(); s-- > 0;) {
-      around(pipelining::pass_kind::backward_input, s, u, [&] {
-        at(s, u).backward_input(u, between_[s + 1].data(), between_[s].data());
+      auto const where = slots_[s].at(at(s, u), u);
+      around(pp::pass_kind::backward_input, s, u, [&] {
+        at(s, u).backward_input(where, read(between(s + 1)), between(s));
       });
-      around(pipelining::pass_kind::backward_weight, s, u, [&] { at(s, u).backward_weight(u); });
+      around(pp::pass_kind::backward_weight, s, u, [&] { at(s, u).backward_weight(where); });
     }
   }
 
   step_cut cut_;
   std::int64_t second_; // the first microbatch of the second half, where there are halves
-  device_memory<Number> memory_;
-  std::vector<stage<Number>> stages_;
-  std::vector<stage<Number>> copies_;        // of the second half
+  host::device_work<Number> work_;
+  std::vector<own_slots> slots_;
+  std::vector<host_stage<Number>> stages_;
+  std::vector<host_stage<Number>> copies_;   // of the second half
   std::vector<std::vector<Number>> between_; // what stage s reads: activation, then gradient
 };
 

@@ -16,7 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "stage.hpp"
+#include "host/machine.hpp"
+#include "papers/helix.hpp"
 
 namespace gpt {
 
@@ -86,32 +87,16 @@ inline constexpr std::int64_t weight_shard_count = 2;
   });
 }
 
-//! Numbers of the parameters of every stage.
-[[nodiscard]] inline std::vector<std::int64_t>
-parameter_counts(model_size const& size, std::vector<layer_range> const& stages) {
-  step_cut const none(1, cut_sequence(size.sequence, 1));
-  device_memory<float> memory;
-  std::vector<std::int64_t> counts;
-  for (layer_range const& layers : stages) {
-    std::int64_t numbers = 0;
-    stage<float>(size, layers, none, 1, memory).for_each_parameter([&](parameter<float> const& p) {
-      numbers += static_cast<std::int64_t>(p.gradient.size());
-    });
-    counts.push_back(numbers);
-  }
-  return counts;
-}
-
-//! Bytes of the messages between stages, of activations where the library moves them, and of
-//! weights and gradients where they are gathered and scattered. What stages keep beside, they keep
-//! in buffers of their own.
+//! Bytes of the slots of stages on the host, and of weights and gradients where they are gathered
+//! and scattered.
 struct slot_sizes {
   model_size size;
   step_cut cut;
   std::vector<layer_range> stages; //!< what each holds
-  bool moved = false;              //!< activations lie in slots; else they stay
+  bool moved = false;              //!< activations wait on the host; else they stay
   std::int64_t totals_bytes = 0;   //!< of a stage's row
-  //! Numbers of whole weights and gradients of every stage; empty: they are not in shards.
+  //! Numbers of whole weights, with transposed matrices, and gradients of every stage; empty: they
+  //! are not in shards.
   std::vector<std::int64_t> weights{};
   std::vector<std::int64_t> gradients{};
   //! Numbers of the gradients of every stage; empty: the plan does not add up those of copies.
@@ -122,15 +107,14 @@ struct slot_sizes {
         moved(std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
           return what.kind == pp::pass_kind::offloaded_forward;
         })) {
-    if (table.over.declared->scatters) {
-      step_cut const none(1, cut_sequence(of.sequence, 1));
-      device_memory<float> memory;
-      for (layer_range const& layers : stages) {
-        stage<float> one(of, layers, none, 1, memory);
-        if (gathers_weights_of(table, static_cast<int>(weights.size())))
-          one.shard(weight_shard_count);
-        weights.push_back(one.weight_numbers());
-        gradients.push_back(one.gradient_numbers());
+    for (std::size_t s = 0; table.over.declared->scatters && s < stages.size(); ++s) {
+      weights.push_back(0);
+      gradients.push_back(0);
+      if (!gathers_weights_of(table, static_cast<int>(s)))
+        continue;
+      for (tensor_part const& part : parts_of(size, stages[s])) {
+        weights.back() += part.start.decays ? 2 * part.count() : part.count();
+        gradients.back() += part.count();
       }
     }
   }
@@ -141,43 +125,54 @@ struct slot_sizes {
                                             {"on the host", pp::slot_class::host_activation}};
     return moved ? moving : weights.empty() ? std::span<named_pool const>() : gathered_pools;
   }
-  //! Of what a forward pass keeps, wherever it lies.
-  [[nodiscard]] std::int64_t kept_bytes(pp::pass const& forward) const {
-    return kept_numbers(
-             size, stages[forward.stage], cut.range({forward.microbatch, forward.chunk}).count()) *
-           static_cast<std::int64_t>(sizeof(float));
-  }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    auto const tokens = cut.range({maker.microbatch, maker.chunk}).count();
     std::size_t const stage = maker.stage;
-    if (of == pp::slot_class::activation)
-      return moved ? kept_bytes(maker) : 0;
-    std::int64_t numbers = 0;
-    if (of == pp::slot_class::output)
-      numbers = tokens * handed_on(size, stages[stage].part);
-    else if (of == pp::slot_class::input_gradient)
-      numbers = tokens * handed_on(size, stages[stage == 0 ? 0 : stage - 1].part);
-    else if (of == pp::slot_class::weights)
-      numbers = weights[stage];
-    else if (of == pp::slot_class::full_gradients)
-      numbers = gradients[stage];
-    else if (of == pp::slot_class::copied_gradient)
-      numbers = copied[stage];
-    return numbers * static_cast<std::int64_t>(sizeof(float));
+    auto const* const numbers = of == pp::slot_class::weights           ? &weights
+                                : of == pp::slot_class::full_gradients  ? &gradients
+                                : of == pp::slot_class::copied_gradient ? &copied
+                                                                        : nullptr;
+    if (numbers != nullptr)
+      return (*numbers)[stage] * static_cast<std::int64_t>(sizeof(float));
+    return part_bytes<host_machine<float>>(
+      size, size, stages[stage], cut, of, {maker.microbatch, maker.chunk});
   }
 };
 
-//! Bytes that forward passes keep on a device at the peak of a timetable without chunks: with the
-//! keys and values of whole layers, which chunks would share.
-[[nodiscard]] inline double
-kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
-  return pp::peak_slot_bytes(
-    table, device, pp::slot_class::activation, [&sizes](pp::pass const& what) {
-      layer_range const& layers = sizes.stages[what.stage];
-      auto const shared = (layers.last - layers.first) * sizes.cut.tokens(what.microbatch) * 2 *
-                          sizes.size.key_width() * static_cast<std::int64_t>(sizeof(float));
-      return static_cast<double>(sizes.kept_bytes(what) + shared);
-    });
+//! Bytes that a device keeps between passes at the peak of a timetable: what forward passes keep,
+//! what waits for the gradients of weights, and, of sequences in chunks, keys and values with their
+//! gradients.
+//! @param sizes of the plan: `bytes(pool, pass)`
+template <class Sizes>
+[[nodiscard]] std::int64_t kept_at_peak(pp::timetable_view table, int device, Sizes const& sizes) {
+  using enum pp::slot_class;
+  auto const& declared = *table.over.declared;
+  pp::slot_class const pools[] = {activation, weight_input, logits};
+  auto const change = [&](pp::pass const& what, bool ends) {
+    std::int64_t more = 0;
+    for (auto const pool : pools)
+      if (auto const slots = pp::detail::effect_on(declared, pool).change(table.over, what, ends))
+        more += slots * sizes.bytes(pool, what);
+    int const chunks = table.over.chunks_of(what.microbatch);
+    auto const calls = declared[what.kind].calls;
+    bool const back = calls == pp::stage_call::backward || calls == pp::stage_call::backward_input;
+    if (chunks == 1 || (!back && calls != pp::stage_call::forward))
+      return more;
+    if (!ends && (back ? what.chunk + 1 == chunks : what.chunk == 0))
+      more += sizes.bytes(back ? sequence_gradient : sequence, what);
+    if (ends && back && what.chunk == 0)
+      more -= sizes.bytes(sequence_gradient, what) + sizes.bytes(sequence, what);
+    return more;
+  };
+  return pp::detail::peak_by<std::int64_t>(table, device, change);
+}
+
+//! The same of every device.
+template <class Sizes>
+[[nodiscard]] std::vector<std::size_t> peaks_of(pp::timetable_view table, Sizes const& sizes) {
+  std::vector<std::size_t> peaks;
+  for (int device = 0; device < table.over.extents.devices; ++device)
+    peaks.push_back(static_cast<std::size_t>(kept_at_peak(table, device, sizes)));
+  return peaks;
 }
 
 //! Tokens of the sequence of each microbatch: the longest have all, the others as many as their

@@ -2,526 +2,389 @@
 #pragma once
 
 //! @file
-//! @brief A stage: consecutive layers of the GPT, with the embedding on the first and the loss on
-//! the last.
+//! @brief A stage, on any machine: consecutive layers of the GPT, with the embedding on the first
+//! and the loss on the last. All that it keeps of a unit lies in the slots of the plan.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <stdexcept>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "embedding.hpp"
-#include "papers/helix.hpp"
+#include "layer.hpp"
+#include "parameter.hpp"
 #include "text.hpp"
 
 namespace gpt {
 
-//! The unit of a pass, as the library tells it.
-[[nodiscard]] inline unit unit_of(pp::context const& where) {
-  return {where.microbatch, where.chunk};
-}
-//! Where forward keeps what backward needs; null where the plan has no slots for that.
-[[nodiscard]] inline float* kept_of(pp::context const& where) {
-  return where.activation.as<float>().data();
-}
+//! What a stage keeps of a unit from forward to the end of its backward.
+template <class Machine>
+struct stage_kept {
+  std::vector<layer_kept<Machine>> layers;
+  //! Of a sequence in one chunk, else empty: see sequence_caches.
+  std::vector<typename Machine::attended*> key_values;
+  normalised<typename Machine::number> head{};
 
-//! Every parameter of a stage in as many pieces as there are shards, with their gradients and the
-//! averages of the optimizer. A real group has each shard on a device of its own; here all lie in
-//! this process, and whole weights exist while they are gathered alone.
-template <class Number>
-class weight_shards {
-public:
-  //! Takes a parameter apart; what is left of it has a size alone.
-  void take(parameter<Number>& whole, std::int64_t shards) {
-    auto const count = static_cast<std::int64_t>(whole.value.size());
-    for (std::int64_t shard = 0; shard < shards; ++shard) {
-      auto const piece = piece_of(count, shard, shards);
-      pieces_.emplace_back(piece.count(), Number{0}, whole.decays);
-      std::copy_n(whole.value.begin() + piece.begin, piece.count(), pieces_.back().value.begin());
+  stage_kept(placing& in,
+             model_size const& size,
+             model_size const& own,
+             layer_range const& held,
+             std::int64_t tokens,
+             bool whole_sequence) {
+    for (auto layer = held.first; layer < held.last; ++layer) {
+      layers.emplace_back(in, size, own, tokens);
+      if (whole_sequence)
+        key_values.push_back(in.take<typename Machine::attended>(tokens * 2 * own.key_width()));
     }
-    numbers_ += count;
-    whole = parameter<Number>(0, Number{0}, whole.decays);
+    if (held.ends)
+      head = take_norm<typename Machine::number>(in, size, tokens);
   }
-
-  [[nodiscard]] bool empty() const { return pieces_.empty(); }
-  [[nodiscard]] std::int64_t numbers() const { return numbers_; }
-
-  //! Writes whole weights, one parameter behind the other.
-  void gather(Number* to) const {
-    for (auto const& piece : pieces_)
-      to = std::copy(piece.value.begin(), piece.value.end(), to);
-  }
-  //! Adds whole gradients, laid out in the same way, to those of the shards.
-  void scatter(Number const* from) {
-    for (auto& piece : pieces_)
-      for (auto& x : piece.gradient)
-        x += *from++;
-  }
-
-  //! What the pieces are. @param parameters those that were taken
-  [[nodiscard]] std::vector<tensor_part>
-  pieces_of(std::vector<tensor_part> const& parameters) const {
-    auto const shards = static_cast<std::int64_t>(pieces_.size() / parameters.size());
-    return gpt::pieces_of(parameters, shards, {0, shards});
-  }
-
-  template <class Visit>
-  void for_each_piece(Visit& visit) {
-    for (auto& piece : pieces_)
-      visit(piece);
-  }
-
-private:
-  std::vector<parameter<Number>> pieces_; // parameter by parameter, shard by shard
-  std::int64_t numbers_ = 0;
 };
 
-//! One layer. It knows no schedule: units come as the stage calls.
-template <class Number>
-class transformer_block {
-public:
-  using place = place_of_unit<Number>;
+//! What its backward_input makes for its backward_weight.
+template <class Machine>
+struct stage_gradients {
+  std::vector<layer_gradients<Machine>> layers;
+  typename Machine::element* logits = nullptr; //!< [tokens, vocabulary]
 
-  transformer_block(model_size const& size, std::uint64_t seed, std::int64_t layer)
-      : size_(size), before_(size, seed, layer), attention_(size), after_(size, seed, layer) {}
-
-  //! Between steps: tokens of every microbatch, and chunks of all of them.
-  void set_work(std::vector<std::int64_t> const& lengths, std::int64_t units) {
-    lengths_ = lengths;
-    sequences_.resize(lengths_.size());
-    units_.resize(static_cast<std::size_t>(units));
+  stage_gradients(placing& in,
+                  model_size const& size,
+                  model_size const& own,
+                  layer_range const& held,
+                  std::int64_t tokens,
+                  stage_kept<Machine> const& kept) {
+    for (auto const& layer : kept.layers)
+      layers.emplace_back(in, size, own, tokens, layer);
+    if (held.ends)
+      logits = in.take<typename Machine::element>(tokens * vocabulary);
   }
-
-  //! Numbers that forward keeps of a unit for its backward, but for keys and values.
-  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return before_attention<Number>::kept_numbers(size, tokens) +
-           attention_part<Number>::kept_numbers(size, tokens) +
-           after_attention<Number>::kept_numbers(size, tokens);
-  }
-
-  //! x [tokens, width] becomes the layer's output. Keys and values join those of earlier chunks.
-  //! `kept` is for the rest, [kept_numbers].
-  void forward(place const& at, Number const*, Number* x) {
-    auto& memory = *at.memory;
-    auto& sequence = sequences_[at.microbatch];
-    if (sequence.key_value == nullptr)
-      sequence.key_value = memory.pool.take(lengths_[at.microbatch] * key_value_width());
-    auto& u = units_[at.unit];
-    lay_out(u, at, memory.pool.place(kept_numbers(size_, at.tokens()), at.kept, u.kept));
-    Number* const key_value = sequence.key_value.get();
-    before_.forward(x, u.attention, key_value + at.chunk.begin * key_value_width(), u.before);
-    attention_.forward({at.chunk, {0, at.chunk.end}, key_value, u.attention, &memory.space});
-    after_.forward(attention_.output(u.attention, at.tokens()), x, u.after);
-  }
-
-  //! Lets go of what forward has kept of a unit, but for its keys and values; forward again, in any
-  //! order, brings it back.
-  void forget(std::size_t unit) { units_[unit].kept.reset(); }
-
-  //! dx [tokens, width] holds the gradient of the output and becomes that of the input. Keeps what
-  //! backward_weight needs; adds to the gradients of the gains, which are too small to keep for.
-  //! What forward has kept may lie elsewhere than then, where it is not in a buffer of the pool.
-  void backward_input(place const& at, Number const*, Number* dx) {
-    auto& u = units_[at.unit];
-    if (at.kept != nullptr)
-      lay_out(u, at, at.kept);
-    auto const after_added = after_attention<Number>::added_numbers(size_, at.tokens());
-    u.added = at.memory->pool.take(after_added + at.tokens() * key_value_width());
-    u.after.added = u.added.get();
-    u.key_gradient = u.after.added + after_added;
-    after_.backward_input(dx, u.after);
-    attention_backward(at, u);
-    before_.add_backward_input(u.attention, u.key_gradient, dx, u.before);
-  }
-
-  //! Adds what a unit gives to the gradients of the matrices, and lets go of the unit.
-  void backward_weight(place const& at) {
-    auto& u = units_[at.unit];
-    before_.add_backward_weight(u.attention, u.key_gradient, u.before);
-    after_.add_backward_weight(attention_.output(u.attention, at.tokens()), u.after);
-    u.kept.reset();
-    u.added.reset();
-  }
-
-  //! Calls visit(parameter) for each parameter, in one fixed order.
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    before_.for_each_parameter(visit);
-    after_.for_each_parameter(visit);
-  }
-  template <class Visit>
-  void for_each_matrix(Visit visit) {
-    before_.for_each_matrix(visit);
-    after_.for_each_matrix(visit);
-  }
-
-private:
-  //! What a layer keeps of a sequence while any of its chunks is under way.
-  struct sequence_state {
-    block<Number> key_value;          //!< [sequence, 2, key heads, head dim]: the cache
-    block<Number> key_value_gradient; //!< the same shape: carried from later chunks to earlier ones
-  };
-  //! What it keeps of a unit, part by part.
-  struct unit_state {
-    block<Number> kept;  //!< from forward to backward_weight
-    block<Number> added; //!< from backward_input to backward_weight
-
-    part_place<Number> before;
-    part_place<Number> after;
-    Number* attention;    //!< kept; backward_input replaces the query in it by its gradient
-    Number* key_gradient; //!< added, [tokens, 2, key heads, head dim]
-  };
-
-  [[nodiscard]] std::int64_t key_value_width() const { return 2 * size_.key_width(); }
-
-  void lay_out(unit_state& u, place const& at, Number* kept) const {
-    u.attention = kept + before_attention<Number>::kept_numbers(size_, at.tokens());
-    auto* const after = u.attention + attention_part<Number>::kept_numbers(size_, at.tokens());
-    u.before = {at.tokens(), kept, nullptr, &at.memory->space};
-    u.after = {at.tokens(), after, u.added.get(), &at.memory->space};
-  }
-
-  //! From the gradient of the projection's output to those of the query, the keys and the values.
-  void attention_backward(place const& at, unit_state& u) {
-    auto& memory = *at.memory;
-    auto& sequence = sequences_[at.microbatch];
-    auto const tokens = at.tokens();
-    if (sequence.key_value_gradient == nullptr) { // the last chunk comes first
-      auto const count = lengths_[at.microbatch] * key_value_width();
-      sequence.key_value_gradient = memory.pool.take(count);
-      std::fill_n(sequence.key_value_gradient.get(), count, Number{0});
-    }
-    Number* const carried = sequence.key_value_gradient.get();
-    Number* const output_gradient = memory.space.zeros(2 * tokens * size_.width);
-    Number* const query_gradient = output_gradient + tokens * size_.width;
-    after_.add_output_gradient(output_gradient, u.after);
-    Number const* const key_value = sequence.key_value.get();
-    attention_.backward({at.chunk, {0, at.chunk.end}, key_value, u.attention, &memory.space},
-                        {output_gradient, query_gradient, carried});
-    std::copy_n(query_gradient, tokens * size_.width, u.attention);
-    std::copy_n(carried + at.chunk.begin * key_value_width(),
-                tokens * key_value_width(),
-                u.key_gradient); // final: later chunks have added theirs before
-    if (at.chunk.begin == 0) {
-      sequence.key_value.reset();
-      sequence.key_value_gradient.reset();
-    }
-  }
-
-  model_size size_;
-  before_attention<Number> before_;
-  attention_part<Number> attention_;
-  after_attention<Number> after_;
-  std::vector<std::int64_t> lengths_; // by microbatch
-  std::vector<sequence_state> sequences_;
-  std::vector<unit_state> units_;
 };
 
-//! Numbers that the layers of a stage keep of so many tokens between forward and backward, but, of
-//! whole ones, for keys and values.
-[[nodiscard]] inline std::int64_t
-kept_by_layers(model_size const& size, layer_range const& layers, std::int64_t tokens) {
-  switch (layers.part) {
-  case layer_part::attention: return lone_attention<float>::kept_numbers(size, tokens);
-  case layer_part::around_attention:
-    return around_attention<float>::kept_numbers(size, layers, tokens);
-  case layer_part::whole: break;
-  }
-  return (layers.last - layers.first) * transformer_block<float>::kept_numbers(size, tokens);
-}
-//! The same with the head.
-[[nodiscard]] inline std::int64_t
-kept_numbers(model_size const& size, layer_range const& layers, std::int64_t tokens) {
-  return kept_by_layers(size, layers, tokens) +
-         (layers.ends ? head<float>::kept_numbers(size, tokens) : 0);
+//! What it has of a sequence in chunks, layer by layer: keys and values, or their gradients.
+template <class T>
+[[nodiscard]] std::vector<T*>
+sequence_caches(placing& in, model_size const& own, layer_range const& held, std::int64_t tokens) {
+  std::vector<T*> caches;
+  for (auto layer = held.first; layer < held.last; ++layer)
+    caches.push_back(in.take<T>(tokens * 2 * own.key_width()));
+  return caches;
 }
 
-//! A stage of the model. Passes are called by whoever runs the schedule; a stage only demands that
-//! chunks go forward in order, and backward in the order of gradient_order.
-//!
-//! What forward keeps of a unit lies in `kept`, [kept_numbers], where the caller gives such memory:
-//! then the caller may move it between passes. Else it lies in a buffer of the device's pool.
-template <class Number>
+//! Bytes of the slots of a stage of whole layers; see buffer_sizes of the library.
+//! @param own of a shard's heads
+template <class Machine>
+[[nodiscard]] std::int64_t stage_bytes(model_size const& size,
+                                       model_size const& own,
+                                       layer_range const& held,
+                                       step_cut const& cut,
+                                       pp::slot_class of,
+                                       unit which) {
+  auto const tokens = cut.range(which).count();
+  auto const sequence = cut.tokens(which.microbatch);
+  bool const whole = cut.chunks(which.microbatch) == 1;
+  auto all = slot_of<Machine>();
+  switch (of) {
+  case pp::slot_class::activation:
+  case pp::slot_class::host_activation:
+    (void)stage_kept<Machine>(all, size, own, held, tokens, whole);
+    break;
+  case pp::slot_class::weight_input: {
+    auto beside = slot_of<Machine>();
+    stage_kept<Machine> const kept(beside, size, own, held, tokens, whole);
+    (void)stage_gradients<Machine>(all, size, own, held, tokens, kept);
+    break;
+  }
+  case pp::slot_class::sequence:
+    (void)sequence_caches<typename Machine::attended>(all, own, held, sequence);
+    break;
+  case pp::slot_class::sequence_gradient:
+    (void)sequence_caches<typename Machine::number>(all, own, held, sequence);
+    break;
+  default:
+    (void)all.template take<typename Machine::number>(tokens * size.width);
+    break; // messages
+  }
+  return all.bytes();
+}
+
+template <class Machine>
+struct stage_start {
+  model_size size;
+  model_size own; //!< the shard's share of heads and hidden numbers
+  layer_range held;
+  step_cut cut;
+  int replicas; //!< of the pipeline, with other microbatches
+  typename Machine::work* work;
+  //! For passes that run beside others of the device; null: none do.
+  typename Machine::work* beside = nullptr;
+  std::size_t before = 0; //!< weights that stand before those of the layers
+};
+
+//! A message that has come, which is read alone.
+[[nodiscard]] inline std::byte* read_alone(pp::input const& in) {
+  return const_cast<std::byte*>(in.data);
+}
+
+//! A stage as the library calls it. Forward passes come chunk by chunk, backward passes in the
+//! order of gradient_order.
+template <class Machine>
 class stage {
 public:
-  using number = Number;
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+  using weight = typename Machine::weight;
+  using stream = typename Machine::stream;
 
-  stage(model_size const& size,
-        layer_range layers,
-        step_cut cut,
-        std::uint64_t seed,
-        device_memory<Number>& memory)
-      : size_(size), layers_(layers), cut_(std::move(cut)), memory_(&memory),
-        ends_(size, layers, seed, cut_.microbatches(), cut_.units()) {
-    gpt::check(size);
-    for (auto layer = layers.first; layer < layers.last; ++layer)
-      parts_.emplace_back(transformer_block<Number>(size, seed, layer));
-    if (layers.part == layer_part::attention)
-      parts_.emplace_back(lone_attention<Number>(size));
-    else if (layers.part == layer_part::around_attention)
-      parts_.emplace_back(around_attention<Number>(size, seed, layers));
-    set_cut(cut_);
+  //! @param parts of the model that are its weights. @param start their numbers
+  template <class Start>
+  stage(std::vector<Start> start, stage_start<Machine> const& with)
+      : size_(with.size), own_(with.own), held_(with.held), cut_(with.cut),
+        replicas_(with.replicas), before_(with.before), work_{with.work, with.beside},
+        text_(held_.embeds || held_.ends ? cut_.microbatches() * (size_.sequence + 1) : 0),
+        losses_(loss_count() * static_cast<std::int64_t>(sizeof(number))) {
+    for (Start& each : start)
+      weights_.emplace_back(std::move(each));
   }
 
-  //! Between steps: how the work of the next one is cut.
-  void set_cut(step_cut cut) {
-    cut_ = std::move(cut);
-    each_part([&](auto& part) { part.set_work(cut_.lengths(), cut_.units()); });
-    if (ends_.last != nullptr) {
-      ends_.last->set_units(cut_.units());
-      ends_.losses.assign(static_cast<std::size_t>(cut_.microbatches() * size_.sequence),
-                          Number{0});
-    }
+  //! Puts the bytes to learn from where passes read them, as work of this stream.
+  //! @param text [microbatches, sequence + 1]
+  void set_text(std::vector<std::uint8_t> const& text, stream on) {
+    if (held_.ends) // what is behind a short sequence, or of the other copy, counts as nothing
+      clear(losses(), loss_count(), on);
+    if (!held_.embeds && !held_.ends)
+      return;
+    if (static_cast<std::int64_t>(text.size()) != cut_.microbatches() * (size_.sequence + 1))
+      throw std::logic_error("a batch has other sequences than the model");
+    Machine::copy_text(text_.data(), text, on);
   }
 
-  void set_batch(batch const& pieces) { batch_ = &pieces; }
-
-  //! Forward of one unit. x is not read by the first stage, y not written by the last. Both have
-  //! `handed_on` numbers for each token.
-  void forward(unit u, Number const* x, Number* y, Number* kept = nullptr) {
-    all_layers(u, x, y, kept);
-    if (!cut_.keeps(u)) {
-      each_part([&](auto& part) { part.forget(cut_.index(u)); });
-      if (ends_.last != nullptr)
-        ends_.last->forget(cut_.index(u));
-    }
-    memory_->pool.end_of_pass();
+  struct pass {
+    pp::context const* where;
+    unit of;
+    chunk_range chunk;
+    std::int64_t tokens;
+    stream on;
+    typename Machine::work* work;
+  };
+  //! @param half of a composite pass: 1 where another pass of the device runs beside it, which is 0
+  [[nodiscard]] pass begin(pp::context const& where, int half) const {
+    return begin(where, unit{where.microbatch, where.chunk}, half);
   }
-
-  //! Brings back what forward of the unit has not kept, from the same x; what is written to y has
-  //! been written before.
-  void recompute(unit u, Number const* x, Number* y, Number* kept = nullptr) {
-    all_layers(u, x, y, kept);
-    memory_->pool.end_of_pass();
-  }
-
-  //! Backward of one unit up to the gradient of its input. dy is not read by the last stage, dx not
-  //! written by the first.
-  void backward_input(unit u, Number const* dy, Number* dx, Number* kept = nullptr) {
-    input_half(u, dy, dx, kept);
-    memory_->pool.end_of_pass();
-  }
-
-  //! The other half: adds to the gradients of the matrices. What forward has kept still lies where
-  //! it was in the first half.
-  void backward_weight(unit u) {
-    weight_half(u);
-    memory_->pool.end_of_pass();
-  }
-
-  void backward(unit u, Number const* dy, Number* dx, Number* kept = nullptr) {
-    input_half(u, dy, dx, kept);
-    weight_half(u);
-    memory_->pool.end_of_pass();
-  }
-
-  [[nodiscard]] double loss() const {
-    return ends_.sum_of_losses() / static_cast<double>(cut_.tokens());
-  }
-  //! Of each token, [microbatches, sequence].
-  [[nodiscard]] std::vector<Number> const& losses() const { return ends_.losses; }
-
-  //! Calls visit(parameter) for each parameter, in the order of the layers; where they are in
-  //! shards, for each piece.
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    if (shards_.empty())
-      for_each_whole_parameter(visit);
+  void forward(pass const& p, pp::input in, pp::output out) {
+    auto const kept = kept_of(p);
+    number* const x = held_.ends ? p.work->scratch().residual : numbers(out);
+    if (held_.embeds)
+      embed(p, x);
     else
-      shards_.for_each_piece(visit);
+      copy(x, numbers(in), p.tokens * size_.width, p.on);
+    layers_forward(p, kept, x);
+    if (held_.ends)
+      at_head(p, kept.head).forward(losses_of(p), x);
   }
 
-  //! What these are in the whole model. A piece of a shard is one of the numbers behind each other,
-  //! under a name of its own.
-  [[nodiscard]] std::vector<tensor_part> parts() const {
-    auto const whole = parts_of(size_, layers_);
-    return shards_.empty() ? whole : shards_.pieces_of(whole);
-  }
+  // The halves of a backward pass. `between` is memory for what the first has for the second.
 
-  //! Takes the parameters apart. From now on passes need weights that have been gathered, and
-  //! memory for gradients. No shards: the parameters are elsewhere.
-  void shard(std::int64_t shards) {
-    for_each_matrix([this](linear<Number>& matrix) { transposes_ += matrix.numbers(); });
-    for_each_whole_parameter([&](parameter<Number>& p) {
-      sizes_.push_back(static_cast<std::int64_t>(p.value.size()));
-      shards_.take(p, shards);
-    });
-  }
-  //! Numbers of whole weights, transposed matrices among them, and of whole gradients.
-  [[nodiscard]] std::int64_t weight_numbers() const { return shards_.numbers() + transposes_; }
-  [[nodiscard]] std::int64_t gradient_numbers() const { return shards_.numbers(); }
-
-  void gather(Number* to) {
-    shards_.gather(to);
-    use(to);
-    refresh_matrices();
-  }
-  //! Passes read weights from here, and transposed matrices behind them.
-  void use(Number* weights) { use(weights, weights + shards_.numbers()); }
-  //! The same with the transposed matrices elsewhere.
-  void use(Number* weights, Number* transposes) {
-    std::size_t next = 0;
-    for_each_whole_parameter([&](parameter<Number>& p) {
-      p.value_elsewhere = weights;
-      weights += sizes_[next++];
-    });
-    for_each_matrix([&](linear<Number>& matrix) {
-      matrix.put_transpose(transposes);
-      transposes += matrix.numbers();
-    });
-  }
-  //! To be called before backward passes, when others than these weights have been used.
-  void refresh_matrices() {
-    for_each_matrix([](linear<Number>& matrix) { matrix.refresh(); });
-  }
-  //! Passes add their gradients here, [gradient_numbers].
-  void collect(Number* to) {
-    std::fill_n(to, gradient_numbers(), Number{0});
-    add_gradients_to(to);
-  }
-  //! The same to what is there.
-  void add_gradients_to(Number* to) {
-    std::size_t next = 0;
-    for_each_whole_parameter([&](parameter<Number>& p) {
-      p.gradient_elsewhere = to;
-      to += sizes_[next++];
-    });
-  }
-  //! Adds whole gradients to those of the shards.
-  void scatter(Number const* from) { shards_.scatter(from); }
-
-  void update(adamw const& optimizer, std::int64_t step) {
-    for_each_parameter([&](parameter<Number>& p) { optimizer.update(p, step); });
-    refresh();
-  }
-
-  void refresh() {
-    if (shards_.empty())
-      refresh_matrices(); // else when they have been gathered
-  }
-
-private:
-  //! Layers, or what layers cut at their attention have instead.
-  using layer_or_part =
-    std::variant<transformer_block<Number>, lone_attention<Number>, around_attention<Number>>;
-
-  template <class Visit>
-  void each_part(Visit visit) {
-    for (auto& each : parts_)
-      std::visit(visit, each);
-  }
-  template <class Visit>
-  void for_each_whole_parameter(Visit visit) {
-    ends_.for_each_parameter(
-      visit, [&] { each_part([&](auto& part) { part.for_each_parameter(visit); }); });
-  }
-  template <class Visit>
-  void for_each_matrix(Visit visit) {
-    each_part([&](auto& part) { part.for_each_matrix(visit); });
-    if (ends_.last != nullptr)
-      visit(ends_.last->out);
-  }
-
-  //! Attention that is no layer has no weights, and any order.
-  [[nodiscard]] bool is_ordered() const { return layers_.part != layer_part::attention; }
-  //! Of the part of a whole layer, or of the head behind all layers, in the memory that the caller
-  //! has given.
-  [[nodiscard]] place_of_unit<Number> place_of(unit u, Number* kept, std::size_t layer = 0) const {
-    auto const chunk = cut_.range(u);
-    auto const before = static_cast<std::int64_t>(layer);
-    auto const first = layer == parts_.size()
-                         ? kept_by_layers(size_, layers_, chunk.count())
-                         : before * transformer_block<Number>::kept_numbers(size_, chunk.count());
-    return {static_cast<std::size_t>(u.microbatch),
-            cut_.index(u),
-            chunk,
-            kept == nullptr ? nullptr : kept + first,
-            memory_};
-  }
-  [[nodiscard]] std::uint8_t const* next_bytes(unit u) const {
-    return batch_->microbatch(u.microbatch) + cut_.range(u).begin + 1;
-  }
-
-  void all_layers(unit u, Number const* x, Number* y, Number* kept) {
-    auto const chunk = cut_.range(u);
-    if (ends_.last != nullptr) {
-      last_.resize(static_cast<std::size_t>(chunk.count() * size_.width));
-      y = last_.data();
-    }
-    if (ends_.first != nullptr)
-      ends_.first->forward(batch_->microbatch(u.microbatch), chunk, y);
+  void input_half(pass const& p, pp::input in, pp::output out, std::byte* between) {
+    input_order_.check(p.of, cut_, "backward_input");
+    auto const kept = kept_of(p);
+    auto const made = gradients_of(p, kept, between);
+    number* const dx = held_.embeds ? p.work->scratch().residual : numbers(out);
+    if (held_.ends)
+      at_head(p, kept.head).backward_input(dx, made.logits, share());
     else
-      std::copy_n(x, chunk.count() * size_.width, y);
-    for (std::size_t i = 0; i < parts_.size(); ++i)
-      std::visit([&](auto& each) { each.forward(place_of(u, kept, i), x, y); }, parts_[i]);
-    if (ends_.last != nullptr) {
-      Number* const losses = ends_.losses.data() + u.microbatch * size_.sequence + chunk.begin;
-      ends_.last->forward(place_of(u, kept, parts_.size()), next_bytes(u), y, losses);
+      copy(dx, numbers(in), p.tokens * size_.width, p.on);
+    layers_backward_input(p, kept, dx, made);
+    if (held_.embeds)
+      embed_backward(p, dx);
+  }
+  void weight_half(pass const& p, std::byte* between) {
+    if (own_.width == size_.width) // shards add up in the order of their table, whatever it is
+      weight_order_.check(p.of, cut_, "backward_weight");
+    auto const kept = kept_of(p);
+    auto const made = gradients_of(p, kept, between);
+    if (held_.ends)
+      at_head(p, kept.head).backward_weight(made.logits);
+    for (std::size_t i = kept.layers.size(); i-- > 0;)
+      at_layer(i, p, kept).backward_weight(made.layers[i]);
+  }
+  //! Memory of the device between the halves of one backward pass.
+  [[nodiscard]] std::byte* between(pass const& p) const {
+    return p.work->between(bytes(pp::slot_class::weight_input, p.of));
+  }
+  //! Of a slot for the unit.
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, unit which) const {
+    return stage_bytes<Machine>(size_, own_, held_, cut_, of, which);
+  }
+
+  void set_cut(step_cut cut) { cut_ = std::move(cut); }
+  [[nodiscard]] step_cut const& cut() const { return cut_; }
+
+  //! In the order of the layers.
+  [[nodiscard]] std::vector<weight>& weights() { return weights_; }
+  [[nodiscard]] std::vector<weight> const& weights() const { return weights_; }
+  //! Whether of that weight a shard has a part alone: gains and the ends of the model are whole.
+  [[nodiscard]] bool is_cut(std::size_t which) const {
+    auto const of_layers = static_cast<std::size_t>(held_.last - held_.first) * weights_of_layer;
+    auto const in_layer = (which - before_) % weights_of_layer;
+    return which >= before_ && which < before_ + of_layers && in_layer != 0 && in_layer != 4;
+  }
+  //! The sum of the losses of all tokens. @pre the step has ended. 0 but on the last stage
+  [[nodiscard]] double loss_sum() const {
+    return held_.ends ? Machine::sum(losses(), loss_count()) : 0.0;
+  }
+  //! [microbatches, sequence] on the last stage, else none.
+  [[nodiscard]] number* losses() const { return reinterpret_cast<number*>(losses_.data()); }
+  [[nodiscard]] std::int64_t loss_count() const {
+    return held_.ends ? cut_.microbatches() * size_.sequence : 0;
+  }
+
+protected:
+  //! A pass of a unit that the context does not tell.
+  [[nodiscard]] pass begin(pp::context const& where, unit of, int half = 0) const {
+    auto const chunk = cut_.range(of);
+    auto const on = Machine::stream_of(where);
+    auto* const work = work_[half];
+    work->begin(size_, chunk.count(), on);
+    return {&where, of, chunk, chunk.count(), on, work};
+  }
+  //! What a fused backward pass makes and reads.
+  template <class Made, class... Of>
+  [[nodiscard]] Made made_between(pass const& p, Of const&... of) const {
+    auto counted = slot_of<Machine>();
+    (void)Made(counted, of...);
+    auto in = slot_of<Machine>(p.work->between(counted.bytes()));
+    return Made(in, of...);
+  }
+  //! The residual x becomes the output of the last layer.
+  void layers_forward(pass const& p, stage_kept<Machine> const& kept, number* x) {
+    auto const caches = caches_of(p, kept);
+    for (std::size_t i = 0; i < kept.layers.size(); ++i)
+      at_layer(i, p, kept).forward(x, caches[i]);
+  }
+  //! The gradient dx of that becomes the one of the input of the first layer.
+  void layers_backward_input(pass const& p,
+                             stage_kept<Machine> const& kept,
+                             number* dx,
+                             stage_gradients<Machine> const& made) {
+    auto const caches = caches_of(p, kept);
+    auto const carried = carried_of(p);
+    for (std::size_t i = kept.layers.size(); i-- > 0;) {
+      if (p.chunk.end == cut_.tokens(p.of.microbatch)) // the last chunk comes first
+        clear(carried[i], p.chunk.end * 2 * own_.key_width(), p.on);
+      at_layer(i, p, kept).backward_input(dx, made.layers[i], caches[i], carried[i]);
     }
   }
 
-  void input_half(unit u, Number const* dy, Number* dx, Number* kept) {
-    if (is_ordered())
-      input_order_.check(u, cut_, "backward_input");
-    auto const chunk = cut_.range(u);
-    if (ends_.first != nullptr) {
-      first_.resize(static_cast<std::size_t>(chunk.count() * size_.width));
-      dx = first_.data();
+  [[nodiscard]] stage_kept<Machine> kept_of(pass const& p) const {
+    auto in = slot_of<Machine>(p.where->activation.data);
+    return {in, size_, own_, held_, p.tokens, cut_.chunks(p.of.microbatch) == 1};
+  }
+  [[nodiscard]] stage_gradients<Machine>
+  gradients_of(pass const& p, stage_kept<Machine> const& kept, std::byte* memory) const {
+    auto in = slot_of<Machine>(memory);
+    return {in, size_, own_, held_, p.tokens, kept};
+  }
+  //! Keys and values of the sequence, layer by layer.
+  [[nodiscard]] std::vector<attended*> caches_of(pass const& p,
+                                                 stage_kept<Machine> const& kept) const {
+    if (cut_.chunks(p.of.microbatch) == 1)
+      return kept.key_values;
+    auto in = slot_of<Machine>(p.where->state.data);
+    return sequence_caches<attended>(in, own_, held_, cut_.tokens(p.of.microbatch));
+  }
+  //! Their gradients: what one layer after the other uses, or what later chunks have left.
+  [[nodiscard]] std::vector<number*> carried_of(pass const& p) const {
+    if (cut_.chunks(p.of.microbatch) == 1) {
+      return std::vector<number*>(static_cast<std::size_t>(held_.last - held_.first),
+                                  p.work->scratch().key_value_gradient);
     }
-    auto const share = Number{1} / static_cast<Number>(cut_.tokens());
-    if (ends_.last != nullptr)
-      ends_.last->backward_input(place_of(u, kept, parts_.size()), next_bytes(u), share, dx);
-    else
-      std::copy_n(dy, chunk.count() * size_.width, dx);
-    for (std::size_t i = parts_.size(); i-- > 0;)
-      std::visit([&](auto& each) { each.backward_input(place_of(u, kept, i), dy, dx); }, parts_[i]);
-    if (ends_.first != nullptr)
-      ends_.first->backward(batch_->microbatch(u.microbatch), chunk, dx);
+    auto in = slot_of<Machine>(p.where->state_gradient.data);
+    return sequence_caches<number>(in, own_, held_, cut_.tokens(p.of.microbatch));
   }
 
-  void weight_half(unit u) {
-    if (is_ordered())
-      weight_order_.check(u, cut_, "backward_weight");
-    auto const at = place_of(u, nullptr);
-    if (ends_.last != nullptr)
-      ends_.last->backward_weight(at);
-    for (auto each = parts_.rbegin(); each != parts_.rend(); ++each)
-      std::visit([&](auto& one) { one.backward_weight(at); }, *each);
+  [[nodiscard]] token_rows<stream> rows(pass const& p) const {
+    return {p.tokens, size_.width, p.on};
   }
+  [[nodiscard]] part_pass<Machine> part(pass const& p) const {
+    return {size_, own_, p.tokens, p.work, p.on};
+  }
+  [[nodiscard]] layer_pass<Machine>
+  at_layer(std::size_t index, pass const& p, stage_kept<Machine> const& kept) {
+    auto* const first = &weights_[before_ + index * weights_of_layer];
+    return {part(p), first, p.chunk, kept.layers[index]};
+  }
+  [[nodiscard]] head_pass<Machine> at_head(pass const& p, normalised<number> kept) {
+    auto* const last = weights_.data() + weights_.size();
+    return {part(p), last - 2, last - 1, text_of(p) + 1, kept};
+  }
+  [[nodiscard]] number* losses_of(pass const& p) const {
+    return losses() + p.of.microbatch * size_.sequence + p.chunk.begin;
+  }
+
+  //! x [tokens, width] = what the bytes of the chunk are embedded as.
+  void embed(pass const& p, number* x) {
+    embedding_forward(x,
+                      weights_[0].values(),
+                      weights_[1].values() + p.chunk.begin * size_.width,
+                      text_of(p),
+                      rows(p));
+  }
+  void embed_backward(pass const& p, number const* dx) {
+    embedding_backward(weights_[0].gradients(),
+                       weights_[1].gradients() + p.chunk.begin * size_.width,
+                       dx,
+                       text_of(p),
+                       rows(p));
+  }
+
+  //! Of a token in the mean loss.
+  [[nodiscard]] number share() const {
+    return number{1} / static_cast<number>(cut_.tokens() * replicas_);
+  }
+  //! The bytes of the chunk, and behind them the next one.
+  [[nodiscard]] std::uint8_t const* text_of(pass const& p) const {
+    return reinterpret_cast<std::uint8_t const*>(text_.data()) +
+           p.of.microbatch * (size_.sequence + 1) + p.chunk.begin;
+  }
+  static number* numbers(pp::output const& memory) {
+    return reinterpret_cast<number*>(memory.data);
+  }
+  static number const* numbers(pp::input const& memory) {
+    return reinterpret_cast<number const*>(memory.data);
+  }
+
+  static constexpr std::size_t weights_of_layer = 7;
 
   model_size size_;
-  layer_range layers_;
+  model_size own_; // the shard's share of heads and hidden numbers
+  layer_range held_;
   step_cut cut_;
-  device_memory<Number>* memory_;
-  batch const* batch_ = nullptr;
-  model_ends<Number> ends_;
-  std::vector<layer_or_part> parts_;
-  std::vector<Number> first_; // the embedding's dx
-  std::vector<Number> last_;  // the head's x
+  int replicas_;
+  std::size_t before_;              // weights before those of the layers
+  typename Machine::work* work_[2]; // of the device, and of what runs beside its passes
+  std::vector<weight> weights_;
+  typename Machine::memory text_;   // [microbatches, sequence + 1]
+  typename Machine::memory losses_; // [microbatches, sequence]
   gradient_order input_order_;
   gradient_order weight_order_;
-  weight_shards<Number> shards_;    // empty: parameters are whole
-  std::vector<std::int64_t> sizes_; // of the parameters, where they are in shards
-  std::int64_t transposes_ = 0;     // numbers of all matrices
 };
 
-//! Adds up the gradients of two copies of some stages: both have the sum then. No copies, no sum.
+//! Runs a pass, or one half of a composite one, on the stream of its context, with memory of its
+//! own.
 template <class Stage>
-void add_copies(std::vector<Stage>& stages, std::vector<Stage>& copies) {
-  using number = typename Stage::number;
-  for (std::size_t s = 0; s < copies.size(); ++s) {
-    std::vector<parameter<number>*> mine;
-    stages[s].for_each_parameter([&](parameter<number>& p) { mine.push_back(&p); });
-    std::size_t next = 0;
-    copies[s].for_each_parameter([&](parameter<number>& theirs) {
-      auto& sum = mine[next++]->gradient;
-      for (std::size_t i = 0; i < sum.size(); ++i)
-        sum[i] += theirs.gradient[i];
-      theirs.gradient = sum;
-    });
+void run_half(Stage& stage, pp::pass_kind kind, pp::composite_half const& given, int half = 0) {
+  using enum pp::pass_kind;
+  auto const& p = stage.begin(given.where, half);
+  std::byte* between = given.where.weight_input.data;
+  switch (kind) {
+  case forward: return stage.forward(p, given.in, given.out);
+  case backward_input: return stage.input_half(p, given.in, given.out, between);
+  case backward_weight: return stage.weight_half(p, between);
+  case backward: // with memory that the device has for this
+    between = stage.between(p);
+    stage.input_half(p, given.in, given.out, between);
+    return stage.weight_half(p, between);
+  default: throw std::logic_error("a composite pass has halves that stages of the GPT lack");
   }
 }
 

@@ -101,25 +101,21 @@ inline void make_folder(std::string const& path) {
     throw std::runtime_error("cannot make the folder " + path);
 }
 
-[[nodiscard]] inline std::size_t parameter_count(model_size const& size) {
-  single_device<float> device(size, 1, {1, cut_sequence(size.sequence, 1)}, 1);
-  return gradients_of(device.stages()).size();
-}
-
 inline void print_model(options const& o, text_to_learn const& text) {
-  std::printf("GPT of %zu parameters (%lld layers, width %lld, %lld heads, sequences of %lld "
-              "bytes) on %lld devices, vector loops: %s\ntext: %s, %zu bytes, unigram entropy %.3f "
-              "nats per byte\n\n",
-              parameter_count(o.size),
-              static_cast<long long>(o.size.layers),
-              static_cast<long long>(o.size.width),
-              static_cast<long long>(o.size.heads),
-              static_cast<long long>(o.size.sequence),
-              static_cast<long long>(o.devices),
-              vectors().name(),
-              text.path.c_str(),
-              text.bytes.size(),
-              unigram_entropy(text.bytes));
+  std::printf(
+    "GPT of %lld parameters (%lld layers, width %lld, %lld heads, sequences of %lld "
+    "bytes) on %lld devices, vector loops: %s\ntext: %s, %zu bytes, unigram entropy %.3f "
+    "nats per byte\n\n",
+    static_cast<long long>(parameter_counts(o.size, cut_layers(o.size.layers, 1)).front()),
+    static_cast<long long>(o.size.layers),
+    static_cast<long long>(o.size.width),
+    static_cast<long long>(o.size.heads),
+    static_cast<long long>(o.size.sequence),
+    static_cast<long long>(o.devices),
+    vectors().name(),
+    text.path.c_str(),
+    text.bytes.size(),
+    unigram_entropy(text.bytes));
 }
 
 inline void print_plan(pp::timetable_view table, pp::timetable_caption const& about) {

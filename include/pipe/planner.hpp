@@ -24,5 +24,6 @@
 #include <pipe/planner/search/pipeline_search.hpp>
 #include <pipe/planner/search/v_auto.hpp>
 #include <pipe/planner/search/zero_bubble_within.hpp>
+#include <pipe/planner/thread_workers.hpp>
 // IWYU pragma: end_exports
 #endif

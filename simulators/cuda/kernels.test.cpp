@@ -13,8 +13,8 @@ using standin::finding;
 
 constexpr int count = 48;
 
-struct machine {
-  machine() {
+struct kernel_machine {
+  kernel_machine() {
     standin::configure({});
     for (cudaStream_t& s : on)
       cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
@@ -33,7 +33,7 @@ struct machine {
 } // namespace
 
 TEST_CASE("the PTX of a kernel runs at its place in the stream, with both ways to launch") {
-  machine m;
+  kernel_machine m;
   CHECK(launch_increment(m.memory[1], m.memory[0], count, {2, 32}, m.on[0]) == cudaSuccess);
   CHECK(launch_increment_ex(m.memory[0], m.memory[1], count, {2, 32}, m.on[0]) == cudaSuccess);
   CHECK(m.memory[0][count - 1] == 0);
@@ -45,13 +45,13 @@ TEST_CASE("the PTX of a kernel runs at its place in the stream, with both ways t
 }
 
 TEST_CASE("what a kernel reads and writes is ordered like any other access") {
-  machine m;
+  kernel_machine m;
   launch_increment(m.memory[1], m.memory[0], count, {2, 32}, m.on[0]);
   cudaMemsetAsync(m.memory[0], 0, sizeof(int) * count, m.on[1]);
   cudaDeviceSynchronize();
   CHECK(standin::found(finding::overwrite_in_use));
 
-  machine ahead;
+  kernel_machine ahead;
   launch_increment(ahead.memory[1], ahead.memory[0], 24, {1, 32}, ahead.on[0]);
   cudaMemsetAsync(ahead.memory[0] + 24, 0, sizeof(int) * 24, ahead.on[1]);
   cudaDeviceSynchronize();
@@ -59,7 +59,7 @@ TEST_CASE("what a kernel reads and writes is ordered like any other access") {
 }
 
 TEST_CASE("a kernel's own mistakes are reported with the name of the memory") {
-  machine m;
+  kernel_machine m;
   standin::name(m.memory[1], "the slot");
   launch_increment(m.memory[0], m.memory[1], 1, {1, 32}, m.on[0]); // reads what nobody wrote
   cudaStreamSynchronize(m.on[0]);
@@ -70,13 +70,13 @@ TEST_CASE("a kernel's own mistakes are reported with the name of the memory") {
   CHECK(text.find("reads 4 bytes at the slot") != std::string::npos);
   CHECK(text.find("block (0,0,0), thread (0,0,0)") != std::string::npos);
 
-  machine beyond;
+  kernel_machine beyond;
   launch_increment(beyond.memory[1], beyond.memory[0], count + 1, {2, 32}, beyond.on[0]);
   cudaStreamSynchronize(beyond.on[0]);
   CHECK(standin::found(finding::kernel_error));
 
   for (bool synchronise : {false, true}) {
-    machine raced;
+    kernel_machine raced;
     launch_reverse(raced.memory[0], 32 + 16, synchronise, {1, 64, 256}, raced.on[0]);
     cudaStreamSynchronize(raced.on[0]);
     CHECK(standin::found(finding::kernel_error) == !synchronise);
@@ -84,7 +84,7 @@ TEST_CASE("a kernel's own mistakes are reported with the name of the memory") {
 }
 
 TEST_CASE("launches outside the limits of the device fail, and the error stays to be asked for") {
-  machine m;
+  kernel_machine m;
   CHECK(launch_increment(m.memory[1], m.memory[0], count, {1, 1025}, m.on[0]) ==
         cudaErrorInvalidConfiguration);
   CHECK(launch_increment(m.memory[1], m.memory[0], count, {0, 32}, m.on[0]) ==
@@ -99,7 +99,7 @@ TEST_CASE("launches outside the limits of the device fail, and the error stays t
 }
 
 TEST_CASE("the device of the stream must be current") {
-  machine m;
+  kernel_machine m;
   cudaSetDevice(1);
   CHECK(launch_increment(m.memory[1], m.memory[0], count, {2, 32}, m.on[0]) ==
         cudaErrorInvalidResourceHandle);
@@ -108,7 +108,7 @@ TEST_CASE("the device of the stream must be current") {
 
 TEST_CASE("a kernel needs access to a peer before it touches the peer's memory") {
   for (bool enabled : {false, true}) {
-    machine m;
+    kernel_machine m;
     cudaSetDevice(1);
     cudaStream_t other{};
     cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
@@ -132,7 +132,7 @@ TEST_CASE("a function of the host can stand for a kernel") {
       for (int i = 0; i < how_many; ++i)
         to[i] = -first - i;
     });
-  machine m;
+  kernel_machine m;
   CHECK(launch_count_up(m.memory[1], count, 100, m.on[0]) == cudaSuccess);
   cudaMemcpyAsync(m.memory[0], m.memory[1], sizeof(int) * count, cudaMemcpyDeviceToDevice, m.on[0]);
   cudaStreamSynchronize(m.on[0]);
@@ -145,7 +145,7 @@ TEST_CASE("a function of the host can stand for a kernel") {
 }
 
 TEST_CASE("variables of the device keep their values between launches") {
-  machine m;
+  kernel_machine m;
   void* address = nullptr;
   REQUIRE(address_of_tally(&address) == cudaSuccess);
   int const before = *static_cast<int*>(address);
@@ -161,7 +161,7 @@ TEST_CASE("variables of the device keep their values between launches") {
 }
 
 TEST_CASE("a kernel that waits on the clock of the device takes that time, beside others") {
-  machine m;
+  kernel_machine m;
   void* fresh = nullptr;
   REQUIRE(cudaMalloc(&fresh, 4 * sizeof(unsigned long long)) == cudaSuccess);
   auto* const times = static_cast<unsigned long long*>(fresh);
@@ -186,7 +186,7 @@ TEST_CASE("a kernel that waits on the clock of the device takes that time, besid
 }
 
 TEST_CASE("a kernel that traps is lost, and its device with it") {
-  machine m;
+  kernel_machine m;
   CHECK(launch_give_up(m.on[0]) == cudaSuccess);
   CHECK(cudaStreamSynchronize(m.on[0]) == cudaErrorLaunchFailure);
   CHECK(standin::found(finding::kernel_error));

@@ -13,8 +13,8 @@ using standin::finding;
 
 constexpr std::size_t bytes = 128;
 
-struct machine {
-  explicit machine(standin::order how = standin::order::lazy) {
+struct memory_machine {
+  explicit memory_machine(standin::order how = standin::order::lazy) {
     standin::configure({.execution = how});
     for (cudaStream_t* s : {&first, &second})
       cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
@@ -30,7 +30,7 @@ struct machine {
 } // namespace
 
 TEST_CASE("a copy of memory nobody wrote is reported, byte by byte") {
-  machine m;
+  memory_machine m;
   cudaMemsetAsync(m.a, 0, bytes - 8, m.first);
   cudaMemcpyAsync(m.b, m.a, bytes - 8, cudaMemcpyDeviceToDevice, m.first);
   cudaStreamSynchronize(m.first);
@@ -43,13 +43,13 @@ TEST_CASE("a copy of memory nobody wrote is reported, byte by byte") {
 }
 
 TEST_CASE("a copy past the end of an allocation is refused and reported") {
-  machine m;
+  memory_machine m;
   CHECK(cudaMemsetAsync(m.a, 0, bytes + 1, m.first) == cudaErrorInvalidValue);
   CHECK(standin::found(finding::out_of_bounds));
 }
 
 TEST_CASE("freed memory may not be used, nor freed again") {
-  machine m;
+  memory_machine m;
   cudaMemsetAsync(m.a, 0, bytes, m.first);
   CHECK(cudaFree(m.a) == cudaSuccess); // waits for the device, so this is correct
   CHECK(cudaDeviceSynchronize() == cudaSuccess);
@@ -64,7 +64,7 @@ TEST_CASE("freed memory may not be used, nor freed again") {
 
 TEST_CASE("cudaFree does not wait for another device that still uses the memory") {
   for (bool waits : {false, true}) {
-    machine m;
+    memory_machine m;
     cudaMemsetAsync(m.a, 0, bytes, m.first);
     cudaStreamSynchronize(m.first);
     cudaSetDevice(1);
@@ -87,7 +87,7 @@ TEST_CASE(
   "stream-ordered allocation: use needs order after the allocation and before the release") {
   for (int planted = 0; planted < 3; ++planted) {
     CAPTURE(planted);
-    machine m;
+    memory_machine m;
     void* p = nullptr;
     cudaMallocAsync(&p, bytes, m.first);
     cudaEventRecord(m.event, m.first);
@@ -105,7 +105,7 @@ TEST_CASE(
 
 TEST_CASE(
   "copies to and from pageable memory keep the host waiting, those of pinned memory do not") {
-  machine m;
+  memory_machine m;
   std::array<char, bytes> pageable{};
   cudaMemcpyAsync(m.a, pageable.data(), bytes, cudaMemcpyHostToDevice, m.first);
   CHECK(standin::counters().steps == 1);
@@ -122,7 +122,7 @@ TEST_CASE(
 TEST_CASE("pageable memory in a capture is reported, pinned memory is not") {
   for (bool const pinned : {false, true})
     for (bool const out : {false, true}) {
-      machine m;
+      memory_machine m;
       std::array<char, bytes> pageable{};
       void* host = pageable.data();
       if (pinned)
@@ -142,7 +142,7 @@ TEST_CASE("pageable memory in a capture is reported, pinned memory is not") {
 TEST_CASE("a copy to or from the host and what computes beside it need an order") {
   for (bool const out : {false, true})
     for (bool const waits : {false, true}) {
-      machine m;
+      memory_machine m;
       void* host = nullptr;
       cudaMallocHost(&host, bytes);
       cudaMemset(host, 0, bytes);
@@ -166,7 +166,7 @@ TEST_CASE("a copy to or from the host and what computes beside it need an order"
 
 TEST_CASE("registered host memory is pinned until it is unregistered") {
   for (bool waits : {false, true}) {
-    machine m(standin::order::eager); // the copy is over, but the host cannot know
+    memory_machine m(standin::order::eager); // the copy is over, but the host cannot know
     std::array<char, bytes> mine{};
     CHECK(cudaHostRegister(mine.data(), bytes, cudaHostRegisterDefault) == cudaSuccess);
     CHECK(cudaHostRegister(mine.data(), bytes, 0) == cudaErrorHostMemoryAlreadyRegistered);
@@ -180,7 +180,7 @@ TEST_CASE("registered host memory is pinned until it is unregistered") {
 }
 
 TEST_CASE("the kind of a copy must fit its pointers") {
-  machine m;
+  memory_machine m;
   std::array<char, bytes> host{};
   CHECK(cudaMemcpyAsync(host.data(), m.a, bytes, cudaMemcpyHostToDevice, m.first) ==
         cudaErrorInvalidValue);
@@ -193,7 +193,7 @@ TEST_CASE("the kind of a copy must fit its pointers") {
 }
 
 TEST_CASE("rows of a two-dimensional copy are checked one by one") {
-  machine m;
+  memory_machine m;
   cudaMemsetAsync(m.b, 9, bytes, m.first);
   cudaMemsetAsync(m.a, 1, bytes, m.first);
   cudaMemcpy2DAsync(m.a, 32, m.b, 32, 16, 4, cudaMemcpyDeviceToDevice, m.first);
@@ -207,7 +207,7 @@ TEST_CASE("rows of a two-dimensional copy are checked one by one") {
 }
 
 TEST_CASE("set-up after freeze() and what was not given back are reported on request") {
-  machine m;
+  memory_machine m;
   standin::freeze();
   cudaMemsetAsync(m.a, 0, bytes, m.first);
   CHECK(standin::summary() == "");

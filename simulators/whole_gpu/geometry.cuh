@@ -151,6 +151,9 @@ void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();
+  out.next_asked = splits > 1             ? handover::early
+                   : shape::outputs_apart ? handover::overlapped
+                                          : handover::late;
   out.key_parts = splits;
   out.heads_together = order.heads;
   out.next = [=, blocks = out.blocks](int block, int last) {
@@ -171,6 +174,21 @@ inline void keep_order(work& out) {
   for (std::size_t n = 0; n < out.pieces.size(); ++n) {
     auto& last = latest[static_cast<std::size_t>(out.pieces[n].own)];
     out.pieces[n].before = std::exchange(last, static_cast<std::int32_t>(n));
+  }
+}
+
+//! Counts the visits of each piece that are the last ones of their sums: where masks are causal
+//! they end it.
+inline void count_last_visits(work& out) {
+  std::vector<char> is_last(out.visits.size(), 1);
+  for (auto const& v : out.visits) {
+    if (v.before >= 0) {
+      is_last[static_cast<std::size_t>(v.before)] = 0;
+    }
+  }
+  for (auto& p : out.pieces) {
+    auto const begin = is_last.begin() + p.begin;
+    p.rounded = static_cast<std::int32_t>(std::count(begin, is_last.begin() + p.end, 1));
   }
 }
 
@@ -239,6 +257,10 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.next = [=](int block, int last) { return last < 0 ? block : pieces; };
   if (Order == at::query_order::kept) {
     keep_order(out);
+  }
+  out.is_rounded = at::detail::rounds_sums(p, Order, m.of);
+  if (out.is_rounded) {
+    count_last_visits(out);
   }
 }
 

@@ -4,9 +4,10 @@
 //!
 //! A call is a line: name, forward or kept or free, head dim, sequences, heads, key heads, queries,
 //! keys, full or causal or window or documents, extent, multiprocessors held, how many the call
-//! says are held, GPU (h100, h200), and whether FlashAttention-3's order is wanted in place of the
-//! library's (0, 1). Each gives a line of JSON. `portable` gives the blocks of the portable
-//! kernels. Exit status: 0; 2 on a line or constant that is not understood, with a sentence.
+//! says are held, GPU (h100, h200), and whose kernel: 0 the library's, 1 FlashAttention-3's, 2 the
+//! library's when the reports were made, whose forward waited for results to leave. Each gives a
+//! line of JSON. `portable` gives the blocks of the portable kernels. Exit status: 0; 2 on a line
+//! or constant that is not understood, with a sentence.
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -25,7 +26,8 @@ using namespace whole_gpu;
 struct question {
   call of;
   std::string gpu;
-  bool is_peer = false;
+  int who = 0;
+  [[nodiscard]] bool is_peer() const { return who == 1; }
 };
 
 std::string word_of(way of) {
@@ -53,7 +55,7 @@ question read_question(std::string const& line) {
   std::string which;
   std::string mask;
   words >> c.name >> which >> c.dim >> c.batch >> c.heads >> c.key_heads >> c.queries >> c.keys >>
-    mask >> c.extent >> c.held >> c.said >> q.gpu >> q.is_peer;
+    mask >> c.extent >> c.held >> c.said >> q.gpu >> q.who;
   if (!words) {
     throw std::runtime_error("the line has too few words: " + line);
   }
@@ -76,15 +78,15 @@ double pairs_of(call const& c) {
   return sum * static_cast<double>(c.batch * c.heads);
 }
 
-speeds speeds_of(constants const& k, question const& q) {
+speeds speeds_of(constants const& k, question const& q, work const& w) {
   auto const clock = k.at(q.gpu + ".kilohertz");
   auto const time = [&](std::int64_t cycles) { return cycles * 1'000'000'000 / clock; };
   auto const direction = std::string(q.of.which == way::forward ? "forward" : "backward");
   auto const dim = std::to_string(q.of.dim);
-  auto const who = std::string(q.is_peer ? "peer." : "own.");
-  auto const shape = q.is_peer ? (q.of.mask == mask_kind::full ? ".full" : ".causal") : "";
+  auto const who = std::string(q.is_peer() ? "peer." : "own.");
+  auto const shape = q.is_peer() ? (q.of.mask == mask_kind::full ? ".full" : ".causal") : "";
   auto const cycles =
-    k.at(who + "loop." + (q.is_peer ? direction : word_of(q.of.which)) + shape + "." + dim);
+    k.at(who + "loop." + (q.is_peer() ? direction : word_of(q.of.which)) + shape + "." + dim);
   auto const visit = cycles * 1000 / k.at(who + "share." + direction);
   auto const of = [&](char const* what) { return time(k.at(who + direction + "." + what)); };
   speeds s;
@@ -93,7 +95,14 @@ speeds speeds_of(constants const& k, question const& q) {
   s.masked = time(visit * k.at("masked." + direction + "." + mask) / 1000);
   auto const search = time(k.at("search." + mask));
   s.start = of("start") + search;
-  s.between = of("between") + search;
+  auto const late = of("between");
+  // Asked for early, the next piece begins as FlashAttention-3's; its first products are half of a
+  // pass.
+  s.between =
+    search +
+    (q.of.which == way::forward
+       ? between_pieces(w.next_asked, late, time(k.at("peer.forward.between")), s.visit / 2)
+       : late);
   s.end = of("end");
   s.hand_on = time(k.at("hand_on"));
   s.memory_rate = k.at(q.gpu + ".memory_rate");
@@ -110,9 +119,10 @@ std::int64_t around(constants const& k, question const& q, work const& w) {
   auto const other = k.at("other_kernel");
   auto out = k.at("launch");
   if (c.which != way::forward) {
-    // Without an order sums start at 0 before anyone adds.
-    auto const bytes = q.is_peer || c.which == way::free ? 14 : 10;
-    out += 2 * other + elements * bytes * 1'000'000 / rate;
+    // Without an order sums start at 0 before anyone adds; they are rounded after.
+    auto const before = q.is_peer() || c.which == way::free ? 8 : 4;
+    auto const after = w.is_rounded ? 0 : 6;
+    out += (w.is_rounded ? 1 : 2) * other + elements * (before + after) * 1'000'000 / rate;
   } else if (w.key_parts > 1) {
     out += other + elements * (4 * w.key_parts + 2) * 1'000'000 / rate;
   }
@@ -121,12 +131,15 @@ std::int64_t around(constants const& k, question const& q, work const& w) {
 
 void answer(constants const& k, question const& q) {
   gpu const on{k.at("multiprocessors"), k.at(q.gpu + ".cache_bytes")};
-  auto const w = q.is_peer ? peer_work_of(q.of, on) : work_of(q.of, on);
+  auto w = q.is_peer() ? peer_work_of(q.of, on) : work_of(q.of, on);
+  if (q.who == 2) {
+    w.next_asked = handover::late;
+  }
   auto const slots = static_cast<std::int64_t>(w.resident) * (on.multiprocessors - q.of.held);
   if (slots < 1) {
     throw std::runtime_error("no block of " + q.of.name + " fits on a multiprocessor");
   }
-  auto const o = simulate(w, static_cast<int>(slots), speeds_of(k, q));
+  auto const o = simulate(w, static_cast<int>(slots), speeds_of(k, q, w));
   auto const time = o.picoseconds + around(k, q, w);
   auto const pieces = static_cast<std::int64_t>(w.pieces.size());
   auto const visits = static_cast<std::int64_t>(w.visits.size());
@@ -136,13 +149,14 @@ void answer(constants const& k, question const& q) {
   std::cout << R"({"name": ")" << q.of.name << R"(", "key_parts": )" << w.key_parts
             << R"(, "group_parts": )" << w.group_parts << R"(, "step_cut": )" << w.step_cut
             << R"(, "heads_together": )" << w.heads_together << R"(, "blocks": )" << w.blocks
-            << R"(, "resident": )" << w.resident << R"(, "shared_bytes": )" << w.shared_bytes
-            << R"(, "pieces": )" << pieces << R"(, "tiles": )" << visits << R"(, "asked": )"
-            << w.asked << R"(, "rounds": )" << (pieces + slots - 1) / slots << R"(, "busiest": )"
-            << o.busiest << R"(, "fullness": )"
-            << (o.busiest == 0 ? 0 : visits * 1000 / (slots * o.busiest)) << R"(, "memory_kib": )"
-            << o.memory_bytes / 1024 << R"(, "nanoseconds": )" << time / 1000 << R"(, "tflops": )"
-            << flops / static_cast<double>(time) << "}\n";
+            << R"(, "is_rounded": )" << w.is_rounded << R"(, "next_asked": )"
+            << static_cast<int>(w.next_asked) << R"(, "resident": )" << w.resident
+            << R"(, "shared_bytes": )" << w.shared_bytes << R"(, "pieces": )" << pieces
+            << R"(, "tiles": )" << visits << R"(, "asked": )" << w.asked << R"(, "rounds": )"
+            << (pieces + slots - 1) / slots << R"(, "busiest": )" << o.busiest
+            << R"(, "fullness": )" << (o.busiest == 0 ? 0 : visits * 1000 / (slots * o.busiest))
+            << R"(, "memory_kib": )" << o.memory_bytes / 1024 << R"(, "nanoseconds": )"
+            << time / 1000 << R"(, "tflops": )" << flops / static_cast<double>(time) << "}\n";
 }
 
 void answer_portable() {

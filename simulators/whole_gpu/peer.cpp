@@ -86,6 +86,7 @@ work forward(call const& c, gpu const& on) {
   auto const count = static_cast<int>(out.pieces.size());
   out.blocks = std::min(count, static_cast<int>(on.multiprocessors));
   out.stages = 2;
+  out.next_asked = handover::early;
   auto const taken = std::make_shared<int>(0);
   out.next = [=, blocks = out.blocks](int block, int last) {
     return causal ? (*taken)++ : last < 0 ? block : last + blocks;

@@ -196,6 +196,8 @@ private:
       done += s_.end * (slice + 1) / w_.result_slices - s_.end * slice / w_.result_slices;
       handed_on(at.piece, slice) = done;
     }
+    done = std::max(done, round_sums(p, now)) +
+           (p.rounded == 0 ? 0 : s_.end * p.rounded * (w_.bytes.summed * 3 / 2) / w_.bytes.result);
     out_.picoseconds = std::max(out_.picoseconds, done);
     if (int const waiter = part_waiter_[static_cast<std::size_t>(at.piece)]; waiter >= 0) {
       events_.emplace(now, waiter);
@@ -203,6 +205,19 @@ private:
     if (!next_piece(n, done + s_.between)) {
       start_block(n, done);
     }
+  }
+
+  //! When the sums are there that a piece rounds, of its last visits. It reads and writes them as
+  //! fast as its results leave.
+  std::int64_t round_sums(piece const& p, std::int64_t now) {
+    auto there = now;
+    for (auto n = p.end - p.rounded; n < p.end; ++n) {
+      auto const sums = w_.visits[static_cast<std::size_t>(n)].object + w_.visited_objects;
+      there = std::max(there, bring(now, sums, w_.bytes.summed, usage::read));
+      out_.memory_bytes += w_.bytes.summed / 2;
+      memory_.pass(now, w_.bytes.summed / 2);
+    }
+    return there;
   }
 
   //! When a piece has added a slice of its result.

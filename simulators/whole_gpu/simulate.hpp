@@ -40,6 +40,20 @@ struct speeds {
   std::int64_t cache_bytes = 0; //!< that the L2 keeps
 };
 
+//! @brief Time between two pieces of a block.
+//! @param late     the same where the next piece is asked for once results have left
+//! @param early    where it is asked for before
+//! @param products first ones of a piece
+[[nodiscard]] constexpr std::int64_t
+between_pieces(handover of, std::int64_t late, std::int64_t early, std::int64_t products) {
+  switch (of) {
+  case handover::late: return late;
+  case handover::early: return early;
+  case handover::overlapped: return early < products ? 0 : early - products;
+  }
+  return late;
+}
+
 //! @brief What came out.
 struct outcome {
   std::int64_t picoseconds = 0;  //!< from the first block to the last

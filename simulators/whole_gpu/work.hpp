@@ -52,6 +52,8 @@ struct piece {
   std::int32_t own = 0;     //!< its tile of queries, or of keys and values
   std::int32_t result = 0;  //!< where it writes
   std::int32_t before = -1; //!< the piece whose results come first; -1: none
+  std::int32_t rounded =
+    0; //!< sums that are complete after it, and that it rounds to half of their bytes
 };
 
 //! @brief Bytes of one object of each kind.
@@ -62,15 +64,21 @@ struct object_bytes {
   std::int64_t result = 0;  //!< written at the end of a piece
 };
 
+//! @brief When a block asks for its next piece: once results have left; before; or before, and its
+//! first products run while they leave.
+enum class handover : std::uint8_t { late, early, overlapped };
+
 //! @brief A kernel's pieces in their order, and the figures of its launch.
 struct work {
   std::vector<visit> visits;
   std::vector<piece> pieces;
   object_bytes bytes;
-  std::int32_t visited_objects = 0; //!< as many are numbered in visits
-  std::int32_t own_objects = 0;     //!< as many are numbered in piece::own
-  std::int32_t result_objects = 0;  //!< as many are numbered in piece::result
-  bool adds_results = false;        //!< results are added to memory, not written
+  std::int32_t visited_objects = 0;     //!< as many are numbered in visits
+  std::int32_t own_objects = 0;         //!< as many are numbered in piece::own
+  std::int32_t result_objects = 0;      //!< as many are numbered in piece::result
+  bool adds_results = false;            //!< results are added to memory, not written
+  handover next_asked = handover::late; //!< of forward
+  bool is_rounded = false;              //!< pieces round sums, no kernel after them
   //! Slices of a result: a piece adds each after the piece before has added the same one.
   int result_slices = 1;
   int blocks = 0;         //!< of the launch

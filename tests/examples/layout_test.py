@@ -113,7 +113,6 @@ class Layouts(unittest.TestCase):
                               (("choose", *MODEL, "--layout", "Et*24L|L"), "the output layer L, the only one"),
                               (("choose", *MODEL, "--layout="), "the first stage must have the embedding E"),
                               (("choose", *MODEL, "--layout", "Et*23|L"), "--layout has 23 layers t, the model 24"),
-                              (("choose", *MODEL, "--layout", "Et*24|L", "--search"), "leave it or --search out"),
                               (("choose", *MODEL, "--layout", "Et*24||L"), "no schedule takes these sizes")):
             with self.subTest(words=words):
                 result = run(*words)

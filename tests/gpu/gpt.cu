@@ -74,7 +74,7 @@ gpt_tests::product_answers multiply(gpt_tests::product_problem const& of) {
   on_gpu::matrix_pass<Element> const matrix{
     products, weight.data(), dw.data(), of.tokens, of.inputs, of.outputs};
   matrix.forward(y.data(), x.data());
-  matrix.backward_input(dx.data(), dy.data(), on_gpu::product_goes::added);
+  matrix.backward_input(dx.data(), dy.data(), gpt::product_goes::added);
   matrix.backward_weight(x.data(), dy.data());
   pp::cuda::check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
   return {y.get(), dx.get(), dw.get()};
@@ -139,7 +139,7 @@ std::vector<float> gpt_tests::adamw_on_gpu(std::vector<float> const& value,
   on_gpu::trained<__nv_bfloat16> weight(host);
   pp::cuda::stream const on;
   for (int step = 0; step < steps; ++step) {
-    pp::cuda::check(cudaMemcpyAsync(weight.gradient(),
+    pp::cuda::check(cudaMemcpyAsync(weight.gradients(),
                                     gradient.data(),
                                     gradient.size() * sizeof(float),
                                     cudaMemcpyHostToDevice,
@@ -148,7 +148,7 @@ std::vector<float> gpt_tests::adamw_on_gpu(std::vector<float> const& value,
     weight.update(gpt::adamw{}, step, on.get());
   }
   pp::cuda::check(cudaStreamSynchronize(on.get()), "cudaStreamSynchronize");
-  auto result = on_gpu::fetch(weight.value(), weight.count());
+  auto result = on_gpu::fetch(weight.values(), weight.count());
   std::vector<__nv_bfloat16> operand(value.size());
   pp::cuda::check(
     cudaMemcpy(operand.data(), weight.operand(), operand.size() * 2, cudaMemcpyDeviceToHost),

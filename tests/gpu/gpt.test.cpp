@@ -22,8 +22,7 @@
 #include <cstdint>
 #include <examples/gpt/clipped_stage.hpp>
 #include <examples/gpt/cuda/gpu_model.hpp>
-#include <examples/gpt/embedding.hpp>
-#include <examples/gpt/layers.hpp>
+#include <examples/gpt/host/arithmetic.hpp>
 #include <examples/gpt/papers/exchange_schedule.hpp>
 #include <examples/gpt/papers/vocabulary.hpp>
 #include <examples/gpt/single_device.hpp>
@@ -185,37 +184,34 @@ TEST_CASE("what comes token by token is what the layers of the host give in doub
   auto const found = gpt_tests::rows_on_gpu(p, 0.25f);
   CHECK(machine::findings() == "");
 
-  gpt::layer_norm<double> norm(p.width);
-  norm.gain.value = doubles(p.gain);
-  norm.gain.gradient = doubles(p.gain);
+  namespace host = gpt::host;
+  host::token_rows const rows{p.tokens, p.width, {}};
+  std::vector<double> const gain = doubles(p.gain);
+  std::vector<double> of_gain = gain;
   std::vector<double> const x = doubles(p.x), dy = doubles(p.dy);
-  std::vector<double> normal(x.size() + tokens), scaled(x.size()), dx = x;
-  norm.normalise(x.data(), normal.data(), p.tokens);
-  norm.apply_gain(normal.data(), scaled.data(), p.tokens);
-  norm.add_backward(dy.data(), normal.data(), dx.data(), p.tokens);
-  normal.resize(x.size()); // behind it are the deviations
+  std::vector<double> normal(x.size()), inverse(tokens), scaled(x.size()), dx = x;
+  gpt::normalised<double> const kept{normal.data(), inverse.data()};
+  host::layer_norm_forward(scaled.data(), kept, x.data(), gain.data(), rows);
+  host::layer_norm_backward(dx.data(), of_gain.data(), dy.data(), kept, gain.data(), rows);
   CHECK(apart(found.normal, normal) < 1e-5);
   CHECK(apart(found.scaled, scaled) < 1e-5);
   CHECK(apart(found.rounded, scaled) < 0.04);
   CHECK(apart(found.norm_dx, dx) < 1e-5);
-  CHECK(apart(found.gain_gradient, norm.gain.gradient) < 1e-5);
+  CHECK(apart(found.gain_gradient, of_gain) < 1e-5);
 
-  std::vector<double> y(x.size()), slope = x;
-  auto const count = static_cast<std::int64_t>(x.size());
-  gpt::gelu(x.data(), y.data(), count);
-  gpt::gelu_backward(slope.data(), dy.data(), count);
+  std::vector<double> y(x.size()), slope(x.size());
+  host::gelu_forward(y.data(), x.data(), rows.count(), {});
+  host::gelu_backward(slope.data(), x.data(), dy.data(), rows.count(), {});
   CHECK(apart(found.gelu, y) < 1e-6);
   CHECK(apart(found.gelu_dx, slope) < 1e-5);
 
-  gpt::embedding<double> table({.width = p.width, .heads = 1, .key_heads = 1, .sequence = p.tokens},
-                               1);
-  table.backward(p.text.data(), {0, p.tokens}, dy.data());
-  CHECK(apart(found.byte_gradient, table.bytes.gradient) < 1e-6);
-  CHECK(apart(found.position_gradient, table.positions.gradient) < 1e-6);
-  table.bytes.value = table.bytes.gradient; // any numbers will do
-  table.positions.value = table.positions.gradient;
-  std::vector<double> embedded(x.size());
-  table.forward(p.text.data(), {0, p.tokens}, embedded.data());
+  std::vector<double> bytes(static_cast<std::size_t>(gpt::vocabulary * p.width));
+  std::vector<double> positions(x.size()), embedded(x.size());
+  host::embedding_backward(bytes.data(), positions.data(), dy.data(), p.text.data(), rows);
+  CHECK(apart(found.byte_gradient, bytes) < 1e-6);
+  CHECK(apart(found.position_gradient, positions) < 1e-6);
+  // Any numbers will do.
+  host::embedding_forward(embedded.data(), bytes.data(), positions.data(), p.text.data(), rows);
   CHECK(apart(found.embedded, embedded) < 1e-6);
 
   std::vector<double> losses, gradient;

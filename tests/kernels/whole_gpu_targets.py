@@ -38,11 +38,12 @@ class Table:
         self.add(what, {name: b["nanoseconds"] / a["nanoseconds"] for name, a, b in zip(names, ours, theirs)}, target, False)
 
 
-def without(constant, folder):
-    """A copy of the constants with one of them 0."""
+def without(folder, *constants):
+    """A copy of the constants with some of them 0."""
     text = whole_gpu.CONSTANTS.read_text(encoding="utf-8")
-    text, count = re.subn(rf"(?m)^({re.escape(constant)}\s+)\d+", r"\g<1>0", text)
-    assert count == 1
+    for constant in constants:
+        text, count = re.subn(rf"(?m)^({re.escape(constant)}\s+)\d+", r"\g<1>0", text)
+        assert count == 1
     path = pathlib.Path(folder) / "constants.txt"
     path.write_text(text, encoding="utf-8")
     return path
@@ -58,7 +59,7 @@ def held(table):
 def between(table):
     with tempfile.TemporaryDirectory() as folder:
         lines = [line("forward", SHAPES[name]) for name in SHORT]
-        ours, best = table.ask(lines), table.ask(lines, without("own.forward.between", folder))
+        ours, best = table.ask(lines), table.ask(lines, without(folder, "own.forward.between", "peer.forward.between"))
     table.add("time between pieces at 2k, share of the whole",
               {name: 1 - b["nanoseconds"] / a["nanoseconds"] for name, a, b in zip(SHORT, ours, best)}, 0.02)
 

@@ -76,10 +76,9 @@ template <class Policy = pipelining::communicators::per_pair>
                                      static_cast<int>(devices[device].size()),
                                      result.uses.data(),
                                      result.messages.data()};
-    std::vector<std::int64_t> keys(devices[device].size() + 1);
-    std::vector<int> counters(2 * devices.size());
+    std::vector<pipelining::detail::message_line> lines(2 * devices.size());
     result.lanes.push_back(pipelining::detail::number_messages<Policy>(
-      work, static_cast<int>(device), extents.devices, keys.data(), counters.data()));
+      work, static_cast<int>(device), extents.devices, lines.data()));
     result.offsets.push_back(static_cast<int>(result.items.size()));
     result.arena_bytes.push_back(0);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What is printed of a timetable, in every format.
 #include <pipe/pipe.hpp>
+#include <pipe/planner/thread_workers.hpp>
 #include <pipe/view.hpp>
 
 #include <cerrno>
@@ -47,13 +48,13 @@ pp::text_options terminal(int width) {
 }
 
 pp::plan lower(command const& asked, pp::timetable_view table) {
-  if (asked.policy == "pipeline")
-    return pp::lower<pp::communicators::one>(table, asked.sizes);
-  if (asked.policy == "exchange")
-    return pp::lower<pp::communicators::exchanges_at_once>(table, asked.sizes);
-  if (asked.policy == "edge")
-    return pp::lower<pp::communicators::per_edge>(table, asked.sizes);
-  return pp::lower<pp::communicators::per_pair>(table, asked.sizes);
+  auto const by = [&]<class Policy>(Policy) {
+    return pp::lower<Policy>(table, asked.sizes, {}, pp::thread_workers());
+  };
+  return asked.policy == "pipeline"   ? by(pp::communicators::one{})
+         : asked.policy == "exchange" ? by(pp::communicators::exchanges_at_once{})
+         : asked.policy == "edge"     ? by(pp::communicators::per_edge{})
+                                      : by(pp::communicators::per_pair{});
 }
 
 //! Sizes of the slots of a schedule whose devices have the same share of the model as those of

@@ -18,7 +18,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "stage.cuh"
+#include "../stage.hpp"
+#include "machine.cuh"
 
 namespace gpt::on_gpu {
 
@@ -30,8 +31,8 @@ struct gathered_shape {
   std::int64_t pieces;
   bool is_matrix;
 
-  gathered_shape(parameter<float> const& whole, std::int64_t of)
-      : count(static_cast<std::int64_t>(whole.value.size())), pieces(of), is_matrix(whole.decays) {}
+  gathered_shape(std::int64_t numbers, bool decays, std::int64_t of)
+      : count(numbers), pieces(of), is_matrix(decays) {}
 
   [[nodiscard]] std::int64_t piece() const { return (count + pieces - 1) / pieces; }
   [[nodiscard]] bool rounds() const { return is_matrix && !std::is_same_v<Element, float>; }
@@ -57,7 +58,7 @@ public:
   }
 
   void take(parameter<float> const& whole) {
-    gathered_shape<Element> const shape(whole, pieces());
+    gathered_shape<Element> const shape(whole.numbers, whole.decays, pieces());
     shapes_.push_back(shape);
     for (auto number = first(); number < first() + here(); ++number) {
       parameter<float> one(shape.piece(), 0.0F, whole.decays);
@@ -71,7 +72,7 @@ public:
     auto const shape = shapes_[weight];
     each_piece(weight, [&](trained<Element> const& piece, std::int64_t number) {
       void const* const from = shape.rounds() ? static_cast<void const*>(piece.operand())
-                                              : static_cast<void const*>(piece.value());
+                                              : static_cast<void const*>(piece.values());
       if (group_.of > 1) {
         group_.gather(from, to, shape.piece_bytes(), stream);
       } else {
@@ -87,9 +88,9 @@ public:
       if (group_.of > 1) {
         auto* const mine = reinterpret_cast<float*>(incoming_.data());
         group_.scatter(from, mine, count, stream);
-        add(piece.gradient(), mine, count, stream);
+        add(piece.gradients(), mine, count, stream);
       } else {
-        add(piece.gradient(), from + number * count, count, stream);
+        add(piece.gradients(), from + number * count, count, stream);
       }
     });
   }
@@ -98,7 +99,7 @@ public:
     auto const shape = shapes_[weight];
     std::vector<float> numbers;
     each_piece(weight, [&](trained<Element> const& piece, std::int64_t) {
-      float const* const tensor = value ? piece.value() : piece.gradient();
+      float const* const tensor = value ? piece.values() : piece.gradients();
       if (group_.of > 1) {
         auto const bytes = shape.piece() * static_cast<std::int64_t>(sizeof(float));
         cuda::device_memory const all(shape.pieces * bytes);
@@ -152,7 +153,7 @@ public:
   [[nodiscard]] static std::int64_t pieces() { return 1; }
 
   void take(parameter<float> const& whole) {
-    gathered_shape<Element> const shape(whole, pieces());
+    gathered_shape<Element> const shape(whole.numbers, whole.decays, pieces());
     at_home_.push_back({whole,
                         shape,
                         cuda::pinned_memory(shape.piece_bytes()),
@@ -243,40 +244,42 @@ struct gathered_bytes {
 template <class Element>
 [[nodiscard]] gathered_bytes
 bytes_of_gathered(model_size const& size, layer_range const& held, std::int64_t pieces) {
-  device_memory<float> memory;
-  gpt::stage<float> host(size, held, {1, cut_sequence(size.sequence, 1)}, 1, memory);
-  placing weights;
-  placing gradients;
-  host.for_each_parameter([&](parameter<float> const& p) {
-    gathered_shape<Element> const shape(p, pieces);
+  auto weights = slot_of<machine<Element>>();
+  auto gradients = slot_of<machine<Element>>();
+  for (tensor_part const& part : parts_of(size, held)) {
+    gathered_shape<Element> const shape(part.count(), part.start.decays, pieces);
     (void)shape.take_weight(weights);
     (void)shape.take_gradient(gradients);
-  });
+  }
   return {weights.bytes(), gradients.bytes()};
 }
 
 //! @tparam Home weights_in_pieces or weights_on_host
 template <class Element, class Home>
-class gathered_stage : public stage<Element> {
+class gathered_stage : public stage<machine<Element>> {
 public:
-  //! @param host the same stage on the host, whose weights this one begins with
-  gathered_stage(gpt::stage<float>& host, stage_start<Element> const& with, gpu_run const& how)
-      : stage<Element>(host, with), home_(how, largest_of(this->weights_)) {
-    this->weights_.clear();
-    host.for_each_parameter([this](parameter<float>& p) {
+  using stream = on_gpu::stream;
+
+  //! @param start the weights that it begins with
+  gathered_stage(std::vector<parameter<float>> const& start,
+                 stage_start<machine<Element>> const& with,
+                 gpu_run const& how)
+      : stage<machine<Element>>(std::vector<parameter<float>>(), with),
+        home_(how, largest_of(start)) {
+    for (auto const& p : start) {
       home_.take(p);
-      shapes_.emplace_back(p, home_.pieces());
-      this->weights_.emplace_back(shapes_.back().count, p.decays);
-    });
+      shapes_.emplace_back(p.numbers, p.decays, home_.pieces());
+      this->weights_.emplace_back(p.numbers, p.decays);
+    }
   }
 
   void gather_weights(pp::context const& where, pp::output out) {
-    placing in(out.data);
+    auto in = slot_of<machine<Element>>(out.data);
     for (std::size_t i = 0; i < shapes_.size(); ++i)
-      home_.gather(i, shapes_[i].take_weight(in), stream_of(where));
+      home_.gather(i, shapes_[i].take_weight(in), machine<Element>::stream_of(where));
   }
   void use_weights(pp::context const&, pp::input given) {
-    placing in(const_cast<std::byte*>(given.data)); // which are read alone
+    auto in = slot_of<machine<Element>>(read_alone(given));
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       auto* const at = shapes_[i].take_weight(in);
       auto const* const operand = reinterpret_cast<Element const*>(at);
@@ -285,15 +288,15 @@ public:
     }
   }
   void collect_gradients(pp::context const& where, pp::output out) {
-    clear_bytes(out.data, out.bytes, stream_of(where));
-    placing in(out.data);
+    clear_bytes(out.data, out.bytes, machine<Element>::stream_of(where));
+    auto in = slot_of<machine<Element>>(out.data);
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       this->weights_[i].add_at(shapes_[i].take_gradient(in));
   }
   void scatter_gradients(pp::context const& where, pp::input given) {
-    placing in(const_cast<std::byte*>(given.data)); // which is nobody else's any more
+    auto in = slot_of<machine<Element>>(read_alone(given)); // which is nobody else's any more
     for (std::size_t i = 0; i < shapes_.size(); ++i)
-      home_.scatter(i, shapes_[i].take_gradient(in), stream_of(where));
+      home_.scatter(i, shapes_[i].take_gradient(in), machine<Element>::stream_of(where));
   }
 
   // What the optimizer does, it does at home.
@@ -303,23 +306,7 @@ public:
   template <class Visit>
   void exchange(Visit const& with) {
     home_.exchange(with);
-    if (this->clipped_)
-      this->clipped_->exchange(with);
   }
-  void set_clipping(clipping const& how, bool) {
-    this->clipped_.emplace(how);
-    for (auto& piece : home_.on_device())
-      if (how.early)
-        piece.make_room_for_copy();
-  }
-  void contribute(pp::output row, cudaStream_t stream) {
-    auto const all = [](std::size_t) { return true; };
-    this->clipped_->contribute(home_.on_device(), all, row.data, stream);
-  }
-  void optimizer_step(pp::totals const& all, cudaStream_t stream) {
-    this->clipped_->step(home_.on_device(), all, stream);
-  }
-  void roll_back(cudaStream_t stream) { this->clipped_->roll_back(home_.on_device(), stream); }
 
   //! What lies on this GPU between steps.
   [[nodiscard]] std::vector<trained<Element>>& weights() { return home_.on_device(); }
@@ -334,13 +321,10 @@ public:
   }
 
 private:
-  static cudaStream_t stream_of(pp::context const& where) {
-    return static_cast<cudaStream_t>(where.stream);
-  }
-  static std::int64_t largest_of(std::vector<trained<Element>> const& weights) {
+  static std::int64_t largest_of(std::vector<parameter<float>> const& weights) {
     std::int64_t most = 0;
     for (auto const& each : weights)
-      most = std::max(most, each.count());
+      most = std::max(most, each.numbers);
     return most;
   }
   Home home_;

@@ -10,9 +10,9 @@
 #include <utility>
 #include <variant>
 
-#include "../papers/exchanged_stage.cuh"
-#include "../papers/vocabulary_stage.cuh"
+#include "../papers/exchanged_stage.hpp"
 #include "gathered_stage.cuh"
+#include "vocabulary.cuh"
 
 namespace gpt {
 
@@ -38,6 +38,14 @@ struct at_work {
   Stage stage;
 };
 template <class Element>
+using whole_stage = part_stage<on_gpu::machine<Element>>;
+template <class Element>
+using stage_of_exchange = exchanged_stage<on_gpu::machine<Element>>;
+template <class Element>
+using layer_of_exchange = exchanged_layer<on_gpu::machine<Element>>;
+template <class Element>
+using stage_of_shards = sharded_stage<on_gpu::machine<Element>>;
+template <class Element>
 using pieces_of_weights = on_gpu::gathered_stage<Element, on_gpu::weights_in_pieces<Element>>;
 template <class Element>
 using weights_at_host = on_gpu::gathered_stage<Element, on_gpu::weights_on_host<Element>>;
@@ -45,11 +53,6 @@ using weights_at_host = on_gpu::gathered_stage<Element, on_gpu::weights_on_host<
 template <template <class> class... Stages>
 using any_stage =
   std::variant<at_work<float, Stages<float>>..., at_work<__nv_bfloat16, Stages<__nv_bfloat16>>...>;
-
-//! Whether layers are cut at their attention, which some microbatches have on other devices.
-bool cuts_layers(std::vector<layer_range> const& stages) {
-  return stages.front().part != layer_part::whole;
-}
 
 void check(model_size const& size, pp::timetable_view table) {
   on_gpu::with_head_dim(size.head_dim(), [](auto) {});
@@ -71,21 +74,19 @@ template <class Stage>
 Stage* holder_of(Stage& stage) {
   return &stage;
 }
-template <class Element>
-on_gpu::exchanged_layer<Element>* holder_of(on_gpu::exchanged_stage<Element>& stage) {
+template <class Machine>
+exchanged_layer<Machine>* holder_of(exchanged_stage<Machine>& stage) {
   return stage.leading();
 }
 
 } // namespace
 
 struct gpu_stage::either {
-  any_stage<on_gpu::stage,
-            on_gpu::helix_stage,
-            on_gpu::exchanged_stage,
-            on_gpu::sharded_stage,
-            pieces_of_weights,
-            weights_at_host>
-    of;
+  any_stage<whole_stage, stage_of_exchange, stage_of_shards, pieces_of_weights, weights_at_host> of;
+  std::optional<on_gpu::clipped_optimizer> clipped{};
+  //! Whether the norm has a weight from here, by its number: what is whole on all shards, it has
+  //! from the first one.
+  std::vector<bool> counts{};
 
   template <class Visit>
   decltype(auto) visit(Visit go) {
@@ -133,7 +134,8 @@ struct making {
 template <class Element>
 class work_of_devices {
 public:
-  //! @param sizes of slots. @param cut of the step, or of the largest that may come
+  //! @param sizes of slots: sizes(class, pass). @param cut of the step, or of the largest that may
+  //! come
   template <class Sizes>
   work_of_devices(making const& with, step_cut const& cut, Sizes const& sizes)
       : with_(with), all_(static_cast<std::size_t>(with.table.over.extents.devices)) {
@@ -142,7 +144,7 @@ public:
       what.chunk = with.how.any_chunks ? std::uint16_t{0} : what.chunk;
       tokens_ = std::max(tokens_, cut.range({what.microbatch, what.chunk}).count());
       if (what.kind == pp::pass_kind::backward)
-        between_ = std::max(between_, sizes.bytes(pp::slot_class::weight_input, what));
+        between_ = std::max(between_, sizes(pp::slot_class::weight_input, what));
       beside_ = beside_ || what.overlapped;
     }
   }
@@ -157,7 +159,7 @@ public:
   }
 
   //! A whole stage, or a shard of it, on a device.
-  [[nodiscard]] on_gpu::stage_start<Element>
+  [[nodiscard]] stage_start<on_gpu::machine<Element>>
   start(int device, layer_range const& held, step_cut const& cut) {
     auto const& work = of(device);
     return {with_.size,
@@ -186,75 +188,63 @@ private:
   std::vector<shared_work<Element>> all_;
 };
 
+//! Stages of whole layers, or of layers cut at their attention. Of these, the stages of the first
+//! way have all weights, those of others are further places of attention.
 template <class Element>
 gpu_stages make_stages(making const& with) {
   auto const& size = with.size;
-  auto const& cut = with.cut;
-  auto const held = cut_layers(size.layers, with.table.over.extents.stages());
-  step_cut const whole(cut.microbatches(), cut_sequence(size.sequence, 1));
-  auto const& largest = with.how.any_chunks ? whole : cut;
+  auto const held = cut_model(size, with.table.over.extents);
+  step_cut const whole(with.cut.microbatches(), cut_sequence(size.sequence, 1));
+  auto const& largest = with.how.any_chunks ? whole : with.cut;
   auto const own = size_of_shard(size, with.how.shard);
-  on_gpu::slot_sizes<Element> const slots{size, own, largest, held};
-  work_of_devices<Element> works(with, largest, slots);
-  device_memory<float> on_host;
-  return with.each([&](std::size_t way, int number, int device) {
-    auto const& extents = with.table.over.extents;
+  work_of_devices<Element> works(with, largest, [&](pp::slot_class of, pp::pass const& what) {
+    return part_bytes<on_gpu::machine<Element>>(
+      size, own, held[what.stage], largest, of, {what.microbatch, what.chunk});
+  });
+  auto const& extents = with.table.over.extents;
+  bool const cuts_layers = extents.where == pp::placement::custom;
+  return with.each([&](std::size_t way, int number, int device) -> std::unique_ptr<gpu_stage> {
     auto const& layers = held[static_cast<std::size_t>(number)];
-    auto const seen = with.cut.seen(first_of_way(extents, way), first_of_way(extents, way + 1));
+    if (cuts_layers && way > 0 && layers.part != layer_part::attention)
+      return nullptr;
+    auto const seen = cuts_layers
+                        ? with.cut
+                        : with.cut.seen(first_of_way(extents, way), first_of_way(extents, way + 1));
     auto const start = works.start(device, layers, seen);
-    if (with.how.shard.of > 1) {
-      stage_shard host(with.size, layers, seen.microbatches(), with.seed, with.how.shard, on_host);
-      return works.template put<on_gpu::stage<Element>>(device, host, start);
-    }
-    stage<float> host(with.size, layers, with.cut, with.seed, on_host);
+    auto weights = start_of<float>(parts_of(size, layers, with.how.shard), with.seed);
     if (!gathers_weights_of(with.table, number))
-      return works.template put<on_gpu::stage<Element>>(device, host, start);
+      return works.template put<whole_stage<Element>>(device, std::move(weights), start);
     return with.how.home == weights_home::host
-             ? works.template put<weights_at_host<Element>>(device, host, start, with.how)
-             : works.template put<pieces_of_weights<Element>>(device, host, start, with.how);
+             ? works.template put<weights_at_host<Element>>(device, weights, start, with.how)
+             : works.template put<pieces_of_weights<Element>>(device, weights, start, with.how);
   });
 }
 
-//! Layers cut at their attention. The stages of the first way have all weights, those of others are
-//! further places of attention.
-template <class Element>
-gpu_stages make_cut_layers(making const& with) {
-  auto const held = cut_model(with.size, with.table.over.extents);
-  on_gpu::helix_slot_sizes<Element> const slots{with.size, with.cut, held};
-  work_of_devices<Element> works(with, with.cut, slots);
-  device_memory<float> on_host;
-  return with.each([&](std::size_t way, int number, int device) -> std::unique_ptr<gpu_stage> {
-    auto const& layers = held[static_cast<std::size_t>(number)];
-    if (way > 0 && layers.part != layer_part::attention)
-      return nullptr;
-    stage<float> host(with.size, layers, with.cut, with.seed, on_host);
-    return works.template put<on_gpu::helix_stage<Element>>(
-      device, host, works.start(device, layers, with.cut));
-  });
+auto bytes_in(auto const& slots) {
+  return [&slots](pp::slot_class of, pp::pass const& what) { return slots.bytes(of, what); };
 }
 
 //! Parts of layers, where devices take over attention of each other.
 template <class Element>
 gpu_stages make_exchanged(making const& with) {
   auto const& extents = with.table.over.extents;
-  on_gpu::exchanged_slot_sizes<Element> const slots(with.size, *with.how.exchange, extents);
+  exchanged_slot_sizes<on_gpu::machine<Element>> const slots(
+    with.size, *with.how.exchange, extents);
   step_cut const cut(extents.microbatches, slots.chunks);
   step_cut const largest(cut.microbatches(), {slots.chunks.back()}); // none is longer
-  work_of_devices<Element> works(with, largest, slots);
-  device_memory<float> on_host;
-  using layer_on_gpu = on_gpu::exchanged_layer<Element>;
-  std::vector<std::shared_ptr<layer_on_gpu>> layers(static_cast<std::size_t>(with.size.layers));
+  work_of_devices<Element> works(with, largest, bytes_in(slots));
+  std::vector<std::shared_ptr<layer_of_exchange<Element>>> layers(
+    static_cast<std::size_t>(with.size.layers));
   return with.each([&](std::size_t, int number, int device) {
     auto const what = slots.stage(number);
     bool const wants_layer = what.part != pp::layer_part::taken_attention;
     auto& layer = layers[static_cast<std::size_t>(what.layer)];
     if (wants_layer && layer == nullptr) {
-      layer_range const held{
-        what.layer, what.layer + 1, what.layer == 0, what.layer + 1 == with.size.layers};
-      stage<float> host(with.size, held, cut, with.seed, on_host);
-      layer = std::make_shared<layer_on_gpu>(host, works.start(device, held, cut));
+      auto const held = slots.held(what.layer);
+      layer = std::make_shared<layer_of_exchange<Element>>(
+        start_of<float>(parts_of(with.size, held), with.seed), works.start(device, held, cut));
     }
-    return works.template put<on_gpu::exchanged_stage<Element>>(
+    return works.template put<stage_of_exchange<Element>>(
       device, slots, number, wants_layer ? layer : nullptr, *works.of(device)[0]);
   });
 }
@@ -262,16 +252,16 @@ gpu_stages make_exchanged(making const& with) {
 template <class Element>
 gpu_stages make_pieces(making const& with) {
   auto const cut = cut_around(with.size, with.table, *with.how.barriers);
-  on_gpu::sharded_slot_sizes<Element> const slots{with.size, cut};
-  work_of_devices<Element> works(with, cut.step, slots);
-  device_memory<float> on_host;
+  sharded_slot_sizes<on_gpu::machine<Element>> const slots{with.size, cut};
+  work_of_devices<Element> works(with, cut.step, bytes_in(slots));
   return with.each([&](std::size_t, int number, int device) {
-    sharded_piece host(with.size, number, cut, with.seed, on_host);
-    on_gpu::piece_of_model const piece(with.size, cut, number);
-    auto start = works.start(device, piece.held, cut.step);
-    start.before = piece.weights_before();
-    return works.template put<on_gpu::sharded_stage<Element>>(
-      device, host, start, piece, cut.barriers == 1);
+    piece_of_model const piece(with.size, cut, number);
+    return works.template put<stage_of_shards<Element>>(
+      device,
+      start_of<float>(piece.parts(with.size), with.seed),
+      works.start(device, piece.held, cut.step),
+      piece,
+      cut.barriers == 1);
   });
 }
 
@@ -279,9 +269,7 @@ template <class Element>
 gpu_stages make_any(making const& with) {
   return with.how.barriers   ? make_pieces<Element>(with)
          : with.how.exchange ? make_exchanged<Element>(with)
-         : cuts_layers(cut_model(with.size, with.table.over.extents))
-           ? make_cut_layers<Element>(with)
-           : make_stages<Element>(with);
+                             : make_stages<Element>(with);
 }
 
 } // namespace
@@ -317,34 +305,51 @@ gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run cons
   return found;
 }
 
+namespace {
+//! Calls visit(machine) with the one whose products have such operands.
+template <class Visit>
+std::int64_t on_machine(operands numbers, Visit visit) {
+  return numbers == operands::bf16 ? visit(on_gpu::machine<__nv_bfloat16>{})
+                                   : visit(on_gpu::machine<float>{});
+}
+} // namespace
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
-  if (!exchange)
-    return bytes(of, maker);
-  return numbers == operands::bf16
-           ? on_gpu::exchanged_slot_sizes<__nv_bfloat16>(size, *exchange, extents)
-               .bytes(of, maker, reader)
-           : on_gpu::exchanged_slot_sizes<float>(size, *exchange, extents).bytes(of, maker, reader);
+  return !exchange ? bytes(of, maker) : on_machine(numbers, [&]<class Machine>(Machine) {
+    return exchanged_slot_sizes<Machine>(size, *exchange, extents).bytes(of, maker, reader);
+  });
 }
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
   if (of == pp::slot_class::weights || of == pp::slot_class::full_gradients)
     return (of == pp::slot_class::weights ? gathered.weights : gathered.gradients)[maker.stage];
-  auto const with = [&]<class Element>(Element) {
+  return on_machine(numbers, [&]<class Machine>(Machine) {
     if (around)
-      return on_gpu::sharded_slot_sizes<Element>{size, *around}.bytes(of, maker);
+      return sharded_slot_sizes<Machine>{size, *around}.bytes(of, maker);
     if (exchange)
-      return on_gpu::exchanged_slot_sizes<Element>(size, *exchange, extents).bytes(of, maker);
-    if (cuts_layers(stages))
-      return on_gpu::helix_slot_sizes<Element>{size, cut, stages}.bytes(of, maker);
-    return on_gpu::slot_sizes<Element>{size, size_of_shard(size, shard), cut, stages}.bytes(of,
-                                                                                            maker);
-  };
-  return numbers == operands::bf16 ? with(__nv_bfloat16{}) : with(0.0F);
+      return exchanged_slot_sizes<Machine>(size, *exchange, extents).bytes(of, maker);
+    return part_bytes<Machine>(size,
+                               size_of_shard(size, shard),
+                               stages[maker.stage],
+                               cut,
+                               of,
+                               {maker.microbatch, maker.chunk});
+  });
 }
 
 gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)
     : of_(std::move(of)), over_replicas_(how.over_replicas) {
-  if (how.clip != nullptr)
-    of_->visit_weights([&](auto& stage) { stage.set_clipping(*how.clip, how.shard.number == 0); });
+  if (how.clip == nullptr)
+    return;
+  bool const early = how.clip->early;
+  bool const first = how.shard.number == 0;
+  of_->visit_weights([&](auto& stage) {
+    of_->clipped.emplace(*how.clip);
+    std::size_t number = 0;
+    for (auto& weight : stage.weights()) {
+      if (early)
+        weight.make_room_for_copy();
+      of_->counts.push_back(first || stage.is_cut(number++));
+    }
+  });
 }
 gpu_stage::~gpu_stage() = default;
 
@@ -376,27 +381,19 @@ bool gpu_stage::is_gathered() const {
   return found;
 }
 void gpu_stage::run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
-  using enum pp::pass_kind;
-  of_->visit([&](auto& stage) {
-    auto const& p = stage.begin(given.where, half);
-    std::byte* between = given.where.weight_input.data;
-    switch (kind) {
-    case forward: return stage.forward(p, given.in, given.out);
-    case backward_input: return stage.input_half(p, given.in, given.out, between);
-    case backward_weight: return stage.weight_half(p, between);
-    case backward: // with memory that the device has for this
-      between = stage.between(p);
-      stage.input_half(p, given.in, given.out, between);
-      return stage.weight_half(p, between);
-    default: throw std::logic_error("a composite pass has halves that stages on GPUs lack");
-    }
-  });
+  of_->visit([&](auto& stage) { gpt::run_half(stage, kind, given, half); });
 }
 void gpu_stage::set_text(batch const& pieces, cudaStream_t stream) {
   of_->visit_weights([&](auto& stage) { stage.set_text(pieces.bytes, stream); });
 }
 void gpu_stage::update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
-  of_->visit_weights([&](auto& stage) { stage.update(optimizer, step, stream); });
+  of_->visit_weights([&](auto& stage) {
+    if constexpr (requires { stage.update(optimizer, step, stream); })
+      stage.update(optimizer, step, stream); // at their home
+    else
+      for (auto& weight : stage.weights())
+        weight.update(optimizer, step, stream);
+  });
 }
 void gpu_stage::set_cut(step_cut const& cut) {
   of_->visit_weights([&](auto& stage) { stage.set_cut(cut); });
@@ -407,29 +404,41 @@ void gpu_stage::contribute(pp::context const& where, pp::output row) {
     for_each_gradient(
       [&](float* gradient, std::int64_t count) { over_replicas_(gradient, count, stream); });
   }
-  if (!of_->visit_weights([&](auto& stage) { stage.contribute(row, stream); }))
+  bool const here = of_->visit_weights([&](auto& stage) {
+    of_->clipped->contribute(
+      stage.weights(), [&](std::size_t i) { return of_->counts[i]; }, row.data, stream);
+  });
+  if (!here)
     on_gpu::clear_bytes(row.data, row.bytes, stream);
 }
 void gpu_stage::optimizer_step(pp::context const& where, pp::totals const& all) {
-  of_->visit_weights(
-    [&](auto& stage) { stage.optimizer_step(all, static_cast<cudaStream_t>(where.stream)); });
+  of_->visit_weights([&](auto& stage) {
+    of_->clipped->step(stage.weights(), all, static_cast<cudaStream_t>(where.stream));
+  });
 }
 void gpu_stage::roll_back(pp::context const& where) {
-  of_->visit_weights(
-    [&](auto& stage) { stage.roll_back(static_cast<cudaStream_t>(where.stream)); });
+  of_->visit_weights([&](auto& stage) {
+    of_->clipped->roll_back(stage.weights(), static_cast<cudaStream_t>(where.stream));
+  });
 }
 void gpu_stage::exchange(std::function<void(std::span<std::byte>)> const& visit) {
-  of_->visit_weights([&](auto& stage) { stage.exchange(visit); });
+  of_->visit_weights([&](auto& stage) {
+    if constexpr (requires { stage.exchange(visit); })
+      stage.exchange(visit);
+    else
+      for (auto& weight : stage.weights())
+        weight.exchange(visit);
+  });
+  if (of_->clipped)
+    of_->clipped->exchange(visit);
 }
 step_counts gpu_stage::counts() const {
-  step_counts found;
-  of_->visit_weights([&](auto& stage) { found = stage.counts(); });
-  return found;
+  return of_->clipped ? of_->clipped->counts() : step_counts();
 }
 void gpu_stage::for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const {
   of_->visit_weights([&](auto& stage) {
     for (auto const& weight : stage.weights())
-      visit(weight.gradient(), weight.count());
+      visit(weight.gradients(), weight.count());
   });
 }
 void gpu_stage::for_each_sum(std::function<void(float*, std::int64_t)> const& visit) const {
@@ -462,7 +471,7 @@ std::vector<float> gpu_stage::numbers(bool values) const {
     } else {
       for (auto const& weight : stage.weights()) {
         auto const some =
-          on_gpu::fetch(values ? weight.value() : weight.gradient(), weight.count());
+          on_gpu::fetch(values ? weight.values() : weight.gradients(), weight.count());
         all.insert(all.end(), some.begin(), some.end());
       }
     }

@@ -18,8 +18,7 @@
 
 #include "../clipped_stage.hpp"
 #include "../papers/exchange_schedule.hpp"
-#include "../papers/tensor_shard.hpp"
-#include "../papers/vocabulary_piece.hpp"
+#include "../papers/vocabulary_stage.hpp"
 
 namespace gpt {
 

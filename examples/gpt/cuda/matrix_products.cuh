@@ -17,6 +17,8 @@
 #include <string>
 #include <type_traits>
 
+#include "../memory.hpp"
+
 namespace gpt::on_gpu {
 
 namespace cuda = pipelining::cuda;
@@ -28,9 +30,6 @@ inline void check_blas(cublasStatus_t status, char const* call) {
                              " failed: " + cublasGetStatusString(status));
   }
 }
-
-//! Whether a product takes the place of what was there or is added to it.
-enum class product_goes : std::uint8_t { instead, added };
 
 //! A handle with a workspace of its own, for the products of one virtual device: the same products
 //! have the same bits then, whatever other streams do. Belongs to the GPU that is current.

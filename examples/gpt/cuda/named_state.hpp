@@ -23,10 +23,8 @@ namespace gpt {
 //! The parameters of one stage, in the order in which it exchanges them.
 [[nodiscard]] inline std::vector<tensor_part>
 parts_on_gpu(model_size const& size, pp::timetable_view table, gpu_run const& how, int stage) {
-  if (how.barriers) {
-    device_memory<float> memory;
-    return sharded_piece(size, stage, cut_around(size, table, *how.barriers), 0, memory).parts();
-  }
+  if (how.barriers)
+    return piece_of_model(size, cut_around(size, table, *how.barriers), stage).parts(size);
   if (how.exchange) {
     auto const what = how.exchange->stage_at(table.over.extents, stage);
     layer_range const layer{

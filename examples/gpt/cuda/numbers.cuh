@@ -13,6 +13,7 @@
 #include <cub/block/block_reduce.cuh>
 #include <cub/device/device_for.cuh>
 #include <thrust/execution_policy.h>
+#include <thrust/fill.h>
 #include <thrust/functional.h>
 #include <thrust/tabulate.h>
 #include <thrust/transform.h>
@@ -22,11 +23,21 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../papers/vocabulary_piece.hpp"
+#include "../host/arithmetic.hpp"
 
 namespace gpt::on_gpu {
 
 namespace cuda = pipelining::cuda;
+
+//! A stream of CUDA, by whose type functions here are found.
+struct stream {
+  cudaStream_t of = nullptr;
+
+  // NOLINTBEGIN(google-explicit-constructor): it is that stream
+  stream(cudaStream_t given) : of(given) {}
+  operator cudaStream_t() const { return of; }
+  // NOLINTEND(google-explicit-constructor)
+};
 
 inline constexpr int row_threads = 128; //!< of a block that works on one token
 
@@ -101,6 +112,16 @@ void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) 
   });
 }
 
+//! to = a + b
+template <class To, class From>
+void add_up(To* to, From const* a, From const* b, std::int64_t count, cudaStream_t stream) {
+  thrust::transform(on(stream), a, a + count, b, to, [] __device__(From x, From y) {
+    return static_cast<To>(static_cast<float>(x) + static_cast<float>(y));
+  });
+}
+inline void fill(float* numbers, std::int64_t count, float with, cudaStream_t stream) {
+  thrust::fill_n(on(stream), numbers, count, with);
+}
 inline void add(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   thrust::transform(on(stream), to, to + count, from, to, thrust::plus<float>{});
 }
@@ -108,8 +129,9 @@ inline void copy_bytes(void* to, void const* from, std::size_t bytes, cudaStream
   cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
               "cudaMemcpyAsync");
 }
-inline void copy(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
-  copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(float), stream);
+template <class T>
+void copy(T* to, T const* from, std::int64_t count, cudaStream_t stream) {
+  copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(T), stream);
 }
 inline void clear_bytes(void* to, std::int64_t bytes, cudaStream_t stream) {
   cuda::check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(bytes), stream), "cudaMemsetAsync");
@@ -119,20 +141,8 @@ void clear(T* numbers, std::int64_t count, cudaStream_t stream) {
   clear_bytes(numbers, count * static_cast<std::int64_t>(sizeof(T)), stream);
 }
 
-//! Tokens of so many numbers each, and the stream that works on them.
-struct token_rows {
-  std::int64_t tokens;
-  std::int64_t width;
-  cudaStream_t stream;
-
-  [[nodiscard]] std::int64_t count() const { return tokens * width; }
-};
-
-//! What layer norm keeps of its tokens for backward.
-struct normalised {
-  float* normal;  //!< [tokens, width]
-  float* inverse; //!< [tokens], one over the deviation
-};
+using token_rows = gpt::token_rows<stream>;
+using normalised = gpt::normalised<float>;
 
 //! y = gain * (x - mean(x)) / sqrt(variance(x) + epsilon), token by token.
 template <class Element>

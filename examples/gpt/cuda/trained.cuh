@@ -97,7 +97,7 @@ public:
   explicit trained(parameter<float> const& from)
       : count_(static_cast<std::int64_t>(from.value.size())), decays_(from.decays),
         memory_(bytes(count_)) {
-    send(value(), from.value.data(), from.value.size() * sizeof(float));
+    send(values(), from.value.data(), from.value.size() * sizeof(float));
     round(nullptr);
     cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
@@ -113,10 +113,10 @@ public:
   //! Where passes add their gradients. @pre made without memory
   void add_at(float* gradient) { gradient_elsewhere_ = gradient; }
 
-  [[nodiscard]] float* value() const {
+  [[nodiscard]] float* values() const {
     return memory_.data() == nullptr ? value_elsewhere_ : floats(0);
   }
-  [[nodiscard]] float* gradient() const {
+  [[nodiscard]] float* gradients() const {
     return memory_.data() == nullptr ? gradient_elsewhere_ : floats(1);
   }
   [[nodiscard]] Element const* operand() const {
@@ -125,7 +125,7 @@ public:
     if constexpr (rounds)
       return reinterpret_cast<Element const*>(floats(4));
     else
-      return value();
+      return values();
   }
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] bool decays() const { return decays_; } //!< as matrices do
@@ -170,12 +170,12 @@ private:
 
   void move(step_decision const& given, step_decision const* decided, cudaStream_t stream) {
     detail::adamw_step(
-      {value(), gradient(), floats(2), floats(3)}, decays_, given, decided, count_, stream);
+      {values(), gradients(), floats(2), floats(3)}, decays_, given, decided, count_, stream);
     round(stream);
   }
   void round(cudaStream_t stream) {
     if constexpr (rounds)
-      convert(reinterpret_cast<Element*>(floats(4)), value(), count_, stream);
+      convert(reinterpret_cast<Element*>(floats(4)), values(), count_, stream);
   }
   [[nodiscard]] float* floats(std::int64_t index) const {
     return reinterpret_cast<float*>(memory_.data() + index * stride(count_));
@@ -272,7 +272,7 @@ public:
     clear_bytes(parts, detail::row_parts * sizeof(gradient_row), stream);
     for (std::size_t i = 0; i < weights.size(); ++i)
       if (counts(i))
-        detail::add_squares(parts, weights[i].gradient(), weights[i].count(), stream);
+        detail::add_squares(parts, weights[i].gradients(), weights[i].count(), stream);
     detail::fold(parts, detail::row_parts, 32, stream);
     detail::fold(parts, 32, 1, stream);
     copy_bytes(row, parts, sizeof(gradient_row), stream);

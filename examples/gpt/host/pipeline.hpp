@@ -15,33 +15,7 @@
 
 namespace gpt {
 
-//! A stage as the library calls it: contexts become units, bytes become floats.
-struct pipeline_stage : stage<float> {
-  static constexpr bool takes_chunks = true;
-  using stage<float>::stage;
-
-  void forward(pp::context const& where, pp::input x, pp::output y) {
-    auto const run = where.recomputing ? &stage<float>::recompute : &stage<float>::forward;
-    (this->*run)(unit_of(where), x.as<float>().data(), y.as<float>().data(), kept_of(where));
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    stage<float>::backward(
-      unit_of(where), dy.as<float>().data(), dx.as<float>().data(), kept_of(where));
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    stage<float>::backward_input(
-      unit_of(where), dy.as<float>().data(), dx.as<float>().data(), kept_of(where));
-  }
-  void backward_weight(pp::context const& where) { stage<float>::backward_weight(unit_of(where)); }
-
-  // With weights in shards.
-  void gather_weights(pp::context const&, pp::output out) { gather(out.as<float>().data()); }
-  void use_weights(pp::context const&, pp::input in) {
-    use(const_cast<float*>(in.as<float>().data())); // which are read alone
-  }
-  void collect_gradients(pp::context const&, pp::output out) { collect(out.as<float>().data()); }
-  void scatter_gradients(pp::context const&, pp::input in) { scatter(in.as<float>().data()); }
-};
+using pipeline_stage = host_stage<float>;
 
 struct stage_copies : copies_of<pipeline_stage> {
   static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
@@ -140,9 +114,9 @@ public:
                         std::vector<std::int64_t> const& lengths,
                         std::uint64_t seed,
                         bool early = false)
-      : memories_(static_cast<std::size_t>(table.over.extents.devices)),
-        stages_(make_stages(size, table, 0, lengths, seed, memories_)),
-        copies_(make_stages(size, table, 1, lengths, seed, memories_)),
+      : work_(static_cast<std::size_t>(table.over.extents.devices)),
+        stages_(make_stages(size, table, 0, lengths, seed, work_)),
+        copies_(make_stages(size, table, 1, lengths, seed, work_)),
         called_(stages_to_call(size, table, lengths, seed)),
         plans_(
           plan_maker<host_slots>{{size, Called::totals_bytes}, early}, table, lengths, called_) {}
@@ -203,17 +177,9 @@ public:
     return pool_rows(*plans_.now().first, trace(), sizes, sizes.pools());
   }
 
-  //! The most bytes that each device has kept between passes so far, and in slots in the last step.
+  //! The most bytes that each device has kept between passes in the last step.
   [[nodiscard]] std::vector<std::size_t> peak_bytes() const {
-    std::vector<std::size_t> peaks;
-    auto const& [sizes, work, numbers] = plans_.now();
-    auto const ran = trace();
-    for (auto const& memory : memories_) {
-      int const device = static_cast<int>(peaks.size());
-      auto const in_slots = slot_use_of(*work, ran, sizes, device, pp::slot_class::activation);
-      peaks.push_back(memory.pool.peak_bytes() + static_cast<std::size_t>(in_slots.measured));
-    }
-    return peaks;
+    return peaks_of(trace(), plans_.now().sizes);
   }
 
 private:
@@ -223,7 +189,7 @@ private:
                                                  std::size_t way,
                                                  std::vector<std::int64_t> const& lengths,
                                                  std::uint64_t seed,
-                                                 std::vector<device_memory<float>>& memories) {
+                                                 std::vector<host::device_work<float>>& work) {
     pp::shape const& extents = table.over.extents;
     int const first = first_of_way(extents, way);
     std::vector<pipeline_stage> stages;
@@ -233,7 +199,7 @@ private:
       int const stage = static_cast<int>(stages.size());
       auto const cut = cut_for(table, lengths, stage).seen(first, first_of_way(extents, way + 1));
       auto const device = pp::device_of(table, stage, first);
-      stages.emplace_back(size, layers, cut, seed, memories[static_cast<std::size_t>(device)]);
+      stages.emplace_back(size, layers, cut, seed, work[static_cast<std::size_t>(device)]);
       if (gathers_weights_of(table, stage))
         stages.back().shard(weight_shard_count);
     }
@@ -249,7 +215,7 @@ private:
     std::vector<Called> result;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       int const stage = static_cast<int>(s);
-      std::vector<pipeline_stage*> at(memories_.size(), nullptr);
+      std::vector<pipeline_stage*> at(work_.size(), nullptr);
       at[static_cast<std::size_t>(pp::device_of(table, stage))] = &stages_[s];
       stage_copies all{{table.over.extents, {}}};
       for (int route = 0; route < table.over.extents.routes(); ++route) {
@@ -260,7 +226,7 @@ private:
         }
         if (at[device] == nullptr) {
           elsewhere_.push_back(std::make_unique<pipeline_stage>(
-            size, held[s], cut_for(table, lengths, stage), seed, memories_[device]));
+            size, held[s], cut_for(table, lengths, stage), seed, work_[device]));
           at[device] = elsewhere_.back().get();
         }
         all.of.push_back(at[device]);
@@ -270,7 +236,7 @@ private:
     return result;
   }
 
-  std::vector<device_memory<float>> memories_; // by device
+  std::vector<host::device_work<float>> work_; // by device
   std::vector<pipeline_stage> stages_;
   std::vector<pipeline_stage> copies_; // those of the microbatches that enter at the last device
   std::vector<std::unique_ptr<pipeline_stage>> elsewhere_; // attention on further devices

@@ -384,10 +384,10 @@ exit_status train_vocabulary(rank_run& run) {
   auto const table = vocabulary_system::plan(o);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   auto const cut = cut_around(o.size, table, barriers_of(o));
-  device_memory<float> memory;
+  host::device_work<float> work;
   piece_sizes const sizes{o.size, cut};
-  left_to_mpi<sharded_rank<sharded_stage>> stages(run, table, sizes, [&](int number) {
-    return std::make_unique<sharded_stage>(o.size, number, cut, run.seed(), memory);
+  left_to_mpi<sharded_rank<sharded_piece>> stages(run, table, sizes, [&](int number) {
+    return std::make_unique<sharded_piece>(o.size, number, cut, run.seed(), work);
   });
   auto& model = *stages;
   auto const report = [&] {

@@ -95,7 +95,7 @@ public:
   groups_on_ranks(rank_run& run, std::vector<layer_range> const& groups, step_cut const& cut)
       : numbers(parameter_counts(run.o.size, groups)), rank_(run.place.device),
         last_(static_cast<int>(groups.size()) - 1),
-        own_(run.o.size, groups[static_cast<std::size_t>(rank_)], cut, run.seed(), memory_),
+        own_(run.o.size, groups[static_cast<std::size_t>(rank_)], cut, run.seed(), work_),
         world_(run.groups.pipeline), wait_{&run.line(), run.chosen.deadline, "the other ranks"} {
     weights_.resize(static_cast<std::size_t>(numbers[static_cast<std::size_t>(rank_)]));
     gradients_.resize(weights_.size());
@@ -160,7 +160,7 @@ public:
                     &outgoing_requests_[group]));
   }
 
-  [[nodiscard]] stage<float>& own() { return own_; }
+  [[nodiscard]] host_stage<float>& own() { return own_; }
 
 private:
   static int tag(int group, bool back) { return 3 * group + (back ? 1 : 0); }
@@ -169,8 +169,8 @@ private:
 
   int rank_;
   int last_; // rank
-  device_memory<float> memory_;
-  stage<float> own_;
+  host::device_work<float> work_;
+  host_stage<float> own_;
   MPI_Comm world_;
   patient_wait wait_;
   std::vector<float> weights_;

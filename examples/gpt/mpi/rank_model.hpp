@@ -153,15 +153,10 @@ public:
     return pool_rows(*plans_.now().first, plans_.runner().trace(), sizes, sizes.pools());
   }
 
-  //! The most bytes that each device of the pipeline has kept between passes so far, those in slots
-  //! not among them; on its device 0. Collective.
-  [[nodiscard]] std::vector<std::size_t> peak_bytes() const {
-    std::size_t const mine = memory_.pool.peak_bytes();
-    int devices = 1;
-    MPI_Comm_size(copies_.pipeline, &devices);
-    std::vector<std::size_t> all(static_cast<std::size_t>(devices));
-    MPI_Gather(&mine, 1, MPI_UNSIGNED_LONG, all.data(), 1, MPI_UNSIGNED_LONG, 0, copies_.pipeline);
-    return all;
+  //! The most bytes that each device of the pipeline has kept between passes in the last step.
+  //! Collective.
+  [[nodiscard]] std::vector<std::size_t> peak_bytes() {
+    return peaks_of(plans_.runner().trace(), plans_.now().sizes);
   }
 
   [[noreturn]] void fail(std::string const& why) { plans_.runner().fail(why); }
@@ -258,7 +253,7 @@ private:
           continue;
         auto const cut = cut_for(table, run.o.lengths, stage)
                            .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
-        place.here = std::make_unique<pipeline_stage>(run.o.size, layers, cut, run.seed(), memory_);
+        place.here = std::make_unique<pipeline_stage>(run.o.size, layers, cut, run.seed(), work_);
         place.of.assign(static_cast<std::size_t>(extents.routes()), place.here.get());
         place.replicas = replicas_;
         if (copies) {
@@ -273,7 +268,7 @@ private:
     return places;
   }
 
-  device_memory<float> memory_;
+  host::device_work<float> work_;
   replica_group replicas_;
   copy_group copies_;
   std::vector<Place> places_;

@@ -39,6 +39,9 @@ struct exchange_cut {
   [[nodiscard]] std::int64_t tokens(pp::exchange_stage const& of) const {
     return range(of.chunk).count();
   }
+  [[nodiscard]] layer_range held(std::int64_t layer) const {
+    return {layer, layer + 1, layer == 0, layer + 1 == size.layers};
+  }
 };
 
 } // namespace gpt

@@ -2,199 +2,289 @@
 #pragma once
 
 //! @file
-//! @brief Layers cut at their attention, as HelixPipe has them: attention alone, and what lies
-//! between the attention of two layers. For whole sequences.
-//!
-//! Between them go the residual x [tokens, width] and behind it query [tokens, width], keys and
-//! values [tokens, 2, key heads, head dim], or attention's output [tokens, width]; back the
-//! gradients of the same.
+//! @brief Layers cut at their attention, as HelixPipe has them: attention alone, which any device
+//! may run since it has no weights, and what lies between the attention of two layers. For whole
+//! sequences.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
-#include "../layer.hpp"
+#include "../stage.hpp"
 
 namespace gpt {
 
-//! What follows the attention of a layer and comes before that of the next, one of which is missing
-//! at the ends of the model.
-template <class Number>
-class around_attention {
-public:
-  using place = place_of_unit<Number>;
+//! What goes to attention, with T = attended; or the gradients of that, as products read them.
+template <class Machine, class T>
+struct message_to_attention {
+  placing in;
+  typename Machine::number* residual; //!< [tokens, width]
+  T* query;                           //!< [tokens, heads, head dim]
+  T* key_value;                       //!< [tokens, 2, key heads, head dim]
 
-  around_attention(model_size const& size, std::uint64_t seed, layer_range const& layers)
-      : size_(size) {
-    if (!layers.embeds)
-      after_ = std::make_unique<after_attention<Number>>(size, seed, layers.first - 1);
-    if (!layers.ends)
-      before_ = std::make_unique<before_attention<Number>>(size, seed, layers.first);
-  }
+  message_to_attention(std::byte* memory, model_size const& size, std::int64_t tokens)
+      : in(memory, 1), residual(in.take<typename Machine::number>(tokens * size.width)),
+        query(in.take<T>(tokens * size.width)),
+        key_value(in.take<T>(tokens * 2 * size.key_width())) {}
+};
+//! What comes from it, or the gradients of that.
+template <class Machine>
+struct message_from_attention {
+  placing in;
+  typename Machine::number* residual; //!< [tokens, width]
+  typename Machine::attended* output; //!< [tokens, heads, head dim]
 
-  [[nodiscard]] static std::int64_t
-  kept_numbers(model_size const& size, layer_range const& layers, std::int64_t tokens) {
-    return (layers.embeds
-              ? 0
-              : tokens * size.width + after_attention<Number>::kept_numbers(size, tokens)) +
-           (layers.ends ? 0 : before_attention<Number>::kept_numbers(size, tokens));
-  }
-
-  //! @param in what comes from attention: its output is read here
-  //! @param out what goes to the next one: begins with the residual, which is updated
-  void forward(place const& at, Number const* in, Number* out) {
-    auto& u = units_[at.unit];
-    auto const narrow = at.tokens() * size_.width;
-    lay_out(u, at, at.memory->pool.place(own_numbers(at.tokens()), at.kept, u.kept));
-    if (after_ != nullptr) {
-      std::copy_n(in + narrow, narrow, u.output); // for the gradient of the projection
-      after_->forward(u.output, out, u.after);
-    }
-    if (before_ != nullptr)
-      before_->forward(out, out + narrow, out + 2 * narrow, u.before);
-  }
-  void forget(std::size_t unit) { units_[unit].kept.reset(); }
-  void set_work(std::vector<std::int64_t> const&, std::int64_t units) {
-    units_.resize(static_cast<std::size_t>(units));
-  }
-
-  //! @param dy the gradient of out, whose residual's part dx begins with. @param dx becomes that of
-  //! in
-  void backward_input(place const& at, Number const* dy, Number* dx) {
-    auto& u = units_[at.unit];
-    auto const narrow = at.tokens() * size_.width;
-    auto const given = narrow + at.tokens() * 2 * size_.key_width();
-    auto const by_after = after_attention<Number>::added_numbers(size_, at.tokens());
-    u.added = at.memory->pool.take(by_after + given);
-    lay_out(u, at, at.kept != nullptr ? at.kept : u.kept.get());
-    u.after.added = u.added.get() + given;
-    if (before_ != nullptr) {
-      std::copy_n(dy + narrow, given, u.before.added);
-      before_->add_backward_input(u.before.added, u.before.added + narrow, dx, u.before);
-    }
-    if (after_ != nullptr) {
-      after_->backward_input(dx, u.after);
-      std::fill_n(dx + narrow, narrow, Number{0});
-      after_->add_output_gradient(dx + narrow, u.after);
-    }
-  }
-
-  //! Adds what a unit gives to the gradients of the matrices, and lets go of the unit.
-  void backward_weight(place const& at) {
-    auto& u = units_[at.unit];
-    auto const narrow = at.tokens() * size_.width;
-    if (before_ != nullptr)
-      before_->add_backward_weight(u.before.added, u.before.added + narrow, u.before);
-    if (after_ != nullptr)
-      after_->add_backward_weight(u.output, u.after);
-    u.kept.reset();
-    u.added.reset();
-  }
-
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    if (after_ != nullptr)
-      after_->for_each_parameter(visit);
-    if (before_ != nullptr)
-      before_->for_each_parameter(visit);
-  }
-  template <class Visit>
-  void for_each_matrix(Visit visit) {
-    if (after_ != nullptr)
-      after_->for_each_matrix(visit);
-    if (before_ != nullptr)
-      before_->for_each_matrix(visit);
-  }
-
-private:
-  struct unit_state {
-    block<Number> kept;  //!< attention's output, after, before; or where the caller has said
-    block<Number> added; //!< gradients of query, keys and values, then what `after` adds
-    Number* output;
-    part_place<Number> after;
-    part_place<Number> before;
-  };
-  [[nodiscard]] std::int64_t own_numbers(std::int64_t tokens) const {
-    return kept_numbers(
-      size_, {1, 1, after_ == nullptr, before_ == nullptr, layer_part::around_attention}, tokens);
-  }
-  void lay_out(unit_state& u, place const& at, Number* kept) const {
-    auto const tokens = at.tokens();
-    Number* const added = u.added.get();
-    Number* const before =
-      kept + own_numbers(tokens) - before_attention<Number>::kept_numbers(size_, tokens);
-    u.output = kept;
-    u.after = {tokens, kept + tokens * size_.width, nullptr, &at.memory->space};
-    u.before = {tokens, before, added, &at.memory->space};
-  }
-
-  model_size size_;
-  std::unique_ptr<after_attention<Number>> after_;
-  std::unique_ptr<before_attention<Number>> before_;
-  std::vector<unit_state> units_; // by microbatch, then chunk
+  message_from_attention(std::byte* memory, model_size const& size, std::int64_t tokens)
+      : in(memory, 1), residual(in.take<typename Machine::number>(tokens * size.width)),
+        output(in.take<typename Machine::attended>(tokens * size.width)) {}
 };
 
-//! The attention of a layer without what is around it. It has no weights, so that each device may
-//! have one of its own, for some of the microbatches.
-template <class Number>
-class lone_attention {
+//! What attention alone keeps of a unit.
+template <class Machine>
+struct lone_attention_kept {
+  attention_kept<Machine> attention;
+  typename Machine::attended* key_value; //!< [tokens, 2, key heads, head dim]
+
+  lone_attention_kept(placing& in, model_size const& size, std::int64_t tokens)
+      : attention(in, size, tokens),
+        key_value(in.take<typename Machine::attended>(tokens * 2 * size.key_width())) {}
+};
+//! What is kept around attention. Before the first layer and behind the last one a part is missing.
+template <class Machine>
+struct around_kept {
+  typename Machine::attended* output = nullptr; //!< of attention
+  std::optional<mlp_kept<Machine>> after{};
+  normalised<typename Machine::number> norm; //!< of the head, or before attention
+
+  around_kept(placing& in, model_size const& size, layer_range const& held, std::int64_t tokens) {
+    if (!held.embeds) {
+      output = in.take<typename Machine::attended>(tokens * size.width);
+      after.emplace(in, size, size, tokens);
+    }
+    norm = take_norm<typename Machine::number>(in, size, tokens);
+  }
+};
+//! What backward_input leaves for backward_weight around attention.
+template <class Machine>
+struct around_gradients {
+  std::optional<after_gradients<Machine>> after{};
+  std::optional<before_gradients<Machine>> before{};
+  typename Machine::element* logits = nullptr; //!< [tokens, vocabulary]
+
+  around_gradients(placing& in,
+                   model_size const& size,
+                   layer_range const& held,
+                   std::int64_t tokens,
+                   around_kept<Machine> const& kept) {
+    if (!held.embeds)
+      after.emplace(in, size, size, tokens, *kept.after);
+    if (held.ends)
+      logits = in.take<typename Machine::element>(tokens * vocabulary);
+    else
+      before.emplace(in, size, tokens);
+  }
+};
+
+//! Bytes of the slots of a stage of whole layers, or of what layers cut at their attention have
+//! instead.
+template <class Machine>
+[[nodiscard]] std::int64_t part_bytes(model_size const& size,
+                                      model_size const& own,
+                                      layer_range const& held,
+                                      step_cut const& cut,
+                                      pp::slot_class of,
+                                      unit which) {
+  using to_attention = message_to_attention<Machine, typename Machine::attended>;
+  using to_attention_gradient = message_to_attention<Machine, typename Machine::element>;
+  if (held.part == layer_part::whole)
+    return stage_bytes<Machine>(size, own, held, cut, of, which);
+  auto const tokens = cut.range(which).count();
+  bool const attends = held.part == layer_part::attention;
+  auto all = slot_of<Machine>();
+  switch (of) {
+  case pp::slot_class::activation:
+  case pp::slot_class::host_activation:
+    if (attends)
+      (void)lone_attention_kept<Machine>(all, size, tokens);
+    else
+      (void)around_kept<Machine>(all, size, held, tokens);
+    break;
+  case pp::slot_class::weight_input:
+    if (!attends) {
+      auto beside = slot_of<Machine>();
+      (void)around_gradients<Machine>(
+        all, size, held, tokens, around_kept<Machine>(beside, size, held, tokens));
+    }
+    break;
+  case pp::slot_class::output:
+    return attends ? message_from_attention<Machine>(nullptr, size, tokens).in.bytes()
+                   : to_attention(nullptr, size, tokens).in.bytes();
+  case pp::slot_class::input_gradient:
+    return attends ? to_attention_gradient(nullptr, size, tokens).in.bytes()
+                   : message_from_attention<Machine>(nullptr, size, tokens).in.bytes();
+  default: break;
+  }
+  return all.bytes();
+}
+
+//! A stage as the library calls it, of whole layers or of what layers cut at their attention have
+//! instead.
+template <class Machine>
+class part_stage : public stage<Machine> {
 public:
-  using place = place_of_unit<Number>;
+  using stage<Machine>::stage;
 
-  explicit lone_attention(model_size const& size) : size_(size), attention_(size) {}
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+  using pass = typename stage<Machine>::pass;
 
-  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
-    return attention_part<Number>::kept_numbers(size, tokens) + tokens * 2 * size.key_width();
+  void forward(pass const& p, pp::input in, pp::output out) {
+    switch (this->held_.part) {
+    case layer_part::whole: return stage<Machine>::forward(p, in, out);
+    case layer_part::attention: return attention_forward(p, in, out);
+    case layer_part::around_attention: return around_forward(p, in, out);
+    }
   }
-
-  //! @param out gets attention's output behind the residual
-  void forward(place const& at, Number const* in, Number* out) {
-    auto const tokens = at.tokens();
-    auto& u = units_[at.unit];
-    u.at = at.memory->pool.place(kept_numbers(size_, tokens), at.kept, u.kept);
-    auto const narrow = tokens * size_.width;
-    std::copy_n(in + narrow, narrow, u.at);
-    std::copy_n(in + 2 * narrow, tokens * 2 * size_.key_width(), key_value(u, tokens));
-    attention_.forward({at.chunk, at.chunk, key_value(u, tokens), u.at, &at.memory->space});
-    std::copy_n(attention_.output(u.at, tokens), narrow, out + narrow);
+  void input_half(pass const& p, pp::input in, pp::output out, std::byte* between) {
+    switch (this->held_.part) {
+    case layer_part::whole: return stage<Machine>::input_half(p, in, out, between);
+    case layer_part::attention: return attention_backward(p, in, out); // of some microbatches
+    case layer_part::around_attention: return around_backward(p, in, out, between);
+    }
   }
-  void forget(std::size_t unit) { units_[unit].kept.reset(); }
-  void set_work(std::vector<std::int64_t> const&, std::int64_t units) {
-    units_.resize(static_cast<std::size_t>(units));
+  void weight_half(pass const& p, std::byte* between) {
+    auto const& held = this->held_;
+    if (held.part == layer_part::whole)
+      return stage<Machine>::weight_half(p, between);
+    if (held.part == layer_part::attention)
+      return;
+    this->weight_order_.check(p.of, this->cut_, "backward_weight");
+    auto const kept = around_of(p);
+    auto const made = around_gradients_of(p, kept, between);
+    if (held.ends)
+      this->at_head(p, kept.norm).backward_weight(made.logits);
+    else
+      before(p, kept).add_backward_weight(*made.before);
+    if (!held.embeds)
+      after(p, kept).add_backward_weight(*made.after);
   }
-
-  //! @param dy the gradient of out. @param dx that of in, but for the residual
-  void backward_input(place const& at, Number const* dy, Number* dx) {
-    auto const tokens = at.tokens();
-    auto& u = units_[at.unit];
-    if (at.kept != nullptr)
-      u.at = at.kept;
-    auto const narrow = tokens * size_.width;
-    std::fill_n(dx + narrow, narrow + tokens * 2 * size_.key_width(), Number{0});
-    attention_.backward({at.chunk, at.chunk, key_value(u, tokens), u.at, &at.memory->space},
-                        {dy + narrow, dx + narrow, dx + 2 * narrow});
+  [[nodiscard]] std::byte* between(pass const& p) const {
+    return p.work->between(bytes(pp::slot_class::weight_input, p.of));
   }
-  void backward_weight(place const& at) { forget(at.unit); }
-
-  template <class Visit>
-  void for_each_parameter(Visit) {}
-  template <class Visit>
-  void for_each_matrix(Visit) {}
+  //! Of a slot for the unit.
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, unit which) const {
+    return part_bytes<Machine>(this->size_, this->own_, this->held_, this->cut_, of, which);
+  }
 
 private:
-  struct unit_state {
-    block<Number> kept;
-    Number* at; //!< in kept, or where the caller has said: what attention keeps, keys and values
-  };
-  [[nodiscard]] Number* key_value(unit_state const& u, std::int64_t tokens) const {
-    return u.at + attention_part<Number>::kept_numbers(size_, tokens);
+  using to_attention = message_to_attention<Machine, attended>;
+  using to_attention_gradient = message_to_attention<Machine, typename Machine::element>;
+  using from_attention = message_from_attention<Machine>;
+
+  template <class Message>
+  [[nodiscard]] Message message(pass const& p, std::byte* memory) const {
+    return {memory, this->size_, p.tokens};
+  }
+  template <class T>
+  void pass_on(pass const& p, T* to, T const* from, std::int64_t width) const {
+    copy(to, from, p.tokens * width, p.on);
   }
 
-  model_size size_;
-  attention_part<Number> attention_;
-  std::vector<unit_state> units_; // by microbatch, then chunk
+  void attention_forward(pass const& p, pp::input in, pp::output out) const {
+    auto const& size = this->size_;
+    auto const from = message<to_attention>(p, read_alone(in));
+    auto const to = message<from_attention>(p, out.data);
+    auto const kept = attention_of(p);
+    pass_on(p, to.residual, from.residual, size.width);
+    pass_on(p, kept.attention.query, from.query, size.width);
+    pass_on(p, kept.key_value, from.key_value, 2 * size.key_width());
+    attend(attending{size, p.chunk, p.chunk}, kept.attention.with(kept.key_value), *p.work, p.on);
+    pass_on(p, to.output, kept.attention.output, size.width);
+  }
+  void attention_backward(pass const& p, pp::input in, pp::output out) const {
+    auto const& size = this->size_;
+    auto const& space = p.work->scratch();
+    auto const keys = p.tokens * 2 * size.key_width();
+    auto const from = message<from_attention>(p, read_alone(in));
+    auto const to = message<to_attention_gradient>(p, out.data);
+    auto const kept = attention_of(p);
+    pass_on(p, to.residual, from.residual, size.width);
+    clear(space.key_value_gradient, keys, p.on);
+    attend_backward(attending{size, p.chunk, p.chunk},
+                    kept.attention.with(kept.key_value),
+                    attention_gradients<attended, number>{
+                      from.output, space.query_gradient, space.key_value_gradient},
+                    *p.work,
+                    p.on);
+    convert(to.query, space.query_gradient, p.tokens * size.width, p.on);
+    convert(to.key_value, space.key_value_gradient, keys, p.on);
+  }
+
+  void around_forward(pass const& p, pp::input in, pp::output out) {
+    auto const& held = this->held_;
+    auto const kept = around_of(p);
+    auto const to = message<to_attention>(p, out.data);
+    number* const x = held.ends ? p.work->scratch().residual : to.residual;
+    if (held.embeds) {
+      this->embed(p, x);
+    } else {
+      auto const from = message<from_attention>(p, read_alone(in));
+      pass_on(p, x, from.residual, this->size_.width);
+      pass_on(p, kept.output, from.output, this->size_.width);
+      after(p, kept).forward(x);
+    }
+    if (held.ends)
+      this->at_head(p, kept.norm).forward(this->losses_of(p), x);
+    else
+      before(p, kept).forward(to.query, to.key_value, x);
+  }
+  void around_backward(pass const& p, pp::input in, pp::output out, std::byte* between) {
+    this->input_order_.check(p.of, this->cut_, "backward_input");
+    auto const& held = this->held_;
+    auto const& size = this->size_;
+    auto const kept = around_of(p);
+    auto const made = around_gradients_of(p, kept, between);
+    auto const to = message<from_attention>(p, out.data);
+    number* const dx = held.embeds ? p.work->scratch().residual : to.residual;
+    if (held.ends) {
+      this->at_head(p, kept.norm).backward_input(dx, made.logits, this->share());
+    } else {
+      auto const from = message<to_attention_gradient>(p, read_alone(in));
+      pass_on(p, dx, from.residual, size.width);
+      pass_on(p, made.before->query, from.query, size.width);
+      pass_on(p, made.before->key_value, from.key_value, 2 * size.key_width());
+      before(p, kept).add_backward_input(dx, *made.before);
+    }
+    if (held.embeds)
+      this->embed_backward(p, dx);
+    else
+      after(p, kept).backward_input(dx, to.output, *made.after);
+  }
+
+  [[nodiscard]] lone_attention_kept<Machine> attention_of(pass const& p) const {
+    auto in = slot_of<Machine>(p.where->activation.data);
+    return {in, this->size_, p.tokens};
+  }
+  [[nodiscard]] around_kept<Machine> around_of(pass const& p) const {
+    auto in = slot_of<Machine>(p.where->activation.data);
+    return {in, this->size_, this->held_, p.tokens};
+  }
+  [[nodiscard]] around_gradients<Machine>
+  around_gradients_of(pass const& p, around_kept<Machine> const& kept, std::byte* memory) const {
+    auto in = slot_of<Machine>(memory);
+    return {in, this->size_, this->held_, p.tokens, kept};
+  }
+
+  [[nodiscard]] after_attention_pass<Machine> after(pass const& p,
+                                                    around_kept<Machine> const& kept) {
+    return {this->part(p), this->weights_.data(), *kept.after, kept.output};
+  }
+  [[nodiscard]] before_attention_pass<Machine> before(pass const& p,
+                                                      around_kept<Machine> const& kept) {
+    return {this->part(p), this->weights_.data() + (this->held_.embeds ? 2 : 4), kept.norm};
+  }
 };
 
 } // namespace gpt

@@ -24,13 +24,19 @@ namespace gpt {
 //! What lies on the host: pieces of the model, cut wherever a stage that goes forward or back ends,
 //! with their parameters; and what goes into each piece, of every microbatch.
 struct model_on_host {
-  device_memory<float> memory;
-  std::vector<stage<float>> pieces;
+  host::device_work<float> work;
+  std::vector<host_stage<float>> pieces;
   std::vector<std::vector<float>> inputs; //!< [M x pieces][tokens, width]
 
-  [[nodiscard]] float* input(std::int64_t microbatch, std::size_t piece) {
-    return inputs[static_cast<std::size_t>(microbatch) * pieces.size() + piece].data();
+  [[nodiscard]] std::vector<float>& input(std::int64_t microbatch, std::size_t piece) {
+    return inputs[static_cast<std::size_t>(microbatch) * pieces.size() + piece];
   }
+};
+
+//! What the stages of a device share, with slots for the pieces of one.
+struct lent_device {
+  host::device_work<float> work{};
+  std::vector<own_slots> slots{};
 };
 
 //! Some pieces, as one stage of RoundPipe: forward alone, or forward again and back.
@@ -45,17 +51,16 @@ public:
 
   loaded_stage(model_size const& size,
                std::vector<layer_range> const& cut,
-               step_cut step,
+               step_cut const& step,
                model_on_host& host,
-               device_memory<float>& memory,
+               lent_device& device,
                span of)
-      : host_(&host), of_(of) {
-    for (std::int64_t m = 0; !of.back && m < step.microbatches(); ++m)
-      step.recompute({m, 0}); // those that go forward keep nothing
+      : host_(&host), device_(&device), of_(of) {
     for (std::size_t i = of.first; i < of.last; ++i) {
-      pieces_.emplace_back(size, cut[i], step, 0, memory);
+      pieces_.emplace_back(size, cut[i], step, 0, device.work);
       pieces_.back().shard(0);
     }
+    device.slots.resize(std::max(device.slots.size(), pieces_.size()));
     for (auto& each : between_)
       each.resize(static_cast<std::size_t>(size.sequence * size.width));
   }
@@ -74,29 +79,28 @@ public:
   [[nodiscard]] double loss() const { return pieces_.back().loss(); }
 
   void forward(pp::context const& where, pp::input in, pp::output out) {
-    float const* x = in.as<float>().data();
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      if (x != nullptr) // the first piece embeds
-        std::copy_n(x, between_[0].size(), host_->input(where.microbatch, of_.first + i));
-      x = forward(where, i, x, i + 1 < pieces_.size() ? nullptr : out.as<float>().data());
+      if (in.data != nullptr) // the first piece embeds
+        std::copy_n(in.as<float>().data(),
+                    between_[0].size(),
+                    host_->input(where.microbatch, of_.first + i).begin());
+      in = forward(where, i, in, i + 1 < pieces_.size() ? between(i) : out);
     }
   }
   void backward(pp::context const& where, pp::input in, pp::output out) {
-    float const* const got = in.as<float>().data();
-    float const* x = of_.turns ? got : host_->input(where.microbatch, of_.first);
+    auto x = of_.turns ? in : read(message_in(host_->input(where.microbatch, of_.first)));
     for (std::size_t i = 0; i < pieces_.size(); ++i)
-      x = forward(where, i, x, nullptr);
-    float const* dy = got; // which the head does not read
-    for (std::size_t i = pieces_.size(); i-- > 0;) {
-      float* const dx = i == 0 && out.slot >= 0 ? out.as<float>().data() : between_[i % 2].data();
-      pieces_[i].backward({where.microbatch, 0}, dy, dx);
-      dy = dx;
+      x = forward(where, i, x, between(i));
+    for (std::size_t i = pieces_.size(); i-- > 0;) { // the head does not read its input
+      auto const dx = i == 0 && out.slot >= 0 ? out : between(i);
+      pieces_[i].backward(slots(where, i), in, dx);
+      in = read(dx);
     }
   }
 
   void gather_weights(pp::context const&, pp::output out) {
     float* to = out.as<float>().data();
-    each_with_home([&](stage<float>& piece, stage<float>& home) {
+    each_with_home([&](host_stage<float>& piece, host_stage<float>& home) {
       copy_out(home, &parameter<float>::value, to);
       piece.use(to);
       piece.refresh_matrices();
@@ -113,7 +117,7 @@ public:
   }
   void scatter_gradients(pp::context const&, pp::input in) {
     float const* from = in.as<float>().data();
-    each_with_home([&](stage<float>&, stage<float>& home) {
+    each_with_home([&](host_stage<float>&, host_stage<float>& home) {
       home.for_each_parameter([&](parameter<float>& p) {
         for (auto& x : p.gradient)
           x += *from++;
@@ -122,11 +126,16 @@ public:
   }
 
 private:
-  //! One piece. @param y where its output goes; null: between two pieces @return there
-  float const* forward(pp::context const& where, std::size_t piece, float const* x, float* y) {
-    float* const to = y == nullptr ? between_[piece % 2].data() : y;
-    pieces_[piece].forward({where.microbatch, 0}, x, to);
-    return to;
+  //! What goes from a piece to the next one, or back.
+  [[nodiscard]] pp::output between(std::size_t piece) { return message_in(between_[piece % 2]); }
+  [[nodiscard]] pp::context slots(pp::context const& where, std::size_t piece) {
+    return device_->slots[piece].at(pieces_[piece], unit{where.microbatch, 0});
+  }
+  //! One piece. Returns what it has handed on.
+  pp::input
+  forward(pp::context const& where, std::size_t piece, pp::input const& x, pp::output const& y) {
+    pieces_[piece].forward(slots(where, piece), x, y);
+    return read(y);
   }
   template <class Visit>
   void each_with_home(Visit visit) {
@@ -142,8 +151,9 @@ private:
   }
 
   model_on_host* host_;
+  lent_device* device_;
   span of_;
-  std::vector<stage<float>> pieces_;
+  std::vector<host_stage<float>> pieces_;
   std::vector<float> between_[2]; // what goes from piece to piece
 };
 
@@ -201,7 +211,7 @@ public:
               pp::timetable_view table,
               std::uint64_t seed)
       : cut_(table.over.extents.microbatches, cut_sequence(size.sequence, 1)),
-        list_(std::move(list)), memories_(static_cast<std::size_t>(table.over.extents.devices)) {
+        list_(std::move(list)), devices_(static_cast<std::size_t>(table.over.extents.devices)) {
     make_stages(size, seed);
     sizes_.message = size.sequence * size.width * bytes_of_number;
     for (auto const& each : stages_) {
@@ -222,7 +232,7 @@ public:
     for (auto& piece : host_.pieces)
       piece.update(optimizer, step);
   }
-  [[nodiscard]] std::vector<stage<float>>& stages() { return host_.pieces; }
+  [[nodiscard]] std::vector<host_stage<float>>& stages() { return host_.pieces; }
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
   [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
   [[nodiscard]] round_sizes const& sizes() const { return sizes_; }
@@ -252,7 +262,7 @@ private:
     for (auto const end : ends) {
       auto const begin = pieces.empty() ? 0 : pieces.back().last;
       pieces.push_back({begin, end, begin == 0, end == size.layers});
-      host_.pieces.emplace_back(size, pieces.back(), cut_, seed, host_.memory);
+      host_.pieces.emplace_back(size, pieces.back(), cut_, seed, host_.work);
     }
     host_.inputs.assign(static_cast<std::size_t>(cut_.microbatches()) * pieces.size(),
                         std::vector<float>(static_cast<std::size_t>(size.sequence * size.width)));
@@ -270,7 +280,7 @@ private:
         pieces,
         cut_,
         host_,
-        memories_[s % memories_.size()],
+        devices_[s % devices_.size()],
         loaded_stage::span{
           piece_at(ranges[s].first), piece_at(ranges[s].second), back, s == list_.forward.size()});
     }
@@ -279,7 +289,7 @@ private:
   step_cut cut_;
   pp::round_stages list_;
   model_on_host host_;
-  std::vector<device_memory<float>> memories_; // by device
+  std::vector<lent_device> devices_;
   std::vector<loaded_stage> stages_;
   round_sizes sizes_;
   pp::plan plan_;

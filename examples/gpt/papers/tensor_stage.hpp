@@ -29,7 +29,7 @@ struct sum_counts {
 //! way.
 template <class Sums>
 struct shard_device {
-  device_memory<float> memory{};
+  host::device_work<float> work_space{};
   Sums sums{};
   std::int64_t work = 0; //!< pieces of passes so far
   sum_counts counts{};
@@ -43,13 +43,11 @@ public:
              shard_device<Sums>& at,
              pp::pass_kind kind,
              pp::composite_half const& given,
-             std::vector<float>& room)
+             std::vector<std::byte>& room)
       : shard_(&shard), at_(&at) {
     now_.kind = kind;
-    now_.microbatch = given.where.microbatch;
-    now_.kept = given.where.activation.as<float>().data();
-    now_.added =
-      kind == pp::pass_kind::backward ? room.data() : given.where.weight_input.as<float>().data();
+    now_.where = given.where;
+    now_.added = kind == pp::pass_kind::backward ? room.data() : given.where.weight_input.data;
     out_ = given.out.as<float>().data();
     shard.begin(now_, given.in.as<float>().data());
   }
@@ -118,8 +116,8 @@ public:
                std::uint64_t seed,
                shard_of_stage which,
                shard_device<Sums>& at)
-      : stage_shard(size, layers, microbatches, seed, which, at.memory), at_(&at),
-        room_(static_cast<std::size_t>(numbers(size, layers, which).added)) {}
+      : stage_shard(size, layers, microbatches, seed, which, at.work_space), at_(&at),
+        room_(static_cast<std::size_t>(bytes(pp::slot_class::weight_input, {}))) {}
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
     alone(pp::pass_kind::forward, {where, x, y});
@@ -150,13 +148,13 @@ public:
 
 private:
   void alone(pp::pass_kind kind, pp::composite_half const& given) {
-    woven_pass pass(*this, *at_, kind, given, room_);
-    while (pass.advance()) {
+    woven_pass now(*this, *at_, kind, given, room_);
+    while (now.advance()) {
     }
   }
 
   shard_device<Sums>* at_;
-  std::vector<float> room_; // of a fused backward pass
+  std::vector<std::byte> room_; // of a fused backward pass
 };
 
 //! Bytes of slots: messages, which are whole on every shard, and what a shard keeps.
@@ -166,15 +164,9 @@ struct shard_sizes {
   shard_of_stage which;
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    layer_range const& layers = stages[maker.stage];
-    std::int64_t numbers = 0;
-    if (of == pp::slot_class::activation)
-      numbers = stage_shard::numbers(size, layers, which).kept;
-    else if (of == pp::slot_class::weight_input)
-      numbers = stage_shard::numbers(size, layers, which).added;
-    else if (of == pp::slot_class::output || of == pp::slot_class::input_gradient)
-      numbers = size.sequence * size.width;
-    return numbers * static_cast<std::int64_t>(sizeof(float));
+    step_cut const whole(1, cut_sequence(size.sequence, 1));
+    return stage_bytes<host_machine<float>>(
+      size, size_of_shard(size, which), stages[maker.stage], whole, of, {});
   }
 };
 
@@ -225,14 +217,8 @@ public:
       auto& stage = stages_.emplace_back();
       for (std::int64_t number = 0; number < shards; ++number) {
         shard_of_stage const which{number, shards};
-        auto& one = stage.emplace_back(
-          part{stage_shard(size, layers, microbatches_, seed, which, memory_), {}, {}});
-        for (std::int64_t m = 0; m < microbatches_; ++m) {
-          one.kept.emplace_back(
-            static_cast<std::size_t>(stage_shard::numbers(size, layers, which).kept));
-          one.added.emplace_back(
-            static_cast<std::size_t>(stage_shard::numbers(size, layers, which).added));
-        }
+        stage.push_back(
+          {stage_shard(size, layers, microbatches_, seed, which, work_), own_slots(microbatches_)});
       }
     }
   }
@@ -270,8 +256,7 @@ public:
 private:
   struct part {
     stage_shard shard;
-    std::vector<std::vector<float>> kept;  // by microbatch
-    std::vector<std::vector<float>> added; // by microbatch
+    own_slots slots;
   };
 
   template <class Visit>
@@ -286,8 +271,8 @@ private:
   run(std::vector<part>& stage, pp::pass_kind kind, std::int64_t m, std::vector<float>& numbers) {
     std::vector<shard_pass> passes;
     for (part& each : stage) {
-      auto const at = static_cast<std::size_t>(m);
-      passes.push_back({kind, m, each.kept[at].data(), each.added[at].data()});
+      auto const where = each.slots.at(each.shard, unit{m, 0});
+      passes.push_back({kind, where, where.weight_input.data});
       each.shard.begin(passes.back(), numbers.data());
     }
     for (std::int64_t step = 0; step < stage.front().shard.steps(); ++step) {
@@ -308,7 +293,7 @@ private:
 
   model_size size_;
   std::int64_t microbatches_;
-  device_memory<float> memory_;
+  host::device_work<float> work_;
   std::vector<std::vector<int>> orders_; // by stage
   std::vector<std::vector<part>> stages_;
   std::vector<float> sum_;

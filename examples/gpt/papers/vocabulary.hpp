@@ -14,71 +14,41 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../host/vocabulary.hpp"
 #include "../system.hpp"
-#include "vocabulary_piece.hpp"
 
 namespace gpt {
 
-//! Numbers of what a piece makes for others or keeps, per token.
-[[nodiscard]] inline std::int64_t
-numbers_per_token(model_size const& size, sharded_cut const& cut, int piece, pp::slot_class of) {
-  bool const ends = piece >= cut.shards + cut.stages;
-  if (of == pp::slot_class::logits || of == pp::slot_class::activation)
-    return sharded_piece::kept_numbers(size, cut, piece, 1);
-  if (of == pp::slot_class::statistics)
-    return statistics_width;
-  if (of == pp::slot_class::input_gradient && ends && cut.barriers == 1)
-    return 2 * size.width + statistics_width;
-  return of == pp::slot_class::output || of == pp::slot_class::input_gradient ? size.width : 0;
-}
+//! A piece on the host.
+class sharded_piece : public called_on_host<sharded_stage<host_machine<float>>> {
+public:
+  sharded_piece(model_size const& size,
+                std::int64_t which,
+                sharded_cut const& cut,
+                std::uint64_t seed,
+                host::device_work<float>& work)
+      : sharded_piece(size, cut, piece_of_model(size, cut, which), seed, work) {}
 
-struct sharded_stage : sharded_piece {
-  static constexpr bool takes_chunks = true;
-  using sharded_piece::sharded_piece;
-
-  void forward(pp::context const& where, pp::input, pp::output y) {
-    sharded_piece::forward(unit_of(where),
-                           read(where),
-                           y.as<float>().data(),
-                           where.outputs.size() > 1 ? where.outputs[1].as<float>().data() : nullptr,
-                           kept_of(where));
-  }
-  void backward(pp::context const& where, pp::input, pp::output dx) {
-    sharded_piece::backward(unit_of(where), read(where), dx.as<float>().data(), kept_of(where));
-  }
-  void backward_input(pp::context const& where, pp::input, pp::output dx) {
-    sharded_piece::backward_input(
-      unit_of(where), read(where), dx.as<float>().data(), kept_of(where));
-  }
-  //! Of a shard of the output layer with one barrier all that is left of its backward.
-  void backward_weight(pp::context const& where) {
-    if (where.inputs.empty())
-      sharded_piece::backward_weight(unit_of(where));
-    else
-      sharded_piece::backward(unit_of(where), read(where), nullptr, kept_of(where));
-  }
+  [[nodiscard]] std::vector<tensor_part> const& parts() const { return parts_; }
 
 private:
-  [[nodiscard]] inputs read(pp::context const& where) {
-    from_.clear();
-    for (auto const& one : where.inputs)
-      from_.push_back(one.as<float>().data());
-    return from_;
-  }
+  sharded_piece(model_size const& size,
+                sharded_cut const& cut,
+                piece_of_model const& piece,
+                std::uint64_t seed,
+                host::device_work<float>& work)
+      : called_on_host<sharded_stage<host_machine<float>>>(
+          start_of<float>(piece.parts(size), seed),
+          stage_start<host_machine<float>>{
+            .size = size, .own = size, .held = {}, .cut = cut.step, .replicas = 1, .work = &work},
+          piece,
+          cut.barriers == 1),
+        parts_(piece.parts(size)) {}
 
-  std::vector<float const*> from_;
+  std::vector<tensor_part> parts_;
 };
 
-//! Bytes of messages and of what pieces keep.
-struct piece_sizes {
-  model_size size;
-  sharded_cut cut;
-
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    return cut.step.range({maker.microbatch, maker.chunk}).count() *
-           numbers_per_token(size, cut, maker.stage, of) * static_cast<std::int64_t>(sizeof(float));
-  }
-};
+using piece_sizes = sharded_slot_sizes<host_machine<float>>;
 
 //! Such a model on the threads of this process.
 class sharded_pipeline {
@@ -88,16 +58,16 @@ public:
                    pp::timetable_view table,
                    int barriers,
                    std::uint64_t seed)
-      : memories_(static_cast<std::size_t>(table.over.extents.devices)),
+      : work_(static_cast<std::size_t>(table.over.extents.devices)),
         sizes_{size, cut_around(size, table, barriers)}, plan_(pp::lower(table, sizes_)) {
     for (int number = 0; number < table.over.extents.stages(); ++number) {
       stages_.emplace_back(size,
                            number,
                            sizes_.cut,
                            seed,
-                           memories_[static_cast<std::size_t>(pp::device_of(table, number))]);
+                           work_[static_cast<std::size_t>(pp::device_of(table, number))]);
     }
-    runner_ = std::make_unique<pp::thread_runner<std::vector<sharded_stage>>>(plan_, stages_);
+    runner_ = std::make_unique<pp::thread_runner<std::vector<sharded_piece>>>(plan_, stages_);
   }
 
   double step(batch const& pieces) {
@@ -110,50 +80,43 @@ public:
     for (auto& each : stages_)
       each.update(optimizer, step);
   }
-  [[nodiscard]] std::vector<sharded_stage>& stages() { return stages_; }
+  [[nodiscard]] std::vector<sharded_piece>& stages() { return stages_; }
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
 
   [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
   [[nodiscard]] piece_sizes const& sizes() const { return sizes_; }
-  //! The most bytes that a device has kept between passes so far, and in slots in the last step.
+  //! The most bytes that a device has kept between passes in the last step.
   [[nodiscard]] std::size_t peak_bytes() const {
-    std::size_t most = 0;
-    auto const ran = trace();
-    for (std::size_t device = 0; device < memories_.size(); ++device) {
-      std::int64_t in_slots = 0;
-      for (auto const of : {pp::slot_class::activation, pp::slot_class::logits})
-        in_slots += slot_use_of(plan(), ran, sizes_, static_cast<int>(device), of).measured;
-      most =
-        std::max(most, memories_[device].pool.peak_bytes() + static_cast<std::size_t>(in_slots));
-    }
-    return most;
+    auto const peaks = peaks_of(trace(), sizes_);
+    return *std::max_element(peaks.begin(), peaks.end());
   }
 
 private:
-  std::vector<device_memory<float>> memories_; // by device
+  std::vector<host::device_work<float>> work_; // by device
   piece_sizes sizes_;
   pp::plan plan_;
-  std::vector<sharded_stage> stages_;
-  std::unique_ptr<pp::thread_runner<std::vector<sharded_stage>>> runner_;
+  std::vector<sharded_piece> stages_;
+  std::unique_ptr<pp::thread_runner<std::vector<sharded_piece>>> runner_;
 };
 
 //! The same pieces on one device, one unit after the other.
 class sharded_device {
 public:
   sharded_device(model_size const& size, sharded_cut const& cut, std::uint64_t seed)
-      : size_(size), cut_(cut) {
+      : sizes_{size, cut}, slots_(static_cast<std::size_t>(2 * cut.shards + cut.stages)) {
+    auto const most = static_cast<std::size_t>(size.sequence * 2 * (size.width + 2));
     for (std::int64_t number = 0; number < 2 * cut.shards + cut.stages; ++number) {
-      pieces_.emplace_back(size, number, cut, seed, memory_);
-      made_.emplace_back(static_cast<std::size_t>(size.sequence * 2 * (size.width + 2)));
-      given_.emplace_back(made_.back().size());
+      pieces_.emplace_back(size, number, cut, seed, work_);
+      made_.emplace_back(most);
+      given_.emplace_back(most);
     }
   }
 
   double step(batch const& pieces) {
     for (auto& each : pieces_)
       each.set_batch(pieces);
-    for (std::int64_t m = 0; m < cut_.step.microbatches(); ++m) {
-      auto const chunks = cut_.step.chunks(m);
+    for (std::int64_t m = 0; m < sizes_.cut.step.microbatches(); ++m) {
+      auto const chunks = sizes_.cut.step.chunks(m);
       std::vector<std::vector<std::vector<float>>> gradients(static_cast<std::size_t>(chunks));
       for (std::int64_t c = 0; c < chunks; ++c) {
         forward({m, c});
@@ -178,48 +141,86 @@ public:
   }
 
 private:
-  using pointers = std::vector<float const*>;
-  [[nodiscard]] static pointers
-  some(std::vector<std::vector<float>> const& of, std::int64_t first, std::int64_t count) {
-    pointers result;
-    for (std::int64_t i = first; i < first + count; ++i)
-      result.push_back(of[static_cast<std::size_t>(i)].data());
-    return result;
+  using all_numbers = std::vector<std::vector<float>>; // by piece
+
+  //! Calls a pass of a piece, which reads so many of these.
+  template <class Pass>
+  void run(Pass pass,
+           std::int64_t piece,
+           unit u,
+           all_numbers& from,
+           std::int64_t first,
+           std::int64_t count,
+           std::vector<pp::output> const& to) {
+    auto const at = static_cast<std::size_t>(piece);
+    std::vector<pp::input> inputs;
+    for (auto i = first; i < first + count; ++i)
+      inputs.push_back(read(message_in(from[static_cast<std::size_t>(i)])));
+    auto where = slots_[at].at(sizes_.cut.step, u, [&](pp::slot_class of) {
+      return sizes_.bytes(of,
+                          pp::row_writer::make(pp::pass_kind::forward,
+                                               static_cast<int>(piece),
+                                               static_cast<int>(u.microbatch),
+                                               static_cast<int>(u.chunk)));
+    });
+    where.inputs = inputs;
+    where.outputs = to;
+    pass(pieces_[at], where, to.empty() ? pp::output{} : to.front());
   }
   void forward(unit u) {
-    std::int64_t const behind = cut_.shards + cut_.stages;
-    for (std::int64_t i = 0; i < behind + cut_.shards; ++i) {
+    auto const shards = sizes_.cut.shards;
+    auto const barriers = sizes_.cut.barriers;
+    std::int64_t const behind = shards + sizes_.cut.stages;
+    auto const go = [](auto& piece, pp::context const& where, pp::output out) {
+      piece.forward(where, {}, out);
+    };
+    for (std::int64_t i = 0; i < behind + shards; ++i) {
       auto const at = static_cast<std::size_t>(i);
-      pointers const from = i < cut_.shards    ? pointers{}
-                            : i == cut_.shards ? some(made_, 0, cut_.shards)
-                                               : some(made_, std::min(i, behind) - 1, 1);
-      bool const early = i >= behind && cut_.barriers == 1;
-      pieces_[at].forward(u, from, made_[at].data(), early ? given_[at].data() : nullptr);
+      std::vector<pp::output> to{message_in(made_[at])};
+      if (i >= behind && barriers == 1)
+        to.push_back(message_in(given_[at]));
+      if (i <= shards)
+        run(go, i, u, made_, 0, i < shards ? 0 : shards, to);
+      else
+        run(go, i, u, made_, std::min(i, behind) - 1, 1, to);
     }
-    for (std::int64_t i = behind; i < behind + cut_.shards; ++i) {
-      auto const at = static_cast<std::size_t>(i);
-      pieces_[at].backward(
-        u, some(made_, behind, cut_.shards), cut_.barriers != 1 ? given_[at].data() : nullptr);
+    for (std::int64_t i = behind; i < behind + shards; ++i) {
+      if (barriers == 1)
+        run([](auto& piece, auto const& where, auto) { piece.backward_weight(where); },
+            i,
+            u,
+            made_,
+            behind,
+            shards,
+            {});
+      else
+        run(back, i, u, made_, behind, shards, {message_in(given_[static_cast<std::size_t>(i)])});
     }
   }
   void backward(unit u) {
-    std::int64_t const behind = cut_.shards + cut_.stages;
+    auto const shards = sizes_.cut.shards;
+    std::int64_t const behind = shards + sizes_.cut.stages;
     for (std::int64_t i = behind; i-- > 0;) {
-      auto const at = static_cast<std::size_t>(i);
-      pieces_[at].backward(u,
-                           i + 1 == behind   ? some(given_, behind, cut_.shards)
-                           : i < cut_.shards ? some(given_, cut_.shards, 1)
-                                             : some(given_, i + 1, 1),
-                           given_[at].data());
+      std::int64_t const first = i + 1 == behind ? behind : i < shards ? shards : i + 1;
+      run(back,
+          i,
+          u,
+          given_,
+          first,
+          i + 1 == behind ? shards : 1,
+          {message_in(given_[static_cast<std::size_t>(i)])});
     }
   }
+  static void back(sharded_piece& piece, pp::context const& where, pp::output out) {
+    piece.backward(where, {}, out);
+  }
 
-  model_size size_;
-  sharded_cut cut_;
-  device_memory<float> memory_;
+  piece_sizes sizes_;
+  host::device_work<float> work_;
+  std::vector<own_slots> slots_; // by piece
   std::vector<sharded_piece> pieces_;
-  std::vector<std::vector<float>> made_;  // by piece
-  std::vector<std::vector<float>> given_; // by piece: gradients of their inputs
+  all_numbers made_;
+  all_numbers given_; // gradients of their inputs
 };
 
 //! Of the chosen adapter, as with_vocabulary has them.

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "../system.hpp"
@@ -21,8 +22,8 @@ namespace gpt {
 //! What all devices share: the groups of layers with their parameters, where these lie between
 //! steps. The first microbatch takes weights from there, the last one puts gradients there.
 struct groups_at_home {
-  device_memory<float> memory;
-  std::vector<stage<float>> of;
+  host::device_work<float> work;
+  std::vector<host_stage<float>> of;
   std::vector<std::int64_t> numbers; //!< of the parameters of each
 
   groups_at_home(model_size const& size,
@@ -31,7 +32,7 @@ struct groups_at_home {
                  std::uint64_t seed)
       : numbers(parameter_counts(size, groups)) {
     for (layer_range const& layers : groups)
-      of.emplace_back(size, layers, cut, seed, memory);
+      of.emplace_back(size, layers, cut, seed, work);
   }
   //! Weights of a group; with gradients, those behind them.
   void send(std::size_t group, bool with_gradients, float* to) {
@@ -61,7 +62,7 @@ public:
     std::int64_t largest = 0;
     std::int64_t transposes = 0;
     for (layer_range const& layers : groups) {
-      groups_.emplace_back(size, layers, cut, 0, memory_);
+      groups_.emplace_back(size, layers, cut, 0, work_);
       groups_.back().shard(0);
       largest = std::max(largest, groups_.back().gradient_numbers());
       transposes =
@@ -80,32 +81,39 @@ public:
   }
   void forward(pp::context const& where, pp::input in, pp::output out) {
     auto& group = arrived(where, in, out, false);
-    float* const x = where.state.as<float>().data();
-    group.forward({where.stage, 0}, x, numbers_.data(), kept_of(where));
+    group.forward(of_microbatch(where), read(where.state), message_in(numbers_));
     if (!where.last_chunk())
-      std::copy(numbers_.begin(), numbers_.end(), x);
+      std::copy(numbers_.begin(), numbers_.end(), where.state.as<float>().begin());
   }
   void backward(pp::context const& where, pp::input in, pp::output out) {
     auto& group = arrived(where, in, out, true);
     group.refresh_matrices();
-    float* const dy = where.state_gradient.as<float>().data();
-    group.backward({where.stage, 0}, dy, numbers_.data(), kept_of(where));
+    group.backward(of_microbatch(where), read(where.state_gradient), message_in(numbers_));
     if (!where.first_chunk())
-      std::copy(numbers_.begin(), numbers_.end(), dy);
+      std::copy(numbers_.begin(), numbers_.end(), where.state_gradient.as<float>().begin());
     if (out.slot < 0) {
       auto const index = static_cast<std::size_t>(where.chunk);
       home_->receive_gradients(index, weights_.data() + home_->numbers[index]);
     }
   }
 
-  [[nodiscard]] std::vector<float> const& losses() const { return groups_.back().losses(); }
+  [[nodiscard]] std::span<float const> losses() const {
+    auto const& last = groups_.back();
+    return {last.losses(), static_cast<std::size_t>(last.loss_count())};
+  }
   //! Bytes of weights and gradients that it has handed on in this step.
   [[nodiscard]] std::int64_t sent_bytes() const { return sent_; }
 
 private:
+  //! A pass as stages know it: each stage of the timetable is a microbatch, and a chunk a group.
+  static pp::context of_microbatch(pp::context where) {
+    where.microbatch = where.stage;
+    where.chunk = 0;
+    return where;
+  }
   //! The group with the weights that have come, which are where they will be sent from, with their
   //! gradients for a backward pass.
-  stage<float>& arrived(pp::context const& where, pp::input in, pp::output out, bool back) {
+  host_stage<float>& arrived(pp::context const& where, pp::input in, pp::output out, bool back) {
     auto const index = static_cast<std::size_t>(where.chunk);
     auto const count = home_->numbers[index];
     float* const here = out.slot < 0 ? weights_.data() : out.as<float>().data();
@@ -122,8 +130,8 @@ private:
   }
 
   Home* home_;
-  device_memory<float> memory_;
-  std::vector<stage<float>> groups_;
+  host::device_work<float> work_;
+  std::vector<host_stage<float>> groups_;
   std::vector<float> weights_;    // of the last microbatch, which sends to nobody
   std::vector<float> transposes_; // of the matrices of one group
   std::vector<float> numbers_;    // of tokens
@@ -143,7 +151,8 @@ struct travelling_sizes {
     else if (of == pp::slot_class::input_gradient)
       count = 2 * numbers[maker.chunk];
     else if (of == pp::slot_class::activation)
-      count = kept_numbers(size, groups[maker.chunk], size.sequence);
+      return part_bytes<host_machine<float>>(
+        size, size, groups[maker.chunk], {1, cut_sequence(size.sequence, 1)}, of, {});
     return count * static_cast<std::int64_t>(sizeof(float));
   }
 };
@@ -214,7 +223,7 @@ public:
     for (auto& group : home_.of)
       group.update(optimizer, step);
   }
-  [[nodiscard]] std::vector<stage<float>>& stages() { return home_.of; }
+  [[nodiscard]] std::vector<host_stage<float>>& stages() { return home_.of; }
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
 
   //! By device.

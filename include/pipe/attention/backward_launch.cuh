@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Launches a backward kernel between one that sets its sums of dQ to zero and one that
-//! rounds them.
+//! @brief Launches a backward kernel after one that sets its sums of dQ to zero, and one that
+//! rounds them where it does not.
 
 #include <pipe/attention/forward.cuh>
 #include <pipe/attention/kernel/query_sums.cuh>
@@ -59,6 +59,9 @@ void launch_backward(launch_memory& memory,
          sums);
   if (blocks != 0) {
     start(blocks);
+  }
+  if (sums.is_rounded) {
+    return;
   }
   launch(memory,
          finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,

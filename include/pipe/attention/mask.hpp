@@ -252,4 +252,37 @@ struct both {
   }
 };
 
+namespace detail {
+
+//! Where the keys end that a query sees.
+struct end_of_keys {
+  bool is_beyond_query = false; //!< after its own position, which it sees
+  bool follows_query = false;   //!< soon after: queries far from each other end at other keys
+};
+
+template <class Mask>
+[[nodiscard]] constexpr end_of_keys end_seen(Mask const&) {
+  return {};
+}
+[[nodiscard]] constexpr end_of_keys end_seen(full const&) {
+  return {true, false};
+}
+[[nodiscard]] constexpr end_of_keys end_seen(document const&) {
+  return {true, false};
+}
+[[nodiscard]] constexpr end_of_keys end_seen(causal const&) {
+  return {true, true};
+}
+[[nodiscard]] constexpr end_of_keys end_seen(sliding_window const& m) {
+  return {m.before >= 0 && m.after >= 0, true};
+}
+template <mask First, mask Second>
+[[nodiscard]] constexpr end_of_keys end_seen(both<First, Second> const& m) {
+  auto const a = end_seen(m.one);
+  auto const b = end_seen(m.two);
+  return {a.is_beyond_query && b.is_beyond_query, a.follows_query || b.follows_query};
+}
+
+} // namespace detail
+
 } // namespace pipelining::inline v0_3::attention

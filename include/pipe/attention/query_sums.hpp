@@ -45,6 +45,7 @@ struct query_sums {
   std::int32_t section = 1;        //!< key heads, of all sequences, that are worked on together
   std::int32_t cut = 0;            //!< steps of a piece of work at most; 0: all that there are
   bool starts_at_0 = true;         //!< sums do; else whoever adds to a step first clears it
+  bool is_rounded = false; //!< whoever adds to a step last writes its dQ, no kernel after it
 
   //! Slices of dK and dV of a tile, in which its pieces of work add one after the other.
   static constexpr int slices = 4;

@@ -5,12 +5,20 @@
 //! @brief Groups of heads that the kernels for Hopper work on together, and their parts, so that
 //! a GPU is full and reads from its L2.
 
+#include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
 
 namespace pipelining::inline v0_3::attention::detail {
+
+//! Streams of a section, of as few as can be, all alike: at most `fit`, at least one. A short last
+//! one would bring its long pieces late.
+[[nodiscard]] constexpr std::int64_t in_even_sections(std::int64_t streams, std::int64_t fit) {
+  auto const sections = fit < 1 ? streams : (streams + fit - 1) / fit;
+  return (streams + sections - 1) / sections;
+}
 
 //! Query heads that are worked on together, see piece_order. All of them where their keys and
 //! values fit into five eighths of the L2, or where two blocks or more read the same ones at a
@@ -23,7 +31,7 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
   if (2 * streams <= multiprocessors || streams <= fit) {
     return static_cast<std::int32_t>(p.batch * p.heads);
   }
-  return static_cast<std::int32_t>((fit < 1 ? 1 : fit) * p.group());
+  return static_cast<std::int32_t>(in_even_sections(streams, fit) * p.group());
 }
 
 //! Key heads that are worked on together, see query_sums::section: as many as have their queries,
@@ -41,7 +49,17 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
   if (is_shared || streams <= fit) {
     return static_cast<std::int32_t>(streams);
   }
-  return static_cast<std::int32_t>(fit < 1 ? 1 : fit);
+  return static_cast<std::int32_t>(in_even_sections(streams, fit));
+}
+
+//! Whether blocks round the sums of dQ, see query_sums::is_rounded: where each query sees a key, so
+//! that each step has a last tile, and no tile is the last of very many.
+template <mask Mask>
+[[nodiscard]] constexpr bool rounds_sums(parameters const& p, query_order order, Mask const& m) {
+  auto const end = end_seen(m);
+  return order == query_order::kept && end.is_beyond_query && end.follows_query &&
+         p.query_offset >= p.key_offset &&
+         p.query_offset + p.query_length <= p.key_offset + p.key_length;
 }
 
 //! Tile sizes of a backward kernel.
@@ -81,7 +99,9 @@ template <class Suffices>
 //! the other. Where a block for each query head makes two for each multiprocessor at most, one for
 //! each is made, and none has more steps than a multiprocessor has on average, and three halves.
 //! Else, where queries are at least half as many as keys, about two are made for each, and about
-//! one of those whose queries fit the L2; for chunks three.
+//! one of those whose queries fit the L2; for chunks five. In a kept order blocks of a head go
+//! through its steps together, and few of these are in the L2 at a time: a section has eight heads
+//! at least, and about two blocks for each multiprocessor.
 //! @source own derivation, on the simulation of simulators/whole_gpu
 constexpr void share_work(query_sums& sums,
                           parameters const& p,
@@ -110,7 +130,14 @@ constexpr void share_work(query_sums& sums,
     });
   } else {
     sums.parts =
-      parts_of_group(p, [&](auto parts) { return tiles * parts >= 3 * multiprocessors; });
+      parts_of_group(p, [&](auto parts) { return tiles * parts >= 5 * multiprocessors; });
+  }
+  if (order == query_order::kept) {
+    auto const streams = p.batch * p.key_heads;
+    auto const of_stream = 8 * (tiles / streams) * sums.parts;
+    auto const full = (15 * multiprocessors + of_stream - 1) / of_stream;
+    auto const least = in_even_sections(streams, full < 8 ? 8 : full);
+    sums.section = sums.section < least ? static_cast<std::int32_t>(least) : sums.section;
   }
 }
 

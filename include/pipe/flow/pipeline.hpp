@@ -6,6 +6,7 @@
 //! pipeline.
 //! Header for pipelining::pipeline and pipelining::pipeline_view.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
@@ -272,6 +273,26 @@ is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
   return device_of(
     over.extents, line % stage_count, route == 0 ? 0 : over.extents.microbatches - 1);
 }
+
+//! The holders of all stages in a table, which walks over many passes read without a division.
+class holder_table {
+public:
+  constexpr explicit holder_table(pipeline_view const& of)
+      : holders_(of.extents.routes() * of.extents.stages()), over_(of) {
+    int const stage_count = of.extents.stages();
+    for (int route = 0; route < of.extents.routes(); ++route)
+      for (int stage = 0; stage < stage_count; ++stage)
+        holders_[route * stage_count + stage] = static_cast<std::uint16_t>(
+          holder_of(of, route * of.declared->rows * stage_count + stage));
+    over_.holders = holders_;
+  }
+  //! The pipeline, with the table of this.
+  [[nodiscard]] constexpr pipeline_view const& over() const noexcept { return over_; }
+
+private:
+  owned<std::uint16_t> holders_;
+  pipeline_view over_;
+};
 
 } // namespace detail
 

@@ -19,6 +19,7 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/plan/workers.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
@@ -27,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -46,8 +48,8 @@ namespace detail {
   auto const rows = static_cast<std::size_t>(table.rows());
   std::vector<int> order(size);
   std::vector<int> next(rows);
-  std::vector<int> heap(rows);
-  std::vector<double> key(rows);
+  int const leaves = row_tree::leaves_of(table.rows());
+  std::vector<row_tree::node> nodes(2 * static_cast<std::size_t>(leaves));
   bool all_take_time = true;
   for (int entry = 0; entry < table.size(); ++entry)
     all_take_time = all_take_time && table.ends[entry] > table.starts[entry];
@@ -55,7 +57,7 @@ namespace detail {
   auto const emitted = all_take_time ? nullptr : std::make_unique<bool[]>(indices);
   auto const waiting = std::make_unique<bool[]>(rows);
   order_merge merge{
-    table, order.data(), emitted.get(), next.data(), key.data(), heap.data(), waiting.get()};
+    table, order.data(), emitted.get(), next.data(), {nodes.data(), leaves}, waiting.get()};
   merge_rows(merge);
   if (merge.count != table.size())
     throw std::invalid_argument("lower: the order of passes is circular; verify the timetable");
@@ -224,9 +226,9 @@ inline void check_budget(plan_view work, std::int64_t limit) {
 
 //! The pipeline, the policy and what hooks need.
 template <communication_policy Policy>
-[[nodiscard]] plan plan_without_items(timetable_view const& table, chosen_hooks const& hooks) {
+[[nodiscard]] plan plan_without_items(pipeline_view const& over, chosen_hooks const& hooks) {
   plan result;
-  result.over = table.over.copy();
+  result.over = over.copy();
   result.policy = Policy::name;
   result.key = &Policy::key;
   result.duplex_groups = Policy::duplex_groups;
@@ -236,66 +238,98 @@ template <communication_policy Policy>
   return result;
 }
 
-//! Writes the programs of all devices, and completes them one after the other.
+//! Completes the programs of some devices, one after the other.
+//! @return their waits
 template <communication_policy Policy, buffer_sizes Sizes>
-void lower_devices(timetable_view const& table,
-                   std::vector<event> events,
-                   Sizes const& sizes,
-                   plan& result) {
-  pipeline_view const over = result.over;
-  data_uses const uses(over, kinds_of(table));
-  program_writer writer(table, uses, result);
-  writer.write(std::move(events));
+std::vector<int> lower_part(program_writer& writer,
+                            data_uses const& uses,
+                            int first,
+                            int end,
+                            Sizes const& sizes,
+                            plan& result) {
   lowering_space space;
   std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
   std::vector<int> readers(
     uses.shares_reads() ? held.size() * static_cast<std::size_t>(uses.most_readers) : 0);
-  result.waits.reserve(result.items.size());
-  auto const waits_per_item = static_cast<std::size_t>(most_waits(over));
-  for (int device = 0; device < over.extents.devices; ++device) {
+  auto const at = [](int device) { return static_cast<std::size_t>(device); };
+  std::vector<int> waits;
+  waits.reserve(at(result.offsets[at(end)] - result.offsets[at(first)]));
+  lowering const shared{uses,
+                        result.evaluates,
+                        held.data(),
+                        result.tied_bytes + result.totals_bytes > 0,
+                        readers.empty() ? nullptr : readers.data()};
+  for (int device = first; device < end; ++device) {
     program work = writer.of(device);
-    std::size_t const before = result.waits.size();
-    result.waits.resize(before + static_cast<std::size_t>(work.count) * waits_per_item);
-    lowering const shared{uses,
-                          result.evaluates,
-                          held.data(),
-                          static_cast<int>(before),
-                          result.tied_bytes + result.totals_bytes > 0,
-                          readers.empty() ? nullptr : readers.data()};
-    lowered_device const made_device =
-      lower_device<Policy>(shared,
-                           work,
-                           device,
-                           writer.times(device),
-                           space,
-                           sizes,
-                           result.layouts.data() + device * slot_classes,
-                           result.waits.data() + before);
-    result.waits.resize(before + static_cast<std::size_t>(made_device.waits));
-    result.arena_bytes.push_back(made_device.arenas.device);
-    result.host_bytes.push_back(made_device.arenas.host);
-    result.lanes.push_back(made_device.lanes);
+    lowered_device const made = lower_device<Policy>(shared,
+                                                     work,
+                                                     device,
+                                                     writer.times(device),
+                                                     space,
+                                                     sizes,
+                                                     result.layouts.data() + device * slot_classes,
+                                                     waits);
+    result.arena_bytes[at(device)] = made.arenas.device;
+    result.host_bytes[at(device)] = made.arenas.host;
+    result.lanes[at(device)] = made.lanes;
+  }
+  return waits;
+}
+
+//! Writes the programs of all devices, and completes them.
+template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
+void lower_devices(timetable_view const& table,
+                   std::vector<event> events,
+                   Sizes const& sizes,
+                   plan& result,
+                   Workers const& by) {
+  data_uses const uses(result.over, kinds_of(table));
+  program_writer writer(table, uses, result);
+  writer.write(std::move(events));
+  auto const devices = static_cast<std::size_t>(table.over.extents.devices);
+  result.layouts.resize(devices * slot_classes);
+  result.arena_bytes.resize(devices);
+  result.host_bytes.resize(devices);
+  result.lanes.resize(devices);
+  device_parts const parts(table.over.extents.devices, by.count());
+  std::vector<std::vector<int>> waits(static_cast<std::size_t>(parts.count));
+  by.run(parts.count, [&](int part) {
+    waits[static_cast<std::size_t>(part)] =
+      lower_part<Policy>(writer, uses, parts.first(part), parts.first(part + 1), sizes, result);
+  });
+  result.waits = std::move(waits.front());
+  for (int part = 1; part < parts.count; ++part) {
+    auto const before = static_cast<int>(result.waits.size());
+    std::vector<int> const& more = waits[static_cast<std::size_t>(part)];
+    result.waits.insert(result.waits.end(), more.begin(), more.end());
+    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
+      for (program const work = writer.of(device);
+           item & step : std::span(work.items, static_cast<std::size_t>(work.count)))
+        step.first_wait += before;
   }
 }
 
 //! Lowers the passes that are in a global order.
-template <communication_policy Policy, buffer_sizes Sizes>
-[[nodiscard]] plan lower_order(timetable_view const& table,
+template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
+[[nodiscard]] plan lower_order(timetable_view table,
                                std::vector<int> order,
                                bool evaluates,
                                Sizes const& sizes,
-                               lower_options const& options) {
+                               lower_options const& options,
+                               Workers const& by) {
   step_validation const validation = evaluates ? step_validation::at_once : options.validation;
+  pipeline_view const over = table.over;
+  holder_table const holders(over);
+  table.over = holders.over();
   std::vector<event> events =
     place_messages(table, std::move(order), Policy::duplex_groups, joins_exchanges<Policy>());
   chosen_hooks const hooks = add_hooks(table, sizes, events, evaluates, validation);
-  plan result = plan_without_items<Policy>(table, hooks);
+  plan result = plan_without_items<Policy>(over, hooks);
   result.evaluates = evaluates;
   result.validation = validation;
-  result.layouts.resize(static_cast<std::size_t>(table.over.extents.devices) * slot_classes);
-  lower_devices<Policy>(table, std::move(events), sizes, result);
+  lower_devices<Policy>(table, std::move(events), sizes, result, by);
   check_layouts(result);
-  if (proof const verdict = prove(result); !verdict)
+  if (proof const verdict = prove(result, by); !verdict)
     throw std::logic_error(describe(verdict, result));
   check_budget(result, options.memory_limit);
   return result;
@@ -309,21 +343,25 @@ template <communication_policy Policy, buffer_sizes Sizes>
 //! @tparam Policy which messages share a communicator.
 //! @param table a timetable that `verify` accepts.
 //! @param sizes the user's size functions.
+//! @param by who does it, device by device; see `thread_workers`. The plan is the same.
 //! @return a plan that `prove` accepts.
 //! @throws std::invalid_argument when the timetable breaks a rule, or its placement does not suit
 //! the hooks of the sizes. std::length_error when an arena would be larger than the limit.
 //! std::logic_error when the plan cannot be proven, which no verified timetable leads to.
 //! @complexity O(n (log P + L)) for n passes and L lanes per device.
 template <communication_policy Policy = communicators::per_pair,
-          buffer_sizes Sizes = detail::no_sizes>
-[[nodiscard]] plan
-lower(timetable_view table, Sizes const& sizes = {}, detail::lower_options const& options = {}) {
+          buffer_sizes Sizes = detail::no_sizes,
+          detail::worker_group Workers = detail::one_worker>
+[[nodiscard]] plan lower(timetable_view table,
+                         Sizes const& sizes = {},
+                         detail::lower_options const& options = {},
+                         Workers const& by = {}) {
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   std::vector<int> order;
   if (options.validation != step_validation::last)
     order = detail::global_order(table);
-  return detail::lower_order<Policy>(table, std::move(order), false, sizes, options);
+  return detail::lower_order<Policy>(table, std::move(order), false, sizes, options, by);
 }
 
 //! @brief Lowers the forward passes of a timetable only: the same pipeline, evaluated. No buffer
@@ -339,10 +377,12 @@ lower(timetable_view table, Sizes const& sizes = {}, detail::lower_options const
 //! statistics between stages, weights that are gathered, or stages that go one way.
 //! @complexity as `lower`.
 template <communication_policy Policy = communicators::per_pair,
-          buffer_sizes Sizes = detail::no_sizes>
+          buffer_sizes Sizes = detail::no_sizes,
+          detail::worker_group Workers = detail::one_worker>
 [[nodiscard]] plan lower_evaluation(timetable_view table,
                                     Sizes const& sizes = {},
-                                    detail::lower_options const& options = {}) {
+                                    detail::lower_options const& options = {},
+                                    Workers const& by = {}) {
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   if (table.over.declared->reads_in_groups)
@@ -363,7 +403,7 @@ template <communication_policy Policy = communicators::per_pair,
   for (int const entry : detail::global_order(table))
     if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
-  return detail::lower_order<Policy>(table, std::move(order), true, sizes, options);
+  return detail::lower_order<Policy>(table, std::move(order), true, sizes, options, by);
 }
 
 namespace detail {
@@ -387,12 +427,16 @@ struct post_validated_plans {
 //!
 //! @throws as `lower` does; std::invalid_argument where the sizes have no `totals_bytes`.
 //! @complexity as `lower`.
-template <communication_policy Policy = communicators::per_pair, buffer_sizes Sizes>
-[[nodiscard]] detail::post_validated_plans
-lower_post_validated(timetable_view table, Sizes const& sizes, detail::lower_options options = {}) {
+template <communication_policy Policy = communicators::per_pair,
+          buffer_sizes Sizes,
+          detail::worker_group Workers = detail::one_worker>
+[[nodiscard]] detail::post_validated_plans lower_post_validated(timetable_view table,
+                                                                Sizes const& sizes,
+                                                                detail::lower_options options = {},
+                                                                Workers const& by = {}) {
   auto const lowered = [&](step_validation when) {
     options.validation = when;
-    return lower<Policy>(table, sizes, options);
+    return lower<Policy>(table, sizes, options, by);
   };
   return {
     lowered(step_validation::next), lowered(step_validation::both), lowered(step_validation::last)};

@@ -15,6 +15,7 @@
 #include <pipe/plan/prove/messages.hpp>
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
+#include <pipe/plan/workers.hpp>
 #include <pipe/timetable/metrics.hpp>
 
 #include <cstddef>
@@ -23,45 +24,81 @@
 namespace pipelining::inline v0_3 {
 namespace detail {
 
-//! Memory for the checks of devices.
+//! Notes of all devices. Each writes parts of its own, so several may be looked at side by side.
+struct device_notes {
+  int* sender; //!< [message_indices], as in entered_messages
+  steps_run ran;
+};
+
+//! Memory for the checks of a device. The next device uses it again.
 struct device_space {
-  owned<int> sender; // of every message
-  owned<int> receiver;
-  owned<flow_set> kinds; // of passes that run
-  owned<unsigned char> others;
   reused_scratch<first_on_lane> lanes{};
   reused_scratch<int> next_messages{};
   slot_space slots{};
-
-  explicit device_space(plan_view const& work)
-      : sender(message_indices(work), nothing), receiver(message_indices(work), nothing),
-        kinds(unit_indices(work.over), 0), others(other_indices(work.over.extents), 0) {}
-  [[nodiscard]] message_ends ends() const noexcept { return {sender, receiver}; }
-  [[nodiscard]] steps_run ran() const noexcept { return {kinds, others}; }
 };
 
-//! Looks at one device. Checks after a failed one are left out: they rely on it, and it is told
-//! before them.
-inline void check_device(plan_view const& work,
-                         data_uses const& uses,
-                         int device,
-                         device_space& space,
-                         device_finding& found) {
-  auto const check = [&found](device_check what, auto const& look) {
-    if (what < found.what)
-      found.add({what, look()});
-  };
-  check(device_check::form, [&] { return check_form(work, device); });
-  check(device_check::exchanges, [&] { return check_exchanges(work, device); });
-  if (device_check::lanes < found.what)
-    found.add(enter_messages(work,
-                             device,
-                             space.ends(),
-                             space.lanes.get(work.lanes[device], {}),
-                             space.next_messages.get(2 * work.over.extents.devices, 0)));
-  check(device_check::ran_twice, [&] { return enter_passes(work, device, space.ran()); });
-  check(device_check::layout, [&] { return check_layout(work, device); });
-  check(device_check::slots, [&] { return check_slots(work, uses, device, space.slots); });
+//! Looks at the items of a device by themselves. The checks of an item that follow a failed one are
+//! left out: they rely on it, and it is told before them.
+//! @return whether messages are parts of exchanges
+inline bool check_items(plan_view const& work,
+                        int device,
+                        device_notes const& notes,
+                        device_space& space,
+                        device_finding& found) {
+  auto const steps = work.program_of(device);
+  entered_messages messages{work,
+                            message_numbers(work),
+                            device,
+                            notes.sender,
+                            space.lanes.get(work.lanes[device], {}),
+                            space.next_messages.get(2 * work.over.extents.devices, 0)};
+  known_passes const known(work.over);
+  slot_layout const* const layouts = work.layouts + device * slot_classes;
+  bool exchanges = false;
+  for (int first = 0, count = static_cast<int>(steps.size()); first < count;) {
+    int const end = end_of_group(steps, first);
+    item const& head = steps[static_cast<std::size_t>(first)];
+    if (head.joins || (head.what != operation::run && end - first > most_group_messages)) {
+      found.add({device_check::form, {proof::rule::bad_group, device, first}});
+      return exchanges;
+    }
+    for (int i = first; i < end; ++i) {
+      if (proof const formed = check_form(work, known, device, steps.data(), first, i); !formed) {
+        found.add({device_check::form, formed});
+        return exchanges;
+      }
+      item const& step = steps[static_cast<std::size_t>(i)];
+      if (step.what == operation::run) {
+        if (auto const broken = enter_step(work, device, step, notes.ran);
+            broken != proof::rule::none)
+          found.add({device_check::ran_twice, {broken, device, i}});
+      } else {
+        messages.enter(step, i, found);
+        exchanges = exchanges || work.message_of(step).exchange != nothing;
+      }
+      if (!has_room(work, layouts, step))
+        found.add({device_check::layout, {proof::rule::slots_overlap, device, i}});
+    }
+    first = end;
+  }
+  return exchanges;
+}
+
+//! Looks at one device.
+inline device_finding check_device(plan_view const& work,
+                                   data_uses const& uses,
+                                   int device,
+                                   device_notes const& notes,
+                                   device_space& space) {
+  device_finding found;
+  found.add({device_check::layout, check_layout(work, device)});
+  if (check_items(work, device, notes, space, found) && found.what != device_check::form) {
+    found.looks_at_ends = true;
+    found.add({device_check::exchanges, check_exchanges(work, device)});
+  }
+  if (found.what == device_check::none)
+    found.add({device_check::slots, check_slots(work, uses, device, space.slots)});
+  return found;
 }
 
 //! Before a device validates, it runs only forward passes that can run again. It waits only for
@@ -109,9 +146,28 @@ constexpr proof check_validation(plan_view const& work) noexcept {
   return true;
 }
 
-//! The two ends of all messages. @pre all devices have entered theirs.
-constexpr proof check_all_messages(plan_view work, message_ends ends) {
+//! The arrays of a proof.
+struct proof_space {
+  owned<int> sender;
+  owned<flow_set> kinds;
+  owned<unsigned char> others;
+
+  explicit proof_space(plan_view const& work)
+      : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
+        others(other_indices(work.over.extents), 0) {}
+  [[nodiscard]] device_notes notes() const noexcept {
+    return {sender.data, {kinds.data, others.data}};
+  }
+};
+
+//! The two ends of all messages.
+inline proof check_all_messages(plan_view const& work) {
+  owned<int> sender(message_indices(work), nothing);
+  owned<int> receiver(message_indices(work), nothing);
+  message_ends const ends{sender, receiver};
   proof verdict;
+  for (int device = 0; device < work.over.extents.devices && verdict; ++device)
+    verdict = enter_messages(work, device, ends);
   for (int device = 0; device < work.over.extents.devices && verdict; ++device)
     verdict = check_messages(work, device, ends);
   return verdict;
@@ -124,27 +180,44 @@ inline proof prove_drain(plan_view work) {
   return circle.empty() ? proof{} : proof{proof::rule::circular, circle[0], run.at(circle[0])};
 }
 
+//! The finding that is first in order, of all devices.
+template <worker_group Workers>
+device_finding check_devices(plan_view const& work, device_notes const& notes, Workers const& by) {
+  data_uses const uses(work.over);
+  device_parts const parts(work.over.extents.devices, by.count());
+  owned<device_finding> findings(parts.count, {});
+  by.run(parts.count, [&](int part) {
+    device_space of_device;
+    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
+      findings[part].add(check_device(work, uses, device, notes, of_device));
+  });
+  device_finding found;
+  for (int part = 0; part < parts.count; ++part)
+    found.add(findings[part]);
+  return found;
+}
+
 //! The first rule that does not hold, in the order of the rules: first the checks of single
 //! devices, then the checks of all devices together, then again checks of single devices.
-inline proof find_broken(plan_view work) {
-  device_space space(work);
-  data_uses const uses(work.over);
-  device_finding found;
-  // Device after device, while its program is in the caches.
-  for (int device = 0; device < work.over.extents.devices; ++device)
-    check_device(work, uses, device, space, found);
+template <worker_group Workers>
+proof find_broken(plan_view work, Workers const& by) {
+  holder_table const holders(work.over);
+  work.over = holders.over();
+  proof_space const space(work);
+  device_finding const found = check_devices(work, space.notes(), by);
   if (found.what <= device_check::sent_twice)
     return found.verdict;
-  // What drains without exchanges has met at both ends of every message.
+  // What drains without exchanges has met at both ends of every message, sent once by its pass.
   proof verdict = prove_drain(work);
-  if (!verdict || found.what == device_check::sequences || work.over.edges != nullptr)
-    if (proof const fits = check_all_messages(work, space.ends()); !fits)
+  if (!verdict || found.what == device_check::sequences || found.looks_at_ends ||
+      work.other_messages > 0)
+    if (proof const fits = check_all_messages(work); !fits)
       return fits;
   if (found.what == device_check::sequences)
     return found.verdict;
   if (!verdict || found.what == device_check::ran_twice)
     return verdict ? found.verdict : verdict;
-  verdict = find_missing(work, space.ran());
+  verdict = find_missing(work, space.notes().ran);
   if (verdict)
     verdict = found.verdict;
   return verdict ? check_validation(work) : verdict;
@@ -165,10 +238,12 @@ inline proof find_broken(plan_view work) {
 //! A plan that is proven may follow itself without a barrier between devices: it leaves no message,
 //! so the next iteration starts on empty edges.
 //!
+//! @param by who does it; see `thread_workers`.
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md
-[[nodiscard]] inline proof prove(plan_view work) {
-  return detail::with_passes(detail::find_broken(work), work);
+template <detail::worker_group Workers = detail::one_worker>
+[[nodiscard]] proof prove(plan_view work, Workers const& by = {}) {
+  return detail::with_passes(detail::find_broken(work, by), work);
 }
 
 //! @brief Proves that one plan may follow another, in turn with it, without a barrier between

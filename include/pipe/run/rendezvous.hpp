@@ -98,7 +98,13 @@ public:
   //! Makes a place for each message of a plan.
   //! @param work must outlive the object.
   explicit rendezvous(plan_view const& work)
-      : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))) {}
+      : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))),
+        meeting_of_(work.messages.size()) {
+    message_numbers const numbers(work);
+    for (int i = 0; i < work.offsets[work.over.extents.devices]; ++i)
+      if (item const& step = work.items[i]; step.what != operation::run)
+        meeting_of_[static_cast<std::size_t>(step.message)] = numbers.of(step);
+  }
 
   //! Forgets all posts. No thread may be in any other member.
   //! @complexity O(1), after an abort O(messages): every round counts on where the last one ended.
@@ -157,13 +163,14 @@ private:
   };
 
   [[nodiscard]] std::size_t index(item const& step) const noexcept {
-    return static_cast<std::size_t>(message_index(work_, step));
+    return static_cast<std::size_t>(meeting_of_[static_cast<std::size_t>(step.message)]);
   }
   [[nodiscard]] meeting& at(item const& step) noexcept { return meetings_[index(step)]; }
 
   plan_view work_;
   std::vector<meeting> meetings_;
-  std::uint32_t round_ = 0; // what `posts` of a complete message is
+  std::vector<int> meeting_of_; // of each end of a message, as the plan lists them
+  std::uint32_t round_ = 0;     // what `posts` of a complete message is
   // Read at every look, written when a run fails.
   alignas(cache_line) std::atomic<bool> aborted_ = false;
   std::atomic<bool> some_left_ = false;

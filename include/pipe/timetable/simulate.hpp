@@ -101,9 +101,9 @@ inline void hold_back(dynamic_timetable& table) {
       double const message = message_time(links, devices, table.latency, device, to);
       bool const ahead = to != device && reader > table.offsets[at(to)];
       double const start = table.starts[at(ahead ? reader - 1 : reader)];
-      double arrives = start - message;
+      double arrives = start - message; // negative of a reader that has no time
       while (arrives + message > start) // has been rounded up
-        arrives = std::nextafter(arrives, 0.0);
+        arrives = std::nextafter(arrives, -std::numeric_limits<double>::infinity());
       latest = std::min(latest, arrives);
     }
     double const later = latest - table.ends[at(entry)];

@@ -100,7 +100,7 @@ struct ended_fibers {
   }
 };
 
-thread_local fiber* here = nullptr;
+thread_local fiber* resumed = nullptr;
 
 } // namespace
 
@@ -114,11 +114,11 @@ bool fiber::switch_without_kernel() {
 
 fiber& fiber::current() {
   thread_local fiber own;
-  return here != nullptr ? *here : own;
+  return resumed != nullptr ? *resumed : own;
 }
 
 void fiber::run(fiber& self) noexcept {
-  here = &self;
+  resumed = &self;
   if (switch_without_kernel())
     standin_fiber_lend(&self.stack_);
   else

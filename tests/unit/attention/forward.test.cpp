@@ -15,7 +15,7 @@ using namespace attention_tests;
 
 namespace {
 
-sizes random_sizes(std::mt19937& random) {
+sizes random_forward_sizes(std::mt19937& random) {
   auto const up_to = [&](std::int64_t n) {
     return std::uniform_int_distribution<std::int64_t>(1, n)(random);
   };
@@ -36,7 +36,7 @@ template <class Mask, class Score>
 void check_forward(Mask const& mask, Score const& score, unsigned seed) {
   std::mt19937 random(seed);
   for (int round = 0; round < 6; ++round) {
-    problem<float> tested(random_sizes(random));
+    problem<float> tested(random_forward_sizes(random));
     tested.fill(random);
     problem<double> reference(tested);
     auto const n = tested.size.queries;
@@ -85,7 +85,7 @@ TEST_CASE("n chunks give the bits of one chunk") {
   std::mt19937 random(37);
   auto const check = [&](auto const& mask, auto const& score) {
     for (int round = 0; round < 5; ++round) {
-      auto size = random_sizes(random);
+      auto size = random_forward_sizes(random);
       size.query_offset = 0;
       size.queries = size.keys = 190;
       problem<float> whole(size);

@@ -24,16 +24,20 @@ LAUNCH_REGISTERS_OF_384 = 168
 def forward(dim, keys, consumers=2, value=0):
     value = value or dim
     copies, stores = (2 if width % 64 else 1 for width in (dim, value))  # of a tile: panels, where heads are not whole ones
+    # Outputs that leave while the next piece begins, with tiles or without, and the last ones; or those of each piece.
+    ends = 3 if dim in (64, 128) or (dim, keys) == (192, 64) else 1
     return {"wgmma.mma_async": 2 * dim // 16 + 2 * keys // 16 * max(1, value // 128), "wgmma.fence": 3, "wgmma.commit_group": 4,
-            "wgmma.wait_group": 5, LOADS: (consumers + 1) * copies + stores, STORES: stores, "fence.proxy.async": 1, "atom.": 1}  # of the count of pieces
+            "wgmma.wait_group": 5, LOADS: (consumers + 1) * copies + stores, STORES: ends * stores,
+            "fence.proxy.async": ends, "stmatrix": ends * value // 16, "atom.": 1}  # of the count of pieces
 
 
-def backward(dim, is_ordered=True):
+def backward(dim, is_ordered=True, is_band=True):
     parts = 2 if dim == 64 else 1  # of a step: logits, dO . V, dV and dK for each, dQ once
     copies = 2 if dim % 64 else 1  # of a tile: panels, where heads are not whole ones
     return {"wgmma.mma_async": 2 * (parts * (2 * dim // 16 + 2 * 64 // 16) + 128 // 16), "wgmma.fence": 6 * parts + 1,
             "wgmma.commit_group": 8 * parts + 2, "wgmma.wait_group": 4 * parts + 5, LOADS: 6 * copies, STORES: 0,
-            "fence.proxy.async": 2, "stmatrix": 8 * parts, "bar.sync 7": 2 + SLICES * is_ordered, "red.relaxed.gpu.global.add.v4.f32": 16,
+            "fence.proxy.async": 2, "stmatrix": 8 * parts, "bar.sync 7": 2 + (SLICES + is_band) * is_ordered,  # the last: before dQ is rounded
+            "red.relaxed.gpu.global.add.v4.f32": 16,
             "red.relaxed.gpu.global.add.v2.f32": dim // 2, "ld.acquire.gpu": (1 + 2 * SLICES) * is_ordered,  # of dQ, of pieces, of those passed on
             "st.release.gpu": (1 + 2 * SLICES) * is_ordered, "atom.": 2}  # of the ticket: the first piece, and the next where it has no step
 
@@ -48,7 +52,7 @@ def wide_backward(is_ordered=True):
 def latent_backward(is_ordered=True):
     both = 2 * (192 // 16 + 128 // 16 + 2 * 64 // 16) + 64 // 16  # logits, dO . V, dQ and dK; dV
     return {**wide_backward(is_ordered), "wgmma.mma_async": 2 * both, "wgmma.fence": 10, "wgmma.commit_group": 18,
-            "wgmma.wait_group": 20, "fence.proxy.async": 4, "stmatrix": 16, "bar.sync 7": 2 * (2 + SLICES * is_ordered),
+            "wgmma.wait_group": 20, "fence.proxy.async": 4, "stmatrix": 16, "bar.sync 7": 2 * (2 + (SLICES + 1) * is_ordered),
             "red.relaxed.gpu.global.add.v4.f32": 48, "red.relaxed.gpu.global.add.v2.f32": 80, "ld.acquire.gpu": (1 + 3 * SLICES) * is_ordered,
             "st.release.gpu": (1 + 3 * SLICES) * is_ordered}
 
@@ -69,7 +73,7 @@ COUNTS = {
     "forward_192_128_cap": forward(192, 64, value=128),
     "backward_64": backward(64),
     "backward_64_free": backward(64, is_ordered=False),
-    "backward_64_own": backward(64),
+    "backward_64_own": backward(64, is_band=False),
     "backward_64_heads": backward(64),
     "backward_128": backward(128),
     "backward_128_free": backward(128, is_ordered=False),
@@ -85,7 +89,7 @@ COUNTS = {
     "backward_256": wide_backward(),
     "backward_256_free": wide_backward(is_ordered=False),
     "backward_256_cap": wide_backward(),
-    "forward_128_split": {**forward(128, 128), STORES: 0, "fence.proxy.async": 0},  # parts go to scratch in float
+    "forward_128_split": {**forward(128, 128), STORES: 0, "fence.proxy.async": 0, "stmatrix": 0},  # parts go to scratch in float
 }
 EVERY_KERNEL = {"setmaxnreg.inc": 1, "setmaxnreg.dec": 1, "atom.": 0, "red.global": 0, "red.async": 0}
 # Kernels without wgmma, and the most registers they may take.

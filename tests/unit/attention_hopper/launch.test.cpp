@@ -8,8 +8,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "simulators/cuda/standin.hpp"
 #include "tests/support/attention_call.hpp"
@@ -61,7 +65,7 @@ TEST_CASE("hopper launch: backward on a stream gives the numbers of the double r
   launch_backward_of(c, c.p, c.backward(), stream);
   REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
   CHECK(standin::summary() == "");
-  CHECK(standin::counters().kernels == 4);
+  CHECK(standin::counters().kernels == 3); // the last blocks that add to dQ round it
   check_gradients(c, expected);
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
@@ -128,6 +132,7 @@ TEST_CASE("hopper launch: heads are worked on together as far as the L2 has room
   };
   CHECK(forward(square(4, 32, 32, 8192)) == 7);   // 4 MiB of keys and values each, in 31.25
   CHECK(forward(square(1, 64, 64, 8192)) == 64);  // two blocks read the same keys at a time
+  CHECK(forward(square(4, 32, 32, 2048)) == 26);  // 31 fit: five sections, none of them short
   CHECK(forward(square(4, 32, 32, 256)) == 128);  // all fit
   CHECK(forward(square(2, 288, 72, 65536)) == 4); // not one fits: one, with the heads that share it
   auto const backward = [&](at::parameters const& p, at::query_order order) {
@@ -137,6 +142,96 @@ TEST_CASE("hopper launch: heads are worked on together as far as the L2 has room
   CHECK(backward(square(1, 16, 16, 8192), at::query_order::free) == 16);
   CHECK(backward(square(4, 32, 32, 8192), at::query_order::free) == 4);
   CHECK(backward(square(1, 16, 16, 131072), at::query_order::kept) == 1);
+  CHECK(backward(square(4, 32, 32, 2048), at::query_order::kept) == 16); // 18 fit
+}
+
+TEST_CASE("hopper launch: in a kept order sections fill the GPU") {
+  auto const section = [](at::parameters const& p, at::query_order order = at::query_order::kept) {
+    at::query_sums sums;
+    sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
+    at::detail::share_work(sums, p, order, {128, 64}, 132, 50 << 20);
+    return sums.section;
+  };
+  CHECK(section(square(1, 16, 16, 8192)) == 8);  // four fit
+  CHECK(section(square(1, 24, 24, 16384)) == 8); // two fit
+  CHECK(section(square(1, 12, 12, 16384)) == 6);
+  CHECK(section(square(1, 32, 8, 8192)) == 8);   // one fits
+  CHECK(section(square(1, 20, 20, 1024)) == 20); // all fit
+  CHECK(section(square(8, 16, 16, 2048)) == 16); // 18 fit, and 16 give 256 blocks
+  CHECK(section(square(1, 90, 90, 2048)) == 18);
+  CHECK(section(square(1, 3, 3, 65536)) == 3);
+  CHECK(section(square(4, 32, 32, 8192), at::query_order::free) == 4);
+  CHECK(section(square(4, 32, 32, 16384), at::query_order::free) == 2);
+}
+
+namespace {
+
+struct odd_keys {
+  [[nodiscard]] bool keep(at::pair_position at) const { return at.key % 2 == 1; }
+};
+
+//! Tiles of keys of 128, of a call with some offsets, that a step of 64 queries sees: the last one;
+//! or -1.
+template <class Mask>
+int last_tile(at::parameters const& p, Mask const& m, std::int64_t step) {
+  auto const query = p.query_offset + 64 * step;
+  auto const query_end = std::min(query + 64, p.query_offset + p.query_length);
+  int last = -1;
+  for (std::int64_t key = 0; key < p.key_length; key += 128) {
+    at::tile_position const tile{
+      0,
+      0,
+      static_cast<std::int32_t>(query),
+      static_cast<std::int32_t>(query_end),
+      static_cast<std::int32_t>(p.key_offset + key),
+      static_cast<std::int32_t>(p.key_offset + std::min(key + 128, p.key_length))};
+    last = at::cover(m, tile) == at::tile_cover::skip ? last : static_cast<int>(key / 128);
+  }
+  return last;
+}
+
+//! Whether blocks of a call round its dQ; then each step has a last tile, none before that of the
+//! step before.
+template <class Mask>
+bool rounds(at::parameters const& p, Mask const& m) {
+  bool const answer = at::detail::rounds_sums(p, at::query_order::kept, m);
+  CHECK(!at::detail::rounds_sums(p, at::query_order::free, m));
+  for (std::int64_t step = 0, last = 0; answer && 64 * step < p.query_length; ++step) {
+    CHECK(last_tile(p, m, step) >= last);
+    last = last_tile(p, m, step);
+  }
+  return answer;
+}
+
+} // namespace
+
+TEST_CASE("hopper launch: blocks round dQ where each step has a last tile of keys, and none many") {
+  std::vector<std::int32_t> first(900);
+  for (std::size_t n = 0; n < first.size(); ++n) {
+    first[n] = static_cast<std::int32_t>(n < 300 ? 0 : n < 310 ? 300 : 310);
+  }
+  at::document const documents{first.data(), 0};
+  for (at::parameters p :
+       {at::parameters{.query_length = 700, .key_length = 700},
+        at::parameters{.query_length = 130, .query_offset = 570, .key_length = 700},
+        at::parameters{.query_length = 1, .query_offset = 40, .key_length = 41},
+        at::parameters{
+          .query_length = 300, .query_offset = 400, .key_length = 500, .key_offset = 300}}) {
+    CHECK(rounds(p, at::causal{}));
+    CHECK(rounds(p, at::sliding_window{70, 3}));
+    CHECK(rounds(p, at::both<at::causal, at::document>{{}, documents}));
+    CHECK(rounds(p, at::both<at::document, at::sliding_window>{documents, {0, 0}}));
+    CHECK(!rounds(p, at::full{}));                 // the last tile would round all
+    CHECK(!rounds(p, documents));                  // or that of a document
+    CHECK(!rounds(p, at::sliding_window{70, -1})); // the first query sees nothing
+    CHECK(!rounds(p, odd_keys{}));                 // nothing is known
+    auto outside = p;                              // the last query is not among the keys
+    outside.key_length = p.query_offset + p.query_length - p.key_offset - 1;
+    CHECK(!rounds(outside, at::causal{}));
+    outside = p; // nor the first one
+    outside.key_offset = p.query_offset + 1;
+    CHECK(!rounds(outside, at::causal{}));
+  }
 }
 
 TEST_CASE("hopper launch: few blocks share heads and steps, so that each multiprocessor has two") {
@@ -157,9 +252,10 @@ TEST_CASE("hopper launch: few blocks share heads and steps, so that each multipr
   CHECK(shares(square(1, 32, 8, 2048)) == pair{2, 0});
   CHECK(shares(square(1, 32, 8, 8192)) == pair{2, 0}); // 512 tiles, but 64 have their queries in L2
   CHECK(shares(square(4, 32, 32, 8192)) == pair{1, 0});
-  CHECK(shares(square(1, 32, 8, 8192), 4) == pair{1, 0});  // a chunk: 512 blocks
-  CHECK(shares(square(1, 8, 1, 8192), 4) == pair{8, 0});   // 64: seven would do, not share 8 heads
-  CHECK(shares(square(1, 12, 1, 16384), 4) == pair{4, 0}); // 128
+  CHECK(shares(square(1, 32, 8, 8192), 4) == pair{2, 0});   // a chunk: 512 blocks are too few
+  CHECK(shares(square(1, 64, 8, 32768), 16) == pair{1, 0}); // 2048
+  CHECK(shares(square(1, 12, 1, 32768), 4) == pair{3, 0});  // 256: three give 768
+  CHECK(shares(square(1, 12, 1, 16384), 4) == pair{6, 0});  // 128: 5.2 would do, not share 12 heads
   CHECK(shares(square(1, 8, 1, 0)) == pair{1, 0});
 }
 

@@ -7,6 +7,7 @@
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/query_sums.hpp>
 #include <pipe/attention/reference.hpp>
+#include <pipe/attention/work_order.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -432,8 +433,10 @@ ptx::result launch_backward(ptx::memory& where,
   auto of_call = at::query_sums::in(scratch.data(), p, family);
   of_call.parts = shares.parts;
   of_call.cut = shares.cut;
-  of_call.starts_at_0 =
-    family == at::kernel_family::portable || name.find("_free") != std::string::npos;
+  bool const is_free = name.find("_free") != std::string::npos;
+  of_call.starts_at_0 = family == at::kernel_family::portable || is_free;
+  of_call.is_rounded = family == at::kernel_family::hopper && !is_free &&
+                       at::detail::rounds_sums(p, at::query_order::kept, call.m);
   if (shares.section != 0) {
     of_call.section = shares.section;
   }
@@ -452,7 +455,7 @@ ptx::result launch_backward(ptx::memory& where,
       code, "backward_" + name, {pieces}, {tile.threads}, tile.shared, of_kernel.data(), how);
   }
   auto const kernel = result;
-  if (result.clean()) {
+  if (result.clean() && !of_call.is_rounded) {
     result = ptx::launch(code,
                          "finish_sums_" + plain,
                          {rounding.first * steps},

@@ -134,7 +134,7 @@ TEST_CASE("a disk that is full leaves the earlier checkpoints as they were") {
 
 namespace {
 
-std::string const advice =
+std::string const resume_advice =
   "; name another folder, give files their own names back, or go on with the options of that run";
 
 //! What a call that is refused says; a call that waits is ended after some seconds, and says so.
@@ -208,7 +208,8 @@ TEST_CASE("files of another run are refused before any is written over or remove
     pp::checkpoint_place other = place;
     other.about = about;
     std::string const said = "checkpoint: " + folder.path() +
-                             "/rank-0.step-5.safetensors belongs elsewhere: " + difference + advice;
+                             "/rank-0.step-5.safetensors belongs elsewhere: " + difference +
+                             resume_advice;
     CHECK(refusal([&] { (void)steps_of(other, 9); }) == said);
     CHECK(refusal([&] { (void)load(other, 5, 9); }) == said);
     for (std::int64_t const step : {5, 7, 20})
@@ -321,8 +322,8 @@ TEST_CASE("one rank with the checkpoints of another run stops all, and removes n
   places[1].about = "9 layers";
   auto const before = folder.files();
   auto const said = agree(places);
-  CHECK(said[1].find("belongs elsewhere: the file has 8 layers, this run has 9 layers" + advice) !=
-        std::string::npos);
+  CHECK(said[1].find("belongs elsewhere: the file has 8 layers, this run has 9 layers" +
+                     resume_advice) != std::string::npos);
   for (std::size_t rank : {std::size_t{0}, std::size_t{2}})
     CHECK(said[rank].find("rank 1 cannot go on from a checkpoint: checkpoint: ") !=
           std::string::npos);

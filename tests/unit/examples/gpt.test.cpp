@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <examples/gpt/stage.hpp>
+#include <examples/gpt/host/host_stage.hpp>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -20,8 +20,9 @@ namespace {
 template <class Number>
 struct sequential {
   step_cut cut;
-  device_memory<Number> memory;
-  std::vector<stage<Number>> stages;
+  host::device_work<Number> work;
+  std::vector<host_stage<Number>> stages;
+  std::vector<own_slots> slots;
   std::vector<std::vector<Number>> between; // activations between stages, then gradients
 
   sequential(model_size const& size, std::int64_t count, step_cut how, std::uint64_t seed = 3)
@@ -29,23 +30,27 @@ struct sequential {
         between(static_cast<std::size_t>(count + 1),
                 std::vector<Number>(static_cast<std::size_t>(size.sequence * size.width))) {
     for (auto const& layers : cut_layers(size.layers, count)) {
-      stages.emplace_back(size, layers, cut, seed, memory);
+      stages.emplace_back(size, layers, cut, seed, work);
+      slots.emplace_back(cut.microbatches());
     }
   }
 
   void forward(unit u) {
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      stages[s].forward(u, between[s].data(), between[s + 1].data());
+      stages[s].forward(
+        slots[s].at(stages[s], u), read(message_in(between[s])), message_in(between[s + 1]));
     }
   }
   void backward(unit u) {
     for (std::size_t s = stages.size(); s-- > 0;) {
-      stages[s].backward(u, between[s + 1].data(), between[s].data());
+      stages[s].backward(
+        slots[s].at(stages[s], u), read(message_in(between[s + 1])), message_in(between[s]));
     }
   }
   void backward_in_halves(unit u) {
     for (std::size_t s = stages.size(); s-- > 0;) {
-      stages[s].backward_input(u, between[s + 1].data(), between[s].data());
+      stages[s].backward_input(
+        slots[s].at(stages[s], u), read(message_in(between[s + 1])), message_in(between[s]));
     }
   }
   //! One microbatch after the other.
@@ -176,15 +181,14 @@ TEST_CASE("chunks, stages and the split backward leave no trace in the gradients
       cut.backward_in_halves({m, 1});
       cut.backward_in_halves({m, 0});
     }
-    for (auto& s : cut.stages) {
+    for (std::size_t s = 0; s < cut.stages.size(); ++s) {
       for (std::int64_t m = 0; m < 3; ++m) {
-        s.backward_weight({m, 1});
-        s.backward_weight({m, 0});
+        cut.stages[s].backward_weight(cut.slots[s].at(cut.stages[s], unit{m, 1}));
+        cut.stages[s].backward_weight(cut.slots[s].at(cut.stages[s], unit{m, 0}));
       }
     }
     CHECK(cut.stages.back().loss() == loss);
     CHECK(different_bits(cut.gradients(), expected) == 0);
-    CHECK(cut.memory.pool.live_bytes() == 0);
   }
 }
 
@@ -200,26 +204,27 @@ TEST_CASE("gradients out of order are refused") {
                        std::logic_error);
 }
 
-TEST_CASE("the bytes kept are those of the buffers") {
+TEST_CASE("the bytes kept are those of the tensors") {
   model_size const size{.layers = 1, .width = 8, .heads = 2, .key_heads = 1, .sequence = 12};
-  sequential<float> model(size, 2, {4, cut_sequence(12, 1)}); // the second stage is the head alone
-  auto const pieces = some_batch(4, 12);
-  for (auto& s : model.stages) {
-    s.set_batch(pieces);
-  }
+  step_cut const cut(4, cut_sequence(12, 1));
+  step_cut const chunks(4, cut_sequence(12, 3));
+  auto const held = cut_layers(1, 2); // the second stage is the head alone
+  auto const bytes = [&](std::size_t stage, step_cut const& how, pp::slot_class of) {
+    return part_bytes<host_machine<float>>(size, size, held[stage], how, of, {0, 0});
+  };
   // Per token: 12 widths, two norms, two log-sum-exp, one key and one value head; head: one width
   // and one norm.
-  std::size_t const layer = 12 * (12 * 8 + 2 + 2 + 2 * 4) * sizeof(float);
-  std::size_t const end = 12 * (8 + 1) * sizeof(float);
-  for (std::size_t m = 0; m < 4; ++m) {
-    model.forward({static_cast<std::int64_t>(m), 0});
-    CHECK(model.memory.pool.live_bytes() == (m + 1) * (layer + end));
-  }
-  for (std::int64_t m = 0; m < 4; ++m) {
-    model.backward({m, 0});
-  }
-  CHECK(model.memory.pool.live_bytes() == 0);
-  CHECK(model.memory.pool.peak_bytes() == 4 * (layer + end));
+  using enum pp::slot_class;
+  CHECK(bytes(0, cut, activation) == 12 * (12 * 8 + 2 + 2 + 2 * 4) * 4);
+  CHECK(bytes(1, cut, activation) == 12 * (8 + 1) * 4);
+  // Keys and values of chunks lie with those of their sequence.
+  CHECK(bytes(0, chunks, activation) == 4 * (12 * 8 + 2 + 2) * 4);
+  CHECK(bytes(0, chunks, sequence) == 12 * 2 * 4 * 4);
+  CHECK(bytes(0, chunks, sequence_gradient) == 12 * 2 * 4 * 4);
+  // For weights: the gradient of the layer's output, of the residual, of keys and of values; of the
+  // head that of the logits.
+  CHECK(bytes(0, cut, weight_input) == 12 * (2 * 8 + 2 * 4) * 4);
+  CHECK(bytes(1, cut, weight_input) == 12 * 256 * 4);
 }
 
 TEST_CASE("training lowers the loss below the unigram entropy") {
@@ -260,34 +265,34 @@ TEST_CASE("loops over all tokens give the bits of loops over some, whatever the 
     x[i] = normal(random);
     dy[i] = normal(random);
   }
-  layer_norm<float> whole_norm(width);
-  auto cut_norm = whole_norm;
+  std::vector<float> const gain(width, 1);
   struct results {
-    std::vector<float> normal, inverse, scaled, dx, outer, slope;
+    std::vector<float> normal, inverse, scaled, dx, gain_gradient, outer, slope;
     bool operator==(results const&) const = default;
   };
-  auto const compute = [&](layer_norm<float>& norm, std::vector<std::int64_t> const& ends) {
+  auto const compute = [&](std::vector<std::int64_t> const& ends) {
     std::vector<float> const zeros(x.size());
-    results r{zeros, std::vector<float>(tokens), zeros, zeros, zeros, x};
+    std::vector<float> const none(width);
+    results r{zeros, std::vector<float>(tokens), zeros, zeros, none, zeros, x};
     for (std::size_t i = ends.size() - 1; i > 0; --i) { // the last tokens first, as in backward
       auto const begin = ends[i - 1];
       auto const count = ends[i] - begin;
       auto const at = begin * width;
-      std::vector<float> kept(
-        static_cast<std::size_t>(layer_norm<float>::kept_numbers(width, count)));
-      norm.normalise(x.data() + at, kept.data(), count);
-      norm.apply_gain(kept.data(), r.scaled.data() + at, count);
-      norm.add_backward(dy.data() + at, kept.data(), r.dx.data() + at, count);
-      std::copy_n(kept.begin(), count * width, r.normal.begin() + at);
-      std::copy_n(kept.begin() + count * width, count, r.inverse.begin() + begin);
-      gelu(x.data() + at, r.outer.data() + at, count * width);
-      gelu_backward(r.slope.data() + at, dy.data() + at, count * width);
+      host::token_rows const rows{count, width, {}};
+      normalised<float> const kept{r.normal.data() + at, r.inverse.data() + begin};
+      host::layer_norm_forward(r.scaled.data() + at, kept, x.data() + at, gain.data(), rows);
+      host::layer_norm_backward(
+        r.dx.data() + at, r.gain_gradient.data(), dy.data() + at, kept, gain.data(), rows);
+      host::gelu_forward(r.outer.data() + at, x.data() + at, count * width, {});
+      auto* const slope = r.slope.data() + at;
+      host::gelu_backward(slope, slope, dy.data() + at, count * width, {});
     }
     return r;
   };
-  auto const whole = compute(whole_norm, {0, tokens});
-  CHECK(compute(cut_norm, {0, 1, 2, 6, tokens}) == whole);
-  CHECK(cut_norm.gain.gradient == whole_norm.gain.gradient);
+  auto const whole = compute({0, tokens});
+  auto const cut = compute({0, 1, 2, 6, tokens});
+  CHECK(cut == whole);
+  CHECK(cut.gain_gradient == whole.gain_gradient);
   for (std::size_t t = 0; t < tokens; ++t) {
     double mean = 0;
     double square = 0;

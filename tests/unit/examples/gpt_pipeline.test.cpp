@@ -38,10 +38,10 @@ namespace {
 
 constexpr pp::uniform_cost costs{.copy_out = 0.2, .copy_in = 0.2};
 
-model_size const size{.layers = 6, .width = 8, .heads = 4, .key_heads = 2, .sequence = 21};
+model_size const six_layers{.layers = 6, .width = 8, .heads = 4, .key_heads = 2, .sequence = 21};
 
 batch some_batch(std::int64_t microbatches) {
-  return support::some_batch(microbatches, size.sequence);
+  return support::some_batch(microbatches, six_layers.sequence);
 }
 
 //! Largest peak of a device.
@@ -88,11 +88,11 @@ void check_slots(std::vector<device_row> const& rows, pp::timetable_view table, 
 template <class Schedule>
 std::size_t check_schedule(Schedule const& schedule, int devices, int microbatches) {
   auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
-  auto const lengths = lengths_of(size, table);
-  pipelined_model model(size, table, lengths, 9);
+  auto const lengths = lengths_of(six_layers, table);
+  pipelined_model model(six_layers, table, lengths, 9);
   bool const halves = table.over.extents.where == pp::placement::bidirectional;
   auto const whole = cut_whole(lengths).back_from_last(adds_from_last(table));
-  single_device<float> plain(size, 1, whole, 9, halves);
+  single_device<float> plain(six_layers, 1, whole, 9, halves);
   auto const pieces = some_batch(microbatches);
   support::check_same_bits(model, plain, pieces);
   CHECK(model.trace().passes.size() == table.passes.size());
@@ -163,14 +163,14 @@ namespace {
 template <class Schedule>
 void check_clipped(Schedule const& schedule, int devices, int microbatches, bool halves) {
   auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
-  auto const lengths = lengths_of(size, table);
+  auto const lengths = lengths_of(six_layers, table);
   clipping const how{.largest_norm = 2};
-  clipped_model model(size, table, lengths, 9);
+  clipped_model model(six_layers, table, lengths, 9);
   for (auto& each : model.called()) {
     each.set_clipping(how);
   }
   single_device<float> device(
-    size, cut_model(size, table.over.extents), cut_for(table, lengths), 9, halves);
+    six_layers, cut_model(six_layers, table.over.extents), cut_for(table, lengths), 9, halves);
   std::int64_t taken = 0;
   for (int step = 0; step < 6; ++step) {
     auto const pieces = some_batch(microbatches);
@@ -214,10 +214,10 @@ TEST_CASE("attention on other devices than the weights of its layer changes no b
 TEST_CASE("devices with attention of other layers keep what was planned, to the byte") {
   for (auto const& schedule : {pp::HelixPipe<>{2}, pp::HelixPipe<>{2, 2}}) {
     auto const table = pp::make_timetable(schedule, {3, 12}, costs);
-    auto const lengths = lengths_of(size, table);
-    pipelined_model model(size, table, lengths, 9);
+    auto const lengths = lengths_of(six_layers, table);
+    pipelined_model model(six_layers, table, lengths, 9);
     model.step(some_batch(12));
-    slot_sizes const sizes(size, cut_for(table, lengths), table);
+    slot_sizes const sizes(six_layers, cut_for(table, lengths), table);
     for (int device = 0; device < 3; ++device) {
       CHECK(static_cast<double>(model.peak_bytes()[static_cast<std::size_t>(device)]) ==
             kept_at_peak(table, device, sizes));
@@ -227,9 +227,9 @@ TEST_CASE("devices with attention of other layers keep what was planned, to the 
 
 TEST_CASE("stages may begin with the last microbatch, as one device then does") {
   check_schedule(pp::BreadthFirst<2>{}, 3, 7);
-  auto const cut = cut_whole(std::vector<std::int64_t>(8, size.sequence));
-  single_device<float> up(size, 1, cut, 9);
-  single_device<float> down(size, 1, cut.back_from_last(), 9);
+  auto const cut = cut_whole(std::vector<std::int64_t>(8, six_layers.sequence));
+  single_device<float> up(six_layers, 1, cut, 9);
+  single_device<float> down(six_layers, 1, cut.back_from_last(), 9);
   auto const pieces = some_batch(8);
   CHECK(up.step(pieces) == down.step(pieces));
   auto const one = gradients_of(up.stages());
@@ -239,9 +239,9 @@ TEST_CASE("stages may begin with the last microbatch, as one device then does") 
 
 TEST_CASE("two halves, added up, are not the sum of one") {
   // Else the comparison above would not see a gradient that went to the wrong copy.
-  auto const cut = cut_whole(std::vector<std::int64_t>(8, size.sequence));
-  single_device<float> halves(size, 1, cut, 9, true);
-  single_device<float> whole(size, 1, cut, 9);
+  auto const cut = cut_whole(std::vector<std::int64_t>(8, six_layers.sequence));
+  single_device<float> halves(six_layers, 1, cut, 9, true);
+  single_device<float> whole(six_layers, 1, cut, 9);
   auto const pieces = some_batch(8);
   CHECK(halves.step(pieces) == doctest::Approx(whole.step(pieces)));
   auto const got = gradients_of(halves.stages());
@@ -280,11 +280,11 @@ using spoiled_model = basic_pipelined_model<clipped_stage<spoiled_stage>>;
 template <class Schedule>
 void check_early_steps(Schedule const& schedule, int devices, int microbatches) {
   auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
-  auto const lengths = lengths_of(size, table);
+  auto const lengths = lengths_of(six_layers, table);
   clipping const how{.largest_norm = 2};
   clipping const early{.largest_norm = 2, .early = true};
-  spoiled_model at_once(size, table, lengths, 9);
-  spoiled_model afterwards(size, table, lengths, 9, true);
+  spoiled_model at_once(six_layers, table, lengths, 9);
+  spoiled_model afterwards(six_layers, table, lengths, 9, true);
   for (std::size_t s = 0; s < at_once.called().size(); ++s) {
     at_once.called()[s].set_clipping(how);
     afterwards.called()[s].set_clipping(early);
@@ -327,10 +327,10 @@ void check_sizes(MakeSchedule make_schedule, int devices) {
   std::vector<std::vector<std::int64_t>> lengths;
   for (auto const& counts : sizes) {
     tables.push_back(pp::make_timetable(make_schedule(counts), {devices, 6}, costs));
-    lengths.push_back(lengths_of(size, tables.back()));
+    lengths.push_back(lengths_of(six_layers, tables.back()));
   }
-  pipelined_model model(size, tables[0], lengths[0], 9);
-  single_device<float> plain(size, 1, cut_whole(lengths[0]), 9);
+  pipelined_model model(six_layers, tables[0], lengths[0], 9);
+  single_device<float> plain(six_layers, 1, cut_whole(lengths[0]), 9);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 10; ++step) {
     auto const at = static_cast<std::size_t>(step * step % 5 % 4); // 0 1 0 0 1, again and again
@@ -378,7 +378,7 @@ TEST_CASE(
   }
   for (int step = 0; step < 24; ++step) {
     auto const table = table_of(step % 11); // more than are kept
-    auto const pieces = some_batch(4);
+    auto const pieces = support::some_batch(4, small.sequence);
     for (auto* model : {&at_once, &afterwards}) {
       model->use(table, lengths_of(small, table));
     }

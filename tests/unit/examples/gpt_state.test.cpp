@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <examples/gpt/host/pipeline.hpp>
 #include <examples/gpt/papers/tensor_shard.hpp>
-#include <examples/gpt/papers/vocabulary_piece.hpp>
+#include <examples/gpt/papers/vocabulary.hpp>
 #include <examples/gpt/saved_state.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <memory>
@@ -24,8 +24,8 @@ using namespace gpt;
 
 namespace {
 
-model_size const size{.layers = 12, .width = 8, .heads = 4, .key_heads = 4, .sequence = 9};
-constexpr int microbatches = 12;
+model_size const twelve_layers{.layers = 12, .width = 8, .heads = 4, .key_heads = 4, .sequence = 9};
+constexpr int state_microbatches = 12;
 
 //! Values and both averages of the optimizer.
 template <class Stage>
@@ -60,8 +60,9 @@ void check_goes_on(std::string const& folder,
                    std::vector<float> const& expected,
                    double next_loss,
                    batch const& pieces) {
-  auto const table = pp::make_timetable(Schedule{}, {devices, microbatches});
-  pipelined_model model(size, table, lengths_of(size, table), 77); // of other numbers
+  auto const table = pp::make_timetable(Schedule{}, {devices, state_microbatches});
+  pipelined_model model(
+    twelve_layers, table, lengths_of(twelve_layers, table), 77); // of other numbers
   for (int device = 0; device < devices; ++device) {
     auto const tensors = tensors_of(model, table, device);
     (void)pp::load_tensors({folder, "rank-" + std::to_string(device)}, 3, tensors);
@@ -75,11 +76,11 @@ void check_goes_on(std::string const& folder,
 } // namespace
 
 TEST_CASE("saved by four devices, the state of training goes on in three and six, bit for bit") {
-  auto const table = pp::make_timetable(pp::OneFOneB{}, {4, microbatches});
-  auto const lengths = lengths_of(size, table);
-  auto const pieces = support::some_batch(microbatches, size.sequence);
-  pipelined_model model(size, table, lengths, 9);
-  single_device<float> plain(size, 1, cut_whole(lengths), 9);
+  auto const table = pp::make_timetable(pp::OneFOneB{}, {4, state_microbatches});
+  auto const lengths = lengths_of(twelve_layers, table);
+  auto const pieces = support::some_batch(state_microbatches, twelve_layers.sequence);
+  pipelined_model model(twelve_layers, table, lengths, 9);
+  single_device<float> plain(twelve_layers, 1, cut_whole(lengths), 9);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
     (void)model.step(pieces);
@@ -104,8 +105,8 @@ namespace {
 
 //! The model in shards, or pieces, each of which starts with its share of the same numbers.
 struct cut_model_of {
-  device_memory<float> memory{};
-  std::vector<std::unique_ptr<stage<float>>> whole{};
+  host::device_work<float> work{};
+  std::vector<std::unique_ptr<host_stage<float>>> whole{};
   std::vector<std::unique_ptr<stage_shard>> shards{};
   std::vector<std::unique_ptr<sharded_piece>> pieces{};
 
@@ -137,35 +138,56 @@ struct cut_model_of {
   }
 };
 
-std::vector<chunk_range> const one_chunk = cut_sequence(size.sequence, 1);
+std::vector<chunk_range> const one_chunk = cut_sequence(twelve_layers.sequence, 1);
 
 std::unique_ptr<cut_model_of> in_stages(std::int64_t stages, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
+<<<<<<< HEAD
+  for (auto const& layers : cut_layers(twelve_layers.layers, stages))
+    made->whole.push_back(std::make_unique<stage<float>>(
+      twelve_layers, layers, step_cut(1, one_chunk), seed, made->memory));
+=======
   for (auto const& layers : cut_layers(size.layers, stages))
     made->whole.push_back(
-      std::make_unique<stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->memory));
+      std::make_unique<host_stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->work));
+>>>>>>> c70fe2f6
   return made;
 }
 std::unique_ptr<cut_model_of> at_attention(std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
+<<<<<<< HEAD
+  for (auto const& layers : cut_at_attention(twelve_layers.layers))
+    made->whole.push_back(std::make_unique<stage<float>>(
+      twelve_layers, layers, step_cut(1, one_chunk), seed, made->memory));
+=======
   for (auto const& layers : cut_at_attention(size.layers))
     made->whole.push_back(
-      std::make_unique<stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->memory));
+      std::make_unique<host_stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->work));
+>>>>>>> c70fe2f6
   return made;
 }
 std::unique_ptr<cut_model_of> in_shards(std::int64_t shards, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
-  for (auto const& layers : cut_layers(size.layers, 2))
+  for (auto const& layers : cut_layers(twelve_layers.layers, 2))
     for (std::int64_t number = 0; number < shards; ++number)
       made->shards.push_back(std::make_unique<stage_shard>(
-        size, layers, 1, seed, shard_of_stage{number, shards}, made->memory));
+<<<<<<< HEAD
+        twelve_layers, layers, 1, seed, shard_of_stage{number, shards}, made->memory));
+=======
+        size, layers, 1, seed, shard_of_stage{number, shards}, made->work));
+>>>>>>> c70fe2f6
   return made;
 }
 std::unique_ptr<cut_model_of> in_pieces(std::int64_t shards, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
   sharded_cut const cut{shards, 3, 2, step_cut(1, one_chunk)};
   for (std::int64_t which = 0; which < 2 * shards + cut.stages; ++which)
-    made->pieces.push_back(std::make_unique<sharded_piece>(size, which, cut, seed, made->memory));
+<<<<<<< HEAD
+    made->pieces.push_back(
+      std::make_unique<sharded_piece>(twelve_layers, which, cut, seed, made->memory));
+=======
+    made->pieces.push_back(std::make_unique<sharded_piece>(size, which, cut, seed, made->work));
+>>>>>>> c70fe2f6
   return made;
 }
 

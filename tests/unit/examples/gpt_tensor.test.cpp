@@ -20,7 +20,8 @@ using namespace gpt;
 
 namespace {
 
-model_size const size{.layers = 6, .width = 16, .heads = 4, .key_heads = 2, .sequence = 8};
+model_size const six_wide_layers{
+  .layers = 6, .width = 16, .heads = 4, .key_heads = 2, .sequence = 8};
 
 batch some_batch(std::int64_t microbatches, std::uint64_t seed) {
   std::vector<std::uint8_t> text;
@@ -28,7 +29,7 @@ batch some_batch(std::int64_t microbatches, std::uint64_t seed) {
     text.push_back(static_cast<std::uint8_t>(i * i * 37 % 256));
   }
   std::mt19937_64 random(seed);
-  return random_batch(text, microbatches, size.sequence, random);
+  return random_batch(text, microbatches, six_wide_layers.sequence, random);
 }
 
 template <class Model>
@@ -42,8 +43,8 @@ std::vector<float> gradients(Model& model) {
 template <class Schedule>
 void check_bits(Schedule const& schedule, int devices, int microbatches, std::int64_t shards) {
   auto const table = pp::make_timetable(schedule, {devices, microbatches});
-  tensor_pipeline model(size, table, shards, 9);
-  tensor_device alone(size, table, shards, 9);
+  tensor_pipeline model(six_wide_layers, table, shards, 9);
+  tensor_device alone(six_wide_layers, table, shards, 9);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 2; ++step) {
     auto const pieces = some_batch(microbatches, static_cast<std::uint64_t>(step));
@@ -68,9 +69,9 @@ TEST_CASE("stages in shards have the bits of one device that splits them alike")
 
 TEST_CASE("shards learn nearly what a model learns that is not cut") {
   auto const table = pp::make_timetable(pp::STP<>{}, {2, 5});
-  single_device<float> whole(size, 1, {5, cut_sequence(size.sequence, 1)}, 9);
-  tensor_pipeline one(size, table, 1, 9);
-  tensor_pipeline two(size, table, 2, 9);
+  single_device<float> whole(six_wide_layers, 1, {5, cut_sequence(six_wide_layers.sequence, 1)}, 9);
+  tensor_pipeline one(six_wide_layers, table, 1, 9);
+  tensor_pipeline two(six_wide_layers, table, 2, 9);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
     auto const pieces = some_batch(5, 3);
@@ -94,7 +95,7 @@ TEST_CASE("shards learn nearly what a model learns that is not cut") {
 TEST_CASE("STP waits for the sums of 2P + (d + 1) mod 2 passes on device d, whatever M") {
   for (int const microbatches : {8, 11}) {
     auto const table = pp::make_timetable(pp::STP<>{}, {3, microbatches});
-    tensor_pipeline model(size, table, 2, 9);
+    tensor_pipeline model(six_wide_layers, table, 2, 9);
     auto const pieces = some_batch(microbatches, 1);
     (void)model.step(pieces);
     auto const counts = model.counts();

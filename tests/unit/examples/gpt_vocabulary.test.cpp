@@ -23,24 +23,24 @@ using namespace gpt;
 
 namespace {
 
-model_size const size{.layers = 8, .width = 8, .heads = 4, .key_heads = 2, .sequence = 12};
+model_size const eight_layers{.layers = 8, .width = 8, .heads = 4, .key_heads = 2, .sequence = 12};
 
-batch some_batch(std::int64_t microbatches) {
+batch batch_of(std::int64_t microbatches) {
   std::vector<std::uint8_t> text;
   for (int i = 0; i < 400; ++i) {
     text.push_back(static_cast<std::uint8_t>(i * i * 37 % 256)); // bytes of all shards
   }
   std::mt19937_64 random(5);
-  return random_batch(text, microbatches, size.sequence, random);
+  return random_batch(text, microbatches, eight_layers.sequence, random);
 }
 
 template <int Barriers, class Schedule>
 void check_schedule(Schedule const& schedule, int devices, int microbatches) {
   auto const table =
     pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{schedule}, {devices, microbatches});
-  sharded_pipeline model(size, table, Barriers, 9);
-  sharded_device alone(size, cut_around(size, table, Barriers), 9);
-  auto const pieces = some_batch(microbatches);
+  sharded_pipeline model(eight_layers, table, Barriers, 9);
+  sharded_device alone(eight_layers, cut_around(eight_layers, table, Barriers), 9);
+  auto const pieces = batch_of(microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
     CHECK(model.step(pieces) == alone.step(pieces));
@@ -84,10 +84,10 @@ TEST_CASE("so has one on fewer devices, over chunks, and with several stages on 
 TEST_CASE("a vocabulary in shards leaves loss and gradients as they are, but for rounding") {
   for (int const barriers : {pp::interlaced, 1, 2}) {
     std::int64_t const microbatches = 4;
-    step_cut const cut{microbatches, cut_sequence(size.sequence, 1)};
-    sharded_device alone(size, {4, 2, barriers, cut}, 9);
-    single_device<float> whole(size, 2, cut, 9);
-    auto const pieces = some_batch(microbatches);
+    step_cut const cut{microbatches, cut_sequence(eight_layers.sequence, 1)};
+    sharded_device alone(eight_layers, {4, 2, barriers, cut}, 9);
+    single_device<float> whole(eight_layers, 2, cut, 9);
+    auto const pieces = batch_of(microbatches);
     CHECK(alone.step(pieces) == doctest::Approx(whole.step(pieces)).epsilon(1e-6));
     // Layers come in the same order; the embedding's rows do, shard behind shard.
     auto const got = gradients_of(alone.stages());
@@ -95,7 +95,8 @@ TEST_CASE("a vocabulary in shards leaves loss and gradients as they are, but for
     REQUIRE(got.size() == expected.size());
     double largest = 0;
     double difference = 0;
-    std::size_t const same = expected.size() - static_cast<std::size_t>(vocabulary * size.width);
+    std::size_t const same =
+      expected.size() - static_cast<std::size_t>(vocabulary * eight_layers.width);
     for (std::size_t i = 0; i < same; ++i) {
       largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
       difference = std::max(difference, std::abs(static_cast<double>(got[i] - expected[i])));

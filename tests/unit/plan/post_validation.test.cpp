@@ -28,7 +28,7 @@ using pp::detail::subject;
 
 namespace {
 
-constexpr pp::uniform_sizes sizes{.message = 64, .tied_bytes = 1000, .totals_bytes = 12};
+constexpr pp::uniform_sizes with_totals{.message = 64, .tied_bytes = 1000, .totals_bytes = 12};
 
 //! The items of a device about one subject, as their numbers in its program.
 std::vector<int> about(pp::plan_view work, int device, subject what) {
@@ -60,13 +60,13 @@ void check_early_passes(pp::plan_view work) {
 
 template <class Policy>
 void check_sound_steps(pp::timetable_view table, bool drain_in_all_orders) {
-  auto const plans = pp::lower_post_validated<Policy>(table, sizes); // each is proven
+  auto const plans = pp::lower_post_validated<Policy>(table, with_totals); // each is proven
   CHECK(pp::prove(plans.first, plans.steady));
   CHECK(pp::prove(plans.steady, plans.steady));
   CHECK(pp::prove(plans.steady, plans.last));
   CHECK(pp::prove(plans.first, plans.last));
   CHECK(pp::prove(plans.last, plans.first));
-  auto const at_once = pp::lower<Policy>(table, sizes);
+  auto const at_once = pp::lower<Policy>(table, with_totals);
   CHECK(pp::prove(plans.last, at_once));
   CHECK(pp::prove(at_once, plans.first));
   CHECK(pp::prove(plans.first, at_once).broken == pp::proof::rule::not_validated);
@@ -153,8 +153,8 @@ TEST_CASE("rows go down the devices, and back across the seam before the first b
 
 TEST_CASE("plans of one timetable have fingerprints of their own") {
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
-  auto const plans = pp::lower_post_validated(table, sizes);
-  auto const at_once = pp::lower(table, sizes);
+  auto const plans = pp::lower_post_validated(table, with_totals);
+  auto const at_once = pp::lower(table, with_totals);
   std::vector<pp::fingerprint> all;
   for (pp::plan const* work : {&at_once, &plans.first, &plans.steady, &plans.last})
     all.push_back(pp::fingerprint::of(*work));
@@ -177,7 +177,7 @@ TEST_CASE("without totals nothing can be validated, nor where a placement keeps 
 
 TEST_CASE("what a validation must not be is found") {
   auto plans = pp::lower_post_validated<pp::communicators::per_edge>(
-    pp::make_timetable<pp::OneFOneB>({3, 4}), sizes);
+    pp::make_timetable<pp::OneFOneB>({3, 4}), with_totals);
   pp::plan& work = plans.steady;
   REQUIRE(pp::prove(work));
   auto const first_of = [&work](int device) {

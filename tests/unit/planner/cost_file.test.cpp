@@ -41,7 +41,7 @@ pp::cost_table random_costs(pp::shape const& extents, unsigned seed) {
   return table;
 }
 
-constexpr char const* whole = R"({"pipelining_costs": 1,
+constexpr char const* whole_file = R"({"pipelining_costs": 1,
 "communication": 0.5,
 "forward": [
 [1, 2],
@@ -56,7 +56,7 @@ constexpr char const* whole = R"({"pipelining_costs": 1,
 
 //! The file above with one piece of its text replaced.
 std::string with(std::string const& old, std::string const& now) {
-  std::string text = whole;
+  std::string text = whole_file;
   std::size_t const at = text.find(old);
   REQUIRE(at != std::string::npos);
   return text.replace(at, old.size(), now);
@@ -94,9 +94,9 @@ TEST_CASE("costs come back from a file with all their bits") {
 }
 
 TEST_CASE("the file is the one that the documentation shows") {
-  pp::cut_costs const read = pp::read_costs(whole);
+  pp::cut_costs const read = pp::read_costs(whole_file);
   CHECK(pp::write_costs({.devices = 2, .chunks = 2}, read.times)
-          .starts_with(std::string(whole).substr(0, std::string(whole).size() - 2)));
+          .starts_with(std::string(whole_file).substr(0, std::string(whole_file).size() - 2)));
   CHECK(read.times.latency() == 0.5);
   CHECK(time_of(read.times, pp::pass_kind::forward, 1, 0) == 3);
   CHECK(time_of(read.times, pp::pass_kind::backward, 0, 1) == 4);
@@ -228,7 +228,7 @@ TEST_CASE("another cut of the same model does the same work") {
 }
 
 TEST_CASE("what is no file of costs is refused by a sentence that names line and entry") {
-  CHECK(refusal_of(whole) == "it was read");
+  CHECK(refusal_of(whole_file) == "it was read");
   CHECK(refusal_of("") == "JSON: an object in braces is wanted, at line 1, character 1");
   CHECK(refusal_of("{}") == "costs: this is no file of costs, since 'pipelining_costs' is missing; "
                             "write one by write_costs");
@@ -300,7 +300,7 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
   CHECK(refusal_of(with("0.5", "[[1}]")) == "JSON: ']' is wanted, at line 2, character 21");
   CHECK(refusal_of(with("communication", "\x1b[2J")) ==
         refusal_of(with("communication", "?[2J"))); // nothing that a terminal obeys
-  CHECK(refusal_of(std::string(whole) + "x") ==
+  CHECK(refusal_of(std::string(whole_file) + "x") ==
         "JSON: there is text behind the object, at line 12, character 1");
 }
 
@@ -342,7 +342,7 @@ TEST_CASE("what is written can be read: noise below the limits is 0, more is ref
 }
 
 TEST_CASE("damaged files are refused or read, never more") {
-  std::string const text = whole;
+  std::string const text = whole_file;
   for (std::size_t length = 0; length + 2 < text.size(); ++length)
     CHECK(refusal_of(text.substr(0, length)) != "it was read");
   std::mt19937_64 random(11);

@@ -28,10 +28,10 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::transformer model{
+constexpr pp::transformer small_model{
   .layers = 8, .hidden = 64, .heads = 4, .kv_heads = 4, .ffn = 256, .vocabulary = 256};
-constexpr pp::training_setup setup{.sequence = 64};
-constexpr pp::uniform_cost cost{.copy_out = 0.25, .copy_in = 0.25};
+constexpr pp::training_setup short_sequence{.sequence = 64};
+constexpr pp::uniform_cost copies{.copy_out = 0.25, .copy_in = 0.25};
 
 //! The bytes of a model in stages and chunks, as they are predicted, for a plan.
 struct predicted_sizes {
@@ -41,11 +41,11 @@ struct predicted_sizes {
   predicted_sizes(std::vector<int> const& layers, std::vector<int> lengths)
       : chunk_lengths(std::move(lengths)) {
     for (pp::stage_content const& held : pp::stage_content::of_layers(layers))
-      stages.push_back(pp::prediction{model, setup}.bytes(held, chunk_lengths));
+      stages.push_back(pp::prediction{small_model, short_sequence}.bytes(held, chunk_lengths));
   }
   //! Of a chunk: its share of the tokens, which is whole here.
   [[nodiscard]] std::int64_t of_chunk(std::int64_t bytes, int chunk) const {
-    return bytes * chunk_lengths[static_cast<std::size_t>(chunk)] / setup.sequence;
+    return bytes * chunk_lengths[static_cast<std::size_t>(chunk)] / short_sequence.sequence;
   }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& what) const {
     pp::stage_bytes const& stage = stages[what.stage];
@@ -141,13 +141,14 @@ std::vector<device_record> run(pp::plan const& work, predicted_sizes const& size
 //! Stages of as many layers, chunks of as many tokens, so that slots have no room to spare.
 template <class Schedule>
 void check_arena(Schedule const& schedule, pp::pipeline_size const& size) {
-  pp::dynamic_timetable const table = pp::make_timetable(schedule, size, cost);
+  pp::dynamic_timetable const table = pp::make_timetable(schedule, size, copies);
   pp::timetable_view const view = table;
   auto const stages = static_cast<std::size_t>(table.over.extents.stages());
   auto const chunks = static_cast<std::size_t>(table.over.extents.chunks);
   predicted_sizes const sizes(
-    std::vector<int>(stages, model.layers / static_cast<int>(stages)),
-    std::vector<int>(chunks, static_cast<int>(setup.sequence) / table.over.extents.chunks));
+    std::vector<int>(stages, small_model.layers / static_cast<int>(stages)),
+    std::vector<int>(chunks,
+                     static_cast<int>(short_sequence.sequence) / table.over.extents.chunks));
   pp::plan const work = pp::lower(view, sizes);
   std::vector<device_record> const devices = run(work, sizes);
   for (int device = 0; device < size.devices; ++device) {
@@ -196,7 +197,7 @@ TEST_CASE("unequal stages and chunks hold as many bytes at once as predicted") {
                         pp::pipeline_size const& size,
                         std::vector<int> const& layers,
                         std::vector<int> const& lengths) {
-    pp::dynamic_timetable const table = pp::make_timetable(schedule, size, cost);
+    pp::dynamic_timetable const table = pp::make_timetable(schedule, size, copies);
     pp::timetable_view const view = table;
     predicted_sizes const sizes(layers, lengths);
     std::vector<device_record> const devices = run(pp::lower(view, sizes), sizes);

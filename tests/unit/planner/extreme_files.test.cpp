@@ -22,7 +22,8 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr std::string_view model = R"({"layers": 24, "hidden": 2048, "heads": 16, "kv_heads": 8,
+constexpr std::string_view usual_model =
+  R"({"layers": 24, "hidden": 2048, "heads": 16, "kv_heads": 8,
 "head_width": 128, "vocabulary": 51200, "experts": 8, "experts_per_token": 2, "ffn": 8192,
 "shared_ffn": 64, "gated": 1, "tied": 0})";
 constexpr std::string_view card = R"({"peak_tflops": 312, "memory_gb": 80, "link_gb_per_s": 300,
@@ -119,7 +120,7 @@ void check_all(std::string_view file, int times, Use const& use) {
 } // namespace
 
 TEST_CASE("extreme numbers in the file of a model are refused or counted") {
-  check_all(model, 600, [](std::string const& text) {
+  check_all(usual_model, 600, [](std::string const& text) {
     check_predictions(pp::read_transformer(text), pp::gpu::named("a100"));
   });
 }

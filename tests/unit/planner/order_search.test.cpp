@@ -5,6 +5,7 @@
 #include <pipe/planner/search/order_search.hpp>
 #include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -509,4 +510,22 @@ TEST_CASE("orders of a stage graph are searched along its edges") {
                        "search_order: the orders to start from are of different pipelines; search "
                        "each pipeline by itself",
                        std::invalid_argument);
+}
+
+TEST_CASE("orders around frozen stages are searched: they hold nothing, and go forward only") {
+  for (int const limit : {1, 2, 5}) {
+    CAPTURE(limit);
+    pp::with_frozen_stages<pp::GPipe> const schedule{{}, {0, 1}};
+    std::vector<pp::device_orders> const starts{
+      pp::make_orders(schedule, {.devices = 3, .microbatches = 5})};
+    pp::uniform_cost const cost{2, 3, 2, 0.5};
+    pp::found_order const found =
+      pp::search_order(starts, cost, {.memory_limit = limit, .most_moves = 20000});
+    // Two forward passes and messages, then the third device works without a pause.
+    CHECK(found.time == 2 * 2.5 + 5 * 7);
+    CHECK(pp::makespan(found.table) == found.time);
+    CHECK(pp::verify(found.table));
+    CHECK(peak_of(found.table) <= limit);
+    CHECK(found.table.passes.size() == 5 * (1 + 1 + 3));
+  }
 }

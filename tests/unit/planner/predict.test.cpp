@@ -430,3 +430,38 @@ TEST_CASE("modules for further tokens and layers of an encoder are parts of stag
     pp::prediction{model, setup, on}.exchange_seconds(content[3], pp::pass_kind::forward, 4096) ==
     doctest::Approx(4.0 * 7 / 8 * static_cast<double>(state) / (on.link_gb_per_s * 1e9)));
 }
+
+TEST_CASE("modules next to a vocabulary in shards get embeddings with the hidden states") {
+  pp::transformer model = pp::transformer::named("gpt-7b");
+  model.modules = 2;
+  model.encoder = {.layers = 3, .hidden = 1024, .heads = 16, .ffn = 4096, .tokens = 576};
+  pp::training_setup const setup{.sequence = 4096, .pictures = 5};
+  std::vector<int> const whole{4096};
+  std::vector<int> const parts{2, 2, 31, 1, 1}; // 3 of the encoder, 32 layers, 2 modules
+  auto const content = pp::stage_content::of_shards(parts, 5, 0, 3, 2);
+  REQUIRE(content.size() == 15);
+  // Before the first layer the embedded text is what modules read; the output layer reads 3 states.
+  std::int64_t const state = 2LL * 4096 * 4096;
+  std::int64_t const encoded = 5LL * 576 * 2 * 1024;
+  std::vector<std::int64_t> const messages{
+    state + encoded, 2 * state, 2 * state, 3 * state, 3 * state};
+  std::int64_t weights = 0;
+  for (std::size_t stage = 0; stage < content.size(); ++stage) {
+    CAPTURE(stage);
+    pp::stage_bytes const bytes = pp::prediction{model, setup}.bytes(content[stage], whole);
+    CHECK(bytes.message == (stage < 5 || stage >= 10 ? state : messages[stage - 5]));
+    CHECK(bytes.logits == (stage < 10 ? 0 : 3 * 6LL * 4096 * 51200 / 5));
+    weights += bytes.weights;
+  }
+  CHECK(weights == 2 * model.parameters()); // no copy of the embedding
+  CHECK(content[8] == pp::stage_content{.layers = 0, .shards = 5, .modules = 1, .states = 3});
+  pp::gpu on = pp::gpu::named("h100");
+  on.peak_tflops = 1;
+  pp::shape const extents = pp::with_vocabulary<pp::OneFOneB, 2>{}.arrange(5, 4);
+  pp::cost_table const cost =
+    pp::prediction{model, setup, on, {1, 1, 1}}.costs_of_shards(extents, content, whole, 2);
+  // Three hidden states of each token go through a fifth of the rows.
+  CHECK(cost.duration(pp::row_writer::make(pp::pass_kind::logits, 10, 0)) ==
+        doctest::Approx(3 * 2.0 * 4096 * 4096 * 51200 / 5 / 1e12));
+  CHECK(cost.latency() == doctest::Approx(3 * static_cast<double>(state) / 450e9));
+}

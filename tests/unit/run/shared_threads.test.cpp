@@ -132,7 +132,7 @@ TEST_CASE("any number of threads computes what one device computes: several stag
 
 namespace {
 
-struct failing_stage : support::arithmetic_stage {
+struct failing_shared_stage : support::arithmetic_stage {
   bool fails = false;
   void forward(pp::context const& where, pp::input in, pp::output out) {
     if (fails && where.microbatch == 3)
@@ -147,7 +147,7 @@ TEST_CASE("an exception ends the step on all devices, whoever shares a thread wi
   auto const table = pp::make_timetable<pp::OneFOneB>({5, 6});
   for (int const threads : {0, 1, 2, 3})
     for (std::size_t culprit = 0; culprit < 5; ++culprit) {
-      auto model = make_model<failing_stage>(table.over.extents);
+      auto model = make_model<failing_shared_stage>(table.over.extents);
       pp::thread_runner runner(pp::lower(table, support::words), model, {.count = threads});
       for (int attempt = 0; attempt < 2; ++attempt) {
         model[culprit].fails = true;
@@ -155,7 +155,7 @@ TEST_CASE("an exception ends the step on all devices, whoever shares a thread wi
         std::string const text = "run: device " + number + " failed in the forward of stage " +
                                  number + ", microbatch 3: loss is not a number";
         CHECK_THROWS_WITH_AS(runner.step(), text.c_str(), pp::run_error);
-        for (failing_stage& stage : model) {
+        for (failing_shared_stage& stage : model) {
           stage.gradient = 0;
           stage.fails = false;
         }

@@ -300,3 +300,14 @@ TEST_CASE("a pass that starts before one of its inputs has arrived is named with
     CHECK(found.other.stage == slow);
   }
 }
+
+TEST_CASE("a frozen stage before a pass that waits for ever is timed, and the wait is told") {
+  pp::device_orders orders = pp::make_orders(
+    pp::with_frozen_stages<pp::OneFOneB>{{}, {0}}, {.devices = 2, .microbatches = 3});
+  std::swap(orders.passes[static_cast<std::size_t>(orders.offsets[1])],
+            orders.passes[static_cast<std::size_t>(orders.offsets[1]) + 1]); // back before forward
+  pp::dynamic_timetable const table = pp::simulate(orders, pp::uniform_cost{1, 1, 1, 0.25});
+  pp::report const verdict = pp::verify(table);
+  CHECK(!verdict);
+  CHECK(verdict.broken == pp::report::rule::waits_for_ever);
+}

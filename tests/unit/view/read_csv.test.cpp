@@ -21,7 +21,7 @@ namespace {
 
 std::string const heading = "device,kind,stage,microbatch,chunk,start,end\n";
 
-std::string refusal(std::string const& rows) {
+std::string refused_csv(std::string const& rows) {
   try {
     (void)pp::read_csv(rows);
   } catch (std::invalid_argument const& refused) {
@@ -59,26 +59,26 @@ TEST_CASE("extents, ways of microbatches, halves and chunks come back") {
 }
 
 TEST_CASE("what is no such file is refused with its line") {
-  CHECK(refusal("") == "CSV: line 1 is not the heading that write_csv writes");
-  CHECK(refusal(heading + "0,F,0,0,0,0\n") ==
+  CHECK(refused_csv("") == "CSV: line 1 is not the heading that write_csv writes");
+  CHECK(refused_csv(heading + "0,F,0,0,0,0\n") ==
         "CSV: line 2 does not have seven fields: it goes on, or ends, after '0'");
-  CHECK(refusal(heading + "0,F,0,0,0,0,1,2\n").find("line 2 does not have seven fields") !=
+  CHECK(refused_csv(heading + "0,F,0,0,0,0,1,2\n").find("line 2 does not have seven fields") !=
         std::string::npos);
-  CHECK(refusal(heading + "0,F,0,0,0,0,1\n0,?,0,0,0,1,2\n") ==
+  CHECK(refused_csv(heading + "0,F,0,0,0,0,1\n0,?,0,0,0,1,2\n") ==
         "CSV: line 3 names the kind '?', which the flow does not have");
-  CHECK(refusal(heading + "0,\"F,0\",0,0,0,0,1\n") ==
+  CHECK(refused_csv(heading + "0,\"F,0\",0,0,0,0,1\n") ==
         "CSV: line 2 names the kind 'F,0', which the flow does not have");
-  CHECK(refusal(heading + "0,F,0,0,0,zero,1\n") ==
+  CHECK(refused_csv(heading + "0,F,0,0,0,zero,1\n") ==
         "CSV: line 2 has 'zero' where a number is wanted");
   for (char const* const number : {"-1", "65536", "0.5", "nan"})
-    CHECK(refusal(heading + "0,F," + number + ",0,0,0,1\n").find("line 2 has") !=
+    CHECK(refused_csv(heading + "0,F," + number + ",0,0,0,1\n").find("line 2 has") !=
           std::string::npos);
-  CHECK(refusal(heading) == "timetable file: there is no pass");
-  CHECK(refusal(heading + "0,F,65535,65535,0,0,1\n") ==
+  CHECK(refused_csv(heading) == "timetable file: there is no pass");
+  CHECK(refused_csv(heading + "0,F,65535,65535,0,0,1\n") ==
         "timetable file: there are fewer passes than stages times microbatches");
-  CHECK(refusal(heading + "0,F,0,0,0,0,1\n0,B,0,0,0,0,1\n0,F,1,1,0,0,1\n0,B,1,1,0,0,1\n") ==
+  CHECK(refused_csv(heading + "0,F,0,0,0,0,1\n0,B,0,0,0,0,1\n0,F,1,1,0,0,1\n0,B,1,1,0,0,1\n") ==
         "timetable file: a microbatch has no pass on one of the stages 0 to 1");
-  CHECK(refusal(heading + "0,F,0,0,0,0,1\n1,B,0,0,0,0,1\n") ==
+  CHECK(refused_csv(heading + "0,F,0,0,0,0,1\n1,B,0,0,0,0,1\n") ==
         "timetable file: a stage has passes of one microbatch on two devices");
 }
 

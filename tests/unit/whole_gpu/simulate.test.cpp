@@ -134,6 +134,23 @@ TEST_CASE("whole GPU: sums in a kept order wait, and so do parts") {
   CHECK(simulate(w, 2, fast()).picoseconds == 7 + 500 + 3 + 11 + 1);
 }
 
+TEST_CASE("whole GPU: a piece rounds the sums that are complete, as fast as its results leave") {
+  auto w = handed_out({3}, 1);
+  w.bytes.result = 100;
+  w.bytes.summed = 200;
+  w.pieces[0].rounded = 2;
+  auto const out = simulate(w, 1, fast());
+  CHECK(out.picoseconds == 7 + 300 + 3 + 3 * 2 * 300 / 100);
+  CHECK(out.memory_bytes == 200 + 2 * 100); // read once, and half of each written
+}
+
+TEST_CASE("whole GPU: between pieces, what is asked for early comes early") {
+  CHECK(between_pieces(handover::late, 60, 20, 15) == 60);
+  CHECK(between_pieces(handover::early, 60, 20, 15) == 20);
+  CHECK(between_pieces(handover::overlapped, 60, 20, 15) == 5);
+  CHECK(between_pieces(handover::overlapped, 60, 20, 25) == 0);
+}
+
 TEST_CASE("whole GPU: bytes that miss the cache pass memory one after the other") {
   auto const reading = [] {
     auto w = handed_out({3}, 1);

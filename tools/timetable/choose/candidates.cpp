@@ -194,7 +194,61 @@ std::string label_of(schedule_choice const& c) {
   return in_adapter(text, c.adapted);
 }
 
+namespace {
+
+//! The same as they were measured, of a mean microbatch.
+part_times measured_parts(pp::cut_costs const& measured) {
+  std::vector<pp::layer_cost> all;
+  int const units = measured.times.microbatches();
+  for (int part = 0; part < measured.stages; ++part) {
+    auto const time = [&](pp::role is) {
+      double sum = 0;
+      for (int i = 0; i < units; ++i)
+        for (int chunk = 0; chunk < measured.chunks; ++chunk)
+          sum += measured.times.duration(
+            pp::row_writer::make(pp::training.kind_with(is), part, i, chunk));
+      return sum / units;
+    };
+    all.push_back({time(pp::role::forward), time(pp::role::input), time(pp::role::weights)});
+  }
+  return {{all.begin() + 1, all.end() - 1}, all.back(), all.front()};
+}
+
+//! The measured times of parts as those of stages with these layers. Frozen parts go forward only.
+pp::cut_costs
+cut_parts(pp::cut_costs const& of, std::span<int const> layers, choose_command const& asked) {
+  pp::cut_costs result = of;
+  result.stages = static_cast<int>(layers.size());
+  result.memory = {};
+  result.times =
+    of.times.reshaped({.devices = result.stages, .chunks = of.chunks}, of.times.latency());
+  int part = 0;
+  for (int stage = 0; stage < result.stages; ++stage) {
+    bool const last = stage + 1 == result.stages;
+    int const end = last ? of.stages
+                         : part + layers[static_cast<std::size_t>(stage)] +
+                             (stage == 0 ? 1 : 0); // with the embedding
+    for (; part < end; ++part)
+      for (pp::cost_table::timed_kind const& timed : of.times.kinds())
+        for (int i = 0; i < of.times.microbatches(); ++i)
+          for (int chunk = 0; chunk < of.chunks; ++chunk) {
+            pp::pass const into = pp::row_writer::make(timed.kind, stage, i, chunk);
+            pp::pass from = into;
+            from.stage = static_cast<decltype(from.stage)>(part);
+            bool const goes = part > asked.frozen || asked.frozen == 0 ||
+                              pp::detail::training_kind(timed.kind).is == pp::role::forward;
+            if (goes)
+              result.times.set(into, result.times.duration(into) + of.times.duration(from));
+          }
+  }
+  return result;
+}
+
+} // namespace
+
 part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool exchanges) {
+  if (asked.measures_parts())
+    return measured_parts(*asked.measured);
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
@@ -228,10 +282,10 @@ cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shard
                                   std::to_string(given));
     return {asked.layout};
   }
-  if (asked.measured && stages > asked.parts())
+  if (asked.measures_shares() && stages > asked.parts())
     throw std::invalid_argument("it has more stages than the model has layers, and measured times "
                                 "do not say what a stage without a layer takes");
-  if (asked.measured)
+  if (asked.measures_shares())
     return {pp::even_partition(asked.parts(), stages)};
   std::vector<double> speeds;
   for (int stage = 0; stage < stages; ++stage) {
@@ -240,10 +294,10 @@ cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shard
       speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
   }
   part_times parts = times_of_parts(asked, asked.gpu(0));
-  pp::layer_ends ends;
+  pp::layer_ends ends{.first = parts.embedding};
   if (!shards)
     ends.last = parts.output;
-  int const staying = modules_stay(asked) ? asked.model.modules : 0;
+  int const staying = staying_modules(asked, shards);
   for (int i = 0; i < staying; ++i) {
     ends.last += parts.layers.back();
     parts.layers.pop_back();
@@ -327,10 +381,14 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
     double on_host =
       pp::peak_slot_bytes(table, device, pp::slot_class::host_activation, activation);
     held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
-      // The first stage keeps tokens, others what the stage before has sent.
-      return what.stage == 0 ? 0
-                             : static_cast<double>(bytes[what.stage - std::size_t{1}].message) *
-                                 shares[what.chunk];
+      // The first stage keeps tokens, others what the stage before has sent; and keys and values
+      // for the chunks that come later, which travel as their gradients do.
+      double const later =
+        one.extents.chunks > 1 ? static_cast<double>(bytes[what.stage].carried) / 2 : 0;
+      return shares[what.chunk] *
+             (later + (what.stage == 0
+                         ? 0
+                         : static_cast<double>(bytes[what.stage - std::size_t{1}].message)));
     });
     for (int stage = 0; stage < one.extents.stages(); ++stage) {
       int const copies = copies_on(table, stage, device);
@@ -408,9 +466,6 @@ void measure(choose_command const& asked,
   one.bound = pp::least_times(table.over, hidden, options).makespan.least();
 }
 
-namespace {
-
-//! The first stages that have frozen layers only, or no layers after these.
 int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
   int before = 0;
   int count = 0;
@@ -420,8 +475,6 @@ int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
       ++count;
   return count;
 }
-
-} // namespace
 
 candidate without_layers(choose_command const& asked, schedule_choice const& choice) {
   candidate one;
@@ -501,14 +554,18 @@ std::vector<pp::stage_content> content_of(choose_command const& asked, candidate
   bool const named = !one.choice.name.empty(); // searched ones have no name
   if (named && find_schedule(one.choice.name).traits.cuts_layers)
     return pp::stage_content::of_parts(one.extents.stages() / 2);
-  return one.choice.has_shards()
-           ? pp::stage_content::of_shards(one.layers, one.extents.devices, asked.model.dense_layers)
-           : asked.contents(one.layers);
+  pp::transformer const& model = asked.model;
+  return one.choice.has_shards() ? pp::stage_content::of_shards(one.layers,
+                                                                one.extents.devices,
+                                                                model.dense_layers,
+                                                                model.encoder.layers,
+                                                                model.modules)
+                                 : asked.contents(one.layers);
 }
 
 std::vector<int> inner_modules(choose_command const& asked, candidate const& one) {
   std::vector<int> result;
-  if (asked.model.modules == 0 || !one.groups.empty())
+  if (asked.model.modules == 0 || !one.groups.empty() || one.choice.has_shards())
     return result;
   std::vector<pp::stage_content> const content = content_of(asked, one);
   for (std::size_t stage = 1; stage + 1 < content.size(); ++stage)
@@ -571,7 +628,10 @@ std::vector<int> holders_in(candidate const& one, int stage) {
 //! The times of passes and copies, and of messages.
 pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one) {
   if (asked.measured) {
-    pp::cost_table cost = pp::costs_for(*asked.measured, one.extents);
+    pp::cost_table cost =
+      asked.measures_parts()
+        ? pp::costs_for(cut_parts(*asked.measured, one.layers, asked), one.extents)
+        : pp::costs_for(*asked.measured, one.extents);
     add_copies(asked, one, cost);
     return cost;
   }
@@ -597,7 +657,8 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
         cost.set(timed.kind, stage, chunk, slowest);
         cost.set_exchanges(timed.kind, stage, chunk, exchanges);
       }
-  int const longest = *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end());
+  std::int64_t const longest = asked.predicted().widest_message(
+    content_of(asked, one), *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end()));
   for (int from = 0; from < asked.devices; ++from)
     for (int to = 0; to < asked.devices; ++to)
       if (from != to)
@@ -752,9 +813,8 @@ void vary_options(named_schedule const& schedule,
 //! Calls in all adapters that the command can have.
 void vary_adapters(choose_command const& asked, std::vector<schedule_choice>& calls) {
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
-  // Costs from a file do not know shards; what modules and an encoder lack, rows say.
-  if (!asked.measured && asked.layout.empty() && asked.devices > 1 &&
-      asked.parts() == asked.model.layers)
+  // Costs from a file do not know shards.
+  if (!asked.measured && asked.layout.empty() && asked.devices > 1)
     adapters.insert(adapters.end(),
                     {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
   if (asked.setup.data > 1)
@@ -987,32 +1047,6 @@ void add_relieved(choose_command const& asked,
   }
 }
 
-//! Shards of the vocabulary that a model cannot have: rows with the figures of whole ones say why.
-void add_refused_shards(choose_command const& asked, candidates& found) {
-  if (asked.parts() == asked.model.layers || asked.measured || !asked.layout.empty() ||
-      asked.devices == 1)
-    return;
-  std::size_t const before = found.all.size();
-  for (std::size_t i = 0; i < before; ++i)
-    for (adapter const which :
-         {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced}) {
-      candidate one = found.all[i];
-      if (one.choice.adapted != adapter::none || one.choice.frozen > 0)
-        continue;
-      one.choice.adapted = which;
-      try {
-        (void)arrange(one.choice);
-      } catch (std::invalid_argument const&) {
-        continue; // nor can any other model
-      }
-      one.label = label_of(one.choice);
-      one.cannot = asked.model.modules > 0 ? "modules need the whole embedding"
-                                           : "an encoder needs whole embeddings";
-      one.table.reset();
-      found.all.push_back(std::move(one));
-    }
-}
-
 //! Evaluates a choice, or says only whether it fits.
 evaluated
 evaluate_first(choose_command const& asked, schedule_choice const& choice, made_orders& orders) {
@@ -1080,7 +1114,8 @@ candidates evaluate_all(choose_command const& asked) {
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);
-  add_refused_shards(asked, result);
+  if (asked.search && asked.experts)
+    add_searched_experts(asked, result);
   return result;
 }
 

@@ -55,6 +55,15 @@ struct choose_command {
   }
   //! Layers, those of an encoder and modules for further tokens among them.
   [[nodiscard]] int parts() const { return model.encoder.layers + model.layers + model.modules; }
+  //! Whether measured times are of parts: the embedding, each layer and the output layer.
+  [[nodiscard]] bool measures_parts() const { return measured && measured->stages == parts() + 2; }
+  //! Whether measured times are of equal shares of the layers, which nobody can cut.
+  [[nodiscard]] bool measures_shares() const { return measured && !measures_parts(); }
+  //! Whether a search leaves layers where they are: a layout says where, measured times are of
+  //! equal shares, and other stages would be frozen in another cut.
+  [[nodiscard]] bool keeps_cut() const {
+    return !layout.empty() || measures_shares() || frozen > 0;
+  }
   //! What stages with so many of these hold, [S].
   [[nodiscard]] std::vector<pipelining::stage_content> contents(std::span<int const> parts) const {
     return pipelining::stage_content::of_layers(
@@ -202,6 +211,9 @@ struct evaluated {
 //! A choice with its names, extents and chunks. @throws std::invalid_argument as `evaluate` does
 [[nodiscard]] candidate without_layers(choose_command const& asked, schedule_choice const& choice);
 
+//! The first stages that have frozen layers only, or no layers after these.
+[[nodiscard]] int frozen_stages(choose_command const& asked, std::vector<int> const& layers);
+
 //! The layers of its stages that may be best. @throws as `cuts_of_layers` does
 [[nodiscard]] std::vector<std::vector<int>> cuts_of(choose_command const& asked,
                                                     candidate const& one);
@@ -282,10 +294,12 @@ void measure(choose_command const& asked,
              pipelining::cost_table const& cost,
              candidate& one);
 
-//! Times of the parts of a model for a whole microbatch. The look-up in the embedding takes none.
+//! Times of the parts of a model for a whole microbatch. The look-up in the embedding takes none,
+//! unless it was measured.
 struct part_times {
   std::vector<pipelining::layer_cost> layers; //!< and modules
   pipelining::layer_cost output;
+  pipelining::layer_cost embedding{0, 0, 0};
 };
 
 //! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone
@@ -356,9 +370,9 @@ template <class WithCut, class Costs, class Count>
 //! embedding whose gradients no plan adds up.
 [[nodiscard]] std::vector<int> inner_modules(choose_command const& asked, candidate const& one);
 
-//! True where modules stay with the output layer, since totals need all gradients.
-[[nodiscard]] inline bool modules_stay(choose_command const& asked) {
-  return asked.clip && asked.model.modules > 0;
+//! Modules that stay with the output layer, since totals need all gradients; shards have theirs.
+[[nodiscard]] inline int staying_modules(choose_command const& asked, bool shards) {
+  return asked.clip && !shards ? asked.model.modules : 0;
 }
 
 //! The times of a candidate's passes.

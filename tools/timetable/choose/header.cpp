@@ -251,8 +251,9 @@ void append_sizes(std::string& out, choose_command const& asked, candidate const
   pp::stage_bytes const most = most_of_chunk(asked, pick, longest);
   pp::append(out, "//! Of the stage and chunk that need the most.\n");
   if (shards) {
-    // Three numbers of single precision for each token.
-    std::int64_t const statistics = std::int64_t{12} * longest * asked.setup.sequences;
+    // Three numbers of single precision for each hidden state.
+    std::int64_t const statistics =
+      std::int64_t{12} * longest * asked.setup.sequences * (1 + asked.model.modules);
     pp::append(out,
                "struct shard_sizes : pipelining::uniform_sizes {\n"
                "  [[nodiscard]] constexpr std::int64_t bytes(pipelining::slot_class of,\n"

@@ -25,6 +25,7 @@
 #include "packed_model.hpp"
 #include "search.hpp"
 #include "tools/timetable/files.hpp"
+#include "tools/timetable/make.hpp"
 #include "tools/timetable/options.hpp"
 #include "tools/timetable/progress_line.hpp"
 
@@ -102,6 +103,9 @@ candidate evaluate_groups(choose_command const& asked,
   std::int64_t const gpus = std::int64_t{asked.devices} * asked.setup.tensor;
   if (asked.gpus.size() > 1)
     throw std::invalid_argument("its times are of GPUs of one kind");
+  if (asked.jitter > 0 || asked.frozen > 0 || !asked.layout.empty())
+    throw std::invalid_argument("it has no stages, so no layout, no frozen ones and no passes that "
+                                "vary");
   if (asked.setup.expert > 1)
     throw std::invalid_argument(
       "its GPUs take whole layers one after the other, so that no experts "
@@ -197,14 +201,14 @@ void count_packed_memory(choose_command const& asked,
   for (int device = 0; device < asked.devices; ++device) {
     double held = pp::peak_device_bytes(table, device, [&](pp::pass const& what) {
       int const tokens = tokens_of(microbatches[what.microbatch][what.chunk]);
-      int const layers = content[what.stage].layers;
+      pp::stage_content const& stage = content[what.stage];
       auto const part = [&](std::int64_t bytes) { return static_cast<double>(bytes) / tensor; };
       // A chunk that is recomputed keeps its input, and keys and values for those behind it.
-      auto const of_layer = [&](pp::transformer const& of) { return of.activation_bytes(tokens); };
-      return pp::unit_bytes{
-        part(pp::detail::of_layers(asked.model, layers, content[what.stage].dense, of_layer)),
-        part(asked.model.input_bytes(tokens)) + layers * part(asked.model.key_value_bytes(tokens)),
-        0};
+      int const read_again = one.extents.chunks > 1 ? stage.layers + stage.modules : 0;
+      return pp::unit_bytes{part(pp::detail::kept_bytes(asked.model, asked.setup, stage, tokens)),
+                            part(asked.model.input_bytes(tokens)) +
+                              read_again * part(asked.model.key_value_bytes(tokens)),
+                            0};
     });
     for (int stage = 0; stage < one.extents.stages(); ++stage)
       for (int const holder : pp::holders_of(table.over, stage))
@@ -219,13 +223,13 @@ void measure_packed(choose_command const& asked,
                     pp::dynamic_timetable const& table,
                     packed_model const& cost,
                     candidate& one) {
-  one.seconds = one.ranked = pp::makespan(table);
-  one.bubble = pp::bubble_rate(table);
-  one.latency = cost.latency();
+  measure_time(asked, table, cost, one);
   if (asked.format == "header")
     one.packed = std::make_shared<packed_pipeline const>(packed_pipeline{microbatches, cost});
   one.bound =
-    pp::least_times(table.over, cost.without_exchanges(), {.pairs = true}).makespan.least();
+    one.choice.frozen > 0
+      ? busiest_work(table, cost.without_exchanges())
+      : pp::least_times(table.over, cost.without_exchanges(), {.pairs = true}).makespan.least();
   count_packed_memory(asked, microbatches, table, one);
 }
 
@@ -266,6 +270,7 @@ public:
                                   .embedding = true,
                                   .output = true,
                                   .dense = asked.model.dense_layers,
+                                  .frozen = asked.frozen,
                                   .modules = asked.model.modules};
     for (int const length : asked.lengths)
       for (pp::pass_kind const kind :
@@ -331,12 +336,17 @@ public:
       one.chunk_lengths.assign(static_cast<std::size_t>(one.extents.chunks), longest_of(cut));
       evaluated best = with_best_cut(
         sized,
-        cuts_of_layers(sized, one.extents, false),
+        cuts_of(sized, one),
         [&](std::vector<int> const& layers) {
           candidate made = one;
           made.layers = layers;
+          made.choice.frozen = frozen_stages(asked_, layers);
+          if (made.choice.frozen > 0) {
+            made.label = label_of(made.choice) + ", " + how;
+            made.type.clear();
+          }
           packed_model const cost(sized, made, cut);
-          pp::dynamic_timetable table = make_named_timetable(choice, cost);
+          pp::dynamic_timetable table = make_named_timetable(made.choice, cost);
           measure_packed(sized, cut, table, cost, made);
           return evaluated{std::move(made), std::move(table)};
         },
@@ -345,7 +355,8 @@ public:
           count_packed_memory(sized, cut, table, other);
         });
       add_candidate(asked_, best, result_);
-      if (asked_.search && best.table.over.declared == pp::training)
+      if (asked_.search && choice.adapted == adapter::none &&
+          best.table.over.declared == pp::training)
         keep_start(std::move(best.table), whole);
     } catch (std::invalid_argument const& error) {
       result_.refused.push_back(one.label + ": " + error.what());
@@ -455,7 +466,7 @@ candidates evaluate_lengths(choose_command const& asked) {
   length_trials trials(asked);
   for (named_schedule const& schedule : named_schedules())
     for (schedule_choice const& call : calls_of(schedule, asked)) {
-      if (call.adapted != adapter::none)
+      if (call.adapted != adapter::none && call.adapted != adapter::recompute)
         continue;
       trials.add(call, padded, "padded to " + std::to_string(longest));
       if (packed.size() < padded.size())

@@ -109,7 +109,7 @@ private:
     int& giver = one_.layers[static_cast<std::size_t>(from)];
     int& taker = one_.layers[static_cast<std::size_t>(to)];
     bool const last = from + 1 == static_cast<int>(one_.layers.size());
-    if (giver == (last && modules_stay(asked_) ? asked_.model.modules : 0))
+    if (giver == (last ? staying_modules(asked_, one_.choice.has_shards()) : 0))
       return false;
     --giver;
     ++taker;
@@ -135,7 +135,11 @@ private:
       return bound;
     give_bytes(asked_, one_);
     looks -= of_search / static_cast<std::int64_t>(orders_.passes.size());
-    return pp::makespan(make_named_timetable(one_.choice, cost, &made_, false));
+    try {
+      return pp::makespan(make_named_timetable(one_.choice, cost, &made_, false));
+    } catch (std::invalid_argument const&) {
+      return HUGE_VAL; // no order of these stages keeps to the bytes of the devices
+    }
   }
 
   choose_command const& asked_;
@@ -191,8 +195,7 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
 }
 
 void improve_cuts(choose_command const& asked, candidates& found) {
-  if (asked.measured || asked.frozen > 0 || asked.experts || !asked.lengths.empty() ||
-      !asked.layout.empty())
+  if (asked.keeps_cut() || asked.experts || !asked.lengths.empty())
     return;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < found.all.size(); ++i)

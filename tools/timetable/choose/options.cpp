@@ -171,8 +171,9 @@ constexpr option_reader<choose_command> options[] = {
    }},
   {"--cost FILE",
    modelled,
-   "times that were measured, in seconds, in place of predicted ones; stages and chunks are then "
-   "cut evenly",
+   "times that were measured, in seconds, in place of predicted ones: of equal shares of the "
+   "model, "
+   "or of each part",
    [](choose_command& c, std::string_view option, std::string_view word) {
      if (!names_cost_file(word))
        throw usage_error(std::string(option) + " of choose wants a file of measured costs, not " +
@@ -267,12 +268,6 @@ constexpr option_reader<choose_command> options[] = {
 void check_layout(choose_command const& asked, std::string const& who) {
   if (asked.layout.empty())
     return;
-  char const* const other = asked.search             ? "--search"
-                            : asked.measured         ? "--cost"
-                            : !asked.lengths.empty() ? "--lengths"
-                                                     : nullptr;
-  if (other != nullptr)
-    throw usage_error(who + "--layout is the cut; leave it or " + other + " out");
   std::string given;
   for (std::string const& each : read_stages("--layout", asked.layout_word))
     given += each;
@@ -287,6 +282,9 @@ void check_layout(choose_command const& asked, std::string const& who) {
     if (auto const count = std::ranges::count(given, part.letter); count != part.count)
       throw usage_error(who + "--layout has " + std::to_string(count) + " " + part.word +
                         ", the model " + std::to_string(part.count));
+  if (asked.measures_shares())
+    throw usage_error(who + "--layout cuts parts; give a file with a stage for each, " +
+                      std::to_string(asked.parts() + 2) + ", or leave --layout or --cost out");
   if (given.find_last_of('t') > given.find('m'))
     throw usage_error(who + "--layout has a layer t after a module m; modules come last");
 }
@@ -318,13 +316,13 @@ void check_layers(choose_command const& asked, std::string const& who) {
                             "out");
   if (asked.experts && asked.gpus.size() > 1)
     throw usage_error(who + "--experts is for GPUs of one kind; give one --gpu, or leave it out");
-  char const* const other = asked.search               ? "--search"
-                            : asked.measured           ? "--cost"
-                            : !asked.lengths.empty()   ? "--lengths"
-                            : asked.format == "header" ? "--format header"
-                                                       : nullptr;
-  if (other != nullptr && asked.frozen > 0)
-    throw usage_error(who + other + " knows no frozen layers; leave it or --frozen out");
+  bool const header = asked.format == "header";
+  if (header && asked.frozen > 0)
+    throw usage_error(who + "--format header knows no frozen layers; leave it or --frozen out");
+  char const* const other = asked.measured           ? "--cost"
+                            : !asked.lengths.empty() ? "--lengths"
+                            : header                 ? "--format header"
+                                                     : nullptr;
   if (other != nullptr && asked.experts)
     throw usage_error(who + other + " cuts no layer at its experts; leave it or --experts out");
 }
@@ -349,8 +347,7 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
       throw usage_error(who + std::string(needed) + " is missing; see " +
                         std::string(name_of(verb)) + " --help");
   if (!result.lengths.empty()) {
-    for (std::string_view const other :
-         {"--sequence", "--sequences", "--microbatches", "--cost", "--jitter"})
+    for (std::string_view const other : {"--sequence", "--sequences", "--microbatches", "--cost"})
       if (has(other))
         throw usage_error(who + std::string(other) +
                           " is for sequences of one length; leave it or --lengths out");
@@ -365,14 +362,11 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
   for (std::string_view const name : {"--seconds", "--rounds", "--seed"})
     if (has(name) && !result.search)
       throw usage_error(who + std::string(name) + " is of a search; give --search as well");
-  if (result.search && result.measured)
-    throw usage_error(who + "--search cuts layers anew, and --cost has times of stages alone; "
-                            "leave one of them out");
   choose_parts(result, who);
   check_layout(result, who);
   check_layers(result, who);
   result.setup.check(result.model);
-  if (result.measured && result.devices > result.parts())
+  if (result.measures_shares() && result.devices > result.parts())
     throw usage_error(who + std::to_string(result.devices) +
                       " devices are more than the model has layers, " +
                       std::to_string(result.parts()) +

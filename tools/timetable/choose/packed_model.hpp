@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <span>
 #include <vector>
@@ -39,7 +40,8 @@ public:
             add(asked, content[stage], holders[stage], kind, chunk);
       }
     }
-    int const longest = one.chunk_lengths.front();
+    std::int64_t const longest =
+      asked.predicted().widest_message(content, one.chunk_lengths.front());
     for (int from = 0; from < asked.devices; ++from)
       for (int to = 0; to < asked.devices; ++to) {
         links_.push_back(seconds_between(asked, from, to, longest));

@@ -315,7 +315,9 @@ void append_pick(std::string& out,
                                          : "no groups for its microbatches are") +
          " more than " + per_cent(std::max(0.0, 1 - pick.bound / pick.seconds)) + " faster\n";
   if (pick.any_bound > 0)
-    out += "no cut, no placement and no order of the layers on these devices is more than " +
+    out += std::string(asked.keeps_cut() ? "no order of these stages"
+                                         : "no cut, no placement and no order of the layers") +
+           " on these devices is more than " +
            per_cent(std::max(0.0, 1 - pick.any_bound / pick.seconds)) + " faster\n";
 }
 

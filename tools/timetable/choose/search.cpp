@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "search.hpp"
 
+#include "tools/support/decimals.hpp"
+
 namespace pp = pipelining;
 
 namespace examples {
@@ -59,7 +61,15 @@ public:
     examples::measure(asked, table, cost, one);
   }
   [[nodiscard]] double least_time(pp::pipeline_view const& over) const {
-    return pp::least_of_cuts(bound_.layers, bound_.speeds, 0, over);
+    bool const frozen = asked_.frozen > 0;
+    if (!asked_.keeps_cut() || asked_.gpus.size() > 1 || (frozen && asked_.measured))
+      return frozen ? 0 : pp::least_of_cuts(bound_.layers, bound_.speeds, 0, over);
+    candidate one;
+    one.extents = over.extents;
+    one.layers = cuts_of_layers(asked_, one.extents, false).front();
+    one.chunk_lengths = chunk_lengths(one.extents);
+    pp::cost_table const cost = costs_of(asked_, one).without_exchanges();
+    return frozen ? shared_work(over, cost) : pp::least_times(over, cost).makespan.least();
   }
   //! Not where a layer is cut, or moves.
   [[nodiscard]] bool is_bounded(candidate const& one) const {
@@ -67,11 +77,76 @@ public:
   }
 
 private:
+  //! All passes, spread evenly over the devices; frozen stages have none that go back.
+  [[nodiscard]] static double shared_work(pp::pipeline_view const& over,
+                                          pp::cost_table const& cost) {
+    double work = 0;
+    for (int stage = 0; stage < over.extents.stages(); ++stage)
+      for (int chunk = 0; chunk < over.extents.chunks; ++chunk)
+        for (pp::pass_kind const kind : pp::detail::split_kinds(pp::training))
+          work += cost.duration(pp::row_writer::make(kind, stage, 0, chunk));
+    return work * over.extents.microbatches / over.extents.devices;
+  }
+
   choose_command const& asked_;
   layer_speeds bound_;
 };
 
+//! Tries every move of a layer to another stage, until none helps or time is over.
+//! @return whether one has helped
+bool move_layers(choose_command const& asked,
+                 progress_line& line,
+                 candidates& found,
+                 evaluated& best) {
+  bool better = false;
+  auto const stages = best.what.layers.size();
+  for (std::size_t from = 0; from < stages; ++from)
+    for (std::size_t to = 0; to < stages; ++to) {
+      std::vector<int> cut = best.what.layers;
+      int const least = from + 1 == stages ? staying_modules(asked, false) : 0;
+      if (to == from || cut[from] == least || !line.time_left())
+        continue;
+      --cut[from];
+      ++cut[to];
+      line.say("moving layers, best " + rounded(best.what.seconds, 4) + " s");
+      try {
+        evaluated other = evaluate(asked, best.what.choice, *found.orders, cut);
+        if (!other.what.cannot.empty() || !is_better_cut(asked, other.what, best.what))
+          continue;
+        best = std::move(other);
+        better = true;
+      } catch (std::invalid_argument const&) {
+        // Its schedule has no order in which this cut fits.
+      }
+    }
+  return better;
+}
+
 } // namespace
+
+void add_searched_experts(choose_command const& asked, candidates& found) {
+  constexpr std::size_t most = 4;
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < found.all.size(); ++i)
+    if (found.all[i].cannot.empty() && found.all[i].gigabytes <= asked.memory_gb)
+      order.push_back(i);
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return found.all[i].seconds; });
+  order.resize(std::min(order.size(), most));
+  progress_line line(asked.rounds > 0 ? HUGE_VAL : asked.seconds);
+  double fastest = order.empty() ? 0 : found.all[order.front()].seconds;
+  for (std::size_t const i : order) {
+    evaluated best{found.all[i], {}};
+    int rounds = asked.rounds > 0 ? asked.rounds : std::numeric_limits<int>::max();
+    while (rounds-- > 0 && move_layers(asked, line, found, best)) {
+    }
+    if (best.what.seconds > fastest * (1 - least_gain))
+      continue;
+    fastest = best.what.seconds;
+    best.what.label += ", cut anew";
+    add_candidate(asked, best, found);
+  }
+  line.end();
+}
 
 choose_command placed_gpus(choose_command const& asked, std::vector<int> const& places) {
   choose_command result = asked;

@@ -43,7 +43,7 @@ class searched_model {
 public:
   searched_model(choose_command const& asked, Work const& work) : asked_(asked), work_(work) {}
 
-  [[nodiscard]] int layers() const { return asked_.parts(); }
+  [[nodiscard]] int layers() const { return asked_.keeps_cut() ? 0 : asked_.parts(); }
   [[nodiscard]] bool equal_devices() const {
     return std::all_of(asked_.gpus.begin(), asked_.gpus.end(), [this](pipelining::gpu const& each) {
       return each == asked_.gpus.front();
@@ -51,6 +51,8 @@ public:
   }
   [[nodiscard]] std::vector<int> start(pipelining::pipeline_view const& over,
                                        std::vector<int> const& places) const {
+    if (asked_.keeps_cut())
+      return std::vector<int>(static_cast<std::size_t>(over.extents.stages()));
     return cuts_of_layers(placed_gpus(asked_, places), over.extents, false).front();
   }
   [[nodiscard]] auto costs(pipelining::pipeline_view const& over,
@@ -70,7 +72,7 @@ public:
                                        pipelining::arrangement const& how) const {
     candidate one;
     one.extents = extents;
-    one.layers = how.cut;
+    one.layers = asked_.keeps_cut() ? cuts_of_layers(asked_, extents, false).front() : how.cut;
     one.chunk_lengths = work_.chunk_lengths(extents);
     return one;
   }
@@ -79,6 +81,9 @@ private:
   choose_command const& asked_;
   Work const& work_;
 };
+
+//! Predictions are not so good that less would be a gain.
+constexpr double least_gain = 1e-3;
 
 //! Searches from these orders and adds what it finds where that is better than they are. Says on
 //! stderr what it is at.
@@ -115,8 +120,6 @@ void add_searched(choose_command const& asked,
     if (each.gigabytes <= asked.memory_gb && each.cannot.empty())
       fastest = std::min(fastest, each.any_bound > 0 ? each.seconds : HUGE_VAL);
   }
-  // Predictions are not so good that less would be a gain.
-  constexpr double least_gain = 1e-3;
   if (best.excess > 0 || best.makespan > fastest * (1 - least_gain))
     return;
   candidate const& from = found.all[starts[best.start].candidate];
@@ -138,5 +141,9 @@ void add_searched(choose_command const& asked,
 void add_searched(choose_command const& asked,
                   std::span<choose_start const> starts,
                   candidates& found);
+
+//! Other cuts of candidates whose layers are cut at their experts: single layers move to other
+//! stages of the fastest few as long as that makes one of them faster.
+void add_searched_experts(choose_command const& asked, candidates& found);
 
 } // namespace examples

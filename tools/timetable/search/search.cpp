@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/pipe.hpp>
 #include <pipe/planner.hpp>
+#include <pipe/planner/thread_workers.hpp>
 #include <pipe/view/append.hpp>
 
 #include <algorithm>
@@ -471,7 +472,8 @@ void search(std::span<char const* const> words) {
   if (!best.has_order())
     throw usage_error("search: no order that keeps the memory limit was found in this time; allow "
                       "more --seconds or --memory");
-  static_cast<void>(pp::lower(best.found.table, asked.sizes)); // proves the plan, or throws
+  static_cast<void>(
+    pp::lower(best.found.table, asked.sizes, {}, pp::thread_workers())); // proves it
   standard_output out{asked.output};
   if (asked.format == "header")
     return out.append(header_of(call_of(asked, std::max<std::int64_t>(1, turns.moves())), best));

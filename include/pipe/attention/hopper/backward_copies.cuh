@@ -161,6 +161,7 @@ __device__ inline void copy_for_keys(Call const& c,
                                      backward_memory<Shape> const& memory,
                                      bool is_first_lane) {
   if (is_first_lane) {
+    await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
     auto const work = read_work(memory.work());
     arrive_expecting(memory.own_full(), Shape::own_bytes);
     for (int tile = 0; tile < Shape::own_tiles; ++tile) {

@@ -6,7 +6,9 @@
 //! tile: weights of a step, sums of dQ, dK and dV to memory.
 
 #include <pipe/attention/hopper/backward_block.cuh>
+#include <pipe/attention/hopper/backward_copies.cuh>
 #include <pipe/attention/hopper/backward_weights.cuh>
+#include <pipe/attention/kernel/query_sums.cuh>
 #include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
@@ -39,6 +41,8 @@ struct key_steps {
   using shape = hopper_backward_shape<Dim>;
   //! Slices of dK, and of dV; one of each where nobody waits.
   static constexpr int slices = Order == query_order::kept ? query_sums::slices / 2 : 1;
+  //! True where the last tile of keys of a step can be told, see query_sums::is_rounded.
+  static constexpr bool can_round = Order == query_order::kept && band_mask<Mask>;
 
   backward_call<Element, Mask, Score> const& c;
   query_sums const& sums;
@@ -149,6 +153,44 @@ struct key_steps {
   }
 };
 
+//! Rounds the dQ of steps that no later tile of keys sees: those from the first one on that sees
+//! this tile. By all consumers, once they have added.
+template <int Dim, query_order Order, class Element, mask Mask, score Score>
+__device__ __forceinline__ void
+round_last_steps(key_steps<Dim, Order, Element, Mask, Score> const& steps) {
+  using shape = hopper_backward_shape<Dim>;
+  constexpr auto family = kernel_family::hopper;
+  auto const& memory = steps.walk.memory;
+  auto const work = read_work(memory.work());
+  int const tile = work.first / shape::keys;
+  bool const has_next = work.first + shape::keys < static_cast<int>(steps.c.p.key_length);
+  meet_consumers();
+#pragma unroll 1
+  for (int head = read_slot(memory.heads(0)); head < read_slot(memory.heads(1)); ++head) {
+    auto const sees = [&](int step, int of) {
+      return cover_of<shape>(steps.c, work.batch, head, step, of) != tile_cover::skip;
+    };
+#pragma unroll 1
+    for (int step = read_slot(memory.steps(0));
+         step < read_slot(memory.steps(1)) && !(has_next && sees(step, tile + 1));
+         ++step) {
+      if (!sees(step, tile)) {
+        continue;
+      }
+      auto const number = steps.sums.first_step(steps.c.p, work.batch, head) + step;
+      auto const* const from =
+        steps.sums.sums + static_cast<std::int64_t>(number) * numbers_of_step<family, Dim>;
+#pragma unroll
+      for (int n = 0; n < shares_of_step<family, Dim>; n += 128 * shape::consumers) {
+        if (int const share = n + thread_anew(); share < shares_of_step<family, Dim>) {
+          round_sums<family, Dim, Element>(
+            steps.c, from, {work.batch, head, step * shape::step, 0}, share);
+        }
+      }
+    }
+  }
+}
+
 //! Runs all steps of a consumer: sums up the gradients of its keys, in visit_steps, and adds them
 //! to the running gradients, which stay as they are where there is no step.
 //! @param me has steps, of_key, of_value, visit_steps, and the columns where its sums begin
@@ -179,6 +221,12 @@ __forceinline__ __device__ void run_consumer(Consumer& me) {
       steps.add_to(steps.c.t.value_gradient, me.of_value, 1.0f, me.value_column(), slice - slices);
     }
     steps.hand_on_part(slice);
+  }
+  using steps_type = std::remove_cvref_t<decltype(steps)>;
+  if constexpr (steps_type::can_round) {
+    if (has_steps && steps.sums.is_rounded) {
+      round_last_steps(steps);
+    }
   }
 }
 

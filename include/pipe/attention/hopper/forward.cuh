@@ -163,8 +163,10 @@ struct hopper_consumer {
     }
   }
 
-  //! All tiles of keys.
-  __forceinline__ __device__ void visit_tiles() {
+  //! All tiles of keys. @param begin what is done before the first sums, while the first logits are
+  //! made
+  template <class Begin>
+  __forceinline__ __device__ void visit_tiles(Begin const& begin) {
     // One warpgroup of three computes exponentials beside the products of the others; its own
     // outputs, which take an eighth of a pass, are over by then.
     constexpr bool is_beside_outputs = shape::consumers == 2;
@@ -173,6 +175,7 @@ struct hopper_consumer {
     if (told != no_more_tiles) {
       before_products();
       start_logits(s);
+      begin();
       wait_for_products<0>(s);
       release_key();
       if (make_powers(s, told)) {
@@ -214,42 +217,52 @@ struct hopper_consumer {
       wait_for_products<0>(output);
       release_value();
     } else {
+      begin();
       release_queries();
     }
     release_key();
   }
 
-  //! Divides by the sums and writes O and the log-sum-exp.
-  __forceinline__ __device__ void finish() {
-    int const first = work(work_number::first);
+  //! Divides by the sums, rounds O and writes the log-sum-exp.
+  __forceinline__ __device__ void
+  round_outputs(std::uint32_t (&rounded)[shape::value_dim / 4]) const {
     int const rows = work(work_number::rows);
-    int const head = work(work_number::head);
-    int const batch = work(work_number::batch);
-    if (shape::outputs_apart && threadIdx.x % 128 == 0) {
-      wait_for_stores_to_read(); // of the piece before
-    }
-    meet_warpgroup(consumer()); // nobody multiplies queries any more
-    auto const tile = memory.output(consumer());
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const r = row() + half * 8;
       float const sum = sum_of_row(state.sum[half]);
       float const share = sum > 0 ? 1 / sum : 0.0f;
       if (column() == 0 && r < rows) {
-        c.t.log_sum_exp.at(batch, head, first + r) = log_sum_exp(sum, half);
+        c.t.log_sum_exp.at(work(work_number::batch),
+                           work(work_number::head),
+                           work(work_number::first) + r) = log_sum_exp(sum, half);
       }
 #pragma unroll
       for (int n = 0; n < shape::value_dim / 8; ++n) {
-        output[4 * n + 2 * half] *= share;
-        output[4 * n + 2 * half + 1] *= share;
+        rounded[2 * n + half] =
+          pack<Element>(output[4 * n + 2 * half] * share, output[4 * n + 2 * half + 1] * share);
       }
     }
-    keep_hopper_rows<Element>(tile, output, row() % shape::rows, column());
+  }
+
+  //! Writes O of the last piece of work, if there was one.
+  __forceinline__ __device__ void
+  write_outputs(std::uint32_t const (&rounded)[shape::value_dim / 4], std::uint32_t which) const {
+    auto const of = [&](work_number n) { return read_slot(memory.work(which, n)); };
+    if (shape::outputs_apart && threadIdx.x % 128 == 0) {
+      wait_for_stores_to_read(); // of the piece before
+    }
+    meet_warpgroup(consumer()); // nobody multiplies queries any more
+    auto const tile = memory.output(consumer());
+    int const thread = thread_anew() % 128;
+    keep_hopper_rows(tile, rounded, thread / 32 * 16, thread % 32);
     show_to_copies();
     meet_warpgroup(consumer());
-    if (threadIdx.x % 128 == 0) {
-      store_tile<shape::value_dim, shape::rows>(
-        maps.output, {first + consumer() * shape::rows, head, batch}, tile);
+    if (threadIdx.x % 128 == 0 && of(work_number::rows) > 0) {
+      tile_place const to{of(work_number::first) + consumer() * shape::rows,
+                          of(work_number::head),
+                          of(work_number::batch)};
+      store_tile<shape::value_dim, shape::rows>(maps.output, to, tile);
       if constexpr (!releases_early) {
         wait_for_stores_to_read();
         arrive(memory.query_empty());
@@ -292,18 +305,30 @@ struct hopper_consumer {
     if (next_turn() == 0) {
       give_turn(0);
     }
+    std::uint32_t rounded[shape::value_dim / 4] = {};
     wait_for(memory.query_full(), 0);
     query_parity = 1;
     while (work(work_number::first) != no_more_work) {
       start();
-      visit_tiles();
+      visit_tiles([&] {
+        if constexpr (!is_split && releases_early) {
+          write_outputs(rounded, query_parity);
+        }
+      });
       if constexpr (is_split) {
         finish_split();
+      } else if constexpr (releases_early) {
+        round_outputs(rounded);
       } else {
-        finish();
+        std::uint32_t rounded_now[shape::value_dim / 4];
+        round_outputs(rounded_now);
+        write_outputs(rounded_now, query_parity ^ 1);
       }
       wait_for(memory.query_full(), query_parity);
       query_parity ^= 1;
+    }
+    if constexpr (!is_split && releases_early) {
+      write_outputs(rounded, query_parity);
     }
     if (threadIdx.x % 128 == 0) {
       wait_for_stores();
@@ -331,6 +356,7 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
       begin_barrier(memory.key_empty(stage), 4 * shape::consumers); // one arrival per warp
       begin_barrier(memory.value_empty(stage), 4 * shape::consumers);
     }
+    write_slot(memory.work(1, work_number::rows), 0); // before the first piece
     publish_barriers();
   }
   __syncthreads();
@@ -338,6 +364,7 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
   if (warpgroup == shape::consumers) {
     give_registers<shape::copy_registers>();
     if (threadIdx.x == 128 * shape::consumers) {
+      await_copies_by(maps.query, maps.key, maps.value, maps.output);
       copy_tiles(c, maps, splits, order, memory);
     }
   } else {

@@ -64,6 +64,12 @@ __device__ inline void wait_for(std::uint32_t barrier, std::uint32_t parity) {
                : "memory");
 }
 
+//! Brings tensor maps near before the first copy asks for them.
+template <class... Map>
+__device__ __forceinline__ void await_copies_by(Map const&... map) {
+  (..., [](Map const& of) { asm volatile("prefetch.tensormap [%0];" ::"l"(&of) : "memory"); }(map));
+}
+
 //! Where a tile lies in a tensor map of tiled_tensor.
 struct tile_place {
   int position;

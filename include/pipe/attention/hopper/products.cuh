@@ -117,22 +117,18 @@ __device__ inline void store_matrices(std::uint32_t row, std::uint32_t const* pa
                : "memory");
 }
 
-//! Writes the rows of a warpgroup as elements to a tile of 64 rows, laid out as tensor copies want
-//! it.
-//! @param row    of the lane; its second row is 8 further down
-//! @param column of the lane
-template <class Element, int Count>
+//! Writes 16 rows of a warp, packed as accumulators are, to rows of a tile of 64 rows, laid out as
+//! tensor copies want it.
+//! @param first of the rows of the warp
+template <int Count>
 __device__ __forceinline__ void
-keep_hopper_rows(std::uint32_t tile, float const (&d)[Count], int row, int column) {
-  constexpr int rows = 64;
+keep_hopper_rows(std::uint32_t tile, std::uint32_t const (&packed)[Count], int first, int lane) {
+  int const line = first + lane % 16;
 #pragma unroll
-  for (int i = 0; i < Count / 2; ++i) {
-    int const n = i / 2;
-    int const line = row + i % 2 * 8;
-    auto const to = tile + n / 8 * rows * panel_row_bytes + line * panel_row_bytes +
-                    ((n % 8 ^ line % 8) * 16) + column * 2;
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(pack<Element>(d[2 * i], d[2 * i + 1]))
-                 : "memory");
+  for (int n = 0; n < Count / 2; n += 2) {
+    store_matrices(tile + n / 8 * 64 * panel_row_bytes + line * panel_row_bytes +
+                     ((n % 8 + lane / 16) ^ line % 8) * piece_bytes,
+                   packed + 2 * n);
   }
 }
 

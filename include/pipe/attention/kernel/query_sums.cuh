@@ -142,33 +142,30 @@ __device__ inline int accumulator_place(int sixteen_rows, int eight_columns) {
   }
 }
 
-//! After the sums: writes dQ, or adds to it.
+//! Lanes' shares of the dQ of a step, in all: eight columns of two rows each.
+template <kernel_family Family, int Dim>
+inline constexpr int shares_of_step = numbers_of_step<Family, Dim> / 16;
+
+//! Writes a share of the dQ of a step, or adds to it.
+//! @param sums of the step; null: nobody has added
+//! @param at   sequence, head, and the first query of the step
 template <kernel_family Family, int Dim, class Element, class Call>
-__device__ inline void finish_sums_block(Call const& c, query_sums const& from) {
+__device__ __forceinline__ void
+round_sums(Call const& c, float const* sums, pair_position at, int share) {
   constexpr int dim = query_dim(Dim);
-  constexpr int step = queries_of_step(Family, dim);
-  constexpr unsigned blocks = finishing_blocks<Family, Dim>;
-  constexpr int threads = finishing_threads<Family, Dim>;
   constexpr bool is_lane_first = Family == kernel_family::hopper;
-  auto const steps = static_cast<unsigned>(from.steps);
-  auto const heads = static_cast<unsigned>(c.p.heads);
-  unsigned const number = blockIdx.x / blocks;
-  int const head = static_cast<int>(number / steps % heads);
-  int const batch = static_cast<int>(number / steps / heads);
-  int const place = static_cast<int>(blockIdx.x % blocks * threads + threadIdx.x);
-  int const columns = place % (dim / 8);
-  int const line = place / (dim / 8) % 8;
-  int const rows = place / dim;
-  int const row = static_cast<int>(number % steps) * step + rows * 16 + line;
-  auto const* const tile = from.sums + static_cast<std::int64_t>(number) * step * dim +
-                           accumulator_place<Family, dim>(rows, columns) +
-                           line * (is_lane_first ? 16 : 4);
+  int const columns = share % (dim / 8);
+  int const line = share / (dim / 8) % 8;
+  int const rows = share / dim;
+  int const row = at.query + rows * 16 + line;
+  auto const* const tile =
+    sums + accumulator_place<Family, dim>(rows, columns) + line * (is_lane_first ? 16 : 4);
   float numbers[4][4]; // [lane][number of an accumulator], or the other way round
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     float4 four{0, 0, 0, 0};
-    if (from.starts_at_0 || from.after[number] != 0) {
-      four = *reinterpret_cast<float4 const*>(tile + n * (is_lane_first ? 4 : 32));
+    if (sums != nullptr) { // from the L2: blocks on other multiprocessors added
+      four = __ldcg(reinterpret_cast<float4 const*>(tile + n * (is_lane_first ? 4 : 32)));
     }
     numbers[n][0] = four.x;
     numbers[n][1] = four.y;
@@ -180,7 +177,7 @@ __device__ inline void finish_sums_block(Call const& c, query_sums const& from) 
     int const r = row + half * 8;
     if (r < static_cast<int>(c.p.query_length)) {
       auto* const to =
-        reinterpret_cast<uint4*>(c.t.query_gradient.row(batch, r, head) + columns * 8);
+        reinterpret_cast<uint4*>(c.t.query_gradient.row(at.batch, r, at.head) + columns * 8);
       uint4 const old = c.p.from == carry::in ? *to : uint4{0, 0, 0, 0};
       std::uint32_t const before[4] = {old.x, old.y, old.z, old.w};
       std::uint32_t out[4];
@@ -195,6 +192,27 @@ __device__ inline void finish_sums_block(Call const& c, query_sums const& from) 
       *to = {out[0], out[1], out[2], out[3]};
     }
   }
+}
+
+//! After the sums: rounds them.
+template <kernel_family Family, int Dim, class Element, class Call>
+__device__ inline void finish_sums_block(Call const& c, query_sums const& from) {
+  constexpr unsigned blocks = finishing_blocks<Family, Dim>;
+  auto const steps = static_cast<unsigned>(from.steps);
+  auto const heads = static_cast<unsigned>(c.p.heads);
+  unsigned const number = blockIdx.x / blocks;
+  pair_position const at{static_cast<int>(number / steps / heads),
+                         static_cast<int>(number / steps % heads),
+                         static_cast<int>(number % steps) * queries_of_step(Family, query_dim(Dim)),
+                         0};
+  bool const has_sums = from.starts_at_0 || from.after[number] != 0;
+  auto const* const sums =
+    from.sums + static_cast<std::int64_t>(number) * numbers_of_step<Family, Dim>;
+  round_sums<Family, Dim, Element>(
+    c,
+    has_sums ? sums : nullptr,
+    at,
+    static_cast<int>(blockIdx.x % blocks * finishing_threads<Family, Dim> + threadIdx.x));
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

@@ -192,10 +192,15 @@ struct data_uses {
   //! The number of the instance that a pass makes for a reader on another stage; `nothing` where
   //! there is no such reader.
   [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
-    for (made_product const& made : (*this)[maker].products) {
+    list const& all = (*this)[maker];
+    if (over.edges == nullptr) // with one reader at most
+      return reader != 0 || all.products[0].first == nothing
+               ? nothing
+               : all.products[0].first + place_of(maker).unit;
+    for (made_product const& made : all.products) {
       if (made.first == nothing)
         break;
-      int const count = over.edges == nullptr ? 1 : neighbours(over, maker, made.step);
+      int const count = neighbours(over, maker, made.step);
       if (reader < count)
         return made.first + place_of(maker).unit + (made.per_reader ? reader * unit_count : 0);
       reader -= count;

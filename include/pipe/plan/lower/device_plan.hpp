@@ -20,6 +20,7 @@
 #include <pipe/plan/sizes.hpp>
 
 #include <cstdint>
+#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -28,15 +29,14 @@ struct lowering {
   data_uses const& uses;
   bool evaluates = false;
   held_datum* held;       // [instance_indices]
-  int first_wait;         // waits of the devices before
   bool hooks = false;     // steps that are not about passes
   int* readers = nullptr; // as in slot_state
 };
 
 //! Memory for the lowering of one device. The next device uses it again.
 struct lowering_space {
-  reused_scratch<std::int64_t> keys;
-  reused_scratch<int> counters;
+  reused_scratch<message_line> lines;
+  reused_scratch<int> waits;
   reused_scratch<int> needs;
   reused_scratch<int> need_counts;
   clock_space clocks;
@@ -51,7 +51,6 @@ struct lowering_space {
 
 struct lowered_device {
   int lanes = 0;
-  int waits = 0;
   arena_sizes arenas{};
 };
 
@@ -118,7 +117,8 @@ constexpr void mark_complete_stages(data_uses const& uses, program& work) noexce
 
 //! Completes the items of one device.
 //! @param times of the items.
-//! @param layouts receives [slot_classes]. @param waits receives at most most_waits per item.
+//! @param layouts receives [slot_classes]. @param waits of the devices before, receives those of
+//! the device.
 template <communication_policy Policy, buffer_sizes Sizes>
 constexpr lowered_device lower_device(lowering const& shared,
                                       program& work,
@@ -127,13 +127,10 @@ constexpr lowered_device lower_device(lowering const& shared,
                                       lowering_space& space,
                                       Sizes const& sizes,
                                       slot_layout* layouts,
-                                      int* waits) {
+                                      std::vector<int>& waits) {
   pipeline_view const& over = shared.uses.over;
-  int const lanes = number_messages<Policy>(work,
-                                            device,
-                                            over.extents.devices,
-                                            space.keys.get(work.count + 1),
-                                            space.counters.get(2 * over.extents.devices));
+  int const lanes = number_messages<Policy>(
+    work, device, over.extents.devices, space.lines.get(2 * over.extents.devices));
   assign_copy_lanes(work, *over.declared, lanes);
   mark_complete_stages(shared.uses, work);
   int const per_item = most_needs(shared.uses);
@@ -142,12 +139,13 @@ constexpr lowered_device lower_device(lowering const& shared,
                   space.needs.get(work.count * per_item),
                   per_item,
                   space.need_counts.get(work.count, 0),
-                  waits,
-                  shared.first_wait};
+                  space.waits.get(work.count * most_waits(over)),
+                  static_cast<int>(waits.size())};
   found.clock.reset();
   lower_slots(shared, work, times, space, layouts, found);
+  waits.insert(waits.end(), found.waits, found.waits + found.count);
   int const* const carried = space.carried.get(work.count); // as lower_slots has left it
-  return {lanes, found.count, lay_out(shared.uses, work, carried, sizes, layouts)};
+  return {lanes, lay_out(shared.uses, work, carried, sizes, layouts)};
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -58,35 +58,42 @@ make_item(timetable_view const& table, event const& what, int device, item& step
   step.what = what.device == device ? operation::send : operation::receive;
 }
 
+//! The messages that go one way between a device and another.
+struct message_line {
+  std::int64_t key = 0; //!< of the policy
+  int lane = nothing;   //!< `nothing` where there are none
+  int count = 0;        //!< so far
+};
+
 //! @brief Numbers lanes, and the messages of every direction, which is the order that both ends
 //! must agree on. Lanes are numbered on the device in the order of their first message.
 //!
-//! @param keys scratch for the policy's key of every lane; at least as many as the device has
-//! directed edges.
-//! @param counters scratch, [2 P].
+//! @param lines scratch, [2 P].
 //! @return the number of lanes.
-//! @complexity O(n L + P) for n items and L lanes.
+//! @complexity O(n + P + e L) for n items, e directed edges and L lanes.
 template <communication_policy Policy>
-constexpr int number_messages(
-  program& work, int device, int devices, std::int64_t* keys, int* counters) noexcept {
+constexpr int
+number_messages(program& work, int device, int devices, message_line* lines) noexcept {
   int lanes = 0;
   for (int i = 0; i < 2 * devices; ++i)
-    counters[i] = 0;
+    lines[i] = {};
   for (int i = 0; i < work.count; ++i) {
     item& step = work.items[i];
     if (step.what == operation::run)
       continue; // copies follow once lanes are numbered
     message_end& end = work.message_of(step);
-    end.sequence = counters[2 * end.peer + (step.what == operation::send ? 0 : 1)]++;
-    std::int64_t const key =
-      step.what == operation::send ? Policy::key(device, end.peer) : Policy::key(end.peer, device);
-    int lane = 0;
-    while (lane < lanes && keys[lane] != key)
-      ++lane;
-    keys[lane] = key;
-    if (lane == lanes)
-      ++lanes;
-    step.lane = lane;
+    bool const sends = step.what == operation::send;
+    message_line& line = lines[2 * end.peer + (sends ? 0 : 1)];
+    end.sequence = line.count++;
+    if (line.lane == nothing) {
+      line.key = sends ? Policy::key(device, end.peer) : Policy::key(end.peer, device);
+      line.lane = lanes;
+      for (int k = 0; k < 2 * devices; ++k)
+        if (lines[k].lane != nothing && lines[k].key == line.key && &lines[k] != &line)
+          line.lane = lines[k].lane;
+      lanes += line.lane == lanes ? 1 : 0;
+    }
+    step.lane = line.lane;
   }
   return lanes;
 }

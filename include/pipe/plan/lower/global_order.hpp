@@ -8,43 +8,48 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-#include <cstddef>
+#include <bit>
+#include <cstdint>
+#include <limits>
 
 namespace pipelining::inline v0_3::detail {
 
-//! A binary heap of rows, the one whose next pass ends first on top; equal ends go by row number.
-struct row_heap {
-  int* rows;
-  double const* key; // [rows]
-  int count = 0;
+//! The row whose next pass ends first; equal ends go by row number. A tree: every node has the
+//! first of the two below it, and the rows are its leaves. A change takes no jumps that a processor
+//! could foresee wrongly, which took longer than all other work on a pass.
+struct row_tree {
+  struct node {
+    std::int64_t key = absent;
+    int row = 0;
+  };
+  static constexpr std::int64_t absent = std::numeric_limits<std::int64_t>::max() - 1;
 
-  [[nodiscard]] constexpr bool before(int a, int b) const noexcept {
-    return key[a] != key[b] ? key[a] < key[b] : a < b;
+  node* nodes; // [2 leaves], node 1 above all
+  int leaves;  // a power of two
+
+  //! The leaves of a tree of so many rows.
+  [[nodiscard]] static constexpr int leaves_of(int rows) noexcept {
+    return static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)));
   }
-  constexpr void push(int row) noexcept { rise(count++, row); }
-  constexpr int pop() noexcept {
-    int const top = rows[0];
-    --count;
-    replace_top(rows[count]);
-    return top;
+  [[nodiscard]] constexpr bool empty() const noexcept { return nodes[1].key == absent; }
+  [[nodiscard]] constexpr int first() const noexcept { return nodes[1].row; }
+  //! A number that grows with a time.
+  [[nodiscard]] static constexpr std::int64_t key_of(double end) noexcept {
+    auto const bits = std::bit_cast<std::int64_t>(end + 0.0);
+    return bits < 0 ? bits ^ std::numeric_limits<std::int64_t>::max() : bits;
   }
-  //! Puts a row where the top was: the same with another key, or another row. It belongs far down
-  //! as a rule, so the others move up first.
-  constexpr void replace_top(int moved) noexcept {
-    int at = 0;
-    for (int child = 1; child < count; child = 2 * at + 1) {
-      if (child + 1 < count && before(rows[child + 1], rows[child]))
-        ++child;
-      rows[at] = rows[child];
-      at = child;
+  //! A row has another key, or none.
+  constexpr void set(int row, std::int64_t key) noexcept {
+    node now{key, row};
+    int at = leaves + row;
+    for (; at > 1; at /= 2) {
+      nodes[at] = now;
+      node const other = nodes[at ^ 1];
+      bool const earlier = other.key < now.key + at % 2; // of equals the left one
+      now.key = earlier ? other.key : now.key;
+      now.row = earlier ? other.row : now.row;
     }
-    rise(at, moved);
-  }
-  //! Puts a row where there is none, or above.
-  constexpr void rise(int at, int row) noexcept {
-    for (; at > 0 && before(row, rows[(at - 1) / 2]); at = (at - 1) / 2)
-      rows[at] = rows[(at - 1) / 2];
-    rows[at] = row;
+    nodes[at] = now;
   }
 };
 
@@ -56,8 +61,7 @@ struct order_merge {
   //! nothing that is not in the order yet.
   bool* emitted;
   int* next;     //!< [rows]
-  double* key;   //!< [rows], the end of each row's next pass
-  int* heap;     //!< [rows]
+  row_tree rows; //!< those whose next pass may follow, fresh
   bool* waiting; //!< [rows], rows whose next pass waits for a pass not in the order yet
   int count = 0; //!< passes in the order
 };
@@ -75,9 +79,8 @@ must_wait(order_merge const& merge, pipeline_view const& over, int entry, int en
   return false;
 }
 
-//! Puts a row into the heap if all that its next pass waits for is in the order already.
-constexpr void
-offer(order_merge& merge, pipeline_view const& over, row_heap& heap, int row) noexcept {
+//! Enters a row if all that its next pass waits for is in the order already.
+constexpr void offer(order_merge& merge, pipeline_view const& over, int row) noexcept {
   int const entry = merge.next[row];
   int const end = merge.table.offsets[row + 1];
   if (entry == end)
@@ -87,16 +90,12 @@ offer(order_merge& merge, pipeline_view const& over, row_heap& heap, int row) no
     if (merge.waiting[row])
       return;
   }
-  merge.key[row] = merge.table.ends[entry];
-  heap.push(row);
+  merge.rows.set(row, row_tree::key_of(merge.table.ends[entry]));
 }
 
 //! Notes the data that a pass of a row has made, and offers the rows that waited for it.
-constexpr void emit(order_merge& merge,
-                    pipeline_view const& over,
-                    row_heap& heap,
-                    int row,
-                    pass const& what) noexcept {
+constexpr void
+emit(order_merge& merge, pipeline_view const& over, int row, pass const& what) noexcept {
   kind_links const& links = over.links_of(what);
   int const stage_count = over.extents.stages();
   int const unit_count = over.units();
@@ -105,7 +104,7 @@ constexpr void emit(order_merge& merge,
     merge.emitted[(links.made[k] * stage_count + what.stage) * unit_count + unit] = true;
   auto const offer_waiting = [&](int other) {
     if (other != row && merge.waiting[other])
-      offer(merge, over, heap, other);
+      offer(merge, over, other);
   };
   int const devices = over.extents.devices;
   int const rows = merge.table.rows();
@@ -118,17 +117,15 @@ constexpr void emit(order_merge& merge,
 }
 
 //! @brief Prepares a merge: the rows whose first pass waits for nothing are offered.
-[[nodiscard]] constexpr row_heap begin(order_merge& merge) noexcept {
+constexpr void begin(order_merge& merge) noexcept {
   pipeline_view const over = merge.table.over;
   for (int i = 0; merge.emitted != nullptr && i < over.pass_indices(); ++i)
     merge.emitted[i] = false;
-  row_heap heap{merge.heap, merge.key};
   for (int row = 0; row < merge.table.rows(); ++row) {
     merge.next[row] = merge.table.offsets[row];
     merge.waiting[row] = false;
-    offer(merge, over, heap, row);
+    offer(merge, over, row);
   }
-  return heap;
 }
 
 //! @brief Appends passes to the order, the earliest end first among those whose dependencies are in
@@ -143,27 +140,27 @@ constexpr void emit(order_merge& merge,
 constexpr void merge_rows(order_merge& merge) noexcept {
   timetable_view const& table = merge.table;
   pipeline_view const over = table.over;
-  row_heap heap = begin(merge);
-  while (heap.count > 0) {
-    // Where nobody waits, the row stays where it is until its next key is known.
-    int const row = merge.emitted == nullptr ? heap.rows[0] : heap.pop();
+  begin(merge);
+  while (!merge.rows.empty()) {
+    int const row = merge.rows.first();
+    // Where others may be offered, this row is out until all that it waits for is known.
+    if (merge.emitted != nullptr)
+      merge.rows.set(row, row_tree::absent);
+    int const end = table.offsets[row + 1];
+    int& next = merge.next[row];
     // The halves of a composite pass stay together.
     do {
-      int const entry = merge.next[row];
+      int const entry = next;
       merge.order[merge.count] = entry;
       ++merge.count;
-      ++merge.next[row];
+      ++next;
       if (merge.emitted != nullptr)
-        emit(merge, over, heap, row, table.passes[entry]);
-    } while (merge.next[row] < table.offsets[row + 1] && table.passes[merge.next[row]].overlapped);
-    if (merge.emitted != nullptr) {
-      offer(merge, over, heap, row);
-    } else if (merge.next[row] < table.offsets[row + 1]) {
-      merge.key[row] = table.ends[merge.next[row]];
-      heap.replace_top(row);
-    } else {
-      heap.pop();
-    }
+        emit(merge, over, row, table.passes[entry]);
+    } while (next < end && table.passes[next].overlapped);
+    if (merge.emitted != nullptr)
+      offer(merge, over, row);
+    else
+      merge.rows.set(row, next < end ? row_tree::key_of(table.ends[next]) : row_tree::absent);
   }
 }
 

@@ -36,10 +36,13 @@ enum class device_check {
 struct device_finding {
   device_check what = device_check::none;
   proof verdict{};
+  bool looks_at_ends = false; // of messages: some are of exchanges, or pass on what others made
 
   constexpr void add(device_finding const& next) noexcept {
+    bool const some = looks_at_ends || next.looks_at_ends;
     if (!next.verdict && next.what < what)
       *this = next;
+    looks_at_ends = some;
   }
 };
 
@@ -132,37 +135,51 @@ misform(plan_view const& work, int device, item const& step, item const& head) n
   return one ? proof::rule::none : proof::rule::bad_group;
 }
 
-//! Items are where the plan's lists are, waits point to items before the group, passes and peers
-//! exist, and a group has one lane, and one peer or one exchange.
-constexpr proof check_form(plan_view work, int device) {
-  auto const steps = work.program_of(device);
-  int const count = static_cast<int>(steps.size());
-  for (int first = 0; first < count;) {
-    int const end = end_of_group(steps, first);
-    item const& head = steps[static_cast<std::size_t>(first)];
-    bool const message = head.what != operation::run;
-    if (head.joins || (message && end - first > most_group_messages))
-      return {proof::rule::bad_group, device, first};
-    for (int i = first; i < end; ++i) {
-      item const& step = steps[static_cast<std::size_t>(i)];
-      if (!lists_exist(work, step))
-        return {proof::rule::wrong_content, device, i};
-      for (int const wait : work.waits_of(step))
-        if (wait < 0 || wait >= first)
-          return {proof::rule::waits_forward, device, i, device, wait};
-      if (step.about == subject::pass ? !work.over.contains(step.work)
-                                      : step.work.stage >= work.over.extents.stages())
-        return {proof::rule::wrong_passes, device, i};
-      if (step.about != subject::pass && !other_exists(work, step))
-        return {message ? proof::rule::unmatched : proof::rule::wrong_passes, device, i};
-      if (proof::rule const broken =
-            message ? misform(work, device, step, head) : proof::rule::none;
-          broken != proof::rule::none)
-        return {broken, device, i, device, broken == proof::rule::bad_group ? first : nothing};
-    }
-    first = end;
+//! The passes that exist, for walks over many.
+struct known_passes {
+  pipeline_view const& over;
+  int stage_count = over.extents.stages();
+  bool plain = over.edges == nullptr && over.first_units == nullptr;
+  flow_set kinds = 0; //!< of a plain pipeline
+
+  constexpr explicit known_passes(pipeline_view const& whose) noexcept : over(whose) {
+    for (int kind = 0; kind < over.declared->kind_count; ++kind)
+      if (over.declared->kinds[kind].exists() && !over.declared->kinds[kind].in_groups)
+        kinds |= only(kind);
   }
-  return {};
+  [[nodiscard]] constexpr bool contain(pass const& what) const noexcept {
+    return plain ? index_of(what.kind) < flow::most_kinds && holds(kinds, index_of(what.kind)) &&
+                     what.stage < stage_count && what.microbatch < over.extents.microbatches &&
+                     what.chunk < over.extents.chunks
+                 : over.contains(what);
+  }
+};
+
+//! The form of an item: it is where the plan's lists are, its waits point to items before its
+//! group, its pass and its peer exist, and its group has one lane, and one peer or one exchange.
+//! @param first of its group
+constexpr proof check_form(plan_view const& work,
+                           known_passes const& known,
+                           int device,
+                           item const* steps,
+                           int first,
+                           int i) noexcept {
+  item const& step = steps[i];
+  bool const message = step.what != operation::run;
+  if (!lists_exist(work, step))
+    return {proof::rule::wrong_content, device, i};
+  for (int const wait : work.waits_of(step))
+    if (wait < 0 || wait >= first)
+      return {proof::rule::waits_forward, device, i, device, wait};
+  if (step.about == subject::pass ? !known.contain(step.work)
+                                  : step.work.stage >= known.stage_count)
+    return {proof::rule::wrong_passes, device, i};
+  if (step.about != subject::pass && !other_exists(work, step))
+    return {message ? proof::rule::unmatched : proof::rule::wrong_passes, device, i};
+  if (!message)
+    return {};
+  proof::rule const broken = misform(work, device, step, steps[first]);
+  return {broken, device, i, device, broken == proof::rule::bad_group ? first : nothing};
 }
 
 //! The first message of a lane, the key of its communicator, and the peers of the last messages.
@@ -175,9 +192,8 @@ struct first_on_lane {
 //! The item that a message stands on one lane with while they share no communicator, or the other
 //! way round; else `nothing`.
 //! @param seen [lanes of the device]
-[[nodiscard]] constexpr int
-misplaced_lane(plan_view const& work, int device, int i, first_on_lane* seen) noexcept {
-  item const& step = work.items[work.offsets[device] + i];
+[[nodiscard]] constexpr int misplaced_lane(
+  plan_view const& work, int device, item const& step, int i, first_on_lane* seen) noexcept {
   bool const sends = step.what == operation::send;
   // What is like one before it is as right as that was.
   int const peer = work.message_of(step).peer;
@@ -194,40 +210,56 @@ misplaced_lane(plan_view const& work, int device, int i, first_on_lane* seen) no
   return nothing;
 }
 
+//! The messages of a device, one after the other. Two are on one lane exactly when they share a
+//! communicator; those that go one way between two devices are numbered in their order; what a pass
+//! of the device makes is sent once. Several devices may enter theirs at the same time.
+struct entered_messages {
+  plan_view const& work;
+  message_numbers numbers;
+  int device;
+  int* sender;         //!< [message_indices], the item of the pass's device that sends each
+  first_on_lane* seen; //!< [lanes of the device], fresh
+  int* next;           //!< [2 P], 0: the numbers of the next messages from and to every device
+
+  constexpr void enter(item const& step, int i, device_finding& found) noexcept {
+    if (step.lane < 0 || step.lane >= work.lanes[device])
+      return found.add({device_check::lanes, {proof::rule::wrong_lane, device, i}});
+    if (int const other = misplaced_lane(work, device, step, i, seen); other != nothing)
+      return found.add({device_check::lanes, {proof::rule::wrong_lane, device, i, device, other}});
+    message_end const& message = work.message_of(step);
+    bool const sends = step.what == operation::send;
+    if (sends && step.about == subject::pass) {
+      if (device_of(work.over, step.work) != device)
+        found.looks_at_ends = true;
+      else if (int const before = std::exchange(sender[numbers.of(step)], i); before != nothing)
+        found.add({device_check::sent_twice, {proof::rule::unmatched, device, i, device, before}});
+    }
+    if (message.sequence != next[2 * message.peer + (sends ? 1 : 0)]++)
+      found.add({device_check::sequences, {proof::rule::fifo_differs, device, i}});
+  }
+};
+
 //! Where the two ends of every message are: [message_indices], item numbers on their devices.
 struct message_ends {
   int* sender;
   int* receiver;
 };
 
-//! Enters the messages of a device. Two are on one lane exactly when they share a communicator;
-//! none is sent or received twice; those that go one way between two devices are numbered in their
-//! order.
-//! @param seen scratch, [lanes of the device], fresh.
-//! @param next scratch, [2 P], 0: the numbers of the next messages from and to every device.
-constexpr device_finding enter_messages(
-  plan_view work, int device, message_ends ends, first_on_lane* seen, int* next) noexcept {
-  auto const steps = work.program_of(device);
+//! Enters the messages of a device: none is sent or received twice.
+constexpr proof enter_messages(plan_view const& work, int device, message_ends ends) noexcept {
   message_numbers const numbers(work);
-  device_finding found;
+  auto const steps = work.program_of(device);
   for (std::size_t at = 0; at < steps.size(); ++at) {
-    item const& step = steps[at];
-    int const i = static_cast<int>(at);
-    if (step.what == operation::run)
+    if (steps[at].what == operation::run)
       continue;
-    if (step.lane < 0 || step.lane >= work.lanes[device])
-      return {device_check::lanes, {proof::rule::wrong_lane, device, i}};
-    if (int const other = misplaced_lane(work, device, i, seen); other != nothing)
-      return {device_check::lanes, {proof::rule::wrong_lane, device, i, device, other}};
-    int& end = (step.what == operation::send ? ends.sender : ends.receiver)[numbers.of(step)];
+    int const i = static_cast<int>(at);
+    int& end =
+      (steps[at].what == operation::send ? ends.sender : ends.receiver)[numbers.of(steps[at])];
     if (end != nothing)
-      found.add({device_check::sent_twice, {proof::rule::unmatched, device, i, device, end}});
+      return {proof::rule::unmatched, device, i, device, end};
     end = i;
-    message_end const& message = work.message_of(step);
-    if (message.sequence != next[2 * message.peer + (step.what == operation::send ? 1 : 0)]++)
-      found.add({device_check::sequences, {proof::rule::fifo_differs, device, i}});
   }
-  return found;
+  return {};
 }
 
 //! The rule by which two items of two devices are not the ends of one message; none where they are.

@@ -304,8 +304,8 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
   return walk.verdict;
 }
 
-//! The classes lie one after the other in the arena, and every slot has room for its content.
-constexpr proof check_layout(plan_view work, int device) noexcept {
+//! The classes lie one after the other in the arena.
+constexpr proof check_layout(plan_view const& work, int device) noexcept {
   std::int64_t ends[2]{}; // on the device, on the host
   for (int of = 0; of < slot_classes; ++of) {
     slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
@@ -316,15 +316,20 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   }
   if (work.arena_bytes[device] < ends[0] || work.host_bytes_of(device) < ends[1])
     return {proof::rule::slots_overlap, device};
-  auto const steps = work.program_of(device);
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    for (use const& used : work.uses_of(steps[i])) {
-      std::int64_t const room = work.layout(device, used.of).bytes;
-      if (used.bytes < 0 ||
-          used.bytes > (used.of == slot_class::totals ? times(room, used.count) : room))
-        return {proof::rule::slots_overlap, device, static_cast<int>(i)};
-    }
   return {};
+}
+
+//! True when every slot that a step uses has room for its content.
+//! @param layouts of its device
+[[nodiscard]] constexpr bool
+has_room(plan_view const& work, slot_layout const* layouts, item const& step) noexcept {
+  for (use const& used : work.uses_of(step)) {
+    std::int64_t const room = layouts[static_cast<int>(used.of)].bytes;
+    if (used.bytes < 0 ||
+        used.bytes > (used.of == slot_class::totals ? times(room, used.count) : room))
+      return false;
+  }
+  return true;
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -94,34 +94,26 @@ lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
   return row > 0 ? work.lanes[device] + row - 1 : nothing;
 }
 
-//! Enters the steps that a device runs: each on the device of its stage and on its engine, none
-//! twice.
-constexpr proof enter_passes(plan_view const& work, int device, steps_run const& ran) noexcept {
-  auto const steps = work.program_of(device);
-  pipeline_view const over = work.over;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    item const& step = steps[i];
-    if (step.what != operation::run)
-      continue;
-    if (device_of(over, step.work) != device)
-      return {proof::rule::wrong_passes, device, static_cast<int>(i)};
-    bool entered = false;
-    if (step.about == subject::pass) {
-      flow_set& kinds = ran.kinds[step.work.stage * over.units() + over.unit_of(step.work)];
-      entered = holds(kinds, index_of(step.work.kind));
-      kinds |= only(index_of(step.work.kind));
-    } else {
-      unsigned char& other = ran.others[other_index(work, step.about, step.work.stage, device)];
-      entered = other != 0;
-      other = 1;
-    }
-    if (entered)
-      return {proof::rule::wrong_passes, device, static_cast<int>(i)};
-    if (step.lane !=
-        (step.about == subject::pass ? lane_of_engine(work, device, step.work) : nothing))
-      return {proof::rule::wrong_lane, device, static_cast<int>(i)};
+//! Enters a step that a device runs: on the device of its stage and on its engine, none twice.
+constexpr proof::rule
+enter_step(plan_view const& work, int device, item const& step, steps_run const& ran) noexcept {
+  pipeline_view const& over = work.over;
+  if (device_of(over, step.work) != device)
+    return proof::rule::wrong_passes;
+  bool entered = false;
+  if (step.about == subject::pass) {
+    flow_set& kinds = ran.kinds[step.work.stage * over.units() + over.unit_of(step.work)];
+    entered = holds(kinds, index_of(step.work.kind));
+    kinds |= only(index_of(step.work.kind));
+  } else {
+    unsigned char& other = ran.others[other_index(work, step.about, step.work.stage, device)];
+    entered = other != 0;
+    other = 1;
   }
-  return {};
+  if (entered)
+    return proof::rule::wrong_passes;
+  int const lane = step.about == subject::pass ? lane_of_engine(work, device, step.work) : nothing;
+  return step.lane == lane ? proof::rule::none : proof::rule::wrong_lane;
 }
 
 //! Finds a step other than a pass that no device runs, or that none should.

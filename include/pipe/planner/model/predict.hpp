@@ -220,6 +220,18 @@ struct prediction {
     return (bytes + pictures) / setup.tensor;
   }
 
+  //! @brief The tokens of the widest message between these stages, of a chunk of so many: a token
+  //! of parts of layers, or with hidden states of modules, is as many tokens of whole layers.
+  [[nodiscard]] constexpr std::int64_t widest_message(std::span<stage_content const> content,
+                                                      std::int64_t tokens) const noexcept {
+    prediction one_gpu{model, setup};
+    one_gpu.setup.tensor = 1;
+    std::int64_t widest = 0;
+    for (stage_content const& each : content)
+      widest = std::max(widest, one_gpu.sent_bytes(each, tokens));
+    return widest / model.message_bytes(1, setup.sequences);
+  }
+
   //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
   //! as long as its forward pass. The slowest link and the longest message give the latency.
   //! Exchanges of a tensor parallel group are hidden by fused backward passes and by composite
@@ -233,13 +245,7 @@ struct prediction {
     if (content.size() != static_cast<std::size_t>(extents.stages()) ||
         chunk_lengths.size() != static_cast<std::size_t>(extents.chunks))
       throw std::invalid_argument("costs: give one content per stage and one length per chunk");
-    std::int64_t longest = detail::longest_of(chunk_lengths);
-    prediction one_gpu{model, setup};
-    one_gpu.setup.tensor = 1;
-    std::int64_t widest = 0; // a token of parts of layers is as many tokens of whole ones
-    for (stage_content const& each : content)
-      widest = std::max(widest, one_gpu.sent_bytes(each, longest));
-    longest = widest / model.message_bytes(1, setup.sequences);
+    std::int64_t const longest = widest_message(content, detail::longest_of(chunk_lengths));
     int const last = extents.devices - 1;
     cost_table table(extents, {.communication = last > 0 ? message_seconds(0, last, longest) : 0});
     for (int from = 0; from <= last; ++from)
@@ -280,9 +286,9 @@ struct prediction {
                               : detail::layer_parameters(of);
       });
     };
-    // Modules of a stage have the embedding of the first one, or a copy of it.
+    // Modules of a stage have the embedding of the first one, or a copy of it, but for shards.
     bool const copy_of_embedding =
-      stage.modules > 0 && !stage.embedding && !(model.tied && stage.output);
+      stage.modules > 0 && stage.shards == 1 && !stage.embedding && !(model.tied && stage.output);
     std::int64_t const encoder_layer = detail::layer_parameters(detail::encoder_shape(model));
     std::int64_t const held =
       of_stage(stage.layers + stage.modules + stage.remainders, stage.dense) +

@@ -36,7 +36,7 @@ struct stage_content {
   int layers = 1;         //!< layers of the model
   bool embedding = false; //!< the embedding of tokens
   bool output = false;    //!< the output layer and the loss
-  int shards = 1;         //!< of the vocabulary, of which this stage has one
+  int shards = 1;         //!< of the vocabulary, of which this stage has one if any of it
   // Parts of layers beside the whole ones, of which each has one of every part.
   int projections = 0; //!< what gives query, keys and values
   int attentions = 0;  //!< attention, which has no weights
@@ -63,10 +63,11 @@ struct stage_content {
   [[nodiscard]] static std::vector<stage_content> of_parts(int layers);
 
   //! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages
-  //! inside, a shard of the output layer per device.
-  //! @param layers [stages inside] layers of each @param dense as for `of_layers`
-  [[nodiscard]] static std::vector<stage_content>
-  of_shards(std::span<int const> layers, int devices, int dense = 0);
+  //! inside, a shard of the output layer per device. The embeddings that modules read go to them
+  //! with the hidden states.
+  //! @param layers [stages inside] of each, and the rest, as for `of_layers`
+  [[nodiscard]] static std::vector<stage_content> of_shards(
+    std::span<int const> layers, int devices, int dense = 0, int encoders = 0, int modules = 0);
 
   friend constexpr bool operator==(stage_content const&, stage_content const&) = default;
 };
@@ -156,12 +157,20 @@ inline std::vector<stage_content> stage_content::of_parts(int layers) {
   return result;
 }
 
-inline std::vector<stage_content>
-stage_content::of_shards(std::span<int const> layers, int devices, int dense) {
+inline std::vector<stage_content> stage_content::of_shards(
+  std::span<int const> layers, int devices, int dense, int encoders, int modules) {
   std::vector<stage_content> result(static_cast<std::size_t>(devices),
                                     stage_content{0, true, false, devices});
-  for (stage_content const& each : of_layers(layers, dense))
-    result.push_back({.layers = each.layers, .dense = each.dense});
+  bool embedded = true; // text is as it comes from the embedding
+  int left = modules;
+  for (stage_content each : of_layers(layers, dense, 0, encoders, modules)) {
+    each.embedding = each.output = false;
+    each.shards = devices;
+    embedded = embedded && each.layers == 0;
+    left -= each.modules;
+    each.states = 1 + modules - left + (left > 0 && !embedded ? 1 : 0);
+    result.push_back(each);
+  }
   result.insert(
     result.end(), static_cast<std::size_t>(devices), stage_content{0, false, true, devices});
   return result;

@@ -365,6 +365,14 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
   return std::max(bound, device.work + up + down);
 }
 
+//! True where no stage goes one way, as frozen ones do: bounds are known.
+[[nodiscard]] constexpr bool all_go_back(pipeline_view const& over) {
+  for (int stage = 0; stage < over.extents.stages(); ++stage)
+    if (goes_forward_only(over, stage))
+      return false;
+  return !over.declared->stages_go_one_way();
+}
+
 } // namespace detail
 
 //! @brief The span and the makespan that no order of this pipeline can beat.
@@ -387,10 +395,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
                                       time_bounds::options const& options = {}) {
   shape const& extents = over.extents;
   detail::check_extents(extents);
-  bool one_way = over.declared->stages_go_one_way();
-  for (int stage = 0; stage < extents.stages(); ++stage)
-    one_way = one_way || detail::goes_forward_only(over, stage);
-  if (one_way)
+  if (!detail::all_go_back(over))
     throw std::invalid_argument(
       "least_times: every stage must go forward and back; here some go one way");
   if (extents.where == placement::custom && over.holders == nullptr)

@@ -172,7 +172,9 @@ inline void count_spans(order_graph& graph) {
       graph.times.push_back(checked_duration(cost, what));
       graph.holders.push_back(device_of(over, what));
       graph.taken.push_back(effects.taken[index_of(what.kind)]);
-      graph.freed.push_back(effects.freed[index_of(what.kind)]);
+      graph.freed.push_back(goes_forward_only(over, what.stage)
+                              ? graph.taken.back()
+                              : effects.freed[index_of(what.kind)]);
     }
   double const latency = checked_latency(cost);
   std::span<double const> const links = checked_links(cost, graph.devices);
@@ -222,7 +224,7 @@ inline void count_bytes(order_graph& graph,
       moved_bytes(memory, *over.declared, over.extents.chunks, graph.passes[i]));
     bool const takes = (*over.declared)[graph.passes[i].kind].is == role::forward;
     graph.taken[i] = takes ? bytes : 0;
-    graph.freed[i] = takes ? 0 : bytes;
+    graph.freed[i] = takes && !goes_forward_only(over, graph.passes[i].stage) ? 0 : bytes;
   }
 }
 

@@ -432,7 +432,7 @@ inline void check_room(pipeline_view const& over, found_order::options const& op
 [[nodiscard]] double bound_of(pipeline_view const& over,
                               cost_model auto const& cost,
                               found_order::options const& options) {
-  if (over.first_units != nullptr)
+  if (over.first_units != nullptr || !all_go_back(over))
     return 0;
   time_bounds::options bounds;
   if (options.memory_limit != unlimited)

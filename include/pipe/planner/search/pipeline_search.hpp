@@ -362,7 +362,7 @@ private:
     found.best_given = best_given;
     found.excess = trials_.best().excess;
     found.bound = trials_.bound();
-    if (over.first_units == nullptr)
+    if (over.first_units == nullptr && all_go_back(over))
       found.order_bound = least_times(over, costs, {.pairs = true}).makespan.least();
     found.all_cuts = all_cuts;
     found.looks = trials_.looks();

@@ -65,6 +65,7 @@ struct timeline {
   owned<int> queue{problem.devices()};            //!< [P] devices whose next pass may be ready
   owned<int> queued{problem.devices()};           //!< [P]
   int queue_size = 0;
+  bool moved = false;        //!< a sweep has put a pass before others of its row
   std::int64_t span = 0;     //!< after a sweep forwards: max of last end - first start
   std::int64_t makespan = 0; //!< after a sweep forwards: the last end
 
@@ -250,6 +251,7 @@ template <bool Backwards>
       entry = gap - 1;
     }
   }
+  line.moved = line.moved || entry < next;
   for (std::ptrdiff_t i = next; i > entry; --i) {
     std::ptrdiff_t const to = origin + i * step;
     line.codes.data[to] = line.codes.data[to - step];
@@ -371,9 +373,26 @@ constexpr void sweep_both(timeline& line, deadline keep) {
   sweep_forwards(line);
 }
 
-//! Five sweeps: forwards, then twice backwards and forwards.
+//! True when every device works all of the span, after a sweep forwards.
+[[nodiscard]] constexpr bool works_without_pause(timeline const& line) noexcept {
+  for (int device = 0; device < line.problem.devices(); ++device) {
+    int const last = line.first[device + 1] - 1;
+    for (int i = line.first[device]; i < last; ++i)
+      if (line.begins.data[i + 1] != line.ends.data[i])
+        return false;
+    if (line.ends[last] - line.begins[line.first[device]] != line.span)
+      return false;
+  }
+  return true;
+}
+
+//! Five sweeps: forwards, then twice backwards and forwards. Where the first moves no pass and
+//! leaves no pause, none of the others finds another place for any pass, and there is one.
 constexpr void reorder(timeline& line) {
+  line.moved = false;
   sweep_forwards(line);
+  if (!line.moved && works_without_pause(line))
+    return;
   sweep_both(line, deadline::span);
   sweep_both(line, deadline::both);
 }

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Stages on the host as the library and trainers call them, with their parameters; these
+//! may be in shards.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "../papers/helix.hpp"
+#include "machine.hpp"
+
+namespace gpt {
+
+//! A stage as the library calls it, whose weights are parameters of the host.
+template <class Stage>
+class called_on_host : public Stage {
+public:
+  static constexpr bool takes_chunks = true;
+  using number = typename Stage::number;
+  using Stage::Stage;
+
+  void forward(pp::context const& where, pp::input x, pp::output y) {
+    run_half(passes(), pp::pass_kind::forward, {where, x, y});
+  }
+  void backward(pp::context const& where, pp::input dy, pp::output dx) {
+    run_half(passes(), pp::pass_kind::backward, {where, dy, dx});
+  }
+  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
+    run_half(passes(), pp::pass_kind::backward_input, {where, dy, dx});
+  }
+  void backward_weight(pp::context const& where) {
+    run_half(passes(), pp::pass_kind::backward_weight, {where, {}, {}});
+  }
+
+  void set_batch(batch const& pieces) { this->set_text(pieces.bytes, {}); }
+  [[nodiscard]] double loss() const {
+    return this->loss_sum() / static_cast<double>(this->cut_.tokens());
+  }
+  //! Calls visit(parameter) for each parameter, in the order of the layers.
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    for (auto& each : this->weights_)
+      visit(each);
+  }
+  void update(adamw const& optimizer, std::int64_t step) {
+    for_each_parameter([&](parameter<number>& p) { optimizer.update(p, step); });
+    refresh();
+  }
+  void refresh() {
+    for_each_parameter([](parameter<number>& p) { p.refresh(); });
+  }
+
+private:
+  [[nodiscard]] Stage& passes() { return *this; }
+};
+
+//! Every parameter of a stage in as many pieces as there are shards, with their gradients and the
+//! averages of the optimizer. A real group has each shard on a device of its own; here all lie in
+//! this process, and whole weights exist while they are gathered alone.
+template <class Number>
+class weight_shards {
+public:
+  //! Takes a parameter apart; what is left of it has a size alone.
+  void take(parameter<Number>& whole, std::int64_t shards) {
+    for (std::int64_t shard = 0; shard < shards; ++shard) {
+      auto const piece = piece_of(whole.numbers, shard, shards);
+      pieces_.emplace_back(piece.count(), Number{0}, whole.decays);
+      std::copy_n(whole.value.begin() + piece.begin, piece.count(), pieces_.back().value.begin());
+    }
+    whole.leave_numbers();
+  }
+
+  [[nodiscard]] bool empty() const { return pieces_.empty(); }
+
+  //! Writes whole weights, one parameter behind the other.
+  void gather(Number* to) const {
+    for (auto const& piece : pieces_)
+      to = std::copy(piece.value.begin(), piece.value.end(), to);
+  }
+  //! Adds whole gradients, laid out in the same way, to those of the shards.
+  void scatter(Number const* from) {
+    for (auto& piece : pieces_)
+      for (auto& x : piece.gradient)
+        x += *from++;
+  }
+
+  //! What the pieces are. @param parameters those that were taken
+  [[nodiscard]] std::vector<tensor_part>
+  pieces_of(std::vector<tensor_part> const& parameters) const {
+    auto const shards = static_cast<std::int64_t>(pieces_.size() / parameters.size());
+    return gpt::pieces_of(parameters, shards, {0, shards});
+  }
+
+  template <class Visit>
+  void for_each_piece(Visit& visit) {
+    for (auto& piece : pieces_)
+      visit(piece);
+  }
+
+private:
+  std::vector<parameter<Number>> pieces_; // parameter by parameter, shard by shard
+};
+
+//! A stage of layers, or of parts of them.
+template <class Number>
+class host_stage : public called_on_host<part_stage<host_machine<Number>>> {
+public:
+  host_stage(model_size const& size,
+             layer_range layers,
+             step_cut cut,
+             std::uint64_t seed,
+             host::device_work<Number>& work)
+      : called_on_host<part_stage<host_machine<Number>>>(
+          start_of<Number>(parts_of(size, layers), seed),
+          stage_start<host_machine<Number>>{.size = size,
+                                            .own = size,
+                                            .held = layers,
+                                            .cut = std::move(cut),
+                                            .replicas = 1,
+                                            .work = &work,
+                                            .before = layers.embeds ? std::size_t{2} : 0}) {
+    check(size);
+  }
+
+  //! Calls visit(parameter) for each parameter, in the order of the layers; where they are in
+  //! shards, for each piece.
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    if (shards_.empty())
+      std::for_each(this->weights_.begin(), this->weights_.end(), visit);
+    else
+      shards_.for_each_piece(visit);
+  }
+  //! What these are in the whole model. A piece of a shard is one of the numbers behind each other,
+  //! under a name of its own.
+  [[nodiscard]] std::vector<tensor_part> parts() const {
+    auto const whole = parts_of(this->size_, this->held_);
+    return shards_.empty() ? whole : shards_.pieces_of(whole);
+  }
+  void update(adamw const& optimizer, std::int64_t step) {
+    for_each_parameter([&](parameter<Number>& p) { optimizer.update(p, step); });
+    refresh();
+  }
+  void refresh() {
+    if (shards_.empty())
+      refresh_matrices(); // else when they have been gathered
+  }
+  //! To be called before backward passes, when others than these weights have been used.
+  void refresh_matrices() {
+    for (auto& each : this->weights_)
+      each.refresh();
+  }
+
+  //! Takes the parameters apart. From now on passes need weights that have been gathered, and
+  //! memory for gradients. No shards: the parameters are elsewhere.
+  void shard(std::int64_t shards) {
+    for (auto& each : this->weights_)
+      shards_.take(each, shards);
+  }
+  //! Numbers of whole gradients, and of whole weights with transposed matrices.
+  [[nodiscard]] std::int64_t gradient_numbers() const {
+    std::int64_t sum = 0;
+    for (auto const& each : this->weights_)
+      sum += each.numbers;
+    return sum;
+  }
+  [[nodiscard]] std::int64_t weight_numbers() const {
+    auto sum = gradient_numbers();
+    for (auto const& each : this->weights_)
+      sum += each.decays ? each.numbers : 0;
+    return sum;
+  }
+  //! Passes read weights from here, and transposed matrices behind them.
+  void use(Number* weights) { use(weights, weights + gradient_numbers()); }
+  //! The same with the transposed matrices elsewhere.
+  void use(Number* weights, Number* transposes) {
+    for (auto& each : this->weights_) {
+      each.value_elsewhere = std::exchange(weights, weights + each.numbers);
+      if (each.decays)
+        each.across_elsewhere = std::exchange(transposes, transposes + each.numbers);
+    }
+  }
+  //! Passes add their gradients to what is here, [gradient_numbers].
+  void add_gradients_to(Number* to) {
+    for (auto& each : this->weights_)
+      each.gradient_elsewhere = std::exchange(to, to + each.numbers);
+  }
+
+  // With weights in shards.
+  void gather_weights(pp::context const&, pp::output out) {
+    auto* const to = out.as<Number>().data();
+    shards_.gather(to);
+    use(to);
+    refresh_matrices();
+  }
+  void use_weights(pp::context const&, pp::input in) {
+    use(reinterpret_cast<Number*>(read_alone(in)));
+  }
+  void collect_gradients(pp::context const&, pp::output out) { collect(out.as<Number>().data()); }
+  void collect(Number* to) {
+    std::fill_n(to, gradient_numbers(), Number{0});
+    add_gradients_to(to);
+  }
+  void scatter_gradients(pp::context const&, pp::input in) {
+    shards_.scatter(in.as<Number>().data());
+  }
+
+private:
+  weight_shards<Number> shards_; // empty: parameters are whole
+};
+
+// Messages between stages that no plan moves.
+
+template <class Number>
+[[nodiscard]] pp::output message_in(std::vector<Number>& numbers) {
+  return {0,
+          reinterpret_cast<std::byte*>(numbers.data()),
+          static_cast<std::int64_t>(numbers.size() * sizeof(Number))};
+}
+[[nodiscard]] inline pp::input read(pp::buffer const& of) {
+  return {of.slot, of.data, of.bytes};
+}
+
+//! Slots of a stage that no plan has: of the units of so many microbatches at once.
+class own_slots {
+public:
+  explicit own_slots(std::int64_t microbatches = 1)
+      : sequences_(static_cast<std::size_t>(microbatches)) {}
+
+  //! For a pass of a unit. @param bytes of a class, for that unit
+  template <class Bytes>
+  [[nodiscard]] pp::context at(step_cut const& cut, unit u, Bytes bytes) {
+    using enum pp::slot_class;
+    auto& here = sequences_[static_cast<std::size_t>(u.microbatch) % sequences_.size()];
+    auto const chunks = static_cast<std::size_t>(cut.chunks(u.microbatch));
+    here.units.resize(std::max(here.units.size(), chunks));
+    auto& of_unit = here.units[static_cast<std::size_t>(u.chunk)];
+    pp::context where;
+    where.microbatch = static_cast<int>(u.microbatch);
+    where.chunk = static_cast<int>(u.chunk);
+    auto const put = [&](pp::slot_class of, std::vector<std::byte>& memory, pp::buffer& to) {
+      memory.resize(std::max(memory.size(), static_cast<std::size_t>(bytes(of))));
+      to = {0, memory.data(), static_cast<std::int64_t>(memory.size())};
+    };
+    put(activation, of_unit.kept, where.activation);
+    put(weight_input, of_unit.between, where.weight_input);
+    put(sequence, here.state, where.state);
+    put(sequence_gradient, here.state_gradient, where.state_gradient);
+    return where;
+  }
+  //! The same of a stage that tells its bytes.
+  template <class Stage>
+  [[nodiscard]] pp::context at(Stage const& stage, unit u) {
+    return at(stage.cut(), u, [&](pp::slot_class of) { return stage.bytes(of, u); });
+  }
+
+private:
+  struct unit_slots {
+    std::vector<std::byte> kept, between;
+  };
+  struct sequence_slots {
+    std::vector<unit_slots> units{};
+    std::vector<std::byte> state{}, state_gradient{};
+  };
+  std::vector<sequence_slots> sequences_;
+};
+
+//! Adds up the gradients of two copies of some stages: both have the sum then. No copies, no sum.
+template <class Stage>
+void add_copies(std::vector<Stage>& stages, std::vector<Stage>& copies) {
+  using number = typename Stage::number;
+  for (std::size_t s = 0; s < copies.size(); ++s) {
+    std::vector<parameter<number>*> mine;
+    stages[s].for_each_parameter([&](parameter<number>& p) { mine.push_back(&p); });
+    std::size_t next = 0;
+    copies[s].for_each_parameter([&](parameter<number>& theirs) {
+      auto& sum = mine[next++]->gradient;
+      for (std::size_t i = 0; i < sum.size(); ++i)
+        sum[i] += theirs.gradient[i];
+      theirs.gradient = sum;
+    });
+  }
+}
+
+} // namespace gpt

@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The GPT on SlimPipeExchange: devices take over attention of each other. A stage is a part
+//! of a layer for one chunk of sequences.
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "exchange_schedule.hpp"
+#include "helix.hpp"
+
+namespace gpt {
+
+//! What a chunk's attention to some keys gives, or to all.
+template <class Machine>
+struct attention_state {
+  using attended = typename Machine::attended;
+  using number = typename Machine::number;
+
+  attended* output;    //!< [tokens, heads, head dim]
+  number* log_sum_exp; //!< [heads, tokens]
+
+  attention_state(placing& in, model_size const& size, std::int64_t tokens)
+      : output(in.take<attended>(tokens * size.width)),
+        log_sum_exp(in.take<number>(size.heads * tokens)) {}
+
+  [[nodiscard]] attention_tensors<attended, number> with(attended const* query,
+                                                         attended const* key_value) const {
+    return {query, key_value, output, log_sum_exp};
+  }
+};
+template <class Machine>
+struct state_message {
+  placing in;
+  attention_state<Machine> state;
+
+  state_message(std::byte* memory, model_size const& size, std::int64_t tokens)
+      : in(memory, 1), state(in, size, tokens) {}
+};
+//! What goes back to attention.
+template <class Machine>
+struct merged_message {
+  placing in;
+  typename Machine::attended* gradient; //!< of the output of all keys, [tokens, heads, head dim]
+  attention_state<Machine> merged;      //!< of these
+
+  merged_message(std::byte* memory, model_size const& size, std::int64_t tokens)
+      : in(memory, 1), gradient(in.take<typename Machine::attended>(tokens * size.width)),
+        merged(in, size, tokens) {}
+};
+//! What goes from there to the projection of the same chunk.
+template <class Machine>
+struct gradients_message {
+  placing in;
+  typename Machine::attended* query;   //!< [tokens, heads, head dim]
+  typename Machine::number* key_value; //!< [tokens, 2, key heads, head dim]
+
+  gradients_message(std::byte* memory, model_size const& size, std::int64_t tokens)
+      : in(memory, 1), query(in.take<typename Machine::attended>(tokens * size.width)),
+        key_value(in.take<typename Machine::number>(tokens * 2 * size.key_width())) {}
+};
+
+//! What attention keeps of a unit, to keys that stay or to keys that were sent.
+template <class Machine>
+struct attending_kept {
+  typename Machine::attended* query;     //!< [tokens, heads, head dim]
+  typename Machine::attended* key_value; //!< [given, 2, key heads, head dim]
+
+  attending_kept(placing& in, model_size const& size, std::int64_t tokens, std::int64_t given)
+      : query(in.take<typename Machine::attended>(tokens * size.width)),
+        key_value(in.take<typename Machine::attended>(given * 2 * size.key_width())) {}
+};
+//! What the part behind attention keeps, with the head where it ends the model.
+template <class Machine>
+struct following_kept {
+  attention_state<Machine> merged;
+  mlp_kept<Machine> after;
+  normalised<typename Machine::number> head{};
+
+  following_kept(placing& in, model_size const& size, bool ends, std::int64_t tokens)
+      : merged(in, size, tokens), after(in, size, size, tokens) {
+    if (ends)
+      head = take_norm<typename Machine::number>(in, size, tokens);
+  }
+};
+//! What its backward uses for the gradients of weights.
+template <class Machine>
+struct following_gradients {
+  after_gradients<Machine> after;
+  typename Machine::element* logits = nullptr; //!< [tokens, vocabulary]
+
+  following_gradients(placing& in,
+                      model_size const& size,
+                      bool ends,
+                      std::int64_t tokens,
+                      following_kept<Machine> const& kept)
+      : after(in, size, size, tokens, kept.after) {
+    if (ends)
+      logits = in.take<typename Machine::element>(tokens * vocabulary);
+  }
+};
+
+//! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
+template <class Machine>
+struct exchanged_slot_sizes : exchange_cut {
+  using exchange_cut::exchange_cut;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    auto const from = stage(maker.stage);
+    switch (of) {
+    case pp::slot_class::activation: return kept(from);
+    case pp::slot_class::weight_input: return between(from);
+    default: return sent(from);
+    }
+  }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
+    return of == pp::slot_class::input_gradient ? sent_back(stage(maker.stage), stage(reader))
+                                                : bytes(of, maker);
+  }
+
+  //! Of a layer on the device that has its weights.
+  [[nodiscard]] stage_start<Machine> start(layer_range const& held,
+                                           typename Machine::work& work) const {
+    return {.size = size,
+            .own = size,
+            .held = held,
+            .cut = step_cut(extents.microbatches, chunks),
+            .replicas = 1,
+            .work = &work,
+            .before = held.embeds ? std::size_t{2} : 0};
+  }
+
+private:
+  using part = pp::layer_part;
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+  [[nodiscard]] bool ends(pp::exchange_stage const& of) const {
+    return of.layer + 1 == size.layers;
+  }
+  [[nodiscard]] std::int64_t kept(pp::exchange_stage const& of) const {
+    auto all = slot_of<Machine>();
+    switch (of.part) {
+    case part::projection: (void)take_norm<number>(all, size, tokens(of)); break;
+    case part::attention: (void)attending_kept<Machine>(all, size, tokens(of), 0); break;
+    case part::taken_attention:
+      (void)attending_kept<Machine>(all, size, tokens(of), given(of).count());
+      break;
+    case part::after_attention:
+      (void)following_kept<Machine>(all, size, ends(of), tokens(of));
+      break;
+    }
+    return all.bytes();
+  }
+  [[nodiscard]] std::int64_t between(pp::exchange_stage const& of) const {
+    auto all = slot_of<Machine>();
+    if (of.part == part::projection)
+      (void)before_gradients<Machine>(all, size, tokens(of));
+    else if (of.part == part::after_attention)
+      (void)following_gradients<Machine>(all, size, ends(of), tokens(of), kept_after(of));
+    return all.bytes();
+  }
+  [[nodiscard]] following_kept<Machine> kept_after(pp::exchange_stage const& of) const {
+    auto beside = slot_of<Machine>();
+    return {beside, size, ends(of), tokens(of)};
+  }
+  [[nodiscard]] std::int64_t residual(pp::exchange_stage const& of) const {
+    return tokens(of) * size.width * static_cast<std::int64_t>(sizeof(number));
+  }
+  [[nodiscard]] std::int64_t sent(pp::exchange_stage const& from) const {
+    switch (from.part) {
+    case part::projection:
+      return message_to_attention<Machine, attended>(nullptr, size, tokens(from)).in.bytes();
+    case part::after_attention: return residual(from);
+    default: return state_message<Machine>(nullptr, size, tokens(from)).in.bytes();
+    }
+  }
+  [[nodiscard]] std::int64_t sent_back(pp::exchange_stage const& from,
+                                       pp::exchange_stage const& to) const {
+    auto const half = static_cast<std::int64_t>(sizeof(attended));
+    switch (from.part) {
+    case part::projection: return residual(from);
+    case part::attention:
+      return to.part == from.part
+               ? 0
+               : gradients_message<Machine>(nullptr, size, tokens(from)).in.bytes();
+    case part::taken_attention:
+      return to.chunk == from.chunk
+               ? tokens(from) * size.width * half
+               : tokens(to) * 2 * size.key_width() * static_cast<std::int64_t>(sizeof(number));
+    case part::after_attention:
+      return to.part == part::projection
+               ? residual(from)
+               : merged_message<Machine>(nullptr, size, tokens(from)).in.bytes();
+    }
+    return 0;
+  }
+};
+
+//! A layer on the device that has its weights, with the keys and values of its sequences: all of
+//! its parts but attention that another device takes over.
+template <class Machine>
+class exchanged_layer : public stage<Machine> {
+public:
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+
+  //! @param start the weights that it begins with
+  template <class Start>
+  exchanged_layer(std::vector<Start> start, stage_start<Machine> const& with)
+      : stage<Machine>(std::move(start), with),
+        key_value_(cached() * static_cast<std::int64_t>(sizeof(attended))),
+        key_value_gradient_(cached() * static_cast<std::int64_t>(sizeof(number))) {}
+
+  void project(pp::context const& where, int chunk) {
+    pass const p = at(where, chunk);
+    message_to_attention<Machine, attended> const to(where.outputs[0].data, this->size_, p.tokens);
+    if (this->held_.embeds)
+      this->embed(p, to.residual);
+    else
+      copy(to.residual, this->numbers(where.inputs[0]), narrow(p), p.on);
+    before(p).forward(to.query, to.key_value, to.residual);
+    copy(key_value(p) + p.chunk.begin * width_of_keys(), to.key_value, keys(p), p.on);
+  }
+  void project_backward(pp::context const& where, int chunk) {
+    pass const p = at(where, chunk);
+    auto const& space = p.work->scratch();
+    // From attention, taken attention, what follows, and the taken attention of later chunks.
+    gradients_message<Machine> const stay(read_alone(where.inputs[0]), this->size_, p.tokens);
+    auto const* const taken = reinterpret_cast<attended const*>(where.inputs[1].data);
+    auto const made =
+      this->template made_between<before_gradients<Machine>>(p, this->size_, p.tokens);
+    add_up(made.query, stay.query, taken, narrow(p), p.on);
+    number* const sum = space.key_value_gradient;
+    copy(sum, stay.key_value, keys(p), p.on);
+    for (std::size_t later = 3; later < where.inputs.size(); ++later)
+      add(sum, this->numbers(where.inputs[later]), keys(p), p.on);
+    convert(made.key_value, sum, keys(p), p.on);
+    bool const embeds = this->held_.embeds;
+    number* const dx = embeds ? space.residual : this->numbers(where.outputs[0]);
+    copy(dx, this->numbers(where.inputs[2]), narrow(p), p.on);
+    before(p).add_backward_input(dx, made);
+    before(p).add_backward_weight(made);
+    if (embeds)
+      this->embed_backward(p, dx);
+  }
+
+  //! @param given tokens whose keys are given away, the oldest ones
+  void attend_own(pp::context const& where, int chunk, std::int64_t given) {
+    pass const p = at(where, chunk);
+    message_to_attention<Machine, attended> const from(
+      read_alone(where.inputs[0]), this->size_, p.tokens);
+    state_message<Machine> const to(where.outputs[0].data, this->size_, p.tokens);
+    attended* const query = query_of(p);
+    copy(query, from.query, narrow(p), p.on);
+    attend(attending{this->size_, p.chunk, {given, p.chunk.end}},
+           to.state.with(query, key_value(p) + given * width_of_keys()),
+           *p.work,
+           p.on);
+  }
+  void attend_own_backward(pp::context const& where, int chunk, std::int64_t given) {
+    pass const p = at(where, chunk);
+    merged_message<Machine> const from(read_alone(where.inputs[0]), this->size_, p.tokens);
+    gradients_message<Machine> const to(where.outputs[0].data, this->size_, p.tokens);
+    number* const gradient = key_value_gradient(p);
+    if (p.chunk.end == this->size_.sequence) // the last chunk comes first
+      clear(gradient, p.chunk.end * width_of_keys(), p.on);
+    attend_backward(attending{this->size_, p.chunk, {given, p.chunk.end}},
+                    from.merged.with(query_of(p), key_value(p) + given * width_of_keys()),
+                    attention_gradients<attended, number>{
+                      from.gradient, to.query, gradient + given * width_of_keys()},
+                    *p.work,
+                    p.on);
+    copy(to.key_value, gradient + p.chunk.begin * width_of_keys(), keys(p), p.on);
+  }
+
+  void follow(pp::context const& where, int chunk) {
+    pass const p = at(where, chunk);
+    auto const kept = following(p);
+    auto const& size = this->size_;
+    state_message<Machine> const stay(read_alone(where.inputs[1]), size, p.tokens);
+    state_message<Machine> const taken(read_alone(where.inputs[2]), size, p.tokens);
+    copy_state(p, kept.merged, stay.state);
+    merge(kept.merged.output,
+          kept.merged.log_sum_exp,
+          taken.state.output,
+          taken.state.log_sum_exp,
+          size,
+          p.tokens,
+          p.on);
+    bool const ends = this->held_.ends;
+    number* const y = ends ? p.work->scratch().residual : this->numbers(where.outputs[0]);
+    copy(y, this->numbers(where.inputs[0]), narrow(p), p.on); // begins with the residual
+    after(p, kept).forward(y);
+    if (ends)
+      this->at_head(p, kept.head).forward(this->losses_of(p), y);
+  }
+  void follow_backward(pp::context const& where, int chunk) {
+    pass const p = at(where, chunk);
+    auto const kept = following(p);
+    bool const ends = this->held_.ends;
+    auto const made = this->template made_between<following_gradients<Machine>>(
+      p, this->size_, ends, p.tokens, kept);
+    number* const dx = this->numbers(where.outputs[0]);
+    if (ends)
+      this->at_head(p, kept.head).backward_input(dx, made.logits, this->share());
+    else
+      copy(dx, this->numbers(where.inputs[0]), narrow(p), p.on);
+    merged_message<Machine> const to(where.outputs[1].data, this->size_, p.tokens);
+    after(p, kept).backward_input(dx, to.gradient, made.after);
+    copy_state(p, to.merged, kept.merged);
+    copy(where.outputs[2].data, where.outputs[1].data, to.in.bytes(), p.on);
+    if (ends)
+      this->at_head(p, kept.head).backward_weight(made.logits);
+    after(p, kept).add_backward_weight(made.after);
+  }
+
+private:
+  using pass = typename stage<Machine>::pass;
+
+  //! A pass of one of the stages of this layer.
+  [[nodiscard]] pass at(pp::context const& where, int chunk) const {
+    return this->begin(where, unit{where.microbatch, chunk});
+  }
+  [[nodiscard]] std::int64_t narrow(pass const& p) const { return p.tokens * this->size_.width; }
+  [[nodiscard]] std::int64_t width_of_keys() const { return 2 * this->size_.key_width(); }
+  [[nodiscard]] std::int64_t keys(pass const& p) const { return p.tokens * width_of_keys(); }
+
+  //! Keys and values of all sequences.
+  [[nodiscard]] std::int64_t cached() const {
+    return this->cut_.microbatches() * this->size_.sequence * width_of_keys();
+  }
+  [[nodiscard]] std::int64_t begin_of(pass const& p) const {
+    return p.of.microbatch * this->size_.sequence * width_of_keys();
+  }
+  [[nodiscard]] attended* key_value(pass const& p) const {
+    return reinterpret_cast<attended*>(key_value_.data()) + begin_of(p);
+  }
+  [[nodiscard]] number* key_value_gradient(pass const& p) const {
+    return reinterpret_cast<number*>(key_value_gradient_.data()) + begin_of(p);
+  }
+
+  [[nodiscard]] attended* query_of(pass const& p) const {
+    auto in = slot_of<Machine>(p.where->activation.data);
+    return attending_kept<Machine>(in, this->size_, p.tokens, 0).query;
+  }
+  [[nodiscard]] following_kept<Machine> following(pass const& p) const {
+    auto in = slot_of<Machine>(p.where->activation.data);
+    return {in, this->size_, this->held_.ends, p.tokens};
+  }
+  void copy_state(pass const& p,
+                  attention_state<Machine> const& to,
+                  attention_state<Machine> const& from) const {
+    copy(to.output, from.output, narrow(p), p.on);
+    copy(to.log_sum_exp, from.log_sum_exp, this->size_.heads * p.tokens, p.on);
+  }
+
+  [[nodiscard]] before_attention_pass<Machine> before(pass const& p) {
+    auto in = slot_of<Machine>(p.where->activation.data);
+    return {this->part(p),
+            this->weights_.data() + this->before_,
+            take_norm<number>(in, this->size_, p.tokens)};
+  }
+  [[nodiscard]] after_attention_pass<Machine> after(pass const& p,
+                                                    following_kept<Machine> const& kept) {
+    return {
+      this->part(p), this->weights_.data() + this->before_ + 3, kept.after, kept.merged.output};
+  }
+
+  typename Machine::memory key_value_;          // [microbatches, sequence, 2, key heads, head dim]
+  typename Machine::memory key_value_gradient_; // of the same shape
+};
+
+//! A stage as the library calls it. That of the first projection of a layer stands for the layer's
+//! weights, too.
+template <class Machine>
+class exchanged_stage {
+public:
+  using number = typename Machine::number;
+  using attended = typename Machine::attended;
+
+  //! @param layer null where attention is taken over, which wants nothing of it
+  //! @param work of the device that runs the stage
+  exchanged_stage(exchanged_slot_sizes<Machine> sizes,
+                  int which,
+                  std::shared_ptr<exchanged_layer<Machine>> layer,
+                  typename Machine::work& work)
+      : sizes_(std::move(sizes)), what_(sizes_.stage(which)), layer_(std::move(layer)),
+        work_(&work) {}
+
+  [[nodiscard]] pp::context const& begin(pp::context const& where, int) { return where; }
+  void forward(pp::context const& where, pp::input, pp::output) {
+    using enum pp::layer_part;
+    switch (what_.part) {
+    case projection: return layer_->project(where, what_.chunk);
+    case attention: return layer_->attend_own(where, what_.chunk, given().count());
+    case taken_attention: return take(where);
+    case after_attention: return layer_->follow(where, what_.chunk);
+    }
+  }
+  //! Both halves of a backward pass.
+  void input_half(pp::context const& where, pp::input, pp::output, std::byte*) {
+    using enum pp::layer_part;
+    switch (what_.part) {
+    case projection: return layer_->project_backward(where, what_.chunk);
+    case attention: return layer_->attend_own_backward(where, what_.chunk, given().count());
+    case taken_attention: return take_backward(where);
+    case after_attention: return layer_->follow_backward(where, what_.chunk);
+    }
+  }
+  void weight_half(pp::context const&, std::byte*) {}
+  [[nodiscard]] static std::byte* between(pp::context const&) { return nullptr; }
+
+  //! The layer, where this stage stands for its weights; else null.
+  [[nodiscard]] exchanged_layer<Machine>* leading() const {
+    bool const leads = what_.part == pp::layer_part::projection && what_.chunk == 0;
+    return leads ? layer_.get() : nullptr;
+  }
+  [[nodiscard]] double loss_sum() const { return layer_ == nullptr ? 0.0 : layer_->loss_sum(); }
+
+private:
+  [[nodiscard]] chunk_range chunk() const { return sizes_.range(what_.chunk); }
+  [[nodiscard]] chunk_range given() const { return sizes_.given(what_); }
+  [[nodiscard]] std::int64_t narrow() const { return chunk().count() * sizes_.size.width; }
+  [[nodiscard]] std::int64_t keys(std::int64_t tokens) const {
+    return tokens * 2 * sizes_.size.key_width();
+  }
+  [[nodiscard]] attending_kept<Machine> kept(pp::context const& where) const {
+    auto in = slot_of<Machine>(where.activation.data);
+    return {in, sizes_.size, chunk().count(), given().count()};
+  }
+  //! All given keys lie before the chunk, so that a causal mask keeps them.
+  [[nodiscard]] attending call() const { return {sizes_.size, chunk(), given()}; }
+
+  auto begin_work(pp::context const& where) const {
+    auto const on = Machine::stream_of(where);
+    work_->begin(sizes_.size, chunk().count(), on);
+    return on;
+  }
+  //! Inputs are the projections of this chunk and of the oldest ones.
+  void take(pp::context const& where) const {
+    auto const on = begin_work(where);
+    state_message<Machine> const to(where.outputs[0].data, sizes_.size, chunk().count());
+    if (what_.taken == 0) {
+      clear(to.state.output, narrow(), on);
+      fill(to.state.log_sum_exp,
+           sizes_.size.heads * chunk().count(),
+           -std::numeric_limits<number>::infinity(),
+           on);
+      return;
+    }
+    auto const mine = kept(where);
+    auto const projected = [&](std::size_t input, std::int64_t tokens) {
+      return message_to_attention<Machine, attended>(
+        read_alone(where.inputs[input]), sizes_.size, tokens);
+    };
+    copy(mine.query, projected(0, chunk().count()).query, narrow(), on);
+    for (int old = 0; old < what_.taken; ++old) {
+      auto const of = sizes_.range(old);
+      copy(mine.key_value + keys(of.begin),
+           projected(static_cast<std::size_t>(old) + 1, of.count()).key_value,
+           keys(of.count()),
+           on);
+    }
+    attend(call(), to.state.with(mine.query, mine.key_value), *work_, on);
+  }
+  void take_backward(pp::context const& where) const {
+    auto const on = begin_work(where);
+    auto* const query_gradient = reinterpret_cast<attended*>(where.outputs[0].data);
+    if (what_.taken == 0)
+      return clear(query_gradient, narrow(), on);
+    auto const mine = kept(where);
+    merged_message<Machine> const from(read_alone(where.inputs[0]), sizes_.size, chunk().count());
+    number* const gradient = work_->scratch().key_value_gradient;
+    clear(gradient, keys(given().count()), on);
+    attend_backward(call(),
+                    from.merged.with(mine.query, mine.key_value),
+                    attention_gradients<attended, number>{from.gradient, query_gradient, gradient},
+                    *work_,
+                    on);
+    for (int old = 0; old < what_.taken; ++old) {
+      auto const of = sizes_.range(old);
+      copy(reinterpret_cast<number*>(where.outputs[static_cast<std::size_t>(old) + 1].data),
+           gradient + keys(of.begin),
+           keys(of.count()),
+           on);
+    }
+  }
+
+  exchanged_slot_sizes<Machine> sizes_;
+  pp::exchange_stage what_;
+  std::shared_ptr<exchanged_layer<Machine>> layer_;
+  typename Machine::work* work_;
+};
+
+} // namespace gpt

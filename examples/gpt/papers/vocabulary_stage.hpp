@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A piece of the GPT whose vocabulary is in shards: a shard at either end, or the layers of
+//! a stage; how the model is cut, and what the shards tell each other.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "../slot_sizes.hpp"
+
+namespace gpt {
+
+//! How the model is cut: P shards of the embedding, then the stages of layers, then P shards of the
+//! output layer, as with_vocabulary numbers them.
+struct sharded_cut {
+  std::int64_t shards = 1;
+  std::int64_t stages = 1; //!< of layers
+  int barriers = 2;        //!< those of with_vocabulary
+  step_cut step;
+};
+
+//! How a timetable of a with_vocabulary schedule cuts the model.
+[[nodiscard]] inline sharded_cut
+cut_around(model_size const& size, pp::timetable_view table, int barriers) {
+  int const shards = table.over.extents.devices;
+  std::vector<std::int64_t> const lengths(static_cast<std::size_t>(table.over.extents.microbatches),
+                                          size.sequence);
+  return {shards, table.over.extents.stages() - 2 * shards, barriers, cut_for(table, lengths)};
+}
+
+//! What several shards tell, where kernels find it, too.
+struct told_by_shards {
+  static constexpr int most = 64; //!< as many as a run has devices
+  float const* of[most];
+  int count;
+};
+[[nodiscard]] inline told_by_shards told_by(std::span<pp::input const> shards) {
+  if (shards.size() > told_by_shards::most)
+    throw std::invalid_argument("the example has 64 shards of the vocabulary at most");
+  told_by_shards all{{}, static_cast<int>(shards.size())};
+  for (std::size_t i = 0; i < shards.size(); ++i)
+    all.of[i] = shards[i].as<float>().data();
+  return all;
+}
+
+//! Logits [tokens, bytes] of a shard, and what comes next in the text.
+template <class Stream>
+struct logits_of_shard {
+  float const* logits;
+  byte_range bytes;
+  std::uint8_t const* next_bytes;
+  std::int64_t tokens;
+  Stream on;
+};
+
+//! A piece of the model: a shard at either end, or layers between.
+struct piece_of_model {
+  enum class kind : std::uint8_t { rows, layers, columns };
+  kind is;
+  layer_range held;           //!< rows embed and columns end; layers do neither
+  byte_range bytes{};         //!< of a shard
+  bool has_positions = false; //!< the first layers
+  bool normalises = false;    //!< the last ones
+
+  piece_of_model(model_size const& size, sharded_cut const& cut, std::int64_t which)
+      : is(which < cut.shards                ? kind::rows
+           : which < cut.shards + cut.stages ? kind::layers
+                                             : kind::columns) {
+    if (is == kind::layers) {
+      held = cut_layers(size.layers, cut.stages)[static_cast<std::size_t>(which - cut.shards)];
+      has_positions = std::exchange(held.embeds, false);
+      normalises = std::exchange(held.ends, false);
+    } else {
+      held = {0, 0, is == kind::rows, is == kind::columns};
+      bytes =
+        bytes_of_shard(is == kind::rows ? which : which - cut.shards - cut.stages, cut.shards);
+    }
+  }
+  //! Weights that stand before those of the layers.
+  [[nodiscard]] std::size_t weights_before() const {
+    return is != kind::layers || has_positions ? 1 : 0;
+  }
+  [[nodiscard]] std::vector<tensor_part> parts(model_size const& size) const {
+    if (is == kind::rows)
+      return {bytes_part(size, {bytes.first, bytes.last})};
+    if (is == kind::columns)
+      return {out_part(size, {bytes.first, bytes.last})};
+    auto all = parts_of(size, held);
+    if (has_positions)
+      all.insert(all.begin(), positions_part(size));
+    if (normalises)
+      all.push_back(norm_part(size));
+    return all;
+  }
+};
+
+//! What a shard of the output layer keeps.
+template <class Machine>
+struct columns_kept {
+  typename Machine::element* input; //!< [tokens, width]
+  typename Machine::number* logits; //!< [tokens, bytes]
+
+  columns_kept(placing& in, model_size const& size, byte_range bytes, std::int64_t tokens)
+      : input(in.take<typename Machine::element>(tokens * size.width)),
+        logits(in.take<typename Machine::number>(tokens * bytes.count())) {}
+};
+
+//! Bytes of the slots that the plan of such pieces needs; see buffer_sizes of the library.
+template <class Machine>
+struct sharded_slot_sizes {
+  model_size size;
+  sharded_cut cut;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    piece_of_model const piece(size, cut, maker.stage);
+    unit const which{maker.microbatch, maker.chunk};
+    auto const tokens = cut.step.range(which).count();
+    bool const is_columns = piece.is == piece_of_model::kind::columns;
+    auto all = slot_of<Machine>();
+    switch (of) {
+    case pp::slot_class::statistics: return message_bytes(tokens * statistics_width);
+    case pp::slot_class::output: return message_bytes(tokens * size.width);
+    case pp::slot_class::input_gradient:
+      return message_bytes(tokens * (is_columns && cut.barriers == 1
+                                       ? 2 * size.width + statistics_width
+                                       : size.width));
+    case pp::slot_class::logits:
+    case pp::slot_class::activation:
+      if (is_columns)
+        (void)columns_kept<Machine>(all, size, piece.bytes, tokens);
+      break;
+    default: break;
+    }
+    if (piece.is != piece_of_model::kind::layers)
+      return all.bytes();
+    bool const keeps = of == pp::slot_class::activation || of == pp::slot_class::logits;
+    if (keeps && piece.normalises)
+      (void)take_norm<typename Machine::number>(all, size, tokens);
+    return all.bytes() +
+           stage_bytes<Machine>(
+             size, size, piece.held, cut.step, keeps ? pp::slot_class::activation : of, which);
+  }
+
+private:
+  //! Those of whole numbers, all of which passes write.
+  [[nodiscard]] static std::int64_t message_bytes(std::int64_t numbers) {
+    return numbers * static_cast<std::int64_t>(sizeof(float));
+  }
+};
+
+//! A piece as the library calls it. What it reads of several others comes in their order.
+template <class Machine>
+class sharded_stage : public stage<Machine> {
+public:
+  using number = typename Machine::number;
+  using element = typename Machine::element;
+  using pass = typename stage<Machine>::pass;
+
+  //! @param start the weights that it begins with. @param with all but what it holds
+  template <class Start>
+  sharded_stage(std::vector<Start> start,
+                stage_start<Machine> with,
+                piece_of_model const& piece,
+                bool early)
+      : stage<Machine>(std::move(start), of_piece(with, piece)), piece_(piece), early_(early) {}
+
+  void forward(pass const& p, pp::input, pp::output out) {
+    using enum piece_of_model::kind;
+    number* const y = this->numbers(out);
+    switch (piece_.is) {
+    case rows:
+      return look_up(y, this->weights_[0].values(), piece_.bytes, this->text_of(p), this->rows(p));
+    case layers: return run_layers(p, y);
+    case columns: return make_logits(p, y);
+    }
+  }
+  void input_half(pass const& p, pp::input, pp::output out, std::byte* between) {
+    using enum piece_of_model::kind;
+    switch (piece_.is) {
+    case rows:
+      return rows_backward(this->weights_[0].gradients(),
+                           piece_.bytes,
+                           p.where->inputs[0].template as<number>().data(),
+                           this->text_of(p),
+                           this->rows(p));
+    case layers: return layers_input_half(p, this->numbers(out), between);
+    case columns: return finish_logits(p, this->numbers(out));
+    }
+  }
+  //! Of a shard of the output layer with one barrier all that is left of its backward.
+  void weight_half(pass const& p, std::byte* between) {
+    if (piece_.is == piece_of_model::kind::layers)
+      stage<Machine>::weight_half(p, between);
+    else if (early_ && piece_.is == piece_of_model::kind::columns)
+      finish_logits(p, nullptr);
+  }
+
+private:
+  static stage_start<Machine> of_piece(stage_start<Machine> with, piece_of_model const& piece) {
+    with.held = piece.held;
+    with.before = piece.weights_before();
+    return with;
+  }
+  [[nodiscard]] std::int64_t count(pass const& p) const { return p.tokens * this->size_.width; }
+  template <class T>
+  [[nodiscard]] T* positions(pass const& p, T* of) const {
+    return of + p.chunk.begin * this->size_.width;
+  }
+  //! Of the norm, behind what the layers keep.
+  [[nodiscard]] normalised<number> norm_of(pass const& p) const {
+    auto in = slot_of<Machine>(p.where->activation.data);
+    (void)stage_kept<Machine>(
+      in, this->size_, this->size_, piece_.held, p.tokens, this->cut_.chunks(p.of.microbatch) == 1);
+    return take_norm<number>(in, this->size_, p.tokens);
+  }
+
+  void run_layers(pass const& p, number* y) {
+    number* const x = piece_.normalises ? p.work->scratch().residual : y;
+    add_up(x, told_by(p.where->inputs), count(p), p.on);
+    if (piece_.has_positions)
+      add(x, positions(p, this->weights_[0].values()), count(p), p.on);
+    this->layers_forward(p, this->kept_of(p), x);
+    if (piece_.normalises) {
+      layer_norm_forward(y, norm_of(p), x, this->weights_.back().values(), this->rows(p));
+    }
+  }
+  void layers_input_half(pass const& p, number* dx, std::byte* between) {
+    this->input_order_.check(p.of, this->cut_, "backward_input");
+    auto const told = told_by(p.where->inputs);
+    number* const dy = piece_.normalises ? p.work->scratch().residual : dx;
+    if (piece_.normalises && early_)
+      join_gradients(dy, told, this->share(), this->rows(p));
+    else
+      add_up(dy, told, count(p), p.on);
+    if (piece_.normalises) {
+      auto& gain = this->weights_.back();
+      clear(dx, count(p), p.on);
+      layer_norm_backward(dx, gain.gradients(), dy, norm_of(p), gain.values(), this->rows(p));
+    }
+    auto const kept = this->kept_of(p);
+    this->layers_backward_input(p, kept, dx, this->gradients_of(p, kept, between));
+    if (piece_.has_positions)
+      add(positions(p, this->weights_[0].gradients()), dx, count(p), p.on);
+  }
+
+  [[nodiscard]] columns_kept<Machine> columns_of(pass const& p) const {
+    auto in = slot_of<Machine>(p.where->activation.data);
+    return {in, this->size_, piece_.bytes, p.tokens};
+  }
+  [[nodiscard]] auto logits_of(pass const& p, columns_kept<Machine> const& kept) const {
+    return logits_of_shard<typename Machine::stream>{
+      kept.logits, piece_.bytes, this->text_of(p) + 1, p.tokens, p.on};
+  }
+  [[nodiscard]] auto product(pass const& p) {
+    return this->part(p).matrix(this->weights_[0], this->size_.width, piece_.bytes.count());
+  }
+  void make_logits(pass const& p, number* statistics) {
+    auto const kept = columns_of(p);
+    convert(kept.input, p.where->inputs[0].template as<number>().data(), count(p), p.on);
+    product(p).forward(kept.logits, kept.input);
+    make_statistics(statistics, logits_of(p, kept));
+    if (early_) {
+      number* const early = this->numbers(p.where->outputs[1]);
+      auto* const exponentials = wide_elements(p);
+      make_exponentials(exponentials, statistics, logits_of(p, kept));
+      product(p).backward_input(early, exponentials);
+      next_columns(early + count(p), this->weights_[0].values(), logits_of(p, kept), this->rows(p));
+      copy(early + 2 * count(p), statistics, p.tokens * statistics_width, p.on);
+    }
+  }
+  //! @param dx null where it has been told
+  void finish_logits(pass const& p, number* dx) {
+    auto const kept = columns_of(p);
+    auto* const gradient = wide_elements(p);
+    cross_entropy_of_shards(
+      this->losses_of(p), gradient, logits_of(p, kept), told_by(p.where->inputs), this->share());
+    if (dx != nullptr)
+      product(p).backward_input(dx, gradient);
+    product(p).backward_weight(kept.input, gradient);
+  }
+  //! Scratch for [tokens, bytes].
+  [[nodiscard]] static element* wide_elements(pass const& p) {
+    return reinterpret_cast<element*>(p.work->scratch().wide);
+  }
+
+  piece_of_model piece_;
+  bool early_; // one barrier
+};
+
+} // namespace gpt
