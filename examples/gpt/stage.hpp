@@ -120,8 +120,8 @@ struct stage_start {
   std::size_t before = 0; //!< weights that stand before those of the layers
 };
 
-//! A message that has come, which is read alone.
-[[nodiscard]] inline std::byte* read_alone(pp::input const& in) {
+//! A message that has come, which is only read.
+[[nodiscard]] inline std::byte* only_read(pp::input const& in) {
   return const_cast<std::byte*>(in.data);
 }
 

@@ -279,7 +279,7 @@ public:
       home_.gather(i, shapes_[i].take_weight(in), machine<Element>::stream_of(where));
   }
   void use_weights(pp::context const&, pp::input given) {
-    auto in = slot_of<machine<Element>>(read_alone(given));
+    auto in = slot_of<machine<Element>>(only_read(given));
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       auto* const at = shapes_[i].take_weight(in);
       auto const* const operand = reinterpret_cast<Element const*>(at);
@@ -294,7 +294,7 @@ public:
       this->weights_[i].add_at(shapes_[i].take_gradient(in));
   }
   void scatter_gradients(pp::context const& where, pp::input given) {
-    auto in = slot_of<machine<Element>>(read_alone(given)); // which is nobody else's any more
+    auto in = slot_of<machine<Element>>(only_read(given)); // which is nobody else's any more
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       home_.scatter(i, shapes_[i].take_gradient(in), machine<Element>::stream_of(where));
   }

@@ -199,7 +199,7 @@ public:
     refresh_matrices();
   }
   void use_weights(pp::context const&, pp::input in) {
-    use(reinterpret_cast<Number*>(read_alone(in)));
+    use(reinterpret_cast<Number*>(only_read(in)));
   }
   void collect_gradients(pp::context const&, pp::output out) { collect(out.as<Number>().data()); }
   void collect(Number* to) {

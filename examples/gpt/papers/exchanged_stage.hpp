@@ -231,7 +231,7 @@ public:
     pass const p = at(where, chunk);
     auto const& space = p.work->scratch();
     // From attention, taken attention, what follows, and the taken attention of later chunks.
-    gradients_message<Machine> const stay(read_alone(where.inputs[0]), this->size_, p.tokens);
+    gradients_message<Machine> const stay(only_read(where.inputs[0]), this->size_, p.tokens);
     auto const* const taken = reinterpret_cast<attended const*>(where.inputs[1].data);
     auto const made =
       this->template made_between<before_gradients<Machine>>(p, this->size_, p.tokens);
@@ -254,7 +254,7 @@ public:
   void attend_own(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
     message_to_attention<Machine, attended> const from(
-      read_alone(where.inputs[0]), this->size_, p.tokens);
+      only_read(where.inputs[0]), this->size_, p.tokens);
     state_message<Machine> const to(where.outputs[0].data, this->size_, p.tokens);
     attended* const query = query_of(p);
     copy(query, from.query, narrow(p), p.on);
@@ -265,7 +265,7 @@ public:
   }
   void attend_own_backward(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
-    merged_message<Machine> const from(read_alone(where.inputs[0]), this->size_, p.tokens);
+    merged_message<Machine> const from(only_read(where.inputs[0]), this->size_, p.tokens);
     gradients_message<Machine> const to(where.outputs[0].data, this->size_, p.tokens);
     number* const gradient = key_value_gradient(p);
     if (p.chunk.end == this->size_.sequence) // the last chunk comes first
@@ -283,8 +283,8 @@ public:
     pass const p = at(where, chunk);
     auto const kept = following(p);
     auto const& size = this->size_;
-    state_message<Machine> const stay(read_alone(where.inputs[1]), size, p.tokens);
-    state_message<Machine> const taken(read_alone(where.inputs[2]), size, p.tokens);
+    state_message<Machine> const stay(only_read(where.inputs[1]), size, p.tokens);
+    state_message<Machine> const taken(only_read(where.inputs[2]), size, p.tokens);
     copy_state(p, kept.merged, stay.state);
     merge(kept.merged.output,
           kept.merged.log_sum_exp,
@@ -457,7 +457,7 @@ private:
     auto const mine = kept(where);
     auto const projected = [&](std::size_t input, std::int64_t tokens) {
       return message_to_attention<Machine, attended>(
-        read_alone(where.inputs[input]), sizes_.size, tokens);
+        only_read(where.inputs[input]), sizes_.size, tokens);
     };
     copy(mine.query, projected(0, chunk().count()).query, narrow(), on);
     for (int old = 0; old < what_.taken; ++old) {
@@ -475,7 +475,7 @@ private:
     if (what_.taken == 0)
       return clear(query_gradient, narrow(), on);
     auto const mine = kept(where);
-    merged_message<Machine> const from(read_alone(where.inputs[0]), sizes_.size, chunk().count());
+    merged_message<Machine> const from(only_read(where.inputs[0]), sizes_.size, chunk().count());
     number* const gradient = work_->scratch().key_value_gradient;
     clear(gradient, keys(given().count()), on);
     attend_backward(call(),

@@ -194,7 +194,7 @@ private:
 
   void attention_forward(pass const& p, pp::input in, pp::output out) const {
     auto const& size = this->size_;
-    auto const from = message<to_attention>(p, read_alone(in));
+    auto const from = message<to_attention>(p, only_read(in));
     auto const to = message<from_attention>(p, out.data);
     auto const kept = attention_of(p);
     pass_on(p, to.residual, from.residual, size.width);
@@ -207,7 +207,7 @@ private:
     auto const& size = this->size_;
     auto const& space = p.work->scratch();
     auto const keys = p.tokens * 2 * size.key_width();
-    auto const from = message<from_attention>(p, read_alone(in));
+    auto const from = message<from_attention>(p, only_read(in));
     auto const to = message<to_attention_gradient>(p, out.data);
     auto const kept = attention_of(p);
     pass_on(p, to.residual, from.residual, size.width);
@@ -230,7 +230,7 @@ private:
     if (held.embeds) {
       this->embed(p, x);
     } else {
-      auto const from = message<from_attention>(p, read_alone(in));
+      auto const from = message<from_attention>(p, only_read(in));
       pass_on(p, x, from.residual, this->size_.width);
       pass_on(p, kept.output, from.output, this->size_.width);
       after(p, kept).forward(x);
@@ -251,7 +251,7 @@ private:
     if (held.ends) {
       this->at_head(p, kept.norm).backward_input(dx, made.logits, this->share());
     } else {
-      auto const from = message<to_attention_gradient>(p, read_alone(in));
+      auto const from = message<to_attention_gradient>(p, only_read(in));
       pass_on(p, dx, from.residual, size.width);
       pass_on(p, made.before->query, from.query, size.width);
       pass_on(p, made.before->key_value, from.key_value, 2 * size.key_width());
