@@ -4,6 +4,8 @@
 //! @file
 //! @brief Threads that make a plan together. Header for pipelining::thread_workers.
 
+#include <pipe/config.hpp>
+
 #include <cstddef>
 #include <exception>
 #include <thread>

@@ -31,7 +31,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes sizes{
+constexpr pp::uniform_sizes some_sizes{
   .message = 64, .activation = 512, .weight_input = 96, .tied_bytes = 1000, .totals_bytes = 12};
 
 //! The parts one after the other, the last one first.
@@ -74,11 +74,11 @@ void check_all(Schedule const& schedule, pp::pipeline_size size, Sizes const& by
 } // namespace
 
 TEST_CASE("threads make the plan of one thread") {
-  check_all(pp::OneFOneB{}, {5, 9}, sizes);
-  check_all(pp::Interleaved<3>{}, {4, 8}, sizes);
-  check_all(pp::ZeroBubbleV{}, {6, 12}, sizes);
-  check_all(pp::DualPipe<>{}, {4, 16}, sizes); // copies of stages
-  check_all(pp::Seq1F1B<4>{}, {3, 5}, sizes);
+  check_all(pp::OneFOneB{}, {5, 9}, some_sizes);
+  check_all(pp::Interleaved<3>{}, {4, 8}, some_sizes);
+  check_all(pp::ZeroBubbleV{}, {6, 12}, some_sizes);
+  check_all(pp::DualPipe<>{}, {4, 16}, some_sizes); // copies of stages
+  check_all(pp::Seq1F1B<4>{}, {3, 5}, some_sizes);
   check_all(pp::with_offload<pp::OneFOneB>{}, {4, 8}, pp::uniform_sizes{64, 512}); // two engines
   check_all(pp::with_vocabulary<pp::OneFOneB, 1>{}, {4, 8}, pp::uniform_sizes{64, 512}); // a graph
   check_all(pp::OneFOneB{}, {1, 1}, pp::uniform_sizes{64, 512});
@@ -87,16 +87,17 @@ TEST_CASE("threads make the plan of one thread") {
 TEST_CASE("threads make the plans of an evaluation and of post-validated steps") {
   auto const table = pp::make_timetable(pp::Interleaved<2>{}, {4, 8});
   pp::thread_workers const three(3);
-  check_same(pp::lower_evaluation(table, sizes, {}, three), pp::lower_evaluation(table, sizes));
-  auto const one = pp::lower_post_validated(table, sizes);
-  auto const other = pp::lower_post_validated(table, sizes, {}, three);
+  check_same(pp::lower_evaluation(table, some_sizes, {}, three),
+             pp::lower_evaluation(table, some_sizes));
+  auto const one = pp::lower_post_validated(table, some_sizes);
+  auto const other = pp::lower_post_validated(table, some_sizes, {}, three);
   check_same(other.first, one.first);
   check_same(other.steady, one.steady);
   check_same(other.last, one.last);
 }
 
 TEST_CASE("threads find in a wrong plan what one thread finds") {
-  pp::plan const right = pp::lower(pp::make_timetable(pp::OneFOneB{}, {4, 6}), sizes);
+  pp::plan const right = pp::lower(pp::make_timetable(pp::OneFOneB{}, {4, 6}), some_sizes);
   int wrong = 0;
   auto const check_verdict = [&](pp::plan const& work) {
     pp::proof const alone = pp::prove(work);
