@@ -142,40 +142,16 @@ std::vector<chunk_range> const one_chunk = cut_sequence(twelve_layers.sequence, 
 
 std::unique_ptr<cut_model_of> in_stages(std::int64_t stages, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
-<<<<<<< HEAD
   for (auto const& layers : cut_layers(twelve_layers.layers, stages))
     made->whole.push_back(std::make_unique<host_stage<float>>(
       twelve_layers, layers, step_cut(1, one_chunk), seed, made->work));
-=======
-<<<<<<< HEAD
-  for (auto const& layers : cut_layers(twelve_layers.layers, stages))
-    made->whole.push_back(std::make_unique<stage<float>>(
-      twelve_layers, layers, step_cut(1, one_chunk), seed, made->memory));
-=======
-  for (auto const& layers : cut_layers(size.layers, stages))
-    made->whole.push_back(
-      std::make_unique<host_stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->work));
->>>>>>> c70fe2f6
->>>>>>> a3795200
   return made;
 }
 std::unique_ptr<cut_model_of> at_attention(std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
-<<<<<<< HEAD
   for (auto const& layers : cut_at_attention(twelve_layers.layers))
     made->whole.push_back(std::make_unique<host_stage<float>>(
       twelve_layers, layers, step_cut(1, one_chunk), seed, made->work));
-=======
-<<<<<<< HEAD
-  for (auto const& layers : cut_at_attention(twelve_layers.layers))
-    made->whole.push_back(std::make_unique<stage<float>>(
-      twelve_layers, layers, step_cut(1, one_chunk), seed, made->memory));
-=======
-  for (auto const& layers : cut_at_attention(size.layers))
-    made->whole.push_back(
-      std::make_unique<host_stage<float>>(size, layers, step_cut(1, one_chunk), seed, made->work));
->>>>>>> c70fe2f6
->>>>>>> a3795200
   return made;
 }
 std::unique_ptr<cut_model_of> in_shards(std::int64_t shards, std::uint64_t seed) {
@@ -183,32 +159,15 @@ std::unique_ptr<cut_model_of> in_shards(std::int64_t shards, std::uint64_t seed)
   for (auto const& layers : cut_layers(twelve_layers.layers, 2))
     for (std::int64_t number = 0; number < shards; ++number)
       made->shards.push_back(std::make_unique<stage_shard>(
-<<<<<<< HEAD
         twelve_layers, layers, 1, seed, shard_of_stage{number, shards}, made->work));
-=======
-<<<<<<< HEAD
-        twelve_layers, layers, 1, seed, shard_of_stage{number, shards}, made->memory));
-=======
-        size, layers, 1, seed, shard_of_stage{number, shards}, made->work));
->>>>>>> c70fe2f6
->>>>>>> a3795200
   return made;
 }
 std::unique_ptr<cut_model_of> in_pieces(std::int64_t shards, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
   sharded_cut const cut{shards, 3, 2, step_cut(1, one_chunk)};
   for (std::int64_t which = 0; which < 2 * shards + cut.stages; ++which)
-<<<<<<< HEAD
     made->pieces.push_back(
       std::make_unique<sharded_piece>(twelve_layers, which, cut, seed, made->work));
-=======
-<<<<<<< HEAD
-    made->pieces.push_back(
-      std::make_unique<sharded_piece>(twelve_layers, which, cut, seed, made->memory));
-=======
-    made->pieces.push_back(std::make_unique<sharded_piece>(size, which, cut, seed, made->work));
->>>>>>> c70fe2f6
->>>>>>> a3795200
   return made;
 }
 
