@@ -128,7 +128,7 @@ public:
     std::vector<std::vector<next_item>> next(at(parts), std::vector<next_item>(at(devices)));
     std::vector<int> most(at(parts));
     by.run(parts, [&](int part) {
-      each(part, false, [this, &own = next[at(part)], &slots = most[at(part)]](event const& what) {
+      each(part, false, [&own = next[at(part)], &slots = most[at(part)]](event const& what) {
         slots = std::max(slots, what.slots);
         count(what, own.data());
       });

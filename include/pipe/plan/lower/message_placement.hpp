@@ -195,9 +195,14 @@ void place_events(message_placement const& work, int first, int end, Put put) {
       int const entry = work.order[i];
       pass_ends const ends = work.known[table.passes[entry]];
       put(event{.entry = entry, .device = ends.device, .slots = ends.slots});
-      if (ends.to != nothing)
-        add({.entry = entry, .device = ends.device, .to = ends.to});
-      else if (!is_chain)
+      if (ends.to != nothing) {
+        event& message = messages.emplace_back(); // in place: a copy would wait for its parts
+        message.entry = entry;
+        message.device = ends.device;
+        message.to = ends.to;
+        if (work.slots)
+          insert_message(messages.data(), &message);
+      } else if (!is_chain)
         place_messages_of(work, entry, nothing, add);
     }
     for (int i = first; i < next && work.entries != nullptr; ++i)
