@@ -19,10 +19,10 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
-#include <pipe/timetable/workers.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
+#include <pipe/timetable/workers.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -259,8 +259,7 @@ void write_programs(timetable_view const& table,
   }
   std::vector<event> events; // once, as exchanges and hooks look back
   events.reserve(2 * order.size());
-  place_events(
-    placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
+  place_events(placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
   if (hooks.any()) {
     hook_placement work{.table = table,
                         .tied = hooks.tied_bytes > 0,

@@ -15,8 +15,8 @@
 #include <pipe/plan/prove/messages.hpp>
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
-#include <pipe/timetable/workers.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/workers.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -86,10 +86,8 @@ inline bool check_items(plan_view const& work,
 }
 
 //! Looks at one device, but not at its slots.
-inline device_finding check_steps(plan_view const& work,
-                                  int device,
-                                  device_notes const& notes,
-                                  device_space& space) {
+inline device_finding
+check_steps(plan_view const& work, int device, device_notes const& notes, device_space& space) {
   device_finding found;
   found.add({device_check::layout, check_layout(work, device)});
   if (check_items(work, device, notes, space, found) && found.what != device_check::form) {

@@ -46,7 +46,8 @@ public:
     if (parts > 1 && team_ == nullptr)
       team_ = std::make_unique<team>();
     if (parts > 1)
-      team_->run(parts, [](void const* of, int i) { (*static_cast<decltype(work)*>(of))(i); }, &work);
+      team_->run(
+        parts, [](void const* of, int i) { (*static_cast<decltype(work)*>(of))(i); }, &work);
     else if (parts == 1)
       work(0);
     for (std::exception_ptr const& each : thrown)
@@ -70,10 +71,9 @@ private:
     }
     void run(int parts, call what, void const* work) {
       while (threads_.size() + 1 < static_cast<std::size_t>(parts))
-        threads_.emplace_back(
-          [this, part = static_cast<int>(threads_.size()) + 1, turn = turn_.load()] {
-            serve(part, turn);
-          });
+        threads_.emplace_back([this,
+                               part = static_cast<int>(threads_.size()) + 1,
+                               turn = turn_.load()] { serve(part, turn); });
       begin(parts, what, work);
       what(work, 0);
       for (int left = busy_; left > 0; left = busy_)

@@ -256,9 +256,8 @@ template <worker_group Workers = one_worker>
 //! @param by who does it; see `thread_workers`.
 //! @complexity O(n) time and memory for n passes.
 template <detail::worker_group Workers = detail::one_worker>
-[[nodiscard]] constexpr report verify(timetable_view table,
-                                      int memory_limit = detail::unlimited,
-                                      Workers const& by = {}) {
+[[nodiscard]] constexpr report
+verify(timetable_view table, int memory_limit = detail::unlimited, Workers const& by = {}) {
   detail::entered_rows const entered(table.over, table.passes, table.offsets, by);
   return detail::verify_entered(table, entered, memory_limit, by);
 }

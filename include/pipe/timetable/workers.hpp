@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Who verifies, lowers and proves the devices of a plan: the calling thread, or several side
-//! by side.
+//! @brief Who verifies, lowers and proves the devices of a plan: the calling thread, or several
+//! side by side.
 
 #include <concepts>
 #include <cstdint>

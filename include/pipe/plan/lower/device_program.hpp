@@ -209,8 +209,7 @@ private:
     from.event = to.event = number;
   }
   //! An end of a message.
-  void
-  write_end(event const& event, next_item& at, operation what, int peer, bool follow) {
+  void write_end(event const& event, next_item& at, operation what, int peer, bool follow) {
     plan_.messages[static_cast<std::size_t>(at.message)] = {
       peer, nothing, event.number, event.exchange};
     bool const joins = joins_before(event, at, what, follow);

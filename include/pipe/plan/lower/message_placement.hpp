@@ -88,7 +88,8 @@ public:
       ends_[i] = {device_of(uses.over, what), receiver(uses.over, what), uses.slots(what)};
     }
   }
-  [[nodiscard, gnu::always_inline]] constexpr pass_ends operator[](pass const& what) const noexcept {
+  [[nodiscard, gnu::always_inline]] constexpr pass_ends
+  operator[](pass const& what) const noexcept {
     if (!is_chain_)
       return {device_of(uses_.over, what), nothing, uses_.slots(what)};
     int const kinds = extents_.route_of(what.microbatch) * kind_count_ + index_of(what.kind);
