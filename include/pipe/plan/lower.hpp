@@ -27,7 +27,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -44,22 +43,8 @@ namespace detail {
 //! @throws std::invalid_argument when the order of passes that take no time is circular.
 //! @complexity O(n log P).
 [[nodiscard]] inline std::vector<int> global_order(timetable_view table) {
-  auto const size = static_cast<std::size_t>(table.size());
-  auto const rows = static_cast<std::size_t>(table.rows());
-  std::vector<int> order(size);
-  std::vector<int> next(rows);
-  int const leaves = row_tree::leaves_of(table.rows());
-  std::vector<row_tree::node> nodes(2 * static_cast<std::size_t>(leaves));
-  bool all_take_time = true;
-  for (int entry = 0; entry < table.size(); ++entry)
-    all_take_time = all_take_time && table.ends[entry] > table.starts[entry];
-  auto const indices = static_cast<std::size_t>(table.over.pass_indices());
-  auto const emitted = all_take_time ? nullptr : std::make_unique<bool[]>(indices);
-  auto const waiting = std::make_unique<bool[]>(rows);
-  order_merge merge{
-    table, order.data(), emitted.get(), next.data(), {nodes.data(), leaves}, waiting.get()};
-  merge_rows(merge);
-  if (merge.count != table.size())
+  std::vector<int> order = order_merge(table).run();
+  if (static_cast<int>(order.size()) != table.size())
     throw std::invalid_argument("lower: the order of passes is circular; verify the timetable");
   return order;
 }
