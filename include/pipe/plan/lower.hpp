@@ -275,28 +275,18 @@ std::vector<int> lower_part(program_writer& writer,
                             int end,
                             Sizes const& sizes,
                             plan& result) {
-  lowering_space space;
-  std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
-  std::vector<int> readers(
-    uses.shares_reads() ? held.size() * static_cast<std::size_t>(uses.most_readers) : 0);
+  device_lowering space(uses, result.evaluates, result.tied_bytes + result.totals_bytes > 0);
   auto const at = [](int device) { return static_cast<std::size_t>(device); };
   std::vector<int> waits;
   waits.reserve(at(result.offsets[at(end)] - result.offsets[at(first)]));
-  lowering const shared{uses,
-                        result.evaluates,
-                        held.data(),
-                        result.tied_bytes + result.totals_bytes > 0,
-                        readers.empty() ? nullptr : readers.data()};
   for (int device = first; device < end; ++device) {
     program work = writer.of(device);
-    lowered_device const made = lower_device<Policy>(shared,
-                                                     work,
-                                                     device,
-                                                     writer.times(device),
-                                                     space,
-                                                     sizes,
-                                                     result.layouts.data() + device * slot_classes,
-                                                     waits);
+    lowered_device const made = space.lower<Policy>(work,
+                                                    device,
+                                                    writer.times(device),
+                                                    sizes,
+                                                    result.layouts.data() + device * slot_classes,
+                                                    waits);
     result.arena_bytes[at(device)] = made.arenas.device;
     result.host_bytes[at(device)] = made.arenas.host;
     result.lanes[at(device)] = made.lanes;

@@ -27,8 +27,14 @@ namespace detail {
 
 //! Notes of all devices. Each writes parts of its own, so several may be looked at side by side.
 struct device_notes {
-  int* sender; //!< [message_indices], as in entered_messages
+  owned<int> sender; //!< [message_indices], as in entered_messages
+  owned<flow_set> kinds;
+  owned<unsigned char> others;
   steps_run ran;
+
+  explicit device_notes(plan_view const& work)
+      : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
+        others(other_indices(work.over.extents), 0), ran{kinds, others} {}
 };
 
 //! Memory for the checks of a device. The next device uses it again.
@@ -142,20 +148,6 @@ constexpr proof check_validation(plan_view const& work) noexcept {
   return true;
 }
 
-//! The arrays of a proof.
-struct proof_space {
-  owned<int> sender;
-  owned<flow_set> kinds;
-  owned<unsigned char> others;
-
-  explicit proof_space(plan_view const& work)
-      : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
-        others(other_indices(work.over.extents), 0) {}
-  [[nodiscard]] device_notes notes() const noexcept {
-    return {sender.data, {kinds.data, others.data}};
-  }
-};
-
 //! The two ends of all messages.
 inline proof check_all_messages(plan_view const& work) {
   owned<int> sender(message_indices(work), nothing);
@@ -181,7 +173,7 @@ inline proof prove_drain(plan_view work) {
 class plan_checks {
 public:
   explicit plan_checks(plan_view const& work)
-      : work_(work), uses_(work.over), space_(work), found_(work.over.extents.devices, {}) {}
+      : work_(work), uses_(work.over), notes_(work), found_(work.over.extents.devices, {}) {}
 
   template <worker_group Workers>
   proof find_broken(Workers const& by) {
@@ -191,7 +183,7 @@ public:
     by.run(parts.count, [&](int part) {
       device_space space;
       for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
-        found_[device] = check_steps(work_, device, space_.notes(), space);
+        found_[device] = check_steps(work_, device, notes_, space);
         if (alone) // while the program is in the caches
           add_slots(device, space.slots);
       }
@@ -233,14 +225,14 @@ private:
       return found.verdict;
     if (!drains || found.what == device_check::ran_twice)
       return drains ? found.verdict : drains;
-    if (proof const missing = find_missing(work_, space_.notes().ran); !missing)
+    if (proof const missing = find_missing(work_, notes_.ran); !missing)
       return missing;
     return found.verdict ? check_validation(work_) : found.verdict;
   }
 
   plan_view const& work_;
   data_uses uses_;
-  proof_space space_;
+  device_notes notes_;
   owned<device_finding> found_; // [P]
 };
 

@@ -68,8 +68,9 @@ struct row_tree {
 class order_merge {
 public:
   explicit order_merge(timetable_view const& table)
-      : table_(table), nodes_(2 * at(row_tree::leaves_of(table.rows()))),
-        tree_{nodes_.data(), row_tree::leaves_of(table.rows())},
+      : table_(table),
+        nodes_(2 * at(row_tree::leaves_of(table.rows()))), tree_{nodes_.data(),
+                                                                 row_tree::leaves_of(table.rows())},
         next_(table.offsets, table.offsets + table.rows()) {
     for (int entry = 0; entry < table.size() && all_take_time_; ++entry)
       all_take_time_ = table.ends[entry] > table.starts[entry];
