@@ -224,7 +224,7 @@ void write_programs(timetable_view const& table,
                                     Policy::duplex_groups,
                                     known,
                                     joins ? entries.data() : nullptr};
-  if (!joins && !hooks.any()) {
+  if (table.over.edges == nullptr && !hooks.any()) {
     worker_parts const parts(placement.count, by.count());
     auto const cut = [&](int part) {
       int at = parts.first(part);
@@ -234,15 +234,19 @@ void write_programs(timetable_view const& table,
     };
     writer.write(
       parts.count,
-      [&](int part, bool in_order, auto visit) {
-        message_placement work = placement;
-        work.slots = work.slots && in_order;
-        place_events(work, cut(part), cut(part + 1), visit);
+      [&](int part, auto visit) {
+        for (int i = cut(part), end = cut(part + 1); i < end; ++i) {
+          pass_ends const ends = known[table.passes[order[static_cast<std::size_t>(i)]]];
+          visit(ends.device, nothing, ends.slots);
+          if (ends.to != nothing)
+            visit(ends.device, ends.to, 1);
+        }
       },
+      [&](int part, auto visit) { place_events(placement, cut(part), cut(part + 1), visit); },
       by);
     return;
   }
-  std::vector<event> events; // once, as exchanges and hooks look back
+  std::vector<event> events; // made once: graphs are slow, exchanges and hooks look back
   events.reserve(2 * order.size());
   place_events(placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
   if (hooks.any()) {
@@ -259,7 +263,11 @@ void write_programs(timetable_view const& table,
   }
   writer.write(
     1,
-    [&](int, bool, auto visit) {
+    [&](int, auto visit) {
+      for (event const& what : events)
+        visit(what.device, what.to, what.slots);
+    },
+    [&](int, auto visit) {
       for (event const& what : events)
         visit(what);
     },

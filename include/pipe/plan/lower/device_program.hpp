@@ -119,26 +119,34 @@ public:
   program_writer(timetable_view const& table, plan& to) : table_(table), plan_(to) {}
 
   //! Writes all items and messages.
-  //! @param each calls a function for all events of a part, in their order or in any
+  //! @param tell calls a function for all events of a part, with sender, receiver and slots
+  //! @param each calls a function for all events of a part, in their order
   //! @throws std::invalid_argument where a pass uses more slots than an item can name.
   template <worker_group Workers>
-  void write(int parts, auto const& each, Workers const& by) {
+  void write(int parts, auto const& tell, auto const& each, Workers const& by) {
     auto const at = [](int part) { return static_cast<std::size_t>(part); };
     int const devices = table_.over.extents.devices;
     std::vector<std::vector<next_item>> next(at(parts), std::vector<next_item>(at(devices)));
     std::vector<int> most(at(parts));
     by.run(parts, [&](int part) {
-      each(part, false, [&own = next[at(part)], &slots = most[at(part)]](event const& what) {
-        slots = std::max(slots, what.slots);
-        count(what, own.data());
-      });
+      tell(part,
+           [own = next[at(part)].data(), &most = most[at(part)]](int from, int to, int slots) {
+             most = std::max(most, slots);
+             for (next_item* of : {own + from, to == nothing ? nullptr : own + to}) {
+               if (of == nullptr)
+                 break;
+               of->index += 1;
+               of->use += slots;
+               of->message += to == nothing ? 0 : 1;
+             }
+           });
     });
     if (int const slots = *std::max_element(most.begin(), most.end()); slots > 65535)
       throw std::invalid_argument("plan: a pass uses " + std::to_string(slots) +
                                   " slots; 65535 at most are supported");
     give_room(next);
     by.run(parts, [&](int part) {
-      each(part, true, [this, &own = next[at(part)], event = 0](event const& what) mutable {
+      each(part, [this, &own = next[at(part)], event = 0](event const& what) mutable {
         write_items(what, own.data(), ++event);
       });
     });
@@ -157,19 +165,6 @@ public:
   }
 
 private:
-  //! Counts an event for its devices.
-  static void count(event const& what, next_item* next) noexcept {
-    next_item& from = next[what.device];
-    from.index += 1;
-    from.use += what.slots;
-    if (what.to == nothing)
-      return;
-    from.message += 1;
-    next_item& to = next[what.to];
-    to.index += 1;
-    to.use += what.slots;
-    to.message += 1;
-  }
   //! Gives the devices their parts of the lists, one after the other.
   //! @param next counts by part and device; receives where each begins
   void give_room(std::vector<std::vector<next_item>>& next) {
