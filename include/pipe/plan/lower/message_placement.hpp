@@ -13,6 +13,7 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -122,7 +123,7 @@ struct message_placement {
   int* entries = nullptr;
 };
 
-//! Hands the messages of a pass that are part of one exchange, or of none, to `put`.
+//! Makes the messages of a pass that are part of one exchange, or of none, by `put`.
 //! @param wanted the exchange, or `nothing`.
 template <class Put>
 constexpr void
@@ -137,11 +138,9 @@ place_messages_of(message_placement const& work, int entry, int wanted, Put put)
     int const exchange = work.entries == nullptr ? nothing : exchange_of(over, maker, number);
     if (exchange != wanted)
       continue;
-    put(event{.entry = entry,
-              .device = device_of(over, maker),
-              .to = to,
-              .number = number,
-              .exchange = exchange});
+    event& message = put(entry, device_of(over, maker), to);
+    message.number = number;
+    message.exchange = exchange;
   }
 }
 
@@ -184,10 +183,12 @@ void place_events(message_placement const& work, int first, int end, Put put) {
   timetable_view const& table = work.table;
   bool const is_chain = table.over.edges == nullptr;
   std::vector<event> messages; // of a slot
-  auto const add = [&](event const& message) {
-    messages.push_back(message);
-    if (work.slots && message.exchange == nothing)
-      insert_message(messages.data(), &messages.back());
+  auto const add = [&messages](int entry, int from, int to) -> event& {
+    event& message = messages.emplace_back(); // in place: a copy would wait for its parts
+    message.entry = entry;
+    message.device = from;
+    message.to = to;
+    return message;
   };
   while (first < end) {
     int const next = end_of_slot(table, work.order, end, first, work.slots);
@@ -196,15 +197,13 @@ void place_events(message_placement const& work, int first, int end, Put put) {
       int const entry = work.order[i];
       pass_ends const ends = work.known[table.passes[entry]];
       put(event{.entry = entry, .device = ends.device, .slots = ends.slots});
-      if (ends.to != nothing) {
-        event& message = messages.emplace_back(); // in place: a copy would wait for its parts
-        message.entry = entry;
-        message.device = ends.device;
-        message.to = ends.to;
-        if (work.slots)
-          insert_message(messages.data(), &message);
-      } else if (!is_chain)
+      std::size_t const before = messages.size();
+      if (ends.to != nothing)
+        add(entry, ends.device, ends.to);
+      else if (!is_chain)
         place_messages_of(work, entry, nothing, add);
+      for (std::size_t k = before; k < messages.size() && work.slots; ++k)
+        insert_message(messages.data(), messages.data() + k);
     }
     for (int i = first; i < next && work.entries != nullptr; ++i)
       place_exchanges(work, work.order[i], add);
