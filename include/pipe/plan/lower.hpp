@@ -202,8 +202,28 @@ template <communication_policy Policy>
   return result;
 }
 
-//! Writes the programs of all devices in the order of passes, messages, and the steps that follow
-//! complete gradients.
+//! Passes, messages, and the steps that follow complete gradients, in their order.
+[[nodiscard]] inline std::vector<event>
+list_events(message_placement const& placement, chosen_hooks const& hooks, plan& result) {
+  std::vector<event> events;
+  events.reserve(2 * static_cast<std::size_t>(placement.count));
+  place_events(placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
+  if (!hooks.any())
+    return events;
+  hook_placement work{.table = placement.table,
+                      .tied = hooks.tied_bytes > 0,
+                      .totals = hooks.totals_bytes > 0,
+                      .updates = !result.evaluates,
+                      .copies = hooks.copies,
+                      .validation = result.validation,
+                      .events = std::move(events)};
+  place_hooks(work);
+  result.other_messages = work.messages;
+  return std::move(work.placed);
+}
+
+//! Writes the programs of all devices. Workers make the events of a chain as they need them; those
+//! of graphs take long, and exchanges and hooks look back, so they are made once.
 template <communication_policy Policy, worker_group Workers>
 void write_programs(timetable_view const& table,
                     std::vector<int> const& order,
@@ -224,54 +244,34 @@ void write_programs(timetable_view const& table,
                                     Policy::duplex_groups,
                                     known,
                                     joins ? entries.data() : nullptr};
-  if (table.over.edges == nullptr && !hooks.any()) {
-    worker_parts const parts(placement.count, by.count());
-    auto const cut = [&](int part) {
-      int at = parts.first(part);
-      while (!ends_slot(placement, at))
-        ++at;
-      return at;
-    };
-    writer.write(
-      parts.count,
-      [&](int part, auto visit) {
-        for (int i = cut(part), end = cut(part + 1); i < end; ++i) {
-          pass_ends const ends = known[table.passes[order[static_cast<std::size_t>(i)]]];
-          visit(ends.device, nothing, ends.slots);
-          if (ends.to != nothing)
-            visit(ends.device, ends.to, 1);
-        }
-      },
-      [&](int part, auto visit) { place_events(placement, cut(part), cut(part + 1), visit); },
-      by);
-    return;
-  }
-  std::vector<event> events; // made once: graphs are slow, exchanges and hooks look back
-  events.reserve(2 * order.size());
-  place_events(placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
-  if (hooks.any()) {
-    hook_placement work{.table = table,
-                        .tied = hooks.tied_bytes > 0,
-                        .totals = hooks.totals_bytes > 0,
-                        .updates = !result.evaluates,
-                        .copies = hooks.copies,
-                        .validation = result.validation,
-                        .events = std::move(events)};
-    place_hooks(work);
-    events = std::move(work.placed);
-    result.other_messages = work.messages;
-  }
-  writer.write(
-    1,
-    [&](int, auto visit) {
-      for (event const& what : events)
-        visit(what.device, what.to, what.slots);
-    },
-    [&](int, auto visit) {
+  if (table.over.edges != nullptr || hooks.any()) {
+    std::vector<event> const events = list_events(placement, hooks, result);
+    auto const each = [&](int, auto visit) {
       for (event const& what : events)
         visit(what);
-    },
-    by);
+    };
+    writer.write(1, each, each, by);
+    return;
+  }
+  worker_parts const parts(placement.count, by.count());
+  auto const cut = [&](int part) {
+    int at = parts.first(part);
+    while (!ends_slot(placement, at))
+      ++at;
+    return at;
+  };
+  auto const tell = [&](int part, auto visit) {
+    for (int i = cut(part), end = cut(part + 1); i < end; ++i) {
+      pass_ends const ends = known[table.passes[order[static_cast<std::size_t>(i)]]];
+      visit({.device = ends.device, .slots = ends.slots});
+      if (ends.to != nothing)
+        visit({.device = ends.device, .to = ends.to});
+    }
+  };
+  auto const each = [&](int part, auto visit) {
+    place_events(placement, cut(part), cut(part + 1), visit);
+  };
+  writer.write(parts.count, tell, each, by);
 }
 
 //! Completes the programs of some devices, one after the other.

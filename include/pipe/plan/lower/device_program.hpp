@@ -119,7 +119,7 @@ public:
   program_writer(timetable_view const& table, plan& to) : table_(table), plan_(to) {}
 
   //! Writes all items and messages.
-  //! @param tell calls a function for all events of a part, with sender, receiver and slots
+  //! @param tell calls a function for the devices and slots of all events of a part
   //! @param each calls a function for all events of a part, in their order
   //! @throws std::invalid_argument where a pass uses more slots than an item can name.
   template <worker_group Workers>
@@ -129,17 +129,16 @@ public:
     std::vector<std::vector<next_item>> next(at(parts), std::vector<next_item>(at(devices)));
     std::vector<int> most(at(parts));
     by.run(parts, [&](int part) {
-      tell(part,
-           [own = next[at(part)].data(), &most = most[at(part)]](int from, int to, int slots) {
-             most = std::max(most, slots);
-             for (next_item* of : {own + from, to == nothing ? nullptr : own + to}) {
-               if (of == nullptr)
-                 break;
-               of->index += 1;
-               of->use += slots;
-               of->message += to == nothing ? 0 : 1;
-             }
-           });
+      tell(part, [own = next[at(part)].data(), &most = most[at(part)]](event const& what) {
+        most = std::max(most, what.slots);
+        for (int const device : {what.device, what.to}) {
+          if (device == nothing)
+            break;
+          own[device].index += 1;
+          own[device].use += what.slots;
+          own[device].message += what.to == nothing ? 0 : 1;
+        }
+      });
     });
     if (int const slots = *std::max_element(most.begin(), most.end()); slots > 65535)
       throw std::invalid_argument("plan: a pass uses " + std::to_string(slots) +
