@@ -21,8 +21,6 @@ namespace gpt {
 template <class Machine>
 struct stage_kept {
   std::vector<layer_kept<Machine>> layers;
-  //! Of a sequence in one chunk, else empty: see sequence_caches.
-  std::vector<typename Machine::attended*> key_values;
   normalised<typename Machine::number> head{};
 
   stage_kept(placing& in,
@@ -31,11 +29,8 @@ struct stage_kept {
              layer_range const& held,
              std::int64_t tokens,
              bool whole_sequence) {
-    for (auto layer = held.first; layer < held.last; ++layer) {
-      layers.emplace_back(in, size, own, tokens);
-      if (whole_sequence)
-        key_values.push_back(in.take<typename Machine::attended>(tokens * 2 * own.key_width()));
-    }
+    for (auto layer = held.first; layer < held.last; ++layer)
+      layers.emplace_back(in, size, own, tokens, whole_sequence);
     if (held.ends)
       head = take_norm<typename Machine::number>(in, size, tokens);
   }
@@ -202,10 +197,10 @@ public:
       weight_order_.check(p.of, cut_, "backward_weight");
     auto const kept = kept_of(p);
     auto const made = gradients_of(p, kept, between);
+    for (std::size_t i = 0; i < kept.layers.size(); ++i) // what has come last may still be near
+      at_layer(i, p, kept).backward_weight(made.layers[i]);
     if (held_.ends)
       at_head(p, kept.head).backward_weight(made.logits);
-    for (std::size_t i = kept.layers.size(); i-- > 0;)
-      at_layer(i, p, kept).backward_weight(made.layers[i]);
   }
   //! Memory of the device between the halves of one backward pass.
   [[nodiscard]] std::byte* between(pass const& p) const {
@@ -287,10 +282,14 @@ protected:
   //! Keys and values of the sequence, layer by layer.
   [[nodiscard]] std::vector<attended*> caches_of(pass const& p,
                                                  stage_kept<Machine> const& kept) const {
-    if (cut_.chunks(p.of.microbatch) == 1)
-      return kept.key_values;
-    auto in = slot_of<Machine>(p.where->state.data);
-    return sequence_caches<attended>(in, own_, held_, cut_.tokens(p.of.microbatch));
+    if (cut_.chunks(p.of.microbatch) > 1) {
+      auto in = slot_of<Machine>(p.where->state.data);
+      return sequence_caches<attended>(in, own_, held_, cut_.tokens(p.of.microbatch));
+    }
+    std::vector<attended*> caches;
+    for (auto const& layer : kept.layers)
+      caches.push_back(layer.attention.key_value);
+    return caches;
   }
   //! Their gradients: what one layer after the other uses, or what later chunks have left.
   [[nodiscard]] std::vector<number*> carried_of(pass const& p) const {

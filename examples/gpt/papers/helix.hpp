@@ -41,16 +41,6 @@ struct message_from_attention {
         output(in.take<typename Machine::attended>(tokens * size.width)) {}
 };
 
-//! What attention alone keeps of a unit.
-template <class Machine>
-struct lone_attention_kept {
-  attention_kept<Machine> attention;
-  typename Machine::attended* key_value; //!< [tokens, 2, key heads, head dim]
-
-  lone_attention_kept(placing& in, model_size const& size, std::int64_t tokens)
-      : attention(in, size, tokens),
-        key_value(in.take<typename Machine::attended>(tokens * 2 * size.key_width())) {}
-};
 //! What is kept around attention. Before the first layer and behind the last one a part is missing.
 template <class Machine>
 struct around_kept {
@@ -107,7 +97,7 @@ template <class Machine>
   case pp::slot_class::activation:
   case pp::slot_class::host_activation:
     if (attends)
-      (void)lone_attention_kept<Machine>(all, size, tokens);
+      (void)attention_kept<Machine>(all, size, tokens, true);
     else
       (void)around_kept<Machine>(all, size, held, tokens);
     break;
@@ -198,10 +188,10 @@ private:
     auto const to = message<from_attention>(p, out.data);
     auto const kept = attention_of(p);
     pass_on(p, to.residual, from.residual, size.width);
-    pass_on(p, kept.attention.query, from.query, size.width);
+    pass_on(p, kept.query, from.query, size.width);
     pass_on(p, kept.key_value, from.key_value, 2 * size.key_width());
-    attend(attending{size, p.chunk, p.chunk}, kept.attention.with(kept.key_value), *p.work, p.on);
-    pass_on(p, to.output, kept.attention.output, size.width);
+    attend(attending{size, p.chunk, p.chunk}, kept.with(kept.key_value), *p.work, p.on);
+    pass_on(p, to.output, kept.output, size.width);
   }
   void attention_backward(pass const& p, pp::input in, pp::output out) const {
     auto const& size = this->size_;
@@ -213,7 +203,7 @@ private:
     pass_on(p, to.residual, from.residual, size.width);
     clear(space.key_value_gradient, keys, p.on);
     attend_backward(attending{size, p.chunk, p.chunk},
-                    kept.attention.with(kept.key_value),
+                    kept.with(kept.key_value),
                     attention_gradients<attended, number>{
                       from.output, space.query_gradient, space.key_value_gradient},
                     *p.work,
@@ -263,9 +253,9 @@ private:
       after(p, kept).backward_input(dx, to.output, *made.after);
   }
 
-  [[nodiscard]] lone_attention_kept<Machine> attention_of(pass const& p) const {
+  [[nodiscard]] attention_kept<Machine> attention_of(pass const& p) const {
     auto in = slot_of<Machine>(p.where->activation.data);
-    return {in, this->size_, p.tokens};
+    return {in, this->size_, p.tokens, true};
   }
   [[nodiscard]] around_kept<Machine> around_of(pass const& p) const {
     auto in = slot_of<Machine>(p.where->activation.data);

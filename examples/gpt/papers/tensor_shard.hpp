@@ -156,7 +156,7 @@ private:
     [[nodiscard]] layer_gradients<host_machine<float>> const& made() const {
       return at.made.layers[number];
     }
-    [[nodiscard]] float* key_value() const { return at.kept.key_values[number]; }
+    [[nodiscard]] float* key_value() const { return at.kept.layers[number].attention.key_value; }
   };
 
   shard_of_stage which_;
