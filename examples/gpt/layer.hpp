@@ -114,8 +114,8 @@ struct attention_kept {
         log_sum_exp(in.take<number>(own.heads * tokens)), whole_sequence(whole),
         key_value(whole ? in.take<attended>(tokens * 2 * own.key_width()) : nullptr) {}
 
-  [[nodiscard]] attention_tensors<attended, number> with(attended const* key_value) const {
-    return {query, key_value, output, log_sum_exp};
+  [[nodiscard]] attention_tensors<attended, number> with(attended const* keys_and_values) const {
+    return {query, keys_and_values, output, log_sum_exp};
   }
 };
 //! What the MLP keeps.
@@ -370,8 +370,7 @@ struct layer_kept {
              std::int64_t tokens,
              bool whole_sequence)
       : first(take_norm<typename Machine::number>(in, size, tokens)),
-        attention(in, own, tokens, whole_sequence),
-        after(in, size, own, tokens) {}
+        attention(in, own, tokens, whole_sequence), after(in, size, own, tokens) {}
 };
 
 //! What backward_input makes for backward_weight: the gradients of what products have written.

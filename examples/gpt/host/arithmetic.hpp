@@ -84,8 +84,7 @@ join_in_lanes(std::int64_t count, Number first, Value const& value, Join const& 
 //! value(0) + value(1) + ...
 template <class Value>
 [[gnu::always_inline]] inline auto sum(std::int64_t count, Value const& value) {
-  return join_in_lanes(
-    count, decltype(value(0))(0), value, [](auto a, auto b) { return a + b; });
+  return join_in_lanes(count, decltype(value(0))(0), value, [](auto a, auto b) { return a + b; });
 }
 } // namespace detail
 
