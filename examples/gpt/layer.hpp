@@ -126,8 +126,7 @@ struct mlp_kept {
   typename Machine::element* outer; //!< [tokens, hidden], after GELU
 
   mlp_kept(placing& in, model_size const& size, model_size const& own, std::int64_t tokens)
-      : norm(take_norm<typename Machine::number>(in, size, tokens)),
-        inner(in.take<typename Machine::number>(tokens * own.hidden())),
+      : norm(in, size, tokens), inner(in.take<typename Machine::number>(tokens * own.hidden())),
         outer(in.take<typename Machine::element>(tokens * own.hidden())) {}
 };
 
@@ -369,8 +368,8 @@ struct layer_kept {
              model_size const& own,
              std::int64_t tokens,
              bool whole_sequence)
-      : first(take_norm<typename Machine::number>(in, size, tokens)),
-        attention(in, own, tokens, whole_sequence), after(in, size, own, tokens) {}
+      : first(in, size, tokens), attention(in, own, tokens, whole_sequence),
+        after(in, size, own, tokens) {}
 };
 
 //! What backward_input makes for backward_weight: the gradients of what products have written.
