@@ -460,6 +460,17 @@ private:
   part_pass<Machine> at_;
 };
 
+//! Adds to the gradients of both embeddings. @param position_gradients of the first token on
+template <class Number, class Stream>
+void embedding_backward(Number* byte_gradients,
+                        Number* position_gradients,
+                        Number const* dx,
+                        std::uint8_t const* text,
+                        token_rows<Stream> rows) {
+  rows_backward(byte_gradients, {0, vocabulary}, dx, text, rows);
+  add(position_gradients, dx, rows.count(), rows.stream);
+}
+
 //! The head at work on one chunk. It keeps its normalised input, and from backward_input to
 //! backward_weight the gradient of the logits, [tokens, vocabulary]; logits are made anew.
 template <class Machine>

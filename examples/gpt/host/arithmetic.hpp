@@ -273,17 +273,6 @@ void rows_backward(Number* row_gradients,
           rows.stream);
 }
 
-//! Adds to both gradients. @param position_gradients of the first token on
-template <class Number>
-void embedding_backward(Number* byte_gradients,
-                        Number* position_gradients,
-                        Number const* dx,
-                        std::uint8_t const* text,
-                        token_rows rows) {
-  rows_backward(byte_gradients, {0, vocabulary}, dx, text, rows);
-  add(position_gradients, dx, rows.count(), rows.stream);
-}
-
 namespace detail {
 //! Loss of one token; its logits become probabilities.
 template <class Number>
