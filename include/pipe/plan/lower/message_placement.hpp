@@ -64,7 +64,7 @@ constexpr void insert_message(event* first, event* last) noexcept {
   *last = message;
 }
 
-//! What programs ask of a pass.
+//! The device of a pass, where its message goes, and its slots.
 struct pass_ends {
   int device = 0;   //!< that runs it
   int to = nothing; //!< in a chain, the device that gets what it makes
