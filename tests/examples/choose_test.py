@@ -1039,7 +1039,21 @@ class Choice(unittest.TestCase):
             parameters = 4 * hidden ** 2 + 16 * hidden + 2 * hidden * 16 * width // 8 + 2 * hidden * vocabulary
             copies = 2 * sequence * hidden * 4
             kept = sequence * (14 * hidden + 4 * 8 + 2 * hidden + 4 * width * 4) + copies
-            self.assertAlmostEqual(held, 18 * parameters + 6 * sequence * vocabulary + 2 * kept + copies, delta=1)
+            resident = 18 * parameters + 6 * sequence * vocabulary
+            self.assertAlmostEqual(held, resident + 2 * kept + copies, delta=1)
+            # The same computed again, the output layer first: of one layer and microbatch at a time is more there than its input.
+            found = json.loads(output(*words, "--devices", 1, "--microbatches", 2, "--schedules", "gpipe", "--experts", "--format", "json"))
+            row = {each["schedule"]: each for each in found["candidates"]}["gpipe with recompute, experts overlapped"]
+            again = [("c", "Oa", 0, outputs, ("C0",)), ("c", "Oi", 0, outputs, ("Oa0",)), backward[1], ("c", "R", 0, before + attention, ()),
+                     ("n", "S", 0, message, ("R0",)), ("c", "T", 0, experts, ("S0",)), backward[2], ("c", "M", 0, experts, ("K0", "T0")),
+                     *backward[4:]]
+            for both in ([*ahead, *again], [again[0], *ahead[:4], *again[1:7], ahead[4], *again[7:]]):
+                ends, clock = {}, {"c": 0, "n": 0}
+                for engine, name, microbatch, time, needs in [*forward, *both, *second(again)]:
+                    clock[engine] = max([clock[engine], *(ends[each] for each in needs)]) + time
+                    ends[name + str(microbatch)] = clock[engine]
+            self.assertAlmostEqual(row["seconds"], max(clock.values()), places=12)  # together, which is shorter
+            self.assertAlmostEqual(row["memory_gb"] * 1e9, resident + kept + copies, delta=1)
 
             model.write_text(json.dumps({**shape, "num_hidden_layers": 8}), encoding="utf-8")
             words = (*words, "--devices", 4, "--microbatches", 16, *unsearched())
@@ -1057,8 +1071,21 @@ class Choice(unittest.TestCase):
                 else:
                     line = next(line for line in text.splitlines() if name in re.split(" = |  +", line[2:]))
                     reasons.add(line.rsplit("  ", 1)[1])
-            self.assertEqual(reasons, {"experts go with no adapter", "experts need a plain chain", "experts need layers that stay"})
+            self.assertEqual(reasons, {"experts need stages without shards", "experts need weights that stay",
+                                       "experts need a plain chain", "experts need layers that stay"})
             rows = {each["schedule"]: each["seconds"] for each in found["candidates"]}
+            # Where memory is short, only devices that lack it compute again.
+            least = min(each["memory_gb"] for each in found["candidates"] if "cannot" not in each)
+            room = (found["candidates"][found["pick"]]["memory_gb"] + least) / 2
+            tight = json.loads(output(*words, "--experts", "--memory", f"{room}GB", "--format", "json"))
+            self.check_pick(tight)
+            relieved = [each for each in tight["candidates"] if re.search(r"--on-stages .* with (recompute|offload), experts overlapped$", each["schedule"])]
+            self.assertTrue(relieved)
+            for each in relieved:
+                name = each["schedule"].split(" --on-stages")[0]
+                self.assertLessEqual(each["memory_gb"], room)
+                self.assertGreaterEqual(each["seconds"], rows[name + ", experts overlapped"] * (1 - 1e-12))
+                self.assertLess(each["seconds"], rows[name + " with recompute, experts overlapped"])
             self.assertLess(rows["eager-1f1b, experts overlapped"], 0.97 * whole["eager-1f1b"]["seconds"])
             searched = json.loads(output(*words, "--experts", "--search", "--rounds", 1, "--format", "json"))
             pick = searched["candidates"][searched["pick"]]

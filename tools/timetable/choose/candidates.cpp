@@ -90,7 +90,7 @@ constexpr int samples = 40;
 
 double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, double jitter) {
   std::vector<double> times;
-  bool const fused = table.over.declared != pp::expert_training;
+  bool const fused = pp::detail::is_of_training(table.over.declared);
   for (int sample = 0; sample < samples; ++sample) {
     pp::device_orders const orders{table.over, table.passes, table.offsets};
     times.push_back(pp::makespan(pp::simulate(
@@ -1034,8 +1034,8 @@ void add_relieved(choose_command const& asked,
     candidate const plain = found.all[i];
     schedule_choice const& choice = plain.choice;
     if (choice.adapted != adapter::none || choice.swept || is_apart(choice) ||
-        plain.gigabytes <= asked.memory_gb || plain.seconds >= found.fastest ||
-        find_schedule(choice.name).traits.places_stages)
+        !plain.cannot.empty() || plain.gigabytes <= asked.memory_gb ||
+        plain.seconds >= found.fastest || find_schedule(choice.name).traits.places_stages)
       continue;
     line.say("making room on the devices that lack it, " + plain.label);
     for (adapter const which : {adapter::recompute, adapter::offload})
@@ -1109,8 +1109,7 @@ candidates evaluate_all(choose_command const& asked) {
       while (!asked.experts && judge_named(asked, result)) {
       }
     while (search_orders(asked, line, result));
-  if (!asked.experts) // which go with no adapter
-    add_relieved(asked, orders, line, result);
+  add_relieved(asked, orders, line, result);
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);
