@@ -10,6 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/planner/cut/expert_flow.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -18,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -26,62 +28,64 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
+//! The word of a kind of training, and the words of a layer in its place, in their order.
+struct words_of_layer {
+  char const* of;
+  char const* kinds[6]{};
+};
+inline constexpr words_of_layer all_words_of_layers[] = {
+  {"forward", {"attention", "dispatch", "experts", "combine"}},
+  {"checkpointed_forward",
+   {"checkpointed attention", "checkpointed dispatch", "checkpointed experts", "combine"}},
+  {"offloaded_forward",
+   {"offloaded attention", "checkpointed dispatch", "offloaded experts", "combine"}},
+  {"recompute", {"attention again", "dispatch again", "experts again"}},
+  {"backward",
+   {"combine back",
+    "experts back",
+    "expert gradients",
+    "dispatch back",
+    "attention back",
+    "attention gradients"}},
+  {"backward_input", {"combine back", "experts back", "dispatch back", "attention back"}},
+  {"backward_weight", {"expert gradients", "attention gradients"}},
+  {"copy_out", {"attention out", "experts out"}},
+  {"copy_in", {"experts in", "attention in"}},
+  {"copy_request", {"copy request"}}};
+
 //! Kinds of a layer in the place of a pass of training, in their order.
-[[nodiscard]] inline std::span<pass_kind const> kinds_of_layer(pass_kind of) {
-  static constexpr auto named = [](flow_word const& word) {
-    return frugal_expert_training.kind_named(word);
-  };
-  static constexpr pass_kind forward[] = {
-    named("attention"), named("dispatch"), named("experts"), named("combine")};
-  static constexpr pass_kind checkpointed[] = {named("checkpointed attention"),
-                                               named("checkpointed dispatch"),
-                                               named("checkpointed experts"),
-                                               named("combine")};
-  static constexpr pass_kind offloaded[] = {named("offloaded attention"),
-                                            named("checkpointed dispatch"),
-                                            named("offloaded experts"),
-                                            named("combine")};
-  static constexpr pass_kind again[] = {
-    named("attention again"), named("dispatch again"), named("experts again")};
-  static constexpr pass_kind backward[] = {named("combine back"),
-                                           named("experts back"),
-                                           named("expert gradients"),
-                                           named("dispatch back"),
-                                           named("attention back"),
-                                           named("attention gradients")};
-  static constexpr pass_kind input[] = {
-    named("combine back"), named("experts back"), named("dispatch back"), named("attention back")};
-  static constexpr pass_kind weights[] = {named("expert gradients"), named("attention gradients")};
-  static constexpr pass_kind out[] = {named("attention out"), named("experts out")};
-  static constexpr pass_kind in[] = {named("experts in"), named("attention in")};
-  static constexpr pass_kind request[] = {named("copy request")};
-  switch (of) {
-  case pass_kind::forward: return forward;
-  case pass_kind::checkpointed_forward: return checkpointed;
-  case pass_kind::offloaded_forward: return offloaded;
-  case pass_kind::recompute: return again;
-  case pass_kind::backward: return backward;
-  case pass_kind::backward_input: return input;
-  case pass_kind::backward_weight: return weights;
-  case pass_kind::copy_out: return out;
-  case pass_kind::copy_in: return in;
-  case pass_kind::copy_request: return request;
-  default:
+[[nodiscard]] inline std::vector<pass_kind> const& kinds_of_layer(pass_kind of) {
+  static std::vector<std::vector<pass_kind>> const all = [] {
+    std::vector<std::vector<pass_kind>> result(
+      static_cast<std::size_t>(kinds_of_training.kind_count));
+    for (words_of_layer const& each : all_words_of_layers)
+      for (char const* const word : each.kinds)
+        if (word != nullptr)
+          result[index_of(kinds_of_training.kind_named(flow_word::of(each.of)))].push_back(
+            frugal_expert_training.kind_named(flow_word::of(word)));
+    return result;
+  }();
+  if (all[index_of(of)].empty())
     throw std::invalid_argument(
       "with_experts: only passes of training, recomputation and copies have layers");
-  }
+  return all[index_of(of)];
 }
 
 //! The flow of the layers of a pipeline.
 [[nodiscard]] inline flow const& flow_of_layers(flow const& stages) noexcept {
-  return stages[pass_kind::recompute].exists() ? frugal_expert_training : expert_training;
+  bool const copies = stages.engine_row[static_cast<int>(engine::copy_out)] >= 0;
+  return copies ? frugal_expert_training : expert_training;
 }
 
 [[nodiscard]] inline bool goes_back(pass const& what) noexcept {
-  return what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
+  role const is = training_kind(what.kind).is;
+  return is == role::backward || is == role::input;
 }
 [[nodiscard]] inline bool goes_forward(pass const& what) noexcept {
   return training_kind(what.kind).is == role::forward;
+}
+[[nodiscard]] inline bool goes_again(pass const& what) noexcept {
+  return training_kind(what.kind).is == role::again;
 }
 
 //! Writes the rows of one device, one for each engine.
@@ -96,9 +100,9 @@ public:
 
   //! Layer after layer. What is computed again of a layer comes right before its backward pass.
   void write(pass const& what) {
-    int const count = what.kind == pass_kind::recompute ? 1 : layers_of(what);
-    if (what.kind == pass_kind::recompute)
-      again_[unit_of(what)] = 1;
+    int const count = goes_again(what) ? 1 : layers_of(what);
+    if (goes_again(what))
+      again_[unit_of(what)] = what.kind;
     for (int i = 0; i < count; ++i) {
       write_again(what, i);
       for (pass_kind const kind : kinds_of_layer(what.kind))
@@ -112,8 +116,8 @@ public:
     for (int i = 0; i < both; ++i) {
       // combine back, attention, experts back, dispatch, [expert gradients,] dispatch back,
       // experts, combine, attention back[, attention gradients]
-      std::span<pass_kind const> const b = kinds_of_layer(back.kind);
-      std::span<pass_kind const> const f = kinds_of_layer(forward.kind);
+      std::vector<pass_kind> const& b = kinds_of_layer(back.kind);
+      std::vector<pass_kind> const& f = kinds_of_layer(forward.kind);
       std::size_t const gradients = b.size() == 6 ? 1 : 0;
       write_again(back, i);
       push(b[0], back, i);
@@ -144,13 +148,14 @@ private:
   }
   //! The first layer to go back stands where the stage is computed again.
   void write_again(pass const& what, int i) {
-    if (i > 0 && goes_back(what) && again_[unit_of(what)] != 0)
-      for (pass_kind const kind : kinds_of_layer(pass_kind::recompute))
+    if (std::optional<pass_kind> const again = again_[unit_of(what)];
+        again && i > 0 && goes_back(what))
+      for (pass_kind const kind : kinds_of_layer(*again))
         push(kind, what, i);
   }
   //! @param i of the layers in the order of the pass
   void push(pass_kind kind, pass const& what, int i) {
-    bool const ascends = goes_forward(what) || what.kind == pass_kind::copy_out;
+    bool const ascends = goes_forward(what) || training_kind(what.kind).on == engine::copy_out;
     int const layer =
       ascends ? first_layers_[what.stage] + i : first_layers_[what.stage + std::size_t{1}] - 1 - i;
     rows[static_cast<int>(frugal_expert_training[kind].on)].push_back(
@@ -159,7 +164,7 @@ private:
 
   std::span<int const> first_layers_;
   int microbatches_;
-  std::vector<char> again_; // [S][M]
+  std::vector<std::optional<pass_kind>> again_; // [S][M] the pass that computes it again
 };
 
 //! The pipeline of the layers of stages: each lies where its stage does.
@@ -188,7 +193,7 @@ is_ready(timetable_view table, std::span<int const> entries, pass const& what, d
     int const entry = entries[static_cast<std::size_t>(needed.index(k))];
     if (entry < 0)
       return false;
-    if (table.passes[entry].kind == pass_kind::recompute)
+    if (goes_again(table.passes[entry]))
       continue; // it comes before both
     int const from = device_of(table, table.passes[entry]);
     double const message = message_time(
@@ -207,7 +212,7 @@ inline void write_layers(
   for (int i = table.offsets[row]; i < end;) {
     pass const& first = table.passes[i];
     int next = i + 1;
-    while (goes_forward(first) && next < end && table.passes[next].kind == pass_kind::recompute)
+    while (goes_forward(first) && next < end && goes_again(table.passes[next]))
       ++next;
     pass const* const second = next < end ? &table.passes[next] : nullptr;
     bool const two_ways = second != nullptr && ((goes_back(first) && goes_forward(*second)) ||
