@@ -97,7 +97,7 @@ private:
   }
 };
 
-//! What attention keeps of a unit from forward to the end of its backward, but for keys and values.
+//! What attention keeps of a unit from forward to the end of its backward.
 template <class Machine>
 struct attention_kept {
   using attended = typename Machine::attended;
@@ -106,13 +106,16 @@ struct attention_kept {
   attended* query;     //!< [tokens, heads, head dim]
   attended* output;    //!< the same of attention
   number* log_sum_exp; //!< [heads, tokens]
+  bool whole_sequence; //!< else keys and values lie with those of other chunks
+  attended* key_value; //!< [tokens, 2, key heads, head dim]
 
-  attention_kept(placing& in, model_size const& own, std::int64_t tokens)
+  attention_kept(placing& in, model_size const& own, std::int64_t tokens, bool whole)
       : query(in.take<attended>(tokens * own.width)), output(in.take<attended>(tokens * own.width)),
-        log_sum_exp(in.take<number>(own.heads * tokens)) {}
+        log_sum_exp(in.take<number>(own.heads * tokens)), whole_sequence(whole),
+        key_value(whole ? in.take<attended>(tokens * 2 * own.key_width()) : nullptr) {}
 
-  [[nodiscard]] attention_tensors<attended, number> with(attended const* key_value) const {
-    return {query, key_value, output, log_sum_exp};
+  [[nodiscard]] attention_tensors<attended, number> with(attended const* keys_and_values) const {
+    return {query, keys_and_values, output, log_sum_exp};
   }
 };
 //! What the MLP keeps.
@@ -123,18 +126,17 @@ struct mlp_kept {
   typename Machine::element* outer; //!< [tokens, hidden], after GELU
 
   mlp_kept(placing& in, model_size const& size, model_size const& own, std::int64_t tokens)
-      : norm(take_norm<typename Machine::number>(in, size, tokens)),
-        inner(in.take<typename Machine::number>(tokens * own.hidden())),
+      : norm(in, size, tokens), inner(in.take<typename Machine::number>(tokens * own.hidden())),
         outer(in.take<typename Machine::element>(tokens * own.hidden())) {}
 };
 
-//! Room for gradients: that of numbers which are not read any more, or new.
-template <class Machine, class T>
-[[nodiscard]] typename Machine::element* take_gradient(placing& in, T* old, std::int64_t count) {
-  if constexpr (Machine::in_place)
+//! Room for gradients: that of numbers which backward_input alone reads, or, for other types, new.
+template <class Element, class T>
+[[nodiscard]] Element* take_gradient(placing& in, T* old, std::int64_t count) {
+  if constexpr (std::is_same_v<Element, T>)
     return old;
   else
-    return in.take<typename Machine::element>(count);
+    return in.take<Element>(count);
 }
 
 //! What backward_input has for backward_weight: the gradients of what products have written, before
@@ -153,8 +155,10 @@ struct before_gradients {
                    model_size const& own,
                    std::int64_t tokens,
                    attention_kept<Machine> const& kept)
-      : query(take_gradient<Machine>(in, kept.query, tokens * own.width)),
-        key_value(in.take<element>(tokens * 2 * own.key_width())) {}
+      : query(take_gradient<element>(in, kept.query, tokens * own.width)),
+        key_value(kept.whole_sequence
+                    ? take_gradient<element>(in, kept.key_value, tokens * 2 * own.key_width())
+                    : in.take<element>(tokens * 2 * own.key_width())) {}
 };
 //! ... of the projection, and in the MLP.
 template <class Machine>
@@ -171,7 +175,7 @@ struct after_gradients {
                   std::int64_t tokens,
                   mlp_kept<Machine> const& kept)
       : projection(in.take<element>(tokens * size.width)),
-        inner(take_gradient<Machine>(in, kept.inner, tokens * own.hidden())),
+        inner(take_gradient<element>(in, kept.inner, tokens * own.hidden())),
         down(in.take<element>(tokens * size.width)) {}
 };
 
@@ -352,15 +356,19 @@ struct after_attention_pass {
   }
 };
 
-//! What a layer keeps of a unit from forward to the end of its backward, but for keys and values.
+//! What a layer keeps of a unit from forward to the end of its backward.
 template <class Machine>
 struct layer_kept {
   normalised<typename Machine::number> first; //!< before attention
   attention_kept<Machine> attention;
   mlp_kept<Machine> after;
 
-  layer_kept(placing& in, model_size const& size, model_size const& own, std::int64_t tokens)
-      : first(take_norm<typename Machine::number>(in, size, tokens)), attention(in, own, tokens),
+  layer_kept(placing& in,
+             model_size const& size,
+             model_size const& own,
+             std::int64_t tokens,
+             bool whole_sequence)
+      : first(in, size, tokens), attention(in, own, tokens, whole_sequence),
         after(in, size, own, tokens) {}
 };
 
@@ -451,6 +459,17 @@ private:
   attention_kept<Machine> kept_;
   part_pass<Machine> at_;
 };
+
+//! Adds to the gradients of both embeddings. @param position_gradients of the first token on
+template <class Number, class Stream>
+void embedding_backward(Number* byte_gradients,
+                        Number* position_gradients,
+                        Number const* dx,
+                        std::uint8_t const* text,
+                        token_rows<Stream> rows) {
+  rows_backward(byte_gradients, {0, vocabulary}, dx, text, rows);
+  add(position_gradients, dx, rows.count(), rows.stream);
+}
 
 //! The head at work on one chunk. It keeps its normalised input, and from backward_input to
 //! backward_weight the gradient of the logits, [tokens, vocabulary]; logits are made anew.

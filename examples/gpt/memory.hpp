@@ -46,6 +46,33 @@ template <class Machine>
   return placing(memory, Machine::alignment);
 }
 
+//! Tensors, made of a placing and of what they are of, in a slot.
+template <class Machine, class Tensors, class... Of>
+[[nodiscard]] Tensors put_in(std::byte* memory, Of const&... of) {
+  auto in = slot_of<Machine>(memory);
+  return Tensors(in, of...);
+}
+//! The bytes of such a slot.
+template <class Machine, class Tensors, class... Of>
+[[nodiscard]] std::int64_t bytes_of(Of const&... of) {
+  auto all = slot_of<Machine>();
+  (void)Tensors(all, of...);
+  return all.bytes();
+}
+
+//! Tensors in a message, which has no gaps, and its bytes.
+template <class Tensors, class... Of>
+[[nodiscard]] Tensors in_message(std::byte* memory, Of const&... of) {
+  placing in(memory, 1);
+  return Tensors(in, of...);
+}
+template <class Tensors, class... Of>
+[[nodiscard]] std::int64_t message_bytes(Of const&... of) {
+  placing all(nullptr, 1);
+  (void)Tensors(all, of...);
+  return all.bytes();
+}
+
 //! Tokens of so many numbers each, and the stream that works on them.
 template <class Stream>
 struct token_rows {
@@ -59,15 +86,14 @@ struct token_rows {
 //! What layer norm keeps of its tokens for backward.
 template <class Number>
 struct normalised {
-  Number* normal;  //!< [tokens, width]
-  Number* inverse; //!< [tokens], one over the deviation
+  Number* normal = nullptr;  //!< [tokens, width]
+  Number* inverse = nullptr; //!< [tokens], one over the deviation
+
+  normalised() = default;
+  normalised(Number* numbers, Number* deviations) : normal(numbers), inverse(deviations) {}
+  normalised(placing& in, model_size const& size, std::int64_t tokens)
+      : normal(in.take<Number>(tokens * size.width)), inverse(in.take<Number>(tokens)) {}
 };
-template <class Number>
-[[nodiscard]] normalised<Number>
-take_norm(placing& in, model_size const& size, std::int64_t tokens) {
-  auto* const normal = in.take<Number>(tokens * size.width);
-  return {normal, in.take<Number>(tokens)};
-}
 
 //! Whether a product takes the place of what was there or is added to it.
 enum class product_goes : std::uint8_t { instead, added };

@@ -55,6 +55,9 @@ struct options {
   std::vector<std::int64_t> lengths;
 };
 
+[[nodiscard]] inline std::uint64_t seed_of(options const& o) {
+  return static_cast<std::uint64_t>(o.seed);
+}
 [[nodiscard]] inline std::string name_of(options const& o) {
   return registry::in_adapter(o.schedule, o.own.adapted);
 }

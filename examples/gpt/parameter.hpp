@@ -140,14 +140,6 @@ template <class Number>
   started.refresh();
   return started;
 }
-template <class Number>
-[[nodiscard]] std::vector<parameter<Number>> start_of(std::vector<tensor_part> const& parts,
-                                                      std::uint64_t seed) {
-  std::vector<parameter<Number>> all;
-  for (tensor_part const& part : parts)
-    all.push_back(start_of<Number>(part, seed));
-  return all;
-}
 
 // What all parameters of a stage or of a model have, one after the other: gradients, or values.
 

@@ -23,7 +23,6 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -282,11 +281,8 @@ inline std::vector<float> gradients_of_one_device(options const& o,
                                                   batch const& pieces,
                                                   bool halves = false,
                                                   bool from_last = false) {
-  single_device<float> device(o.size,
-                              1,
-                              cut_whole(o.lengths).back_from_last(from_last),
-                              static_cast<std::uint64_t>(o.seed),
-                              halves);
+  single_device<float> device(
+    o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed_of(o), halves);
   device.step(pieces);
   return gradients_of(device.stages());
 }
@@ -302,7 +298,7 @@ inline checked check_schedule(options const& o,
   bool const from_last = adds_from_last(table);
   auto const expected =
     halves || from_last ? gradients_of_one_device(o, pieces, halves, from_last) : whole;
-  pipelined_model model(o.size, table, o.lengths, static_cast<std::uint64_t>(o.seed));
+  pipelined_model model(o.size, table, o.lengths, seed_of(o));
   model.step(pieces);
   auto const gradients = gradients_of(model.stages());
   return {name,
@@ -332,8 +328,8 @@ inline bool report_sizes(options const& o,
                          training const& run) {
   if (sizes.size() == 1)
     return true;
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  std::mt19937_64 random(seed + 2);
+  auto const seed = seed_of(o);
+  batches all(o, text, 2);
   bool const from_last = adds_from_last(sizes.front().table);
   auto const whole = [&](sized_table const& one) {
     return cut_whole(one.lengths).back_from_last(from_last);
@@ -344,7 +340,7 @@ inline bool report_sizes(options const& o,
   std::size_t different = 0;
   for (std::size_t step = 0; step < 2 * sizes.size(); ++step) {
     auto const& now = sizes[step % sizes.size()];
-    auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    auto const pieces = all.next();
     model.use(now.table, now.lengths);
     plain.set_cut(whole(now));
     model.step(pieces);
@@ -376,8 +372,7 @@ check_schedules(options const& o, batch const& pieces, std::vector<float> const&
 
 //! Compares all schedules with one device. Returns false where a gradient differs.
 inline bool report_schedules(options const& o, text_to_learn const& text, training const& run) {
-  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed) + 1);
-  auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+  auto const pieces = batches(o, text, 1).next();
   auto const expected = gradients_of_one_device(o, pieces);
   auto const all = check_schedules(o, pieces, expected);
   auto const is_fused = [](checked const& each) {

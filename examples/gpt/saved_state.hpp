@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -191,6 +192,35 @@ void add_tensors(std::vector<pp::state_tensor>& tensors, Stage& stage) {
   if (next != parts.size())
     throw std::logic_error("a stage has other parameters than parts_of names");
 }
+
+//! Checkpoints of a process between the steps of a run.
+struct saved_steps {
+  pp::checkpoint_place files; //!< no folder: none are written
+  std::int64_t every;         //!< steps between two
+  std::int64_t steps;         //!< in all
+  std::int64_t first = 0;     //!< the others are behind it
+
+  //! Whether the state after so many steps is to be written.
+  [[nodiscard]] bool wants(std::int64_t done) const {
+    return !files.folder.empty() && (done % every == 0 || done == steps);
+  }
+  //! Reads the newest checkpoint, where there is one. @return whether there is
+  //! @param find the step of it: `find(tensors)` of those that are wanted here
+  template <class Find>
+  bool load(std::vector<pp::state_tensor> const& tensors, Find find) {
+    std::optional<std::int64_t> const newest = find(tensors);
+    if (newest)
+      (void)pp::load_tensors(files, first = *newest, tensors);
+    return newest.has_value();
+  }
+  //! The same where no other process has a part in it.
+  bool load_alone(std::vector<pp::state_tensor> const& tensors) {
+    return load(tensors, [this](auto const& wanted) {
+      auto const whole = pp::checkpoints_of(files, wanted);
+      return whole.empty() ? std::nullopt : std::optional(whole.back());
+    });
+  }
+};
 
 //! All that the next step of a model depends on, as tensors of the whole one: what this process
 //! writes between two steps, or reads to go on. The data follow from the number of the step.

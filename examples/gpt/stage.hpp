@@ -21,8 +21,6 @@ namespace gpt {
 template <class Machine>
 struct stage_kept {
   std::vector<layer_kept<Machine>> layers;
-  //! Of a sequence in one chunk, else empty: see sequence_caches.
-  std::vector<typename Machine::attended*> key_values;
   normalised<typename Machine::number> head{};
 
   stage_kept(placing& in,
@@ -31,13 +29,10 @@ struct stage_kept {
              layer_range const& held,
              std::int64_t tokens,
              bool whole_sequence) {
-    for (auto layer = held.first; layer < held.last; ++layer) {
-      layers.emplace_back(in, size, own, tokens);
-      if (whole_sequence)
-        key_values.push_back(in.take<typename Machine::attended>(tokens * 2 * own.key_width()));
-    }
+    for (auto layer = held.first; layer < held.last; ++layer)
+      layers.emplace_back(in, size, own, tokens, whole_sequence);
     if (held.ends)
-      head = take_norm<typename Machine::number>(in, size, tokens);
+      head = {in, size, tokens};
   }
 };
 
@@ -80,29 +75,24 @@ template <class Machine>
                                        pp::slot_class of,
                                        unit which) {
   auto const tokens = cut.range(which).count();
-  auto const sequence = cut.tokens(which.microbatch);
   bool const whole = cut.chunks(which.microbatch) == 1;
+  using number = typename Machine::number;
+  using kept = stage_kept<Machine>;
+  using enum pp::slot_class;
   auto all = slot_of<Machine>();
   switch (of) {
-  case pp::slot_class::activation:
-  case pp::slot_class::host_activation:
-    (void)stage_kept<Machine>(all, size, own, held, tokens, whole);
+  case activation:
+  case host_activation: return bytes_of<Machine, kept>(size, own, held, tokens, whole);
+  case weight_input:
+    return bytes_of<Machine, stage_gradients<Machine>>(
+      size, own, held, tokens, put_in<Machine, kept>(nullptr, size, own, held, tokens, whole));
+  case sequence:
+    (void)sequence_caches<typename Machine::attended>(all, own, held, cut.tokens(which.microbatch));
     break;
-  case pp::slot_class::weight_input: {
-    auto beside = slot_of<Machine>();
-    stage_kept<Machine> const kept(beside, size, own, held, tokens, whole);
-    (void)stage_gradients<Machine>(all, size, own, held, tokens, kept);
+  case sequence_gradient:
+    (void)sequence_caches<number>(all, own, held, cut.tokens(which.microbatch));
     break;
-  }
-  case pp::slot_class::sequence:
-    (void)sequence_caches<typename Machine::attended>(all, own, held, sequence);
-    break;
-  case pp::slot_class::sequence_gradient:
-    (void)sequence_caches<typename Machine::number>(all, own, held, sequence);
-    break;
-  default:
-    (void)all.template take<typename Machine::number>(tokens * size.width);
-    break; // messages
+  default: (void)all.template take<number>(tokens * size.width); break; // messages
   }
   return all.bytes();
 }
@@ -135,15 +125,15 @@ public:
   using weight = typename Machine::weight;
   using stream = typename Machine::stream;
 
-  //! @param parts of the model that are its weights. @param start their numbers
-  template <class Start>
-  stage(std::vector<Start> start, stage_start<Machine> const& with)
+  //! @param parts of the model that are its weights
+  stage(std::vector<tensor_part> parts, std::uint64_t seed, stage_start<Machine> const& with)
       : size_(with.size), own_(with.own), held_(with.held), cut_(with.cut),
         replicas_(with.replicas), before_(with.before), work_{with.work, with.beside},
+        parts_(std::move(parts)),
         text_(held_.embeds || held_.ends ? cut_.microbatches() * (size_.sequence + 1) : 0),
         losses_(loss_count() * static_cast<std::int64_t>(sizeof(number))) {
-    for (Start& each : start)
-      weights_.emplace_back(std::move(each));
+    for (tensor_part const& part : parts_)
+      weights_.emplace_back(start_of<number>(part, seed));
   }
 
   //! Puts the bytes to learn from where passes read them, as work of this stream.
@@ -202,10 +192,10 @@ public:
       weight_order_.check(p.of, cut_, "backward_weight");
     auto const kept = kept_of(p);
     auto const made = gradients_of(p, kept, between);
+    for (std::size_t i = 0; i < kept.layers.size(); ++i) // what has come last may still be near
+      at_layer(i, p, kept).backward_weight(made.layers[i]);
     if (held_.ends)
       at_head(p, kept.head).backward_weight(made.logits);
-    for (std::size_t i = kept.layers.size(); i-- > 0;)
-      at_layer(i, p, kept).backward_weight(made.layers[i]);
   }
   //! Memory of the device between the halves of one backward pass.
   [[nodiscard]] std::byte* between(pass const& p) const {
@@ -219,6 +209,8 @@ public:
   void set_cut(step_cut cut) { cut_ = std::move(cut); }
   [[nodiscard]] step_cut const& cut() const { return cut_; }
 
+  //! What its weights are in the whole model.
+  [[nodiscard]] std::vector<tensor_part> const& parts() const { return parts_; }
   //! In the order of the layers.
   [[nodiscard]] std::vector<weight>& weights() { return weights_; }
   [[nodiscard]] std::vector<weight> const& weights() const { return weights_; }
@@ -250,10 +242,7 @@ protected:
   //! What a fused backward pass makes and reads.
   template <class Made, class... Of>
   [[nodiscard]] Made made_between(pass const& p, Of const&... of) const {
-    auto counted = slot_of<Machine>();
-    (void)Made(counted, of...);
-    auto in = slot_of<Machine>(p.work->between(counted.bytes()));
-    return Made(in, of...);
+    return put_in<Machine, Made>(p.work->between(bytes_of<Machine, Made>(of...)), of...);
   }
   //! The residual x becomes the output of the last layer.
   void layers_forward(pass const& p, stage_kept<Machine> const& kept, number* x) {
@@ -276,21 +265,25 @@ protected:
   }
 
   [[nodiscard]] stage_kept<Machine> kept_of(pass const& p) const {
-    auto in = slot_of<Machine>(p.where->activation.data);
-    return {in, size_, own_, held_, p.tokens, cut_.chunks(p.of.microbatch) == 1};
+    bool const whole = cut_.chunks(p.of.microbatch) == 1;
+    return put_in<Machine, stage_kept<Machine>>(
+      p.where->activation.data, size_, own_, held_, p.tokens, whole);
   }
   [[nodiscard]] stage_gradients<Machine>
   gradients_of(pass const& p, stage_kept<Machine> const& kept, std::byte* memory) const {
-    auto in = slot_of<Machine>(memory);
-    return {in, size_, own_, held_, p.tokens, kept};
+    return put_in<Machine, stage_gradients<Machine>>(memory, size_, own_, held_, p.tokens, kept);
   }
   //! Keys and values of the sequence, layer by layer.
   [[nodiscard]] std::vector<attended*> caches_of(pass const& p,
                                                  stage_kept<Machine> const& kept) const {
-    if (cut_.chunks(p.of.microbatch) == 1)
-      return kept.key_values;
-    auto in = slot_of<Machine>(p.where->state.data);
-    return sequence_caches<attended>(in, own_, held_, cut_.tokens(p.of.microbatch));
+    if (cut_.chunks(p.of.microbatch) > 1) {
+      auto in = slot_of<Machine>(p.where->state.data);
+      return sequence_caches<attended>(in, own_, held_, cut_.tokens(p.of.microbatch));
+    }
+    std::vector<attended*> caches;
+    for (auto const& layer : kept.layers)
+      caches.push_back(layer.attention.key_value);
+    return caches;
   }
   //! Their gradients: what one layer after the other uses, or what later chunks have left.
   [[nodiscard]] std::vector<number*> carried_of(pass const& p) const {
@@ -362,6 +355,7 @@ protected:
   int replicas_;
   std::size_t before_;              // weights before those of the layers
   typename Machine::work* work_[2]; // of the device, and of what runs beside its passes
+  std::vector<tensor_part> parts_;
   std::vector<weight> weights_;
   typename Machine::memory text_;   // [microbatches, sequence + 1]
   typename Machine::memory losses_; // [microbatches, sequence]

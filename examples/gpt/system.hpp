@@ -21,7 +21,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <optional>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -39,10 +38,6 @@ inline void check_system(options const& o, std::string const& what) {
     throw std::invalid_argument(
       what + " goes with none of --clip, --costs and several --chunk-counts; leave them out");
   }
-}
-
-[[nodiscard]] inline std::uint64_t seed_of(options const& o) {
-  return static_cast<std::uint64_t>(o.seed);
 }
 
 //! What report_in_slots tells of a plan.
@@ -73,8 +68,7 @@ template <class Model>
 //! loss, differs.
 template <class System>
 bool check_system_bits(options const& o, text_to_learn const& text, pp::timetable_view table) {
-  std::mt19937_64 random(seed_of(o) + 1);
-  auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+  auto const pieces = batches(o, text, 1).next();
   auto&& model = System::pipeline(o, table);
   auto&& alone = System::one_device(o, table);
   bool const same = model.step(pieces) == alone.step(pieces);

@@ -124,6 +124,36 @@ size_of_step(std::int64_t step, std::int64_t steps, std::size_t sizes) {
   return static_cast<std::size_t>(steps - 1 - step) % sizes;
 }
 
+[[nodiscard]] inline adamw optimizer_of(options const& o) {
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  return optimizer;
+}
+[[nodiscard]] inline clipping clipping_of(options const& o) {
+  return {optimizer_of(o), o.clip, o.post_validation};
+}
+
+//! What steps learn from, one batch after the other.
+class batches {
+public:
+  //! @param text must outlive this. @param more than the seed: of others than the run trains with
+  //! @param replicas of the pipeline, with microbatches of their own
+  batches(options const& o,
+          text_to_learn const& text,
+          std::uint64_t more,
+          std::int64_t replicas = 1)
+      : text_(&text.bytes), microbatches_(replicas * o.microbatches), sequence_(o.size.sequence),
+        random_(seed_of(o) + more) {}
+
+  [[nodiscard]] batch next() { return random_batch(*text_, microbatches_, sequence_, random_); }
+
+private:
+  std::vector<std::uint8_t> const* text_;
+  std::int64_t microbatches_;
+  std::int64_t sequence_;
+  std::mt19937_64 random_;
+};
+
 //! All steps of a model that has `step` and `trace`.
 //! @param begin called before each step; says whether the step is one to be measured
 //! @param update what comes behind the passes of a step, beside what the plan does
@@ -136,7 +166,7 @@ training train_steps(options const& o,
                      Update update,
                      std::int64_t first = 0) {
   using clock = std::chrono::steady_clock;
-  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
+  batches all(o, text, 0);
   training result;
   result.first = first;
   result.idle.assign(static_cast<std::size_t>(o.devices), 0.0);
@@ -144,7 +174,7 @@ training train_steps(options const& o,
   std::int64_t measured = 0;
   interruption const watched;
   for (std::int64_t step = 0; step < o.steps && !result.interrupted; ++step) {
-    auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    auto const pieces = all.next();
     if (step < first)
       continue; // the data go on behind it, too
     bool const counts = begin(step);
@@ -181,8 +211,7 @@ training train_steps(options const& o,
 //! The same with an optimizer that steps between iterations, by `update` of the model.
 template <class Model>
 training train_model(options const& o, text_to_learn const& text, Model& model) {
-  adamw optimizer;
-  optimizer.steps = o.steps;
+  auto const optimizer = optimizer_of(o);
   return train_steps(
     o,
     text,

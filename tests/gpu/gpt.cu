@@ -105,8 +105,7 @@ gpt_tests::row_answers gpt_tests::rows_on_gpu(row_problem const& of, float share
     norm_dx.data(), gain_gradient.data(), dy.data(), kept, gain.data(), rows);
   on_gpu::gelu_forward(gelu.data(), x.data(), tokens * width, on);
   on_gpu::gelu_backward(gelu_dx.data(), x.data(), dy.data(), tokens * width, on);
-  on_gpu::embedding_backward(
-    byte_gradient.data(), position_gradient.data(), dy.data(), text.data(), rows);
+  embedding_backward(byte_gradient.data(), position_gradient.data(), dy.data(), text.data(), rows);
   on_gpu::embedding_forward(
     embedded.data(), byte_gradient.data(), position_gradient.data(), text.data(), rows);
   on_gpu::cross_entropy_forward(losses.data(), logits.data(), text.data(), tokens, on);

@@ -207,7 +207,7 @@ TEST_CASE("what comes token by token is what the layers of the host give in doub
 
   std::vector<double> bytes(static_cast<std::size_t>(gpt::vocabulary * p.width));
   std::vector<double> positions(x.size()), embedded(x.size());
-  host::embedding_backward(bytes.data(), positions.data(), dy.data(), p.text.data(), rows);
+  embedding_backward(bytes.data(), positions.data(), dy.data(), p.text.data(), rows);
   CHECK(apart(found.byte_gradient, bytes) < 1e-6);
   CHECK(apart(found.position_gradient, positions) < 1e-6);
   // Any numbers will do.

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -52,36 +51,23 @@ about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_lea
 template <class Model>
 struct checkpointed_model {
   Model& model;
-  pp::checkpoint_place files; //!< no folder: none are written
-  std::int64_t every;         //!< steps between two
-  std::int64_t steps;         //!< in all
-  std::int64_t first = 0;     //!< the others are behind it
-  std::int64_t done = 0;      //!< steps so far
+  saved_steps saved;
+  std::int64_t done = 0; //!< steps so far
 
-  //! Goes on from the checkpoint that is found; without one, from the beginning.
-  //! @param find the step of it: `find(tensors)` of those that are wanted here
-  template <class Find>
-  void restore(Find find) {
+  //! Goes on from a checkpoint, where there is one. @param load of `saved`: `load(tensors)`
+  template <class Load>
+  void restore(Load load) {
     named_state const state(model, model.parts(), model.counts_steps());
-    if (std::optional<std::int64_t> const newest = find(state.all())) {
-      first = done = *newest;
-      (void)pp::load_tensors(files, first, state.all());
+    if (load(state.all())) {
+      done = saved.first;
       state.use(model);
     }
   }
-
-  //! Goes on from the newest checkpoint, where no other process has a part in it.
-  void restore_newest() {
-    restore([&](auto const& wanted) -> std::optional<std::int64_t> {
-      auto const whole = pp::checkpoints_of(files, wanted);
-      return whole.empty() ? std::nullopt : std::optional(whole.back());
-    });
-  }
   //! Whether there are steps left. @param tells where they begin, if not at the beginning
   [[nodiscard]] bool has_steps(bool tells) const {
-    if (tells && first > 0)
-      std::printf("goes on after step %lld\n", static_cast<long long>(first));
-    return first < steps;
+    if (tells && saved.first > 0)
+      std::printf("goes on after step %lld\n", static_cast<long long>(saved.first));
+    return saved.first < saved.steps;
   }
 
   double step(batch const& pieces) { return model.step(pieces); }
@@ -96,10 +82,10 @@ struct checkpointed_model {
   [[nodiscard]] auto const& plan_in_use() const { return model.plan_in_use(); }
   //! Between steps, when the times of the last one have been read.
   void begin_step() {
-    if (!files.folder.empty() && done > first && (done % every == 0 || done == steps)) {
+    if (done > saved.first && saved.wants(done)) {
       named_state const state(model, model.parts(), model.counts_steps());
       try {
-        pp::checkpoint_place place = files;
+        pp::checkpoint_place place = saved.files;
         for (auto const& each : state.in_files()) {
           pp::save_tensors(place, done, each);
           place.owner += "-more";

@@ -124,6 +124,10 @@ public:
     for (auto& piece : pieces_)
       piece.exchange(with);
   }
+  //! What lies here of these weights.
+  [[nodiscard]] std::vector<tensor_part> held(std::vector<tensor_part> const& whole) const {
+    return pieces_of(whole, pieces(), {first(), first() + here()});
+  }
   //! Of all weights, one behind the other, what lies on this GPU.
   [[nodiscard]] std::vector<trained<Element>>& on_device() { return pieces_; }
 
@@ -206,6 +210,9 @@ public:
       refresh(home);
     }
   }
+  [[nodiscard]] static std::vector<tensor_part> const& held(std::vector<tensor_part> const& whole) {
+    return whole;
+  }
   [[nodiscard]] std::vector<trained<Element>>& on_device() { return none_; }
 
 private:
@@ -260,16 +267,16 @@ class gathered_stage : public stage<machine<Element>> {
 public:
   using stream = on_gpu::stream;
 
-  //! @param start the weights that it begins with
-  gathered_stage(std::vector<parameter<float>> const& start,
+  gathered_stage(std::vector<tensor_part> const& parts,
+                 std::uint64_t seed,
                  stage_start<machine<Element>> const& with,
                  gpu_run const& how)
-      : stage<machine<Element>>(std::vector<parameter<float>>(), with),
-        home_(how, largest_of(start)) {
-    for (auto const& p : start) {
-      home_.take(p);
-      shapes_.emplace_back(p.numbers, p.decays, home_.pieces());
-      this->weights_.emplace_back(p.numbers, p.decays);
+      : stage<machine<Element>>({}, seed, with), home_(how, largest_of(parts)) {
+    this->parts_ = home_.held(parts);
+    for (tensor_part const& part : parts) {
+      home_.take(start_of<float>(part, seed));
+      shapes_.emplace_back(part.count(), part.start.decays, home_.pieces());
+      this->weights_.emplace_back(part.count(), part.start.decays);
     }
   }
 
@@ -321,10 +328,10 @@ public:
   }
 
 private:
-  static std::int64_t largest_of(std::vector<parameter<float>> const& weights) {
+  static std::int64_t largest_of(std::vector<tensor_part> const& parts) {
     std::int64_t most = 0;
-    for (auto const& each : weights)
-      most = std::max(most, each.numbers);
+    for (tensor_part const& part : parts)
+      most = std::max(most, part.count());
     return most;
   }
   Home home_;

@@ -115,7 +115,6 @@ public:
       : tokens_(cut.tokens()), copies_(how.copies), clipping_(how.clip != nullptr),
         over_rows_(how.over_rows), shard_(how.shard), row_count_(rows_behind(table, how)),
         rows_(row_count_ * row_bytes), stages_(make_gpu_stages(size, table, cut, seed, how, only)),
-        parts_(named_parts(size, table, how, stages_)),
         called_(to_call(table.over.extents, stages_, how)),
         plans_(plan_maker<gpu_slots>{{size, how, Called::totals_bytes},
                                      how.clip != nullptr && how.clip->early},
@@ -221,24 +220,16 @@ public:
   }
   [[nodiscard]] gpu_stages const& stages() const { return stages_; }
   //! What the parameters of all stages here are in the model, as `exchange` visits them.
-  [[nodiscard]] auto const& parts() const { return parts_; }
+  [[nodiscard]] std::vector<std::vector<tensor_part>> parts() const {
+    std::vector<std::vector<tensor_part>> all;
+    for_each_stage([&](gpu_stage const& each) { all.push_back(each.parts()); });
+    return all;
+  }
   //! Whether stages count the steps of an optimizer that clips.
   [[nodiscard]] bool counts_steps() const { return clipping_; }
   [[nodiscard]] Runner& runner() { return plans_.runner(); }
 
 private:
-  static std::vector<std::vector<tensor_part>> named_parts(model_size const& size,
-                                                           pp::timetable_view table,
-                                                           gpu_run const& how,
-                                                           gpu_stages const& of) {
-    std::vector<std::vector<tensor_part>> parts;
-    for (auto const& way : of) {
-      for (std::size_t stage = 0; stage < way.size(); ++stage)
-        if (way[stage] != nullptr)
-          parts.push_back(parts_on_gpu(size, table, how, static_cast<int>(stage)));
-    }
-    return parts;
-  }
   static std::vector<Called>
   to_call(pp::shape const& extents, gpu_stages const& from, gpu_run const& how) {
     Called one{};
@@ -330,7 +321,6 @@ private:
   std::int64_t row_count_;
   pp::cuda::device_memory rows_; // [stages, shards]
   gpu_stages stages_;
-  std::vector<std::vector<tensor_part>> parts_; // [stages that are here]
   std::vector<Called> called_;
   sized_runner<Runner, gpu_slots> plans_;
 };

@@ -42,8 +42,6 @@ struct gpu_options {
   operands numbers = operands::float32;
   bool graph = false;
   std::chrono::seconds deadline{60};
-
-  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
 };
 
 //! @param ranks of a run over NCCL: as many devices, unless told otherwise; 0: on one GPU
@@ -158,8 +156,8 @@ void report_gathered(options const& o, Plan const& made, pp::timetable_view ran)
 //! The step that a model begins with: ranks may go on from a checkpoint.
 template <class Model>
 [[nodiscard]] std::int64_t begin_of(Model const& model) {
-  if constexpr (requires { model.first; })
-    return model.first;
+  if constexpr (requires { model.saved; })
+    return model.saved.first;
   return 0;
 }
 
@@ -170,20 +168,11 @@ training train_on_gpus(options const& o,
                        text_to_learn const& text,
                        std::vector<sized_table> const& sizes,
                        Model& model) {
-  adamw optimizer;
-  optimizer.steps = o.steps;
+  auto const optimizer = optimizer_of(o);
   auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
   auto result = train_sizes(o, text, sizes, model, update, begin_of(model));
   model.finish();
   return result;
-}
-
-[[nodiscard]] inline clipping clipping_of(options const& o) {
-  clipping how;
-  how.optimizer.steps = o.steps;
-  how.largest_norm = o.clip;
-  how.early = o.post_validation;
-  return how;
 }
 
 //! Trains, reports and writes files, with times that events have measured.

@@ -211,12 +211,13 @@ gpu_stages make_stages(making const& with) {
                         ? with.cut
                         : with.cut.seen(first_of_way(extents, way), first_of_way(extents, way + 1));
     auto const start = works.start(device, layers, seen);
-    auto weights = start_of<float>(parts_of(size, layers, with.how.shard), with.seed);
+    auto parts = parts_of(size, layers, with.how.shard);
     if (!gathers_weights_of(with.table, number))
-      return works.template put<whole_stage<Element>>(device, std::move(weights), start);
-    return with.how.home == weights_home::host
-             ? works.template put<weights_at_host<Element>>(device, weights, start, with.how)
-             : works.template put<pieces_of_weights<Element>>(device, weights, start, with.how);
+      return works.template put<whole_stage<Element>>(device, std::move(parts), with.seed, start);
+    return with.how.home == weights_home::host ? works.template put<weights_at_host<Element>>(
+                                                   device, parts, with.seed, start, with.how)
+                                               : works.template put<pieces_of_weights<Element>>(
+                                                   device, parts, with.seed, start, with.how);
   });
 }
 
@@ -239,11 +240,9 @@ gpu_stages make_exchanged(making const& with) {
     auto const what = slots.stage(number);
     bool const wants_layer = what.part != pp::layer_part::taken_attention;
     auto& layer = layers[static_cast<std::size_t>(what.layer)];
-    if (wants_layer && layer == nullptr) {
-      auto const held = slots.held(what.layer);
+    if (wants_layer && layer == nullptr)
       layer = std::make_shared<layer_of_exchange<Element>>(
-        start_of<float>(parts_of(with.size, held), with.seed), works.start(device, held, cut));
-    }
+        with.seed, works.start(device, slots.held(what.layer), cut));
     return works.template put<stage_of_exchange<Element>>(
       device, slots, number, wants_layer ? layer : nullptr, *works.of(device)[0]);
   });
@@ -257,11 +256,7 @@ gpu_stages make_pieces(making const& with) {
   return with.each([&](std::size_t, int number, int device) {
     piece_of_model const piece(with.size, cut, number);
     return works.template put<stage_of_shards<Element>>(
-      device,
-      start_of<float>(piece.parts(with.size), with.seed),
-      works.start(device, piece.held, cut.step),
-      piece,
-      cut.barriers == 1);
+      device, piece, with.seed, works.start(device, piece.held, cut.step), cut.barriers == 1);
   });
 }
 
@@ -394,6 +389,11 @@ void gpu_stage::update(adamw const& optimizer, std::int64_t step, cudaStream_t s
       for (auto& weight : stage.weights())
         weight.update(optimizer, step, stream);
   });
+}
+std::vector<tensor_part> gpu_stage::parts() const {
+  std::vector<tensor_part> found;
+  of_->visit_weights([&](auto& stage) { found = stage.parts(); });
+  return found;
 }
 void gpu_stage::set_cut(step_cut const& cut) {
   of_->visit_weights([&](auto& stage) { stage.set_cut(cut); });

@@ -117,6 +117,8 @@ public:
   //! @pre no step is under way
   [[nodiscard]] step_counts counts() const;
 
+  //! What its weights are in the whole model, in the order in which it exchanges them.
+  [[nodiscard]] std::vector<tensor_part> parts() const;
   //! Calls visit(bytes) with what the next step depends on, on the host, tensor by tensor. What it
   //! writes there is put back. @pre nothing is under way
   void exchange(std::function<void(std::span<std::byte>)> const& visit);

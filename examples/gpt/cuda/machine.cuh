@@ -61,7 +61,6 @@ struct machine {
   using stream = on_gpu::stream;
   using memory = cuda::device_memory;
   static constexpr std::int64_t alignment = 256;
-  static constexpr bool in_place = false;
 
   [[nodiscard]] static stream stream_of(pp::context const& where) {
     return static_cast<cudaStream_t>(where.stream);

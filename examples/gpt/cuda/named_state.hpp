@@ -20,28 +20,6 @@
 
 namespace gpt {
 
-//! The parameters of one stage, in the order in which it exchanges them.
-[[nodiscard]] inline std::vector<tensor_part>
-parts_on_gpu(model_size const& size, pp::timetable_view table, gpu_run const& how, int stage) {
-  if (how.barriers)
-    return piece_of_model(size, cut_around(size, table, *how.barriers), stage).parts(size);
-  if (how.exchange) {
-    auto const what = how.exchange->stage_at(table.over.extents, stage);
-    layer_range const layer{
-      what.layer, what.layer + 1, what.layer == 0, what.layer + 1 == size.layers};
-    bool const leads = what.part == pp::layer_part::projection && what.chunk == 0;
-    return leads ? parts_of(size, layer) : std::vector<tensor_part>();
-  }
-  auto const layers = cut_model(size, table.over.extents);
-  bool const gathered = gathers_weights_of(table, stage);
-  auto const whole = parts_of(size, layers[static_cast<std::size_t>(stage)], how.shard);
-  if (!gathered || how.home != weights_home::shards)
-    return whole;
-  auto const& group = how.weights; // a piece on each of its GPUs, or all here
-  return group.of > 1 ? pieces_of(whole, group.of, {group.number, group.number + 1})
-                      : pieces_of(whole, weight_shard_count, {0, weight_shard_count});
-}
-
 //! The state of all stages of a process, in memory of its own.
 class named_state {
 public:
@@ -59,7 +37,7 @@ public:
         add(next++, whole_part("optimizer.counts", {3}), "");
     }
     if (next != bytes_.size())
-      throw std::logic_error("stages on GPUs have other parameters than parts_on_gpu names");
+      throw std::logic_error("stages on GPUs have other parameters than its parts name");
   }
   named_state(named_state const&) = delete;
   named_state& operator=(named_state const&) = delete;

@@ -265,17 +265,6 @@ inline void rows_backward(float* row_gradients,
                    });
 }
 
-//! Adds to both gradients.
-//! @param position_gradients of the first token on
-inline void embedding_backward(float* byte_gradients,
-                               float* position_gradients,
-                               float const* dx,
-                               std::uint8_t const* text,
-                               token_rows rows) {
-  rows_backward(byte_gradients, {0, vocabulary}, dx, text, rows);
-  add(position_gradients, dx, rows.count(), rows.stream);
-}
-
 namespace detail {
 //! What the threads of a token know of its logits.
 struct row_of_logits {

@@ -18,7 +18,6 @@
 #include <cstdio>
 #include <iterator>
 #include <map>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -38,7 +37,7 @@ template <class Clock, class Called = called_stage>
                             std::vector<std::int64_t> const& lengths,
                             gpu_run const& how) {
   return on_virtual_devices<Clock, Called>(
-    o.common.size, table, cut_for(table, lengths), o.seed(), how);
+    o.common.size, table, cut_for(table, lengths), seed_of(o.common), how);
 }
 
 template <class Clock>
@@ -194,9 +193,9 @@ int train_on_virtual_devices(gpu_options const& o,
   auto model = model_of<Clock, Called>(o, first.table, first.lengths, how);
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
-    model, checkpoints_in(o, "devices", alone, text), c.every, c.steps};
+    model, {checkpoints_in(o, "devices", alone, text), c.every, c.steps}};
   if (!c.checkpoint.empty())
-    training.restore_newest();
+    training.restore([&](auto const& wanted) { return training.saved.load_alone(wanted); });
   if (!training.has_steps(true))
     return 0;
   return report_run(
@@ -215,8 +214,7 @@ int train_on_virtual_devices(gpu_options const& o,
       return found;
     },
     [&] {
-      std::mt19937_64 random(o.seed() + 1);
-      auto const pieces = random_batch(text.bytes, c.microbatches, c.size.sequence, random);
+      auto const pieces = batches(c, text, 1).next();
       return barriers_in(c) ? compare_shards<Clock>(o, first.table, pieces)
              : exchange_in(c)
                ? compare_exchange<Clock>(o, first.table, pieces)

@@ -23,7 +23,6 @@
 #include <functional>
 #include <numeric>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -64,12 +63,12 @@ struct rank_in_training : checkpointed_model<Model> {
   //! @param name of the start
   void
   agree(pp::rank_layout const& layout, int rank, std::string const& name, gpu_options const& o) {
-    if (!this->files.folder.empty()) {
-      this->restore([&](auto const& wanted) {
-        return pp::agree_on_checkpoint(
-          line, this->files, wanted, rank, pp::ranks_of(layout), name, o.deadline);
-      });
-    }
+    auto const find = [&](auto const& wanted) {
+      return pp::agree_on_checkpoint(
+        line, this->saved.files, wanted, rank, pp::ranks_of(layout), name, o.deadline);
+    };
+    if (!this->saved.files.folder.empty())
+      this->restore([&](auto const& wanted) { return this->saved.load(wanted, find); });
   }
 
   double step(batch const& pieces) {
@@ -112,7 +111,7 @@ struct place_in_run {
     auto const cut = cut_for(of.table, of.lengths);
     auto const device = std::optional<int>(place.device);
     return gpu_model<Called, runner>(
-      o.common.size, of.table, cut, o.seed(), how, device, line, place.device, with);
+      o.common.size, of.table, cut, seed_of(o.common), how, device, line, place.device, with);
   }
   //! Where the last stage is, in its first replica and shard.
   [[nodiscard]] bool reports(pp::timetable_view table) const {
@@ -283,7 +282,7 @@ bool compare_with_host(gpu_options const& o,
   double expected = 0; // of the first replica
   std::vector<float> mine;
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    tensor_device host(c.size, table, here.layout.shards, o.seed());
+    tensor_device host(c.size, table, here.layout.shards, seed_of(c));
     double const one = host.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {
@@ -327,8 +326,7 @@ bool check_first_steps(gpu_options const& o,
                        place_in_run<Clock> const& here,
                        sums_of_rank& sums) {
   auto const& c = o.common;
-  std::mt19937_64 random(o.seed() + 1);
-  auto const pieces = random_batch(text.bytes, all.microbatches, c.size.sequence, random);
+  auto const pieces = batches(all, text, 1).next();
   auto again = here;
   again.how.graph = again.how.timed = false;
   again.how.clip = nullptr;
@@ -369,7 +367,7 @@ int train_at_place(gpu_options const& o,
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
-    {model, checkpoints_over_nccl(o, here.rank(), here.layout, text), c.every, c.steps},
+    {model, {checkpoints_over_nccl(o, here.rank(), here.layout, text), c.every, c.steps}},
     here.line,
     here.place.replica,
     c.microbatches,

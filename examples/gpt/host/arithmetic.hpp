@@ -61,40 +61,39 @@ void add_outer_products(Number* to,
 }
 
 namespace detail {
-//! value(0) + value(1) + ... in sixteen chains, for sums that wait for no other one.
-template <class Value>
-[[gnu::always_inline]] inline auto sum(std::int64_t count, Value const& value) {
+//! value(0), value(1) and so on joined in sixteen chains, for results that wait for no other one.
+//! @param first joins as nothing
+template <class Number, class Value, class Join>
+[[gnu::always_inline]] inline Number
+join_in_lanes(std::int64_t count, Number first, Value const& value, Join const& join) {
   constexpr std::int64_t lanes = 16;
-  decltype(value(0)) part[lanes] = {};
+  Number part[lanes];
+  for (Number& each : part)
+    each = first;
   std::int64_t i = 0;
   for (; i + lanes <= count; i += lanes)
     for (std::int64_t lane = 0; lane < lanes; ++lane)
-      part[lane] += value(i + lane);
+      part[lane] = join(part[lane], value(i + lane));
   for (; i < count; ++i)
-    part[i % lanes] += value(i);
+    part[i % lanes] = join(part[i % lanes], value(i));
   for (std::int64_t half = lanes / 2; half > 0; half /= 2)
     for (std::int64_t lane = 0; lane < half; ++lane)
-      part[lane] += part[lane + half];
+      part[lane] = join(part[lane], part[lane + half]);
   return part[0];
+}
+//! value(0) + value(1) + ...
+template <class Value>
+[[gnu::always_inline]] inline auto sum(std::int64_t count, Value const& value) {
+  return join_in_lanes(count, decltype(value(0))(0), value, [](auto a, auto b) { return a + b; });
 }
 } // namespace detail
 
-//! 1 / (1 + exp(-x)). For float a short polynomial to about seven digits that compilers turn into
-//! vector code: comparisons are made on bits, because those of floats are branches where they trap.
+//! 1 / (1 + exp(-x))
 template <class Number>
 [[nodiscard, gnu::always_inline]] inline Number sigmoid(Number x) {
   if constexpr (std::is_same_v<Number, float>) {
-    constexpr auto least = std::bit_cast<std::uint32_t>(-87.0f);
-    constexpr float rounder = 12582912; // 1.5 * 2^23 leaves the nearest integer in the low bits
-    auto const negative = std::bit_cast<std::uint32_t>(x) | 0x80000000u;          // -|x|
-    auto const power = std::bit_cast<float>(negative < least ? negative : least); // at least -87
-    float const shifted = power * 1.44269504f + rounder;
-    float const n = shifted - rounder;
-    float const r = (power - n * 0.693145752f) - n * 1.42860677e-6f; // ln 2 in two parts
-    float const high = 0.0416666667f + r * (0.00833333333f + r * 0.00138888889f);
-    float const tail = 1 + r * (1 + r * (0.5f + r * (0.166666667f + r * high)));
-    auto const two_to_n = (std::bit_cast<std::uint32_t>(shifted) << 23) + (127u << 23);
-    float const e = tail * std::bit_cast<float>(two_to_n); // exp(-|x|)
+    auto const negative = std::bit_cast<std::uint32_t>(x) | 0x80000000u; // -|x|
+    float const e = pipelining::attention::exponential(std::bit_cast<float>(negative));
     return (std::bit_cast<std::int32_t>(x) < 0 ? e : 1.0f) / (1 + e);
   } else {
     return 1 / (1 + std::exp(-x));
@@ -274,30 +273,17 @@ void rows_backward(Number* row_gradients,
           rows.stream);
 }
 
-//! Adds to both gradients. @param position_gradients of the first token on
-template <class Number>
-void embedding_backward(Number* byte_gradients,
-                        Number* position_gradients,
-                        Number const* dx,
-                        std::uint8_t const* text,
-                        token_rows rows) {
-  rows_backward(byte_gradients, {0, vocabulary}, dx, text, rows);
-  add(position_gradients, dx, rows.count(), rows.stream);
-}
-
 namespace detail {
 //! Loss of one token; its logits become probabilities.
 template <class Number>
-Number cross_entropy(Number* logits, std::uint8_t next) {
-  Number most = logits[0];
-  for (std::int64_t v = 1; v < vocabulary; ++v)
-    most = std::max(most, logits[v]);
+[[gnu::always_inline]] inline Number cross_entropy(Number* logits, std::uint8_t next) {
+  auto const logit = [=](std::int64_t v) { return logits[v]; };
+  Number const most = gpt::detail::join_in_lanes(
+    vocabulary, logits[0], logit, [](Number a, Number b) { return a < b ? b : a; });
   Number const chosen = logits[next] - most;
-  Number sum = 0;
-  for (std::int64_t v = 0; v < vocabulary; ++v) {
-    logits[v] = std::exp(logits[v] - most);
-    sum += logits[v];
-  }
+  for (std::int64_t v = 0; v < vocabulary; ++v)
+    logits[v] = pipelining::attention::exponential(logits[v] - most);
+  Number const sum = gpt::detail::sum(vocabulary, logit);
   for (std::int64_t v = 0; v < vocabulary; ++v)
     logits[v] /= sum;
   return std::log(sum) - chosen;
@@ -308,8 +294,10 @@ Number cross_entropy(Number* logits, std::uint8_t next) {
 template <class Number>
 [[gnu::noinline]] void cross_entropy_forward(
   Number* losses, Number* logits, std::uint8_t const* next_bytes, std::int64_t tokens, stream) {
-  for (std::int64_t t = 0; t < tokens; ++t)
-    losses[t] = host::detail::cross_entropy(logits + t * vocabulary, next_bytes[t]);
+  vectors().run([=](auto) {
+    for (std::int64_t t = 0; t < tokens; ++t)
+      losses[t] = host::detail::cross_entropy(logits + t * vocabulary, next_bytes[t]);
+  });
 }
 
 //! The gradient of the logits, for `share` times the sum of the losses.
@@ -320,14 +308,16 @@ template <class Number>
                                               Number share,
                                               std::int64_t tokens,
                                               stream) {
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    Number* const row = gradient + t * vocabulary;
-    std::copy_n(logits + t * vocabulary, vocabulary, row);
-    host::detail::cross_entropy(row, next_bytes[t]);
-    for (std::int64_t v = 0; v < vocabulary; ++v)
-      row[v] *= share;
-    row[next_bytes[t]] -= share;
-  }
+  vectors().run([=](auto) {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      Number* const row = gradient + t * vocabulary;
+      std::copy_n(logits + t * vocabulary, vocabulary, row);
+      host::detail::cross_entropy(row, next_bytes[t]);
+      for (std::int64_t v = 0; v < vocabulary; ++v)
+        row[v] *= share;
+      row[next_bytes[t]] -= share;
+    }
+  });
 }
 
 } // namespace host

@@ -116,7 +116,8 @@ public:
              std::uint64_t seed,
              host::device_work<Number>& work)
       : called_on_host<part_stage<host_machine<Number>>>(
-          start_of<Number>(parts_of(size, layers), seed),
+          parts_of(size, layers),
+          seed,
           stage_start<host_machine<Number>>{.size = size,
                                             .own = size,
                                             .held = layers,
@@ -139,8 +140,7 @@ public:
   //! What these are in the whole model. A piece of a shard is one of the numbers behind each other,
   //! under a name of its own.
   [[nodiscard]] std::vector<tensor_part> parts() const {
-    auto const whole = parts_of(this->size_, this->held_);
-    return shards_.empty() ? whole : shards_.pieces_of(whole);
+    return shards_.empty() ? this->parts_ : shards_.pieces_of(this->parts_);
   }
   void update(adamw const& optimizer, std::int64_t step) {
     for_each_parameter([&](parameter<Number>& p) { optimizer.update(p, step); });

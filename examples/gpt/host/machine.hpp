@@ -47,8 +47,6 @@ struct host_machine {
   using memory = host::memory;
   //! Of the tensors in a slot.
   static constexpr std::int64_t alignment = alignof(Number);
-  //! Gradients may take the place of what forward has kept.
-  static constexpr bool in_place = true;
 
   [[nodiscard]] static stream stream_of(pp::context const&) { return {}; }
   [[nodiscard]] static std::int64_t attention_scratch(model_size const&, std::int64_t) { return 0; }

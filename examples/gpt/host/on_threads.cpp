@@ -69,7 +69,7 @@ int run_whole_layers(options o, text_to_learn const& text) {
     (void)timetable_of(o, std::string(name)); // what cannot be cut is refused now, not later
   auto const name = name_of(o);
   pp::timetable_caption const about{name, unit_costs, {}};
-  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
+  std::mt19937_64 random(seed_of(o));
   auto const sample = random_batch(text.bytes, 4, o.size.sequence, random);
   if (!o.checkpoint.empty())
     make_folder(o.checkpoint);

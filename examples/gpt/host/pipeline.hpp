@@ -4,6 +4,9 @@
 //! @file
 //! @brief The model cut into stages and run by the library: timetable, plan, threads.
 
+#include <pipe/run/thread_workers.hpp>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -152,8 +155,16 @@ public:
       each.set_counts(counts);
   }
 
+  //! On all cores.
   void update(adamw const& optimizer, std::int64_t step) {
-    for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
+    std::vector<pipeline_stage*> all;
+    for_each_stage([&](std::size_t, pipeline_stage& stage) { all.push_back(&stage); });
+    pp::thread_workers const workers;
+    auto const parts = std::min(all.size(), static_cast<std::size_t>(workers.count()));
+    workers.run(static_cast<int>(parts), [&](int part) {
+      for (auto i = static_cast<std::size_t>(part); i < all.size(); i += parts)
+        all[i]->update(optimizer, step);
+    });
   }
   //! Calls visit(number, stage) of all, then of their copies, which have further numbers.
   template <class Visit>

@@ -21,66 +21,53 @@ namespace gpt {
 template <class Model>
 class thread_checkpoints {
 public:
-  //! @param o, model must outlive this
+  //! @param model must outlive this
   thread_checkpoints(options const& o, text_to_learn const& text, Model& model)
-      : o_(o),
-        model_(model), files_{
-                         o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)} {
-    if (!o.checkpoint.empty())
-      restore();
+      : model_(model), saved_{
+                         {o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)},
+                         o.every,
+                         o.steps} {
+    if (o.checkpoint.empty())
+      return;
+    training_state state(model);
+    if (saved_.load_alone(state.tensors)) {
+      state.use();
+      std::printf("goes on after step %lld\n", static_cast<long long>(first()));
+    }
   }
-  thread_checkpoints(thread_checkpoints const&) = delete;
-  thread_checkpoints& operator=(thread_checkpoints const&) = delete;
 
-  [[nodiscard]] std::int64_t first() const { return first_; }
+  [[nodiscard]] std::int64_t first() const { return saved_.first; }
 
   //! To be called after each step.
   //! @throws std::runtime_error where a file cannot be written
   void after(std::int64_t step) {
-    if (o_.checkpoint.empty())
-      return;
-    std::int64_t const done = step + 1;
-    if (done % o_.every == 0 || done == o_.steps || stop_wanted != 0) {
+    bool const stops = stop_wanted != 0 && !saved_.files.folder.empty();
+    if (saved_.wants(step + 1) || stops) {
       model_.finish(); // what is to be validated in the next iteration
-      pp::save_tensors(files_, done, training_state(model_, false).tensors);
+      pp::save_tensors(saved_.files, step + 1, training_state(model_, false).tensors);
     }
   }
 
 private:
-  void restore() {
-    training_state state(model_);
-    auto const steps = pp::checkpoints_of(files_, state.tensors);
-    if (steps.empty())
-      return;
-    first_ = steps.back();
-    (void)pp::load_tensors(files_, first_, state.tensors);
-    state.use();
-    std::printf("goes on after step %lld\n", static_cast<long long>(first_));
-  }
-
-  options const& o_;
   Model& model_;
-  pp::checkpoint_place files_;
-  std::int64_t first_ = 0;
+  saved_steps saved_;
 };
 
 //! Trains with an optimizer that steps between iterations, or in them, on clipped gradients.
 inline training
 train(options const& o, text_to_learn const& text, std::vector<sized_table> const& sizes) {
   pp::timetable_view const table = sizes.front().table;
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  adamw optimizer;
-  optimizer.steps = o.steps;
+  auto const seed = seed_of(o);
+  auto const how = clipping_of(o);
   if (o.clip == 0) {
     pipelined_model model(o.size, table, o.lengths, seed);
     thread_checkpoints saved(o, text, model);
     auto const update = [&](std::int64_t step) {
-      model.update(optimizer, step);
+      model.update(how.optimizer, step);
       saved.after(step);
     };
     return train_sizes(o, text, sizes, model, update, saved.first());
   }
-  clipping const how{optimizer, o.clip, o.post_validation};
   clipped_model model(o.size, table, o.lengths, seed, o.post_validation);
   for (auto& stage : model.called())
     stage.set_clipping(how);

@@ -8,11 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <vector>
 
-#include "../clipped_stage.hpp"
-#include "../single_device.hpp"
+#include "../training.hpp"
 #include "rank_run.hpp"
 
 namespace gpt {
@@ -125,11 +123,10 @@ template <class Device, class Before, class Update>
                                   Device& device,
                                   Before before,
                                   Update update) {
-  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
+  batches all(o, text, 0, replicas);
   trained alone;
   for (std::int64_t step = 0; step < o.steps; ++step) {
-    auto const pieces =
-      random_batch(text.bytes, replicas * o.microbatches, o.size.sequence, random);
+    auto const pieces = all.next();
     before(step);
     step_of_replicas(device, pieces, replicas, o.microbatches);
     if (step + 1 == o.steps)

@@ -25,7 +25,6 @@
 #include <exception>
 #include <fstream>
 #include <memory>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -82,12 +81,6 @@ void report_step(options const& o, std::int64_t step, double loss, double tokens
               loss,
               tokens_per_second);
   std::fflush(stdout);
-}
-
-adamw optimizer_of(options const& o) {
-  adamw optimizer;
-  optimizer.steps = o.steps;
-  return optimizer;
 }
 
 //! Where the checkpoints of a rank lie, and of which run they are.
@@ -153,12 +146,9 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   using clock = std::chrono::steady_clock;
   auto const optimizer = optimizer_of(o);
   auto const replicas = chosen.layout.replicas;
-  std::mt19937_64 random(run.seed());
-  auto const draw = [&] {
-    return random_batch(run.text.bytes, replicas * o.microbatches, o.size.sequence, random);
-  };
+  batches all(o, run.text, 0, replicas);
   for (std::int64_t step = 0; step < run.first; ++step)
-    (void)draw(); // the data go on behind these
+    (void)all.next(); // the data go on behind these
   std::vector<float> gradients;
   run.now.trains = true;
   for (std::int64_t& step = run.now.step = run.first; step < o.steps; ++step) {
@@ -167,7 +157,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
     before(step);
     model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
                             run.place.shard == 0 && step + 1 == chosen.fail_at);
-    auto const pieces = share_of(draw(), run.place.replica, o.microbatches);
+    auto const pieces = share_of(all.next(), run.place.replica, o.microbatches);
     bool const last = step + 1 == o.steps;
     auto start = clock::now();
     model.step(pieces);
@@ -255,7 +245,7 @@ trained train_stages_alone(rank_run const& run,
   // The norm adds up stage by stage.
   auto const stages =
     o.clip != 0 ? cut_model(o.size, table.over.extents) : cut_layers(o.size.layers, 1);
-  single_device<float> device(o.size, stages, cut(0), run.seed(), halves);
+  single_device<float> device(o.size, stages, cut(0), seed_of(run.o), halves);
   std::int64_t taken = 0;
   return train_alone(
     o,
@@ -305,7 +295,7 @@ exit_status train_stages(rank_run& run) {
   auto const sizes = tables_of_sizes(o, table);
   left_to_mpi<Model> here(run, table);
   Model& model = *here;
-  clipping const how{optimizer_of(o), o.clip, o.post_validation};
+  auto const how = clipping_of(o);
   model.set_clipping(how);
   auto gradients = train(run, model, [&](std::int64_t step) {
     if (sizes.size() > 1) {
@@ -341,7 +331,7 @@ exit_status train_travelling(rank_run& run) {
       report_travelled(o, bytes);
   };
   return train_and_hold(run, model, report, [&] {
-    return single_device<float>(o.size, 1, cut_whole(o.lengths), run.seed());
+    return single_device<float>(o.size, 1, cut_whole(o.lengths), seed_of(run.o));
   });
 }
 
@@ -358,7 +348,7 @@ exit_status train_tensor(rank_run& run) {
   using stage = tensor_stage<shard_sums>;
   left_to_mpi<sharded_rank<stage>> stages(run, table, sizes, [&](int number) {
     auto const& layers = sizes.stages[static_cast<std::size_t>(number)];
-    return std::make_unique<stage>(o.size, layers, o.microbatches, run.seed(), which, here);
+    return std::make_unique<stage>(o.size, layers, o.microbatches, seed_of(run.o), which, here);
   });
   auto& model = *stages;
   auto const report = [&] {
@@ -374,7 +364,7 @@ exit_status train_tensor(rank_run& run) {
     run,
     model,
     report,
-    [&] { return tensor_device(o.size, table, which.of, run.seed()); },
+    [&] { return tensor_device(o.size, table, which.of, seed_of(run.o)); },
     [&](std::int64_t) { here.counts = {}; });
 }
 
@@ -387,7 +377,7 @@ exit_status train_vocabulary(rank_run& run) {
   host::device_work<float> work;
   piece_sizes const sizes{o.size, cut};
   left_to_mpi<sharded_rank<sharded_piece>> stages(run, table, sizes, [&](int number) {
-    return std::make_unique<sharded_piece>(o.size, number, cut, run.seed(), work);
+    return std::make_unique<sharded_piece>(o.size, number, cut, seed_of(run.o), work);
   });
   auto& model = *stages;
   auto const report = [&] {
@@ -397,7 +387,7 @@ exit_status train_vocabulary(rank_run& run) {
         o, vocabulary_system::in_slots, model.plan(), ran, sizes, vocabulary_system::pools);
   };
   return train_and_hold(
-    run, model, report, [&] { return sharded_device(o.size, cut, run.seed()); });
+    run, model, report, [&] { return sharded_device(o.size, cut, seed_of(run.o)); });
 }
 
 exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {

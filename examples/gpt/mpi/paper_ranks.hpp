@@ -95,7 +95,7 @@ public:
   groups_on_ranks(rank_run& run, std::vector<layer_range> const& groups, step_cut const& cut)
       : numbers(parameter_counts(run.o.size, groups)), rank_(run.place.device),
         last_(static_cast<int>(groups.size()) - 1),
-        own_(run.o.size, groups[static_cast<std::size_t>(rank_)], cut, run.seed(), work_),
+        own_(run.o.size, groups[static_cast<std::size_t>(rank_)], cut, seed_of(run.o), work_),
         world_(run.groups.pipeline), wait_{&run.line(), run.chosen.deadline, "the other ranks"} {
     weights_.resize(static_cast<std::size_t>(numbers[static_cast<std::size_t>(rank_)]));
     gradients_.resize(weights_.size());

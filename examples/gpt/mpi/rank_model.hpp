@@ -253,7 +253,8 @@ private:
           continue;
         auto const cut = cut_for(table, run.o.lengths, stage)
                            .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
-        place.here = std::make_unique<pipeline_stage>(run.o.size, layers, cut, run.seed(), work_);
+        place.here =
+          std::make_unique<pipeline_stage>(run.o.size, layers, cut, seed_of(run.o), work_);
         place.of.assign(static_cast<std::size_t>(extents.routes()), place.here.get());
         place.replicas = replicas_;
         if (copies) {

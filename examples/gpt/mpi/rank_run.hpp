@@ -156,7 +156,6 @@ struct rank_run {
   [[nodiscard]] pp::mpi_options runner_options() const {
     return {.deadline = chosen.deadline, .elements = "f32"};
   }
-  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(o.seed); }
   //! Whether this rank speaks for its pipeline, or for all of them.
   [[nodiscard]] bool leads_pipeline() const { return place.device == 0 && place.shard == 0; }
   [[nodiscard]] bool leads() const { return leads_pipeline() && place.replica == 0; }

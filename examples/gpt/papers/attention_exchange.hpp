@@ -39,10 +39,8 @@ public:
     for (int number = 0; number < table.over.extents.stages(); ++number) {
       auto& work = work_[static_cast<std::size_t>(pp::device_of(table, number))];
       auto const what = sizes_.stage(number);
-      if (static_cast<std::size_t>(what.layer) == layers_.size()) {
-        auto const held = sizes_.held(what.layer);
-        layers_.emplace_back(start_of<float>(parts_of(size, held), seed), sizes_.start(held, work));
-      }
+      if (static_cast<std::size_t>(what.layer) == layers_.size())
+        layers_.emplace_back(seed, sizes_.start(sizes_.held(what.layer), work));
       auto& mine = layers_[static_cast<std::size_t>(what.layer)];
       pieces_.emplace_back(
         sizes_, number, std::shared_ptr<layer>(std::shared_ptr<void>(), &mine), work);

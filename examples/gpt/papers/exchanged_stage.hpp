@@ -35,34 +35,24 @@ struct attention_state {
     return {query, key_value, output, log_sum_exp};
   }
 };
-template <class Machine>
-struct state_message {
-  placing in;
-  attention_state<Machine> state;
-
-  state_message(std::byte* memory, model_size const& size, std::int64_t tokens)
-      : in(memory, 1), state(in, size, tokens) {}
-};
 //! What goes back to attention.
 template <class Machine>
 struct merged_message {
-  placing in;
   typename Machine::attended* gradient; //!< of the output of all keys, [tokens, heads, head dim]
   attention_state<Machine> merged;      //!< of these
 
-  merged_message(std::byte* memory, model_size const& size, std::int64_t tokens)
-      : in(memory, 1), gradient(in.take<typename Machine::attended>(tokens * size.width)),
+  merged_message(placing& in, model_size const& size, std::int64_t tokens)
+      : gradient(in.take<typename Machine::attended>(tokens * size.width)),
         merged(in, size, tokens) {}
 };
 //! What goes from there to the projection of the same chunk.
 template <class Machine>
 struct gradients_message {
-  placing in;
   typename Machine::attended* query;   //!< [tokens, heads, head dim]
   typename Machine::number* key_value; //!< [tokens, 2, key heads, head dim]
 
-  gradients_message(std::byte* memory, model_size const& size, std::int64_t tokens)
-      : in(memory, 1), query(in.take<typename Machine::attended>(tokens * size.width)),
+  gradients_message(placing& in, model_size const& size, std::int64_t tokens)
+      : query(in.take<typename Machine::attended>(tokens * size.width)),
         key_value(in.take<typename Machine::number>(tokens * 2 * size.key_width())) {}
 };
 
@@ -86,7 +76,7 @@ struct following_kept {
   following_kept(placing& in, model_size const& size, bool ends, std::int64_t tokens)
       : merged(in, size, tokens), after(in, size, size, tokens) {
     if (ends)
-      head = take_norm<typename Machine::number>(in, size, tokens);
+      head = {in, size, tokens};
   }
 };
 //! What its backward uses for the gradients of weights.
@@ -144,30 +134,24 @@ private:
     return of.layer + 1 == size.layers;
   }
   [[nodiscard]] std::int64_t kept(pp::exchange_stage const& of) const {
-    auto all = slot_of<Machine>();
+    using attends = attending_kept<Machine>;
     switch (of.part) {
-    case part::projection: (void)take_norm<number>(all, size, tokens(of)); break;
-    case part::attention: (void)attending_kept<Machine>(all, size, tokens(of), 0); break;
+    case part::projection: return bytes_of<Machine, normalised<number>>(size, tokens(of));
+    case part::attention: return bytes_of<Machine, attends>(size, tokens(of), 0);
     case part::taken_attention:
-      (void)attending_kept<Machine>(all, size, tokens(of), given(of).count());
-      break;
+      return bytes_of<Machine, attends>(size, tokens(of), given(of).count());
     case part::after_attention:
-      (void)following_kept<Machine>(all, size, ends(of), tokens(of));
-      break;
+      return bytes_of<Machine, following_kept<Machine>>(size, ends(of), tokens(of));
     }
-    return all.bytes();
+    return 0;
   }
   [[nodiscard]] std::int64_t between(pp::exchange_stage const& of) const {
-    auto all = slot_of<Machine>();
     if (of.part == part::projection)
-      (void)before_gradients<Machine>(all, size, tokens(of));
-    else if (of.part == part::after_attention)
-      (void)following_gradients<Machine>(all, size, ends(of), tokens(of), kept_after(of));
-    return all.bytes();
-  }
-  [[nodiscard]] following_kept<Machine> kept_after(pp::exchange_stage const& of) const {
-    auto beside = slot_of<Machine>();
-    return {beside, size, ends(of), tokens(of)};
+      return bytes_of<Machine, before_gradients<Machine>>(size, tokens(of));
+    if (of.part != part::after_attention)
+      return 0;
+    auto const kept = put_in<Machine, following_kept<Machine>>(nullptr, size, ends(of), tokens(of));
+    return bytes_of<Machine, following_gradients<Machine>>(size, ends(of), tokens(of), kept);
   }
   [[nodiscard]] std::int64_t residual(pp::exchange_stage const& of) const {
     return tokens(of) * size.width * static_cast<std::int64_t>(sizeof(number));
@@ -175,9 +159,9 @@ private:
   [[nodiscard]] std::int64_t sent(pp::exchange_stage const& from) const {
     switch (from.part) {
     case part::projection:
-      return message_to_attention<Machine, attended>(nullptr, size, tokens(from)).in.bytes();
+      return message_bytes<message_to_attention<Machine, attended>>(size, tokens(from));
     case part::after_attention: return residual(from);
-    default: return state_message<Machine>(nullptr, size, tokens(from)).in.bytes();
+    default: return message_bytes<attention_state<Machine>>(size, tokens(from));
     }
   }
   [[nodiscard]] std::int64_t sent_back(pp::exchange_stage const& from,
@@ -186,9 +170,8 @@ private:
     switch (from.part) {
     case part::projection: return residual(from);
     case part::attention:
-      return to.part == from.part
-               ? 0
-               : gradients_message<Machine>(nullptr, size, tokens(from)).in.bytes();
+      return to.part == from.part ? 0
+                                  : message_bytes<gradients_message<Machine>>(size, tokens(from));
     case part::taken_attention:
       return to.chunk == from.chunk
                ? tokens(from) * size.width * half
@@ -196,7 +179,7 @@ private:
     case part::after_attention:
       return to.part == part::projection
                ? residual(from)
-               : merged_message<Machine>(nullptr, size, tokens(from)).in.bytes();
+               : message_bytes<merged_message<Machine>>(size, tokens(from));
     }
     return 0;
   }
@@ -210,16 +193,15 @@ public:
   using number = typename Machine::number;
   using attended = typename Machine::attended;
 
-  //! @param start the weights that it begins with
-  template <class Start>
-  exchanged_layer(std::vector<Start> start, stage_start<Machine> const& with)
-      : stage<Machine>(std::move(start), with),
+  exchanged_layer(std::uint64_t seed, stage_start<Machine> const& with)
+      : stage<Machine>(parts_of(with.size, with.held), seed, with),
         key_value_(cached() * static_cast<std::int64_t>(sizeof(attended))),
         key_value_gradient_(cached() * static_cast<std::int64_t>(sizeof(number))) {}
 
   void project(pp::context const& where, int chunk) {
     pass const p = at(where, chunk);
-    message_to_attention<Machine, attended> const to(where.outputs[0].data, this->size_, p.tokens);
+    auto const to = in_message<message_to_attention<Machine, attended>>(
+      where.outputs[0].data, this->size_, p.tokens);
     if (this->held_.embeds)
       this->embed(p, to.residual);
     else
@@ -231,7 +213,8 @@ public:
     pass const p = at(where, chunk);
     auto const& space = p.work->scratch();
     // From attention, taken attention, what follows, and the taken attention of later chunks.
-    gradients_message<Machine> const stay(only_read(where.inputs[0]), this->size_, p.tokens);
+    auto const stay =
+      in_message<gradients_message<Machine>>(only_read(where.inputs[0]), this->size_, p.tokens);
     auto const* const taken = reinterpret_cast<attended const*>(where.inputs[1].data);
     auto const made =
       this->template made_between<before_gradients<Machine>>(p, this->size_, p.tokens);
@@ -253,20 +236,23 @@ public:
   //! @param given tokens whose keys are given away, the oldest ones
   void attend_own(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
-    message_to_attention<Machine, attended> const from(
+    auto const from = in_message<message_to_attention<Machine, attended>>(
       only_read(where.inputs[0]), this->size_, p.tokens);
-    state_message<Machine> const to(where.outputs[0].data, this->size_, p.tokens);
+    auto const to =
+      in_message<attention_state<Machine>>(where.outputs[0].data, this->size_, p.tokens);
     attended* const query = query_of(p);
     copy(query, from.query, narrow(p), p.on);
     attend(attending{this->size_, p.chunk, {given, p.chunk.end}},
-           to.state.with(query, key_value(p) + given * width_of_keys()),
+           to.with(query, key_value(p) + given * width_of_keys()),
            *p.work,
            p.on);
   }
   void attend_own_backward(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
-    merged_message<Machine> const from(only_read(where.inputs[0]), this->size_, p.tokens);
-    gradients_message<Machine> const to(where.outputs[0].data, this->size_, p.tokens);
+    auto const from =
+      in_message<merged_message<Machine>>(only_read(where.inputs[0]), this->size_, p.tokens);
+    auto const to =
+      in_message<gradients_message<Machine>>(where.outputs[0].data, this->size_, p.tokens);
     number* const gradient = key_value_gradient(p);
     if (p.chunk.end == this->size_.sequence) // the last chunk comes first
       clear(gradient, p.chunk.end * width_of_keys(), p.on);
@@ -283,13 +269,15 @@ public:
     pass const p = at(where, chunk);
     auto const kept = following(p);
     auto const& size = this->size_;
-    state_message<Machine> const stay(only_read(where.inputs[1]), size, p.tokens);
-    state_message<Machine> const taken(only_read(where.inputs[2]), size, p.tokens);
-    copy_state(p, kept.merged, stay.state);
+    auto const stay =
+      in_message<attention_state<Machine>>(only_read(where.inputs[1]), size, p.tokens);
+    auto const taken =
+      in_message<attention_state<Machine>>(only_read(where.inputs[2]), size, p.tokens);
+    copy_state(p, kept.merged, stay);
     merge(kept.merged.output,
           kept.merged.log_sum_exp,
-          taken.state.output,
-          taken.state.log_sum_exp,
+          taken.output,
+          taken.log_sum_exp,
           size,
           p.tokens,
           p.on);
@@ -311,10 +299,14 @@ public:
       this->at_head(p, kept.head).backward_input(dx, made.logits, this->share());
     else
       copy(dx, this->numbers(where.inputs[0]), narrow(p), p.on);
-    merged_message<Machine> const to(where.outputs[1].data, this->size_, p.tokens);
+    auto const to =
+      in_message<merged_message<Machine>>(where.outputs[1].data, this->size_, p.tokens);
     after(p, kept).backward_input(dx, to.gradient, made.after);
     copy_state(p, to.merged, kept.merged);
-    copy(where.outputs[2].data, where.outputs[1].data, to.in.bytes(), p.on);
+    copy(where.outputs[2].data,
+         where.outputs[1].data,
+         message_bytes<merged_message<Machine>>(this->size_, p.tokens),
+         p.on);
     if (ends)
       this->at_head(p, kept.head).backward_weight(made.logits);
     after(p, kept).add_backward_weight(made.after);
@@ -346,12 +338,13 @@ private:
   }
 
   [[nodiscard]] attended* query_of(pass const& p) const {
-    auto in = slot_of<Machine>(p.where->activation.data);
-    return attending_kept<Machine>(in, this->size_, p.tokens, 0).query;
+    return put_in<Machine, attending_kept<Machine>>(
+             p.where->activation.data, this->size_, p.tokens, 0)
+      .query;
   }
   [[nodiscard]] following_kept<Machine> following(pass const& p) const {
-    auto in = slot_of<Machine>(p.where->activation.data);
-    return {in, this->size_, this->held_.ends, p.tokens};
+    return put_in<Machine, following_kept<Machine>>(
+      p.where->activation.data, this->size_, this->held_.ends, p.tokens);
   }
   void copy_state(pass const& p,
                   attention_state<Machine> const& to,
@@ -361,10 +354,9 @@ private:
   }
 
   [[nodiscard]] before_attention_pass<Machine> before(pass const& p) {
-    auto in = slot_of<Machine>(p.where->activation.data);
     return {this->part(p),
             this->weights_.data() + this->before_,
-            take_norm<number>(in, this->size_, p.tokens)};
+            put_in<Machine, normalised<number>>(p.where->activation.data, this->size_, p.tokens)};
   }
   [[nodiscard]] after_attention_pass<Machine> after(pass const& p,
                                                     following_kept<Machine> const& kept) {
@@ -431,8 +423,8 @@ private:
     return tokens * 2 * sizes_.size.key_width();
   }
   [[nodiscard]] attending_kept<Machine> kept(pp::context const& where) const {
-    auto in = slot_of<Machine>(where.activation.data);
-    return {in, sizes_.size, chunk().count(), given().count()};
+    return put_in<Machine, attending_kept<Machine>>(
+      where.activation.data, sizes_.size, chunk().count(), given().count());
   }
   //! All given keys lie before the chunk, so that a causal mask keeps them.
   [[nodiscard]] attending call() const { return {sizes_.size, chunk(), given()}; }
@@ -445,10 +437,11 @@ private:
   //! Inputs are the projections of this chunk and of the oldest ones.
   void take(pp::context const& where) const {
     auto const on = begin_work(where);
-    state_message<Machine> const to(where.outputs[0].data, sizes_.size, chunk().count());
+    auto const to =
+      in_message<attention_state<Machine>>(where.outputs[0].data, sizes_.size, chunk().count());
     if (what_.taken == 0) {
-      clear(to.state.output, narrow(), on);
-      fill(to.state.log_sum_exp,
+      clear(to.output, narrow(), on);
+      fill(to.log_sum_exp,
            sizes_.size.heads * chunk().count(),
            -std::numeric_limits<number>::infinity(),
            on);
@@ -456,7 +449,7 @@ private:
     }
     auto const mine = kept(where);
     auto const projected = [&](std::size_t input, std::int64_t tokens) {
-      return message_to_attention<Machine, attended>(
+      return in_message<message_to_attention<Machine, attended>>(
         only_read(where.inputs[input]), sizes_.size, tokens);
     };
     copy(mine.query, projected(0, chunk().count()).query, narrow(), on);
@@ -467,7 +460,7 @@ private:
            keys(of.count()),
            on);
     }
-    attend(call(), to.state.with(mine.query, mine.key_value), *work_, on);
+    attend(call(), to.with(mine.query, mine.key_value), *work_, on);
   }
   void take_backward(pp::context const& where) const {
     auto const on = begin_work(where);
@@ -475,7 +468,8 @@ private:
     if (what_.taken == 0)
       return clear(query_gradient, narrow(), on);
     auto const mine = kept(where);
-    merged_message<Machine> const from(only_read(where.inputs[0]), sizes_.size, chunk().count());
+    auto const from =
+      in_message<merged_message<Machine>>(only_read(where.inputs[0]), sizes_.size, chunk().count());
     number* const gradient = work_->scratch().key_value_gradient;
     clear(gradient, keys(given().count()), on);
     attend_backward(call(),

@@ -19,38 +19,26 @@ namespace gpt {
 //! What goes to attention, with T = attended; or the gradients of that, as products read them.
 template <class Machine, class T>
 struct message_to_attention {
-  placing in;
   typename Machine::number* residual; //!< [tokens, width]
   T* query;                           //!< [tokens, heads, head dim]
   T* key_value;                       //!< [tokens, 2, key heads, head dim]
 
-  message_to_attention(std::byte* memory, model_size const& size, std::int64_t tokens)
-      : in(memory, 1), residual(in.take<typename Machine::number>(tokens * size.width)),
+  message_to_attention(placing& in, model_size const& size, std::int64_t tokens)
+      : residual(in.take<typename Machine::number>(tokens * size.width)),
         query(in.take<T>(tokens * size.width)),
         key_value(in.take<T>(tokens * 2 * size.key_width())) {}
 };
 //! What comes from it, or the gradients of that.
 template <class Machine>
 struct message_from_attention {
-  placing in;
   typename Machine::number* residual; //!< [tokens, width]
   typename Machine::attended* output; //!< [tokens, heads, head dim]
 
-  message_from_attention(std::byte* memory, model_size const& size, std::int64_t tokens)
-      : in(memory, 1), residual(in.take<typename Machine::number>(tokens * size.width)),
+  message_from_attention(placing& in, model_size const& size, std::int64_t tokens)
+      : residual(in.take<typename Machine::number>(tokens * size.width)),
         output(in.take<typename Machine::attended>(tokens * size.width)) {}
 };
 
-//! What attention alone keeps of a unit.
-template <class Machine>
-struct lone_attention_kept {
-  attention_kept<Machine> attention;
-  typename Machine::attended* key_value; //!< [tokens, 2, key heads, head dim]
-
-  lone_attention_kept(placing& in, model_size const& size, std::int64_t tokens)
-      : attention(in, size, tokens),
-        key_value(in.take<typename Machine::attended>(tokens * 2 * size.key_width())) {}
-};
 //! What is kept around attention. Before the first layer and behind the last one a part is missing.
 template <class Machine>
 struct around_kept {
@@ -63,7 +51,7 @@ struct around_kept {
       output = in.take<typename Machine::attended>(tokens * size.width);
       after.emplace(in, size, size, tokens);
     }
-    norm = take_norm<typename Machine::number>(in, size, tokens);
+    norm = {in, size, tokens};
   }
 };
 //! What backward_input leaves for backward_weight around attention.
@@ -98,35 +86,30 @@ template <class Machine>
                                       unit which) {
   using to_attention = message_to_attention<Machine, typename Machine::attended>;
   using to_attention_gradient = message_to_attention<Machine, typename Machine::element>;
+  using from_attention = message_from_attention<Machine>;
   if (held.part == layer_part::whole)
     return stage_bytes<Machine>(size, own, held, cut, of, which);
   auto const tokens = cut.range(which).count();
   bool const attends = held.part == layer_part::attention;
-  auto all = slot_of<Machine>();
+  using around = around_kept<Machine>;
+  using enum pp::slot_class;
   switch (of) {
-  case pp::slot_class::activation:
-  case pp::slot_class::host_activation:
-    if (attends)
-      (void)lone_attention_kept<Machine>(all, size, tokens);
-    else
-      (void)around_kept<Machine>(all, size, held, tokens);
-    break;
-  case pp::slot_class::weight_input:
-    if (!attends) {
-      auto beside = slot_of<Machine>();
-      (void)around_gradients<Machine>(
-        all, size, held, tokens, around_kept<Machine>(beside, size, held, tokens));
-    }
-    break;
-  case pp::slot_class::output:
-    return attends ? message_from_attention<Machine>(nullptr, size, tokens).in.bytes()
-                   : to_attention(nullptr, size, tokens).in.bytes();
-  case pp::slot_class::input_gradient:
-    return attends ? to_attention_gradient(nullptr, size, tokens).in.bytes()
-                   : message_from_attention<Machine>(nullptr, size, tokens).in.bytes();
-  default: break;
+  case activation:
+  case host_activation:
+    return attends ? bytes_of<Machine, attention_kept<Machine>>(size, tokens, true)
+                   : bytes_of<Machine, around>(size, held, tokens);
+  case weight_input:
+    return attends ? 0
+                   : bytes_of<Machine, around_gradients<Machine>>(
+                       size, held, tokens, put_in<Machine, around>(nullptr, size, held, tokens));
+  case output:
+    return attends ? message_bytes<from_attention>(size, tokens)
+                   : message_bytes<to_attention>(size, tokens);
+  case input_gradient:
+    return attends ? message_bytes<to_attention_gradient>(size, tokens)
+                   : message_bytes<from_attention>(size, tokens);
+  default: return 0;
   }
-  return all.bytes();
 }
 
 //! A stage as the library calls it, of whole layers or of what layers cut at their attention have
@@ -185,7 +168,7 @@ private:
 
   template <class Message>
   [[nodiscard]] Message message(pass const& p, std::byte* memory) const {
-    return {memory, this->size_, p.tokens};
+    return in_message<Message>(memory, this->size_, p.tokens);
   }
   template <class T>
   void pass_on(pass const& p, T* to, T const* from, std::int64_t width) const {
@@ -198,10 +181,10 @@ private:
     auto const to = message<from_attention>(p, out.data);
     auto const kept = attention_of(p);
     pass_on(p, to.residual, from.residual, size.width);
-    pass_on(p, kept.attention.query, from.query, size.width);
+    pass_on(p, kept.query, from.query, size.width);
     pass_on(p, kept.key_value, from.key_value, 2 * size.key_width());
-    attend(attending{size, p.chunk, p.chunk}, kept.attention.with(kept.key_value), *p.work, p.on);
-    pass_on(p, to.output, kept.attention.output, size.width);
+    attend(attending{size, p.chunk, p.chunk}, kept.with(kept.key_value), *p.work, p.on);
+    pass_on(p, to.output, kept.output, size.width);
   }
   void attention_backward(pass const& p, pp::input in, pp::output out) const {
     auto const& size = this->size_;
@@ -213,7 +196,7 @@ private:
     pass_on(p, to.residual, from.residual, size.width);
     clear(space.key_value_gradient, keys, p.on);
     attend_backward(attending{size, p.chunk, p.chunk},
-                    kept.attention.with(kept.key_value),
+                    kept.with(kept.key_value),
                     attention_gradients<attended, number>{
                       from.output, space.query_gradient, space.key_value_gradient},
                     *p.work,
@@ -263,18 +246,18 @@ private:
       after(p, kept).backward_input(dx, to.output, *made.after);
   }
 
-  [[nodiscard]] lone_attention_kept<Machine> attention_of(pass const& p) const {
-    auto in = slot_of<Machine>(p.where->activation.data);
-    return {in, this->size_, p.tokens};
+  [[nodiscard]] attention_kept<Machine> attention_of(pass const& p) const {
+    return put_in<Machine, attention_kept<Machine>>(
+      p.where->activation.data, this->size_, p.tokens, true);
   }
   [[nodiscard]] around_kept<Machine> around_of(pass const& p) const {
-    auto in = slot_of<Machine>(p.where->activation.data);
-    return {in, this->size_, this->held_, p.tokens};
+    return put_in<Machine, around_kept<Machine>>(
+      p.where->activation.data, this->size_, this->held_, p.tokens);
   }
   [[nodiscard]] around_gradients<Machine>
   around_gradients_of(pass const& p, around_kept<Machine> const& kept, std::byte* memory) const {
-    auto in = slot_of<Machine>(memory);
-    return {in, this->size_, this->held_, p.tokens, kept};
+    return put_in<Machine, around_gradients<Machine>>(
+      memory, this->size_, this->held_, p.tokens, kept);
   }
 
   [[nodiscard]] after_attention_pass<Machine> after(pass const& p,

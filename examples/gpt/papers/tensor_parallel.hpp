@@ -6,19 +6,18 @@
 //! sums over a few threads that go on with other work while they are made.
 
 #include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/run/thread_workers.hpp>
 
 #include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "../system.hpp"
@@ -135,30 +134,21 @@ public:
   }
 
   double step(batch const& pieces) {
-    std::vector<std::thread> others;
-    std::vector<std::exception_ptr> failed(pipelines_.size());
     for (auto& each : pipelines_) {
       for (auto& stage : each->stages)
         stage.set_batch(pieces);
       for (auto& device : each->devices)
         device.counts = {};
     }
-    for (std::size_t i = 0; i < pipelines_.size(); ++i) {
-      others.emplace_back([this, i, &failed] {
-        try {
-          pipelines_[i]->runner->step();
-        } catch (...) {
-          failed[i] = std::current_exception();
-          for (auto& group : groups_)
-            group->abort();
-        }
-      });
-    }
-    for (auto& each : others)
-      each.join();
-    for (auto const& each : failed)
-      if (each != nullptr)
-        std::rethrow_exception(each);
+    pp::thread_workers().run(static_cast<int>(pipelines_.size()), [this](int shard) {
+      try {
+        pipelines_[static_cast<std::size_t>(shard)]->runner->step();
+      } catch (...) {
+        for (auto& group : groups_)
+          group->abort();
+        throw;
+      }
+    });
     return pipelines_.front()->stages.back().loss();
   }
 

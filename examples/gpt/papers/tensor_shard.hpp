@@ -38,7 +38,8 @@ public:
               shard_of_stage which,
               host::device_work<float>& work)
       : called_on_host<stage<host_machine<float>>>(
-          start_of<float>(parts_of(size, layers, which), seed),
+          parts_of(size, layers, which),
+          seed,
           stage_start<host_machine<float>>{.size = size,
                                            .own = size_of_shard(size, which),
                                            .held = layers,
@@ -46,8 +47,7 @@ public:
                                              step_cut(microbatches, cut_sequence(size.sequence, 1)),
                                            .replicas = 1,
                                            .work = &work,
-                                           .before = layers.embeds ? std::size_t{2} : 0}),
-        which_(which) {}
+                                           .before = layers.embeds ? std::size_t{2} : 0}) {}
 
   [[nodiscard]] std::int64_t steps() const { return 2 * (held_.last - held_.first); }
 
@@ -128,8 +128,6 @@ public:
       std::copy(now.numbers.begin(), now.numbers.end(), out);
   }
 
-  [[nodiscard]] std::vector<tensor_part> parts() const { return parts_of(size_, held_, which_); }
-
 private:
   struct under_way {
     pass p;
@@ -156,10 +154,8 @@ private:
     [[nodiscard]] layer_gradients<host_machine<float>> const& made() const {
       return at.made.layers[number];
     }
-    [[nodiscard]] float* key_value() const { return at.kept.key_values[number]; }
+    [[nodiscard]] float* key_value() const { return at.kept.layers[number].attention.key_value; }
   };
-
-  shard_of_stage which_;
 };
 
 } // namespace gpt

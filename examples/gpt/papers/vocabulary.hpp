@@ -27,25 +27,12 @@ public:
                 sharded_cut const& cut,
                 std::uint64_t seed,
                 host::device_work<float>& work)
-      : sharded_piece(size, cut, piece_of_model(size, cut, which), seed, work) {}
-
-  [[nodiscard]] std::vector<tensor_part> const& parts() const { return parts_; }
-
-private:
-  sharded_piece(model_size const& size,
-                sharded_cut const& cut,
-                piece_of_model const& piece,
-                std::uint64_t seed,
-                host::device_work<float>& work)
       : called_on_host<sharded_stage<host_machine<float>>>(
-          start_of<float>(piece.parts(size), seed),
+          piece_of_model(size, cut, which),
+          seed,
           stage_start<host_machine<float>>{
             .size = size, .own = size, .held = {}, .cut = cut.step, .replicas = 1, .work = &work},
-          piece,
-          cut.barriers == 1),
-        parts_(piece.parts(size)) {}
-
-  std::vector<tensor_part> parts_;
+          cut.barriers == 1) {}
 };
 
 using piece_sizes = sharded_slot_sizes<host_machine<float>>;

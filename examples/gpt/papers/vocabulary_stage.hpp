@@ -141,7 +141,7 @@ struct sharded_slot_sizes {
       return all.bytes();
     bool const keeps = of == pp::slot_class::activation || of == pp::slot_class::logits;
     if (keeps && piece.normalises)
-      (void)take_norm<typename Machine::number>(all, size, tokens);
+      (void)normalised<typename Machine::number>(all, size, tokens);
     return all.bytes() +
            stage_bytes<Machine>(
              size, size, piece.held, cut.step, keeps ? pp::slot_class::activation : of, which);
@@ -162,13 +162,13 @@ public:
   using element = typename Machine::element;
   using pass = typename stage<Machine>::pass;
 
-  //! @param start the weights that it begins with. @param with all but what it holds
-  template <class Start>
-  sharded_stage(std::vector<Start> start,
+  //! @param with all but what it holds
+  sharded_stage(piece_of_model const& piece,
+                std::uint64_t seed,
                 stage_start<Machine> with,
-                piece_of_model const& piece,
                 bool early)
-      : stage<Machine>(std::move(start), of_piece(with, piece)), piece_(piece), early_(early) {}
+      : stage<Machine>(piece.parts(with.size), seed, of_piece(with, piece)), piece_(piece),
+        early_(early) {}
 
   void forward(pass const& p, pp::input, pp::output out) {
     using enum piece_of_model::kind;
@@ -217,7 +217,7 @@ private:
     auto in = slot_of<Machine>(p.where->activation.data);
     (void)stage_kept<Machine>(
       in, this->size_, this->size_, piece_.held, p.tokens, this->cut_.chunks(p.of.microbatch) == 1);
-    return take_norm<number>(in, this->size_, p.tokens);
+    return {in, this->size_, p.tokens};
   }
 
   void run_layers(pass const& p, number* y) {
@@ -250,8 +250,8 @@ private:
   }
 
   [[nodiscard]] columns_kept<Machine> columns_of(pass const& p) const {
-    auto in = slot_of<Machine>(p.where->activation.data);
-    return {in, this->size_, piece_.bytes, p.tokens};
+    return put_in<Machine, columns_kept<Machine>>(
+      p.where->activation.data, this->size_, piece_.bytes, p.tokens);
   }
   [[nodiscard]] auto logits_of(pass const& p, columns_kept<Machine> const& kept) const {
     return logits_of_shard<typename Machine::stream>{

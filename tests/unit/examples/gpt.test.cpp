@@ -221,9 +221,10 @@ TEST_CASE("the bytes kept are those of the tensors") {
   CHECK(bytes(0, chunks, activation) == 4 * (12 * 8 + 2 + 2) * 4);
   CHECK(bytes(0, chunks, sequence) == 12 * 2 * 4 * 4);
   CHECK(bytes(0, chunks, sequence_gradient) == 12 * 2 * 4 * 4);
-  // For weights: the gradient of the layer's output, of the residual, of keys and of values; of the
-  // head that of the logits.
-  CHECK(bytes(0, cut, weight_input) == 12 * (2 * 8 + 2 * 4) * 4);
+  // For weights: the gradient of the layer's output and of the residual; of the head that of the
+  // logits. Those of keys and values take their place, but in chunks, which others still read.
+  CHECK(bytes(0, cut, weight_input) == 12 * 2 * 8 * 4);
+  CHECK(bytes(0, chunks, weight_input) == 4 * (2 * 8 + 2 * 4) * 4);
   CHECK(bytes(1, cut, weight_input) == 12 * 256 * 4);
 }
 

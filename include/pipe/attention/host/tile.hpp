@@ -52,26 +52,14 @@ inline constexpr std::int64_t some_blocks = 4; //!< of rows, for which keys are 
 template <class Real>
 inline constexpr Real no_logit = -std::numeric_limits<Real>::infinity();
 
-//! exp(logit - most) for a logit that is at most a little above most; no_logit gives exactly 0. For
-//! float a short polynomial to about seven digits that compilers turn into vector code: comparisons
-//! are made on bits, because those of floats are branches where they may trap. NaN stays NaN.
+//! exp(logit - most) for a logit that is at most a little above most; no_logit gives exactly 0. NaN
+//! stays NaN.
 template <class Real>
 [[nodiscard, gnu::always_inline]] inline Real weight_of(Real logit, Real most) {
   if constexpr (std::is_same_v<Real, float>) {
-    constexpr std::uint32_t lowest =
-      std::bit_cast<std::uint32_t>(-87.0f); // exp of less is no number
-    constexpr float rounder = 12582912;     // 1.5 * 2^23 leaves the nearest integer in the low bits
-    auto const bits = std::bit_cast<std::uint32_t>(logit - most);
-    auto const x = std::bit_cast<float>(bits < lowest ? bits : lowest); // bits of negatives go down
-    float const shifted = x * 1.44269504f + rounder;
-    float const n = shifted - rounder;
-    float const r = (x - n * 0.693145752f) - n * 1.42860677e-6f; // ln 2 in two parts
-    float const high = 0.0416666667f + r * (0.00833333333f + r * 0.00138888889f);
-    float const tail = 1 + r * (1 + r * (0.5f + r * (0.166666667f + r * high)));
-    auto const power = (std::bit_cast<std::uint32_t>(shifted) << 23) + (127u << 23);
     auto const nothing = std::bit_cast<std::uint32_t>(no_logit<float>);
     auto const some = static_cast<std::uint32_t>(std::bit_cast<std::uint32_t>(logit) != nothing);
-    return tail * std::bit_cast<float>(power * some);
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(exponential(logit - most)) * some);
   } else {
     return logit == no_logit<Real> ? Real{0} : std::exp(logit - most);
   }

@@ -13,6 +13,8 @@
 #include <pipe/config.hpp>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +24,29 @@
 #include <type_traits>
 
 namespace pipelining::inline v0_3::attention {
+
+//! @brief exp(x) for an x that is at most a little above 0.
+//!
+//! For float a short polynomial to about seven digits that compilers turn into vector code:
+//! comparisons are made on bits, because those of floats are branches where they may trap.
+template <class Real>
+[[nodiscard, gnu::always_inline]] inline Real exponential(Real x) {
+  if constexpr (std::is_same_v<Real, float>) {
+    constexpr auto lowest = std::bit_cast<std::uint32_t>(-87.0f); // exp of less is no number
+    constexpr float rounder = 12582912; // 1.5 * 2^23 leaves the nearest integer in the low bits
+    auto const bits = std::bit_cast<std::uint32_t>(x);
+    auto const power = std::bit_cast<float>(bits < lowest ? bits : lowest); // negatives go down
+    float const shifted = power * 1.44269504f + rounder;
+    float const n = shifted - rounder;
+    float const r = (power - n * 0.693145752f) - n * 1.42860677e-6f; // ln 2 in two parts
+    float const high = 0.0416666667f + r * (0.00833333333f + r * 0.00138888889f);
+    float const tail = 1 + r * (1 + r * (0.5f + r * (0.166666667f + r * high)));
+    auto const two_to_n = (std::bit_cast<std::uint32_t>(shifted) << 23) + (127u << 23);
+    return tail * std::bit_cast<float>(two_to_n);
+  } else {
+    return std::exp(x);
+  }
+}
 
 //! @brief A version of the loops: which instructions they are made of.
 class vector_version {

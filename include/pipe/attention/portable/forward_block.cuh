@@ -202,11 +202,14 @@ struct forward_block {
       end_copies();
     }
   }
-  //! The values alone.
-  __forceinline__ __device__ void copy_values(int tile) const {
-    copy_tile<shape::keys, shape::value_dim, shape::threads>(
-      values(0), c.t.value, batch(), key_head(), tile * shape::keys, end_of_keys(), thread_anew());
-    end_copies();
+  //! Starts to copy only the values, where they have one place.
+  __forceinline__ __device__ void copy_late_values(int tile) const {
+    if constexpr (shape::value_places == 1) {
+      auto const first = tile * shape::keys;
+      copy_tile<shape::keys, shape::value_dim, shape::threads>(
+        values(0), c.t.value, batch(), key_head(), first, end_of_keys(), thread_anew());
+      end_copies();
+    }
   }
 };
 

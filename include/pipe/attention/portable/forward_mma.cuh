@@ -80,9 +80,7 @@ __device__ inline void run_forward_block(forward_call<Element, Mask, Score> cons
   while (block.is_tile(now)) {
     wait_for_copies<shape::value_places - 1>(); // keys
     __syncthreads();                            // and everybody is done with the values before
-    if constexpr (shape::value_places == 1) {
-      block.copy_values(now / 2);
-    }
+    block.copy_late_values(now / 2);
     // Now, not later: products and logits need the registers that this takes.
     auto const next = block.find_keys(now / 2 + 1);
     // Rows that do not exist only matter to scores, which may read tables of positions.
