@@ -143,6 +143,21 @@ __device__ __forceinline__ void wait_for_place(query_sums const& sums,
   }
 }
 
+//! Starts to copy the block's keys and values; by one lane.
+template <class Shape>
+__device__ __forceinline__ void bring_own_tiles(hopper_backward_maps const& maps,
+                                                backward_memory<Shape> const& memory) {
+  await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
+  auto const work = read_work(memory.work());
+  arrive_expecting(memory.own_full(), Shape::own_bytes);
+  for (int tile = 0; tile < Shape::own_tiles; ++tile) {
+    tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
+    load_tile<Shape::query_dim, Shape::rows>(memory.own(0, tile), maps.key, at, memory.own_full());
+    load_tile<Shape::value_dim, Shape::rows>(
+      memory.own(1, tile), maps.value, at, memory.own_full());
+  }
+}
+
 //! Narrows the steps of a block to those that its tile sees. By a warp, whose lanes ask for a head
 //! each, since masks may read tables; lanes beyond the heads ask for the last one.
 template <class Shape, class Call>
@@ -179,16 +194,7 @@ __device__ inline void copy_for_keys(Call const& c,
                                      backward_memory<Shape> const& memory,
                                      bool is_first_lane) {
   if (is_first_lane) {
-    await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
-    auto const work = read_work(memory.work());
-    arrive_expecting(memory.own_full(), Shape::own_bytes);
-    for (int tile = 0; tile < Shape::own_tiles; ++tile) {
-      tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
-      load_tile<Shape::query_dim, Shape::rows>(
-        memory.own(0, tile), maps.key, at, memory.own_full());
-      load_tile<Shape::value_dim, Shape::rows>(
-        memory.own(1, tile), maps.value, at, memory.own_full());
-    }
+    bring_own_tiles(maps, memory);
   }
   find_steps(c, sums.steps, memory);
   ring_place<Shape::stages> place;
