@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "../training.hpp"
-#include "named_state.hpp"
+#include "gpu_stage.hpp"
 
 namespace gpt {
 

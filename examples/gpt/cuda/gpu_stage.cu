@@ -163,13 +163,12 @@ public:
   start(int device, layer_range const& held, step_cut const& cut) {
     auto const& work = of(device);
     return {with_.size,
-            size_of_shard(with_.size, with_.how.shard),
             held,
             cut,
-            with_.how.replicas,
             work[0].get(),
-            work[1].get(),
-            held.embeds ? std::size_t{2} : std::size_t{0}};
+            size_of_shard(with_.size, with_.how.shard),
+            with_.how.replicas,
+            work[1].get()};
   }
   //! @param more what the stage is made of beside
   template <class Stage, class... More>
