@@ -4,8 +4,8 @@
 //! @brief Trains a byte-level GPT in a pipeline of threads: any schedule by name, checked against
 //! one device.
 //!
-//! What to read, in this order: layers.hpp and layer.hpp (the model), stage.hpp (what a stage does
-//! in each pass), pipeline.hpp (how the library runs the stages), then this file.
+//! What to read, in this order: arithmetic.hpp and layer.hpp (the model), stage.hpp (what a stage
+//! does in each pass), pipeline.hpp (how the library runs the stages), then this file.
 
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
