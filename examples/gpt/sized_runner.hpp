@@ -149,7 +149,9 @@ public:
 
   //! What of each device lay in slots in the last step. Of ranks collective.
   [[nodiscard]] std::vector<device_row> slots() {
-    return pool_rows(*now_.first, runner_.trace(), now_.sizes, now_.sizes.pools());
+    auto const pools = now_.sizes.pools();
+    return pools.empty() ? std::vector<device_row>()
+                         : pool_rows(*now_.first, runner_.trace(), now_.sizes, pools);
   }
   //! The most bytes that each device has kept between passes in it. Of ranks collective.
   [[nodiscard]] std::vector<std::size_t> peak_bytes() {

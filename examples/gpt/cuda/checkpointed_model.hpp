@@ -152,7 +152,7 @@ struct checkpointed_model {
     model.use(table, lengths);
   }
   [[nodiscard]] auto const& plans() const { return model.plans(); }
-  [[nodiscard]] auto const& plan_in_use() const { return model.plan_in_use(); }
+  [[nodiscard]] std::vector<device_row> slots() { return model.slots(); }
   //! Between steps, when the times of the last one have been read.
   void begin_step() {
     if (done > saved.first && saved.wants(done)) {

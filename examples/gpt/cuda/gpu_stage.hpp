@@ -182,6 +182,10 @@ struct gpu_slot_sizes {
   std::optional<exchange_schedule> exchange{}; //!< where devices take over attention
   pp::shape extents{};                         //!< of that
 
+  //! What reports tell of.
+  [[nodiscard]] std::span<named_pool const> pools() const {
+    return gathered.empty() ? std::span<named_pool const>() : gathered_pools;
+  }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
   //! @param reader the stage that reads it
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const;
