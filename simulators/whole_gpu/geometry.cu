@@ -2,7 +2,9 @@
 #include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/portable/backward_block.cuh>
 #include <pipe/attention/portable/forward_block.cuh>
+#include <pipe/attention/score.hpp>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -13,13 +15,26 @@ namespace whole_gpu {
 
 namespace {
 
+//! The blocks of a head dim that a multiprocessor with so much shared memory gets.
 template <int Dim>
-void add_portable(std::vector<portable_block>& to) {
-  using forward = at::detail::forward_shape<Dim>;
+void add_portable(std::vector<portable_block>& to, int shared_bytes) {
   using backward = at::detail::backward_shape<Dim>;
-  auto const name = std::to_string(at::detail::query_dim(Dim));
-  to.push_back({"forward_" + name, forward::shared_bytes, forward::threads, forward::blocks});
-  to.push_back({"backward_" + name, backward::shared_bytes, backward::threads, 1});
+  auto const name = std::to_string(at::detail::query_dim(Dim)) + "_on_" +
+                    std::to_string(shared_bytes >> 10) + "_kib";
+  auto const add = [&](std::string const& way, int bytes, int threads, int wanted) {
+    to.push_back({way + name,
+                  bytes,
+                  threads,
+                  std::min(wanted, shared_bytes / (bytes + at::detail::bytes_around_block))});
+  };
+  auto const add_forward = [&](std::string const& way, auto score) {
+    at::detail::with_forward_shape<Dim, decltype(score)>(shared_bytes, [&]<class Shape> {
+      add(way, Shape::shared_bytes, Shape::threads, Shape::blocks);
+    });
+  };
+  add_forward("forward_", at::plain{});
+  add_forward("forward_scored_", at::soft_cap{});
+  add("backward_", backward::shared_bytes, backward::threads, 1);
 }
 
 } // namespace
@@ -35,13 +50,15 @@ work work_of(call const& of, gpu const& on) {
 
 std::vector<portable_block> portable_blocks() {
   std::vector<portable_block> out;
-  add_portable<64>(out);
-  add_portable<80>(out);
-  add_portable<96>(out);
-  add_portable<112>(out);
-  add_portable<128>(out);
-  add_portable<at::head_dims(192, 128)>(out);
-  add_portable<256>(out);
+  for (int const shared_bytes : {100 << 10, 164 << 10}) {
+    add_portable<64>(out, shared_bytes);
+    add_portable<80>(out, shared_bytes);
+    add_portable<96>(out, shared_bytes);
+    add_portable<112>(out, shared_bytes);
+    add_portable<128>(out, shared_bytes);
+    add_portable<at::head_dims(192, 128)>(out, shared_bytes);
+    add_portable<256>(out, shared_bytes);
+  }
   return out;
 }
 

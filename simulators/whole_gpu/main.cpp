@@ -162,7 +162,7 @@ void answer(constants const& k, question const& q) {
 void answer_portable() {
   for (auto const& b : portable_blocks()) {
     std::cout << R"({"name": "portable_)" << b.name << R"(", "shared_bytes": )" << b.shared_bytes
-              << R"(, "threads": )" << b.threads << R"(, "wanted": )" << b.wanted << "}\n";
+              << R"(, "threads": )" << b.threads << R"(, "resident": )" << b.resident << "}\n";
   }
 }
 

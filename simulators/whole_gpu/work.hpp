@@ -108,16 +108,16 @@ struct gpu {
 //! @brief The same of 80, 96, 112, and 192 with values of 128, in a source of its own.
 [[nodiscard]] work work_of_other_dims(call const& of, gpu const& on);
 
-//! @brief Blocks of the portable kernels: shared memory, and how many a multiprocessor has at a
-//! time by shared memory.
+//! @brief A block of a portable kernel on a GPU.
 struct portable_block {
   std::string name;
   int shared_bytes = 0;
   int threads = 0;
-  int wanted = 1; //!< blocks that registers allow, as ptxas is told
+  int resident = 1; //!< blocks of a multiprocessor at a time
 };
 
-//! @brief Of each head dim, forward and backward.
+//! @brief Of each head dim, forward and backward, on multiprocessors with 100 and with 164 KiB of
+//! shared memory.
 [[nodiscard]] std::vector<portable_block> portable_blocks();
 
 //! @brief FlashAttention-3's order of the same call, for full and causal masks; see peer.cpp.

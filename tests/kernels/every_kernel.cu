@@ -50,7 +50,7 @@ using window_of_document = at::both<at::sliding_window, at::document>;
                                                at::detail::forward_shape<DIM>::blocks)             \
     JOIN(forward, DIM, TYPE, name)(                                                                \
       const __grid_constant__ at::detail::forward_call<ELEMENT, mask, at::plain> call) {           \
-    at::detail::run_forward_block<DIM>(call, at::detail::no_key_splits{}, memory);                 \
+    at::detail::run_forward_block<at::detail::forward_shape<DIM>>(call, at::detail::no_key_splits{}, memory);                 \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::backward_shape<DIM>::threads)           \
     JOIN(backward, DIM, TYPE, name)(                                                               \

@@ -99,19 +99,12 @@ def calls_of(names=None):
                 yield from (line("forward", of, held, name=f"{name}:forward_{held}_held") for held in HELD)
 
 
-def resident_of(block, bytes_of_multiprocessor):
-    """Blocks by shared memory, of which each takes 1 KiB more, and as many as ptxas is told of."""
-    return min(block["wanted"], bytes_of_multiprocessor // (block["shared_bytes"] + K))
-
-
 def count(program, names=None):
     """{call: its counted figures}."""
     found = {}
     for of in ask(program, [*calls_of(names), "portable"]):
         if of["name"].startswith("portable"):
-            found[of["name"]] = {"shared_bytes": of["shared_bytes"], "threads": of["threads"],
-                                 "resident_in_100_kib": resident_of(of, 100 * K),
-                                 "resident_in_164_kib": resident_of(of, 164 * K)}
+            found[of["name"]] = {figure: of[figure] for figure in ("shared_bytes", "threads", "resident")}
         else:
             found[of["name"]] = {figure: of[figure] for figure in COUNTED}
     return found

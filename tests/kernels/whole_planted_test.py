@@ -44,6 +44,7 @@ STEPS = (ATTENTION + "hopper/backward_copies.cuh", "if constexpr (band_mask<", "
 RANGES = (ATTENTION + "work_order.hpp", "cut < sums.steps ? cut : 0", "0")
 OUTPUTS = (ATTENTION + "hopper/forward_block.cuh", "value_dim % 64 == 0 &&", "false &&")
 SECTIONS = (ATTENTION + "work_order.hpp", "return (streams + sections - 1) / sections;", "return sections < streams ? fit : 1;")
+ROOMY = (ATTENTION + "portable/forward_block.cuh", "if (shared_bytes < usual::blocks", "if (false && shared_bytes < usual::blocks")
 ROUNDING = (ATTENTION + "work_order.hpp", "return order == query_order::kept &&", "return false &&")
 EARLY = (ATTENTION + "hopper/forward_block.cuh", "(tiles - 1 - rest / section)", "(rest / section)")
 
@@ -84,12 +85,14 @@ class Planted(unittest.TestCase):
     def test_as_it_is(self):
         self.assertEqual([*whole.check(self.program)], [])
 
-    def test_dealt_pieces_and_values_in_shared_memory(self):
-        self.refused(self.problems(("held_chunk", "square_8k"), PIECES, VALUES_IN_SHARED_MEMORY),
+    def test_dealt_pieces_values_in_shared_memory_and_one_shape_for_all_gpus(self):
+        self.refused(self.problems(("held_chunk", "square_8k"), PIECES, VALUES_IN_SHARED_MEMORY, ROOMY),
                      r"held_chunk:forward_1_held has busiest 1\d\d\d, committed is \d+",
                      r"(held_chunk|square_8k):forward\S* has (busiest|fullness|memory_kib) .*",
-                     r"portable_backward_256 has shared_bytes 123488, committed is \d+",
-                     r"portable_backward_\d+ has (shared_bytes|resident_in_1\d\d_kib) .*")
+                     r"portable_backward_256_on_100_kib has shared_bytes 123488, committed is \d+",
+                     r"portable_backward_\d+_on_1\d\d_kib has (shared_bytes|resident) .*",
+                     r"portable_forward_128_on_100_kib has resident 1, committed is 2",
+                     r"portable_forward_\w+_on_100_kib has (shared_bytes|resident) .*")
 
     def test_heads_fastest_whatever_the_cache_holds(self):
         self.refused(self.problems(("many_2k", "square_8k"), HEADS, KEY_HEADS),

@@ -32,31 +32,31 @@ using built_here = detail::built_for<__CUDA_ARCH_LIST__>;
 
 namespace detail {
 
-template <class Built, int Dim, class Element, mask Mask, score Score, class Splits>
-PIPELINING_KERNEL void __launch_bounds__(forward_shape<Dim, Score>::threads,
-                                         forward_shape<Dim, Score>::blocks)
+template <class Built, class Shape, class Element, mask Mask, score Score, class Splits>
+PIPELINING_KERNEL void __launch_bounds__(Shape::threads, Shape::blocks)
   forward_mma_kernel(forward_call<Element, Mask, Score> const __grid_constant__ call,
                      Splits const __grid_constant__ splits) {
   extern __shared__ __align__(1024) unsigned char attention_memory[];
-  run_forward_block<Dim>(call, splits, attention_memory);
+  run_forward_block<Shape>(call, splits, attention_memory);
 }
 
 //! As key_splits_on_device.
 template <int Dim, class Element, mask Mask, score Score, class Built>
 std::int32_t
 key_splits_on_device(parameters const& p, launch_memory& memory, std::int32_t held = 0) {
-  using shape = forward_shape<Dim, Score>;
-  auto const* const kernel =
-    reinterpret_cast<void const*>(forward_mma_kernel<Built, Dim, Element, Mask, Score, key_splits>);
-  memory.allow_shared_memory(kernel, shape::shared_bytes);
-  auto const blocks = memory.fact_of(kernel, [&] { // of one multiprocessor, at a time
-    int count = 0;
-    cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                  &count, kernel, shape::threads, shape::shared_bytes),
-                "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-    return count;
+  return with_forward_shape<Dim, Score>(memory.gpu().shared_bytes, [&]<class Shape> {
+    auto const* const kernel = reinterpret_cast<void const*>(
+      forward_mma_kernel<Built, Shape, Element, Mask, Score, key_splits>);
+    memory.allow_shared_memory(kernel, Shape::shared_bytes);
+    auto const blocks = memory.fact_of(kernel, [&] { // of one multiprocessor, at a time
+      int count = 0;
+      cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                    &count, kernel, Shape::threads, Shape::shared_bytes),
+                  "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+      return count;
+    });
+    return choose_key_splits<Shape>(p, memory.gpu().multiprocessors, held, std::max(1, blocks));
   });
-  return choose_key_splits<shape>(p, memory.gpu().multiprocessors, held, std::max(1, blocks));
 }
 
 //! Forward with the portable kernels, of a call that is checked.
@@ -68,8 +68,7 @@ void start_on_device(parameters const& p,
                      cudaStream_t stream,
                      key_splits const& splits,
                      launch_memory& memory) {
-  using shape = forward_shape<Dim, Score>;
-  auto const blocks = pieces_of<shape>(p);
+  auto const blocks = pieces_of<forward_shape<Dim, Score>>(p); // of all shapes
   check_key_splits(splits, blocks);
   if (blocks == 0) {
     return;
@@ -77,14 +76,16 @@ void start_on_device(parameters const& p,
   forward_call<Element, Mask, Score> const call{
     p, t, m, f, static_cast<float>(p.effective_scale())};
   auto const start = [&]<class Splits>(Splits const& of) {
-    launch(memory,
-           forward_mma_kernel<Built, Dim, Element, Mask, Score, Splits>,
-           call,
-           {static_cast<unsigned>(blocks * of.count)},
-           shape::threads,
-           shape::shared_bytes,
-           stream,
-           of);
+    with_forward_shape<Dim, Score>(memory.gpu().shared_bytes, [&]<class Shape> {
+      launch(memory,
+             forward_mma_kernel<Built, Shape, Element, Mask, Score, Splits>,
+             call,
+             {static_cast<unsigned>(blocks * of.count)},
+             Shape::threads,
+             Shape::shared_bytes,
+             stream,
+             of);
+    });
   };
   if (splits.count == 1) {
     start(no_key_splits{});

@@ -37,6 +37,7 @@ struct gpu_facts {
   int minor = 0;
   int multiprocessors = 0;
   int l2_bytes = 0;
+  int shared_bytes = 0; //!< of shared memory in a multiprocessor
 
   //! Compute capability 9.0, on which the kernels for Hopper run.
   [[nodiscard]] bool is_hopper() const { return major == 9 && minor == 0; }
@@ -48,7 +49,8 @@ struct gpu_facts {
     return {attribute_of_device(cudaDevAttrComputeCapabilityMajor, device),
             attribute_of_device(cudaDevAttrComputeCapabilityMinor, device),
             attribute_of_device(cudaDevAttrMultiProcessorCount, device),
-            attribute_of_device(cudaDevAttrL2CacheSize, device)};
+            attribute_of_device(cudaDevAttrL2CacheSize, device),
+            attribute_of_device(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)};
   }
 };
 

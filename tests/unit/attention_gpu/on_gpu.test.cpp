@@ -116,7 +116,7 @@ TEST_CASE("on gpu: a call whose tensors are known asks for launches only") {
     };
     auto const first = run();
     CHECK(first.at("cudaGetDevice") == 1);
-    CHECK(first.at("cudaDeviceGetAttribute") == 4);
+    CHECK(first.at("cudaDeviceGetAttribute") == 5);
     CHECK(first.count("cuTensorMapEncodeTiled") == (major == 9 ? 1 : 0));
     auto const launches = first.at("cudaLaunchKernel");
     CHECK(run() == std::map<std::string, std::uint64_t>{{"cudaLaunchKernel", launches}});

@@ -13,10 +13,10 @@ import subprocess
 import sys
 
 
-def forward(dim, tiles, keys, value=0):
+def forward(dim, tiles, keys, value=0, places=2):
     queries, threads, value = 64 * tiles, 128, value or dim
     return (products(dim // 16, tiles, keys) + across(value, tiles, keys),
-            copies(dim, queries + 2 * keys, threads) + copies(value, 2 * keys, threads))
+            copies(dim, queries + 2 * keys, threads) + copies(value, places * keys, threads))
 
 
 def backward(dim, tiles, warps, part=32, value=0):
@@ -73,6 +73,10 @@ KERNELS = {
     "forward_128_cap": forward(128, 1, 64), "forward_256_alibi": forward(256, 1, 32),
     "backward_64": backward(64, 2, 4), "backward_64_free": backward(64, 2, 4), "backward_64_own": backward(64, 2, 4, 16),
     "backward_128": backward(128, 1, 8), "backward_128_free": backward(128, 1, 8),
+    "forward_128_compact": forward(128, 2, 32, places=1), "forward_128_cap_compact": forward(128, 1, 64, places=1),
+    "forward_80_compact": forward(80, 2, 32, places=1), "forward_80_compact_split": forward(80, 2, 32, places=1),
+    "merge_80_compact": (counts(0, 0), 0), "forward_192_128_own_compact": forward(192, 1, 32, 128, places=1),
+    "forward_256_alibi_compact": forward(256, 1, 16, places=1),
     "forward_80": forward(80, 2, 64), "forward_96_cap": forward(96, 1, 64), "forward_112": forward(112, 2, 48),
     "forward_80_split": forward(80, 2, 64), "merge_80": (counts(0, 0), 0),
     "forward_192_128": forward(192, 2, 48, 128), "forward_192_128_own": forward(192, 1, 64, 128),

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "problem.hpp"
@@ -18,8 +19,9 @@ using namespace kernel_tests;
 struct shape {
   int dim, queries, keys; // dim: elements from one row to the next
   int value_dim = dim;
+  int places = 2; // of tiles of values
   unsigned shared() const {
-    return static_cast<unsigned>(((queries + keys) * dim + 2 * keys * value_dim) * 2 + 32);
+    return static_cast<unsigned>(((queries + keys) * dim + places * keys * value_dim) * 2 + 32);
   }
 };
 constexpr shape for_64{64, 128, 64};
@@ -29,6 +31,10 @@ constexpr shape for_256{256, 64, 32};
 constexpr shape for_96{128, 128, 64}; // and for 80: rows lie 128 elements apart
 constexpr shape for_192{192, 128, 48, 128};
 constexpr shape for_192_scored{192, 64, 64, 128};
+constexpr shape compact_128{128, 128, 32, 128, 1}; // and for 80
+constexpr shape compact_128_scored{128, 64, 64, 128, 1};
+constexpr shape compact_192_scored{192, 64, 32, 128, 1};
+constexpr shape compact_256{256, 64, 16, 256, 1};
 
 struct machine {
   ptx::memory where;
@@ -178,15 +184,56 @@ TEST_CASE("forward: head dims that are no power of two, and values that are narr
   }
 }
 
+TEST_CASE("forward: compact blocks fit twice into 100 KiB, and give the same") {
+  for (auto const& tile : {compact_128, compact_128_scored, compact_192_scored, compact_256}) {
+    CHECK(2 * (tile.shared() + 1024) <= 100 * 1024);
+  }
+  auto& where = the_machine().where;
+  table<std::int32_t> const first(where, three_documents());
+  table<float> const slopes(where, {0.5f, 0.0625f});
+  unsigned seed = 70;
+  for (auto const& [queries, before] : random_chunks(8, 2, 150, 90)) {
+    sizes s{.queries = queries, .query_offset = before, .keys = queries + before, .dim = 128};
+    check_forward<__nv_bfloat16>(
+      "forward_128_compact", compact_128, s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 80;
+    check_forward<__nv_bfloat16>(
+      "forward_80_compact", compact_128, s, at::causal{}, at::plain{}, ++seed);
+    s.dim = 256;
+    s.heads = 2;
+    check_forward<__nv_bfloat16>(
+      "forward_256_alibi_compact", compact_256, s, at::causal{}, at::alibi{slopes.data()}, ++seed);
+    s.dim = 192;
+    s.value_dim = 128;
+    check_forward<__half>(
+      "forward_192_128_own_compact", compact_192_scored, s, speckled{}, bent{}, ++seed);
+  }
+  check_forward<__half>("forward_128_cap_compact",
+                        compact_128_scored,
+                        {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},
+                        at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
+                        at::soft_cap{5},
+                        ++seed);
+  check_forward<__nv_bfloat16>("forward_128_compact",
+                               compact_128,
+                               {.queries = 3, .keys = 0, .dim = 128},
+                               at::causal{},
+                               at::plain{},
+                               ++seed);
+}
+
 TEST_CASE("forward: the order of warps changes nothing") {
   for (auto const order : {ptx::order::reverse, ptx::order::shuffled}) {
-    check_forward<__nv_bfloat16>("forward_128",
-                                 for_128,
-                                 {.queries = 90, .query_offset = 60, .keys = 150, .dim = 128},
-                                 at::causal{},
-                                 at::plain{},
-                                 13,
-                                 {.warps = order, .seed = 3});
+    for (auto const& [name, tile] :
+         {std::pair{"forward_128", for_128}, std::pair{"forward_128_compact", compact_128}}) {
+      check_forward<__nv_bfloat16>(name,
+                                   tile,
+                                   {.queries = 90, .query_offset = 60, .keys = 150, .dim = 128},
+                                   at::causal{},
+                                   at::plain{},
+                                   13,
+                                   {.warps = order, .seed = 3});
+    }
   }
 }
 
@@ -227,6 +274,7 @@ TEST_CASE("forward: parts of the keys, merged, are all keys") {
   check_parts("128", for_128, 128, 4); // six tiles of keys
   check_parts("128", for_128, 128, 9); // three parts hold no tile
   check_parts("80", for_96, 80, 3);    // lanes of the merge have nothing to do
+  check_parts("80_compact", compact_128, 80, 3);
 }
 
 TEST_CASE("forward: goes on from the (O, log-sum-exp) of other keys") {

@@ -16,12 +16,18 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 } // namespace
 
-#define FORWARD(name, dim, element, mask, score)                                                   \
-  extern "C" __global__ void __launch_bounds__(at::detail::forward_shape<dim, score>::threads,     \
-                                               at::detail::forward_shape<dim, score>::blocks)      \
+#define FORWARD_OF(name, shape, element, mask, score)                                              \
+  extern "C" __global__ void __launch_bounds__(shape::threads, shape::blocks)                      \
     forward_##name(const __grid_constant__ at::detail::forward_call<element, mask, score> call) {  \
-    at::detail::run_forward_block<dim>(call, at::detail::no_key_splits{}, memory);                 \
+    at::detail::run_forward_block<shape>(call, at::detail::no_key_splits{}, memory);               \
   }
+#define FORWARD(name, dim, element, mask, score)                                                   \
+  using forward_shape_##name = at::detail::forward_shape<dim, score>;                              \
+  FORWARD_OF(name, forward_shape_##name, element, mask, score)
+// With tiles of which two blocks fit on a multiprocessor with 100 KiB of shared memory.
+#define FORWARD_COMPACT(name, dim, element, mask, score)                                           \
+  using compact_shape_##name = at::detail::forward_shape<dim, score, true>;                        \
+  FORWARD_OF(name##_compact, compact_shape_##name, element, mask, score)
 
 constexpr int latent = at::head_dims(192, 128);
 using window_of_document = at::both<at::sliding_window, at::document>;
@@ -39,26 +45,31 @@ FORWARD(96_cap, 96, __half, at::causal, at::soft_cap)
 FORWARD(112, 112, __half, at::causal, at::plain)
 FORWARD(192_128, latent, __nv_bfloat16, at::causal, at::plain)
 FORWARD(192_128_own, latent, __half, kernel_tests::speckled, kernel_tests::bent)
+FORWARD_COMPACT(80, 80, __nv_bfloat16, at::causal, at::plain)
+FORWARD_COMPACT(128, 128, __nv_bfloat16, at::causal, at::plain)
+FORWARD_COMPACT(128_cap, 128, __half, window_of_document, at::soft_cap)
+FORWARD_COMPACT(192_128_own, latent, __half, kernel_tests::speckled, kernel_tests::bent)
+FORWARD_COMPACT(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
 
 // The same with the keys in parts, and their merge.
-#define FORWARD_SPLIT(name, dim, element, mask, score)                                             \
-  extern "C" __global__ void __launch_bounds__(at::detail::forward_shape<dim, score>::threads,     \
-                                               at::detail::forward_shape<dim, score>::blocks)      \
+#define FORWARD_SPLIT(name, shape, element, mask, score)                                           \
+  extern "C" __global__ void __launch_bounds__(shape::threads, shape::blocks)                      \
     forward_##name##_split(                                                                        \
       const __grid_constant__ at::detail::forward_call<element, mask, score> call,                 \
       const __grid_constant__ at::key_splits splits) {                                             \
-    at::detail::run_forward_block<dim>(call, splits, memory);                                      \
+    at::detail::run_forward_block<shape>(call, splits, memory);                                    \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)                          \
     merge_##name(const __grid_constant__ at::detail::forward_call<element, mask, score> call,      \
                  const __grid_constant__ at::key_splits splits) {                                  \
-    at::detail::merge_splits_block<dim>(call.p, call.t, splits);                                   \
+    at::detail::merge_splits_block<shape::value_dim>(call.p, call.t, splits);                      \
   }
 
-FORWARD_SPLIT(80, 80, __nv_bfloat16, at::causal, at::plain)
-FORWARD_SPLIT(64, 64, __nv_bfloat16, at::causal, at::plain)
-FORWARD_SPLIT(128, 128, __nv_bfloat16, at::causal, at::plain)
-FORWARD_SPLIT(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
+FORWARD_SPLIT(80, forward_shape_80, __nv_bfloat16, at::causal, at::plain)
+FORWARD_SPLIT(80_compact, compact_shape_80, __nv_bfloat16, at::causal, at::plain)
+FORWARD_SPLIT(64, forward_shape_64, __nv_bfloat16, at::causal, at::plain)
+FORWARD_SPLIT(128, forward_shape_128, __nv_bfloat16, at::causal, at::plain)
+FORWARD_SPLIT(256_alibi, forward_shape_256_alibi, __nv_bfloat16, at::causal, at::alibi)
 
 #define BACKWARD_IN(order, name, dim, element, mask, score)                                        \
   extern "C" __global__ void __launch_bounds__(at::detail::backward_shape<dim, score>::threads)    \

@@ -11,7 +11,15 @@ void launch_forward(at::parameters const& p,
                     at::forward_tensors<__nv_bfloat16> const& t,
                     cudaStream_t stream,
                     at::key_splits const& splits) {
-  at::forward_on_device<64>(p, t, at::causal{}, at::plain{}, stream, splits);
+  if (p.head_dim == 128) {
+    at::forward_on_device<128>(p, t, at::causal{}, at::plain{}, stream, splits);
+  } else {
+    at::forward_on_device<64>(p, t, at::causal{}, at::plain{}, stream, splits);
+  }
+}
+
+std::int32_t key_splits(at::parameters const& p) {
+  return at::key_splits_on_device<128, __nv_bfloat16>(p);
 }
 
 void launch_backward(at::parameters const& p,

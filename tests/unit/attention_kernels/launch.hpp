@@ -11,14 +11,20 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 namespace kernel_tests {
 
 namespace at = pipelining::attention;
 
+//! Of head dim 64 or 128.
 void launch_forward(at::parameters const& p,
                     at::forward_tensors<__nv_bfloat16> const& t,
                     cudaStream_t stream,
                     at::key_splits const& splits = {});
+
+//! Parts of the keys that are best for a call of head dim 128.
+std::int32_t key_splits(at::parameters const& p);
 
 //! Of head dim 64 or 256.
 void launch_backward(at::parameters const& p,

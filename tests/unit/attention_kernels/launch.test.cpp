@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "simulators/cuda/standin.hpp"
 #include "tests/support/attention_call.hpp"
@@ -121,6 +122,32 @@ TEST_CASE("launch: backward of the widest heads fits GPUs with 99 KiB of shared 
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     CHECK(standin::summary() == "");
     check_gradients(c, expected);
+  }
+}
+
+TEST_CASE("launch: two blocks of forward share a multiprocessor, also one with 100 KiB") {
+  for (auto const& [minor, keys_of_step] : {std::pair{0, 48}, std::pair{6, 32}, std::pair{9, 32}}) {
+    standin::configuration const machine{.compute_major = 8, .compute_minor = minor};
+    standin::configure(machine);
+    auto p = some_parameters;
+    p.head_dim = 128;
+    auto chunk = p; // of 32 pieces
+    chunk.batch = 8;
+    chunk.query_offset = 3960;
+    chunk.key_length = 4000;
+    CHECK(key_splits(chunk) ==
+          at::detail::choose_key_splits(
+            32, (4000 + keys_of_step - 1) / keys_of_step, 2 * machine.processors));
+    attention_call c(p);
+    attention_answers const expected(c);
+    device_array<float> scratch(at::key_splits::scratch(p, 2));
+    for (auto const& splits : {at::key_splits{}, at::key_splits::in(scratch.data(), p, 2)}) {
+      launch_forward(p, c.forward(), nullptr, splits);
+      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      CHECK(standin::summary() == "");
+      c.output.fetch();
+      CHECK(apart(c.output.numbers(), expected.output) < 0.03);
+    }
   }
 }
 

@@ -17,7 +17,13 @@ using backward_call = at::detail::backward_call<__nv_bfloat16, at::causal, at::p
 
 extern "C" __global__ void __launch_bounds__(128, 2)
   forward_64(const __grid_constant__ forward_call call) {
-  at::detail::run_forward_block<64>(call, at::detail::no_key_splits{}, memory);
+  at::detail::run_forward_block<at::detail::forward_shape<64>>(
+    call, at::detail::no_key_splits{}, memory);
+}
+extern "C" __global__ void __launch_bounds__(128, 2)
+  forward_64_compact(const __grid_constant__ forward_call call) {
+  at::detail::run_forward_block<at::detail::forward_shape<64, at::plain, true>>(
+    call, at::detail::no_key_splits{}, memory);
 }
 extern "C" __global__ void __launch_bounds__(128)
   start_sums_64(const __grid_constant__ backward_call call,

@@ -21,9 +21,12 @@ KEPT, SUMS = "kernel/kept_pairs.cuh", "kernel/query_sums.cuh"
 
 # name: (header, which of the places that have the text, the text, what takes its place)
 MUTANTS = {
-    "no_barrier_before_values": (FORWARD, 0, "__syncthreads();      // and everybody is done with the values", "// "),
+    "no_barrier_before_values": (FORWARD, 0, "__syncthreads();                            // and everybody is done with the values", "// "),
     "no_barrier_before_keys": (FORWARD, 0, "__syncthreads();      // and everybody is done with the keys", "// "),
-    "no_wait_for_keys": (FORWARD, 0, "wait_for_copies<1>(); // keys", "wait_for_copies<2>();"),
+    "no_wait_for_keys": (FORWARD, 0, "wait_for_copies<shape::value_places - 1>(); // keys", "wait_for_copies<shape::value_places>();"),
+    "no_wait_for_keys_of_a_compact_block": (FORWARD, 0, "wait_for_copies<shape::value_places - 1>(); // keys", "wait_for_copies<1>();"),
+    "compact_values_of_the_next_keys": (FORWARD, 0, "block.copy_values(now / 2)", "block.copy_values(now / 2 + 1)"),
+    "compact_values_copied_once": (FORWARD, 0, "shape::value_places == 1) {", "shape::value_places == 1) if (now / 2 == block.first_tile()) {"),
     "no_wait_for_values": (FORWARD, 0, "wait_for_copies<0>(); // values", "wait_for_copies<1>();"),
     "values_copied_over_those_in_use": (FORWARD, 0, "block.copy_keys(next / 2, other_values)", "block.copy_keys(next / 2, values)"),
     "work_read_before_it_is_told": (FORWARD, 0, "__syncthreads(); // the work is told", ""),

@@ -16,9 +16,13 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
+//! Shared memory of a multiprocessor that each block takes beside its own.
+inline constexpr int bytes_around_block = 1 << 10;
+
 //! Tile sizes of the forward kernel: the largest that ptxas fits into 255 registers without
 //! spills. Scores beside plain need some registers themselves.
-template <int Dim, score Score = plain>
+//! @tparam Compact two blocks fit on a multiprocessor with 100 KiB of shared memory
+template <int Dim, score Score = plain, bool Compact = false>
 struct forward_shape {
   static_assert(are_kernel_dims(Dim),
                 "attention::forward_on_device: the head dim must be 64, 80, 96, 112, 128, 256 or "
@@ -31,29 +35,53 @@ struct forward_shape {
   static constexpr bool roomy = Dim == 64 || (Dim != 256 && std::is_same_v<Score, plain>);
   static constexpr int row_tiles = roomy ? 2 : 1;        //!< tiles of 16 queries in a warp
   static constexpr int queries = warps * row_tiles * 16; //!< of a block
-  //! Keys of one step.
-  static constexpr int keys = Dim == 256 ? 32 : value_dim > 96 && roomy ? 48 : 64;
   static constexpr int query_bytes = queries * row_bytes<query_dim>; //!< of queries
-  static constexpr int key_bytes = keys * row_bytes<query_dim>;      //!< of keys
-  static constexpr int value_bytes = keys * row_bytes<value_dim>;    //!< of values
   static constexpr int slot_bytes = 32;                              //!< the block's work
+  //! Keys of one step that registers allow.
+  static constexpr int most_keys = Dim == 256 ? 32 : value_dim > 96 && roomy ? 48 : 64;
+  //! Keys of one step that a compact block has room for.
+  static constexpr int fitting_keys =
+    ((100 << 10) / 2 - bytes_around_block - slot_bytes - query_bytes) /
+    (row_bytes<query_dim> + row_bytes<value_dim>) / 16 * 16;
+  //! Keys of one step.
+  static constexpr int keys = Compact && fitting_keys < most_keys ? fitting_keys : most_keys;
+  static constexpr int key_bytes = keys * row_bytes<query_dim>;   //!< of keys
+  static constexpr int value_bytes = keys * row_bytes<value_dim>; //!< of values
+  static constexpr int value_places = Compact ? 1 : 2;            //!< tiles of values at a time
   //! Blocks on an SM: so many registers may a thread take. Not told, ptxas saves registers where
   //! products need them.
   static constexpr int blocks = 2;
-  //! Bytes of shared memory that a block takes: values are there twice.
-  static constexpr int shared_bytes = query_bytes + key_bytes + 2 * value_bytes + slot_bytes;
+  //! Bytes of shared memory that a block takes.
+  static constexpr int shared_bytes =
+    query_bytes + key_bytes + value_places * value_bytes + slot_bytes;
+  //! True where a compact block serves multiprocessors with 100 KiB better. Queries of 192 leave it
+  //! so few rows of its own that it would take 1.10 of the time.
+  static constexpr bool has_compact = Dim != 64 && fitting_keys >= 16;
 };
+
+//! Calls run.operator()<Shape>() with the tile sizes for a GPU whose multiprocessors have so much
+//! shared memory.
+template <int Dim, score Score, class Run>
+auto with_forward_shape(int shared_bytes, Run const& run) {
+  using usual = forward_shape<Dim, Score>;
+  if constexpr (usual::has_compact) {
+    if (shared_bytes < usual::blocks * (usual::shared_bytes + bytes_around_block)) {
+      return run.template operator()<forward_shape<Dim, Score, true>>();
+    }
+  }
+  return run.template operator()<usual>();
+}
 
 //! A block: its work, and how it finds and brings tiles of keys. Sums need the registers, so the
 //! work is read from shared memory each time.
-template <int Dim, class Element, mask Mask, score Score, class Splits>
+template <class Shape, class Element, mask Mask, score Score, class Splits>
 struct forward_block {
-  using shape = forward_shape<Dim, Score>;
+  using shape = Shape;
   static constexpr bool is_split = !std::is_same_v<Splits, no_key_splits>;
 
   forward_call<Element, Mask, Score> const& c;
   Splits const& splits;
-  unsigned char* memory; // queries, keys, two tiles of values, slots
+  unsigned char* memory; // queries, keys, a tile or two of values, slots
 
   __forceinline__ __device__ static int lane() { return thread_anew() & 31; }
   //! First query of the warp within the block's.
@@ -69,7 +97,9 @@ struct forward_block {
   __forceinline__ __device__ std::uint32_t values(int stage) const {
     return keys() + shape::key_bytes + stage * shape::value_bytes;
   }
-  __forceinline__ __device__ std::uint32_t slot(int n) const { return values(2) + 4 * n; }
+  __forceinline__ __device__ std::uint32_t slot(int n) const {
+    return values(shape::value_places) + 4 * n;
+  }
 
   __forceinline__ __device__ int batch() const { return read_slot(slot(0)); }
   __forceinline__ __device__ int head() const { return read_slot(slot(1)); }
@@ -155,8 +185,8 @@ struct forward_block {
                                                                 static_cast<int>(c.p.query_length),
                                                                 thread_anew());
   }
-  //! Starts to copy a tile of keys, and its values to a place: a group of copies each. Zeros,
-  //! where the tile is beyond the end.
+  //! Starts to copy a tile of keys, and its values to a place where there are two: a group of
+  //! copies each. Zeros, where the tile is beyond the end.
   __forceinline__ __device__ void copy_keys(int tile, std::uint32_t to) const {
     int const first = tile * shape::keys;
     int const length = end_of_keys();
@@ -166,9 +196,20 @@ struct forward_block {
     copy_tile<shape::keys, shape::query_dim, shape::threads>(
       keys(), c.t.key, of_batch, of_head, first, length, thread);
     end_copies();
-    copy_tile<shape::keys, shape::value_dim, shape::threads>(
-      to, c.t.value, of_batch, of_head, first, length, thread);
-    end_copies();
+    if constexpr (shape::value_places == 2) {
+      copy_tile<shape::keys, shape::value_dim, shape::threads>(
+        to, c.t.value, of_batch, of_head, first, length, thread);
+      end_copies();
+    }
+  }
+  //! Starts to copy only the values, where they have one place.
+  __forceinline__ __device__ void copy_late_values(int tile) const {
+    if constexpr (shape::value_places == 1) {
+      auto const first = tile * shape::keys;
+      copy_tile<shape::keys, shape::value_dim, shape::threads>(
+        values(0), c.t.value, batch(), key_head(), first, end_of_keys(), thread_anew());
+      end_copies();
+    }
   }
 };
 
