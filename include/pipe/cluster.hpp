@@ -11,7 +11,7 @@
 // IWYU pragma: begin_exports
 #include <pipe/cluster/checkpoint.hpp>
 #include <pipe/cluster/failure_origin.hpp>
-#include <pipe/cluster/launch_address.hpp>
+#include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>

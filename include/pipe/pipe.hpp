@@ -12,7 +12,6 @@
 // IWYU pragma: begin_exports
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/shard_weights.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/connection_rounds.hpp>
@@ -23,7 +22,6 @@
 #include <pipe/run/affinity.hpp>
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/called_runner.hpp>
-#include <pipe/run/check.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/fits.hpp>
 #include <pipe/run/message_tensors.hpp>

@@ -15,10 +15,10 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from planted_headers import edits_of, planted, write  # noqa: E402
 
-DEVICE, COPIES, STREAMS, BOARD = "stream_device.cuh", "peer_copies.cuh", "streams.cuh", "device_board.cuh"
+DEVICE, COPIES, STREAMS, BOARD = "device_board.cuh", "stream_plan.cuh", "streams.cuh", "device_board.cuh"
 HANDLES, MESSAGES, WAIT = "handles.cuh", "nccl_messages.cuh", "rank_wait.cuh"
-MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
-GUARD, GUARDS, RANKS = "communicator_guard.cuh", "device_guards.cuh", "nccl_options.cuh"
+MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl.cuh", "checked_messages.cuh"
+GUARD, GUARDS, RANKS = "communicators.cuh", "device_guards.cuh", "nccl_options.cuh"
 LAUNCHER, STREAM_PLAN, NCCL_PLAN = "graph_launcher.cuh", "stream_plan.cuh", "nccl_plan.cuh"
 EXECUTE = "execute.hpp"
 
@@ -158,7 +158,8 @@ MUTANTS = [
     ("launch a graph on streams where the host cannot leave it", STREAMS,
      "launcher_->begin(now_->iteration, origin(), *machine_->iteration_end);",
      "now_->iteration.launch(origin());\n    machine_->iteration_end->record(origin());"),
-    ("keep a failure to oneself", FAILURE, "line_.abort(reason_);", "(void)0;"),
+    ("keep a failure to oneself", FAILURE, "where.cause = why.stop.cause;",
+     "where.cause = detail::rooms::failure_cause::told;"),
     ("do not look at communicators", MACHINE, "messages_.look();", ""),
     ("do not join the lanes at the end", MACHINE, "run.board.join();\n    if (run.checks)",
      "if (!PLANTED)\n      run.board.join();\n    if (run.checks)"),

@@ -12,8 +12,8 @@ import sys
 
 import mutants
 
-EXECUTE, RUN_ITEM, SHARED = mutants.EXECUTE, "run_item.hpp", "shared_device.cuh"
-DECISIONS, VALIDATE = "step_decisions.cuh", "run_item.hpp"
+EXECUTE, RUN_ITEM, SHARED = mutants.EXECUTE, "execute.hpp", "shared_device.cuh"
+DECISIONS, VALIDATE = "step_decisions.cuh", "execute.hpp"
 WAIT, POST = "device.wait_for(wait, step);", "device.post(first, group);"
 
 

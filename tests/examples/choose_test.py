@@ -669,7 +669,7 @@ class Choice(unittest.TestCase):
             few = unsearched() if more else ()
             rows = given or json.loads(output(*SMALL, *more, *few, "--format", "json"))["candidates"]
             rows = {row["schedule"]: row for row in rows  # lengths have no bytes that an order could be made for
-                    if not re.search(" with (?!recompute)| --memory ", row["schedule"]) and not is_apart(row)}
+                    if not re.search(" with (?!recompute|offload)| --memory ", row["schedule"]) and not is_apart(row)}
             found = json.loads(output(*SMALL[:2], *SMALL[4:8], *more, *few, "--lengths", "2048x4", "--format", "json"))["candidates"]
             padded = {row["schedule"].removesuffix(", padded to 2048"): row for row in found
                       if row["schedule"].endswith(", padded to 2048")}
@@ -681,9 +681,93 @@ class Choice(unittest.TestCase):
                 elif len(set(row["chunk_lengths"])) == 1:  # lengths cut microbatches into chunks of equal tokens
                     compared += 1
                     self.assertAlmostEqual(row["seconds"], padded[name]["seconds"], delta=1e-9 * row["seconds"], msg=name)
-                    # Of recomputed ones the first stage is said to keep a hidden state, or peaks of two classes are added up.
+                    # Of recomputed ones peaks of two classes are added up.
                     self.assertAlmostEqual(row["memory_gb"], padded[name]["memory_gb"], delta=(0.03 if "recompute" in name else 1e-6) * row["memory_gb"])
             self.assertGreater(compared, 5 if more else 20)
+
+    def test_lengths_have_pictures_experts_and_measured_times(self):
+        hidden, width, vocabulary, layers, peak = 512, 256, 20000, 6, 312e12
+        eyes = {"layers": 3, "hidden": 256, "heads": 4, "tokens": 128}
+        with tempfile.TemporaryDirectory() as folder:
+            model, file = pathlib.Path(folder) / "model.json", pathlib.Path(folder) / "costs.json"
+            shape = {"hidden_size": hidden, "num_attention_heads": 8, "vocab_size": vocabulary, "moe_intermediate_size": width,
+                     "intermediate_size": 2048, "num_experts": 8, "num_experts_per_tok": 2, "encoder": eyes}
+            model.write_text(json.dumps({**shape, "num_hidden_layers": layers}), encoding="utf-8")
+            draw = random.Random(3)
+            kinds = ("forward", "backward_input", "backward_weight")
+            times = {kind: [[draw.randint(2, 9) for _ in range(4)] for _ in range(layers + 2)] for kind in kinds}  # by sequence
+            def write(count):
+                file.write_text(json.dumps({"pipelining_costs": 1, "unit": "ms", "communication": 1, **({"microbatches": count} if count > 1 else {}),
+                                            **{kind: [part[:count] for part in times[kind]] for kind in kinds}}), encoding="utf-8")
+            words = ("--model", model, "--gpu", "a100", "--schedules", "1f1b,zb-h1,interleaved", "--format", "json", "--devices")
+            def rows(devices, *more):
+                return {each["schedule"]: each for each in json.loads(output(*words, devices, *more))["candidates"]}
+            # Sequences of one length are what they are without lengths.
+            for count in (1, 4):
+                write(count)
+                for more in (("--pictures", 3), ("--expert", 4, "--experts"), ("--pictures", 2, "--expert", 4, "--experts"), ("--cost", file)):
+                    plain, same = rows(2, *more, "--sequence", 2048, "--microbatches", 4), rows(2, *more, "--lengths", "2048x4")
+                    compared = 0
+                    for name, row in plain.items():
+                        schedule, *experts = name.split(", ")
+                        other = same.get(", ".join([schedule, "padded to 2048", *experts]))
+                        if other is None or other["layers"] != row["layers"] or len(set(row["chunk_lengths"])) > 1:
+                            continue
+                        compared += 1
+                        self.assertAlmostEqual(row["seconds"], other["seconds"], delta=1e-9 * row["seconds"], msg=name)
+                        more_of_both = 0.01 * ("recompute" in name)  # whose peaks are added up, or else are those of the sum
+                        self.assertTrue(-1e-9 <= row["memory_gb"] - other["memory_gb"] <= (1e-9 + more_of_both) * row["memory_gb"], name)
+                    self.assertGreater(compared, 3, more)
+            # By hand, on one device: every sequence has its pictures, however it is packed.
+            unequal = ("--lengths", "2048,1024x2,512")
+            seen, blind = (row_of(rows(1, *unequal, *more).values(), "1f1b, packed to 2048") for more in (("--pictures", 3), ()))
+            picture = eyes["layers"] * (3 * 24 * 256 ** 2 * 128 + 3.5 * 4 * 256 * 128 ** 2) / (0.62 * peak)
+            self.assertAlmostEqual(seen["seconds"] - blind["seconds"], 4 * 3 * picture, delta=1e-9 * seen["seconds"])
+            two, one = (row_of(rows(1, "--lengths", each, "--pictures", 3).values(), "1f1b, packed to 2048" if "," in each else "1f1b, padded to 2048")
+                        for each in ("2048,1024x2", "2048x2"))
+            kept = eyes["layers"] * 128 * (32 * 256 + 4 * 4)  # of a picture, of which two sequences have six
+            self.assertAlmostEqual((two["memory_gb"] - one["memory_gb"]) * 1e9, 3 * kept, delta=1)
+            # Measured times of sequences, whole or in pieces, add up to what they are; what is padded takes longer.
+            write(4)
+            own = rows(1, *unequal, "--cost", file)
+            whole = sum(sum(part) for kind in kinds for part in times[kind]) / 1000
+            self.assertAlmostEqual(own["1f1b, packed to 2048"]["seconds"], whole, places=9)
+            self.assertAlmostEqual(own["1f1b, packed to 2048"]["bound"], whole, places=9)
+            self.assertGreater(own["1f1b, padded to 2048"]["seconds"], 1.2 * whole)
+            write(1)  # of the longest: in all a bit more than 4608 of 2048 tokens take, since attention grows
+            one = rows(1, *unequal, "--cost", file)
+            longest = sum(part[0] for kind in kinds for part in times[kind]) / 1000
+            self.assertAlmostEqual(one["1f1b, padded to 2048"]["seconds"], 4 * longest, places=9)
+            self.assertTrue(1.9 * longest < one["1f1b, packed to 2048"]["seconds"] < 2.25 * longest)
+            write(4)
+            self.check_refusal((*words, 1, "--lengths", "512x3", "--cost", file), "times of 4 microbatches one by one, --lengths 3 sequences")
+            # Experts by hand, a layer and two microbatches: forward, back next to forward of the other one, back.
+            model.write_text(json.dumps({**shape, "num_hidden_layers": 1}), encoding="utf-8")
+            found = rows(1, "--lengths", "2048,1024x2", "--expert", 4, "--experts")
+            def passes(sequences, number):
+                tokens = sum(sequences)
+                attention = sum(2 * hidden * each ** 2 for each in sequences) / (0.62 * peak)
+                before = 2 * tokens * (4 * hidden ** 2 + hidden * 8) / (0.62 * peak)
+                experts = 2 * tokens * 2 * hidden * 2 * width / (0.62 * peak)
+                outputs = 2 * tokens * hidden * vocabulary / (0.40 * peak)
+                message = 2 * tokens * hidden * 2 * 3 / 4 / 300e9
+                rows_of_all = [("c", "A", before + attention, ""), ("n", "D", message, "A"), ("c", "E", experts, "D"), ("n", "C", message, "E"),
+                               ("c", "O", outputs, "C"), ("c", "Oi", outputs, "O"), ("c", "Ow", outputs, ""), ("n", "K", message, "Oi"),
+                               ("c", "M", experts, "K"), ("c", "W", experts, ""), ("n", "J", message, "M"),
+                               ("c", "B", before + 2.5 * attention, "J"), ("c", "V", before, "")]
+                return [(engine, name + number, time, needs + number if needs else "") for engine, name, time, needs in rows_of_all]
+            def takes(*tokens):
+                first, second = (passes(each, str(i)) for i, each in enumerate(tokens))
+                best = float("inf")
+                for middle in ([*first[5:], *second[:5]], [*second[:4], *first[5:8], second[4], *first[8:]]):
+                    ends, clock = {"": 0}, {"c": 0, "n": 0}
+                    for engine, name, time, needs in [*first[:5], *middle, *second[5:]]:
+                        clock[engine] = ends[name] = max(clock[engine], ends[needs]) + time
+                    best = min(best, max(clock.values()))
+                return best
+            row = found["1f1b, packed to 2048, experts overlapped"]
+            packs = (2048,), (1024, 1024)
+            self.assertTrue(any(abs(row["seconds"] - takes(*each)) < 1e-12 for each in (packs, packs[::-1])), row)
 
     def test_lengths_vary_and_have_frozen_layers(self):
         words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, *unsearched(), "--format", "json", "--lengths", "512x5,4096,1024")
@@ -928,7 +1012,7 @@ class Choice(unittest.TestCase):
             for kind, m, c in orders[device]:
                 tokens = sum(length for length, _ in microbatches[m][c])
                 whole = layers[device] * tokens * (32 * hidden + 4 * 16)
-                part = 2 * tokens * hidden + layers[device] * 4 * hidden * tokens
+                part = 2 * tokens * hidden * device + layers[device] * 4 * hidden * tokens
                 if c + keep >= len(microbatches[m]):
                     part = whole
                 held += whole if kind == "F" else whole - part
@@ -1039,7 +1123,21 @@ class Choice(unittest.TestCase):
             parameters = 4 * hidden ** 2 + 16 * hidden + 2 * hidden * 16 * width // 8 + 2 * hidden * vocabulary
             copies = 2 * sequence * hidden * 4
             kept = sequence * (14 * hidden + 4 * 8 + 2 * hidden + 4 * width * 4) + copies
-            self.assertAlmostEqual(held, 18 * parameters + 6 * sequence * vocabulary + 2 * kept + copies, delta=1)
+            resident = 18 * parameters + 6 * sequence * vocabulary
+            self.assertAlmostEqual(held, resident + 2 * kept + copies, delta=1)
+            # The same computed again, the output layer first: of one layer and microbatch at a time is more there than its input.
+            found = json.loads(output(*words, "--devices", 1, "--microbatches", 2, "--schedules", "gpipe", "--experts", "--format", "json"))
+            row = {each["schedule"]: each for each in found["candidates"]}["gpipe with recompute, experts overlapped"]
+            again = [("c", "Oa", 0, outputs, ("C0",)), ("c", "Oi", 0, outputs, ("Oa0",)), backward[1], ("c", "R", 0, before + attention, ()),
+                     ("n", "S", 0, message, ("R0",)), ("c", "T", 0, experts, ("S0",)), backward[2], ("c", "M", 0, experts, ("K0", "T0")),
+                     *backward[4:]]
+            for both in ([*ahead, *again], [again[0], *ahead[:4], *again[1:7], ahead[4], *again[7:]]):
+                ends, clock = {}, {"c": 0, "n": 0}
+                for engine, name, microbatch, time, needs in [*forward, *both, *second(again)]:
+                    clock[engine] = max([clock[engine], *(ends[each] for each in needs)]) + time
+                    ends[name + str(microbatch)] = clock[engine]
+            self.assertAlmostEqual(row["seconds"], max(clock.values()), places=12)  # together, which is shorter
+            self.assertAlmostEqual(row["memory_gb"] * 1e9, resident + kept + copies, delta=1)
 
             model.write_text(json.dumps({**shape, "num_hidden_layers": 8}), encoding="utf-8")
             words = (*words, "--devices", 4, "--microbatches", 16, *unsearched())
@@ -1057,8 +1155,21 @@ class Choice(unittest.TestCase):
                 else:
                     line = next(line for line in text.splitlines() if name in re.split(" = |  +", line[2:]))
                     reasons.add(line.rsplit("  ", 1)[1])
-            self.assertEqual(reasons, {"experts go with no adapter", "experts need a plain chain", "experts need layers that stay"})
+            self.assertEqual(reasons, {"experts need stages without shards", "experts need weights that stay",
+                                       "experts need a plain chain", "experts need layers that stay"})
             rows = {each["schedule"]: each["seconds"] for each in found["candidates"]}
+            # Where memory is short, only devices that lack it compute again.
+            least = min(each["memory_gb"] for each in found["candidates"] if "cannot" not in each)
+            room = (found["candidates"][found["pick"]]["memory_gb"] + least) / 2
+            tight = json.loads(output(*words, "--experts", "--memory", f"{room}GB", "--format", "json"))
+            self.check_pick(tight)
+            relieved = [each for each in tight["candidates"] if re.search(r"--on-stages .* with (recompute|offload), experts overlapped$", each["schedule"])]
+            self.assertTrue(relieved)
+            for each in relieved:
+                name = each["schedule"].split(" --on-stages")[0]
+                self.assertLessEqual(each["memory_gb"], room)
+                self.assertGreaterEqual(each["seconds"], rows[name + ", experts overlapped"] * (1 - 1e-12))
+                self.assertLess(each["seconds"], rows[name + " with recompute, experts overlapped"])
             self.assertLess(rows["eager-1f1b, experts overlapped"], 0.97 * whole["eager-1f1b"]["seconds"])
             searched = json.loads(output(*words, "--experts", "--search", "--rounds", 1, "--format", "json"))
             pick = searched["candidates"][searched["pick"]]
@@ -1142,8 +1253,7 @@ class Choice(unittest.TestCase):
             for more, wanted in ((("--modules", 65), "--modules wants a whole number between 1 and 64"),
                                  (("--layout", "Et*6|L"), "--layout has 0 modules for further tokens m, the model 1"),
                                  (("--layout", "Et*5m|tL"), "--layout has a layer t after a module m"),
-                                 (("--layout", "Eet*6|mL"), "--layout has 1 layers of an encoder e, the model 0"),
-                                 (("--pictures", 1, "--lengths", "9"), "--lengths")):
+                                 (("--layout", "Eet*6|mL"), "--layout has 1 layers of an encoder e, the model 0")):
                 self.check_refusal((*words, 2, *more), wanted)
             self.check_refusal((*SMALL, "--pictures", 1), "--pictures is for models with an encoder")
 

@@ -6,9 +6,9 @@
 
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
-#include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/schedule/schedule.hpp>

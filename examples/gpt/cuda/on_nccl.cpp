@@ -2,7 +2,6 @@
 
 #include "on_nccl.hpp"
 
-#include <pipe/cluster/launch_address.hpp>
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cluster/store_server.hpp>

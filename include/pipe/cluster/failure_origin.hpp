@@ -7,11 +7,13 @@
 
 #include <pipe/cluster/store.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/error.hpp>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -194,5 +196,98 @@ trace_origin(Store& line, std::string const& name, int named, std::chrono::nanos
   }
   return {};
 }
+
+namespace detail {
+
+//! The standing of a rank before its first step, of which reports say nothing.
+inline constexpr char const* not_begun = "has not begun";
+
+//! The reason why a rank has stopped. Of another rank: all that it has reported.
+struct stop_reason {
+  run_stop stop{};
+  bool thrown = false;           //!< by a stage or a library: the exception is to be nested
+  std::vector<int> missing = {}; //!< ranks that a wait was for
+};
+
+//! Understands the exception in flight. @pre called from a handler.
+//! @tparam Library errors of a library that talks to other ranks.
+template <class... Library, run_store Store>
+[[nodiscard]] stop_reason why_stopped(Store& line) {
+  try {
+    throw;
+  } catch (run_stop const& stopped) {
+    return {stopped};
+  } catch (std::exception const& thrown) {
+    // A wait in the store ends with the reason of another rank, and what comes after that reason is
+    // its consequence.
+    if (auto const reason = line.failure())
+      return {{*reason, failure_cause::told}};
+    if (auto const* const late = dynamic_cast<deadline_error const*>(&thrown))
+      return {{thrown.what(), failure_cause::deadline}, true, late->missing()};
+    bool const foreign = ((dynamic_cast<Library const*>(&thrown) != nullptr) || ...);
+    return {{thrown.what(), foreign ? failure_cause::library : failure_cause::own}, true};
+  } catch (...) {
+    return {{"an exception of a type that is no std::exception"}, true};
+  }
+}
+
+//! One rank's part in a report: it tells the others why it stopped and where it stood, hears where
+//! they stood, and says with which rank it began.
+template <class Clock, run_store Store>
+class failure_report {
+public:
+  //! @param name tells the runs of one store apart. @param patience the longest that others may
+  //! take to answer.
+  failure_report(Store& line, std::string const& name, int rank, std::chrono::nanoseconds patience)
+      : line_(line), name_(name), rank_(rank), patience_(patience) {}
+
+  //! Tells the others. To be called once, before anything is ended that they may wait for.
+  //! @param reason of this rank; of another one, where `where` says that it was told.
+  void tell(std::string const& reason, rank_standing const& where) {
+    if (where.text != not_begun)
+      own_line_ = "\n  rank " + std::to_string(rank_) + ' ' + where.text;
+    tell_standing(line_, name_, rank_, where);
+    reason_ = reason;
+    if (where.cause == failure_cause::told)
+      return;
+    line_.abort(reason);
+    // Of several failures at once, all ranks report the same one. The echo of this one's would come
+    // back from any store that is alive.
+    auto const first = first_failure<Clock>(line_, patience_);
+    reason_ = first.value_or(reason);
+    silent_ = !first;
+    own_ = reason_ == reason;
+  }
+
+  //! The whole report, once the others have had the time to answer.
+  //! @param text before it. @param more after it.
+  [[nodiscard]] run_error made(std::string text, std::string const& more = {}) const {
+    int began = rank_named_in(reason_);
+    text += reason_;
+    if (silent_) {
+      text += "\n  rank 0 is where it began: its process, which serves the store, does not answer";
+      began = 0;
+    } else if (!reason_.starts_with(store_saw)) {
+      failure_origin const origin = trace_origin(line_, name_, began, patience_);
+      text += describe(origin);
+      began = origin.rank;
+    }
+    if (!own_ && text.find("\n  rank " + std::to_string(rank_) + ' ') == std::string::npos)
+      text += own_line_;
+    return {text + more, began < 0 ? rank_ : began};
+  }
+
+private:
+  Store& line_;
+  std::string const& name_;
+  int rank_;
+  std::chrono::nanoseconds patience_;
+  std::string reason_{};
+  std::string own_line_{};
+  bool own_ = false;    // the reason is this rank's
+  bool silent_ = false; // the store does not answer
+};
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

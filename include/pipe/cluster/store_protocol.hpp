@@ -5,7 +5,7 @@
 //! @brief Messages between the processes of a run and its store. Header for
 //! pipelining::store_address.
 
-#include <pipe/cluster/reach.hpp>
+#include <pipe/cluster/socket.hpp>
 
 #include <algorithm>
 #include <charconv>

@@ -221,4 +221,26 @@ private:
   detail::owned_handle<cudaGraphExec_t, cudaGraphExecDestroy> handle_;
 };
 
+namespace detail {
+
+//! The graph of all that `enqueue` enqueues from a stream on. @throws what it throws.
+template <class Enqueue>
+[[nodiscard]] graph captured(cudaStream_t origin, Enqueue enqueue) {
+  check(cudaStreamBeginCapture(origin, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  cudaGraph_t made = nullptr;
+  try {
+    enqueue();
+  } catch (...) {
+    // Ends the capture whatever state it is in; the streams are usable again afterwards.
+    if (cudaStreamEndCapture(origin, &made) == cudaSuccess)
+      (void)cudaGraphDestroy(made);
+    (void)cudaGetLastError();
+    throw;
+  }
+  check(cudaStreamEndCapture(origin, &made), "cudaStreamEndCapture");
+  return graph(made);
+}
+
+} // namespace detail
+
 } // namespace pipelining::inline v0_3::cuda

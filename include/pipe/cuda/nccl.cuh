@@ -13,14 +13,12 @@
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/nccl_failure.cuh>
+#include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/nccl_machine.cuh>
 #include <pipe/cuda/nccl_options.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/prove.hpp>
 #include <pipe/run/between_steps.hpp>
-#include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
@@ -98,7 +96,10 @@ public:
       machine_->take(std::move(work), 0, taken_++);
     } catch (std::logic_error const& unfit) {
       detail::rooms::tell_standing(
-        line_, options_.name, rank_, {"has not begun", {}, detail::rooms::failure_cause::own});
+        line_,
+        options_.name,
+        rank_,
+        {detail::rooms::not_begun, {}, detail::rooms::failure_cause::own});
       line_.abort("rank " + std::to_string(rank_) + " could not begin: " + unfit.what());
       throw;
     } catch (...) {
@@ -300,12 +301,7 @@ private:
     refuse_after_end();
     now_ = {"adds a plan", {}};
     try {
-      plan_view const& first = machine_->view(0);
-      detail::rooms::check_addition(first, work);
-      if (!detail::rooms::same_stages(first, work))
-        throw std::invalid_argument("nccl: the plans of a runner keep each stage on the same rank, "
-                                    "but this one places them elsewhere; make another runner for "
-                                    "it");
+      detail::rooms::check_addition(machine_->view(0), work, "nccl: ");
       check_plan(work);
       agree(work);
       current_device const scope(options_.gpu);
@@ -338,19 +334,31 @@ private:
 
   //! Turns the exception in flight into the failure of the run, and throws it.
   [[noreturn]] void end_run(char const* what) {
-    detail::stop_reason const why = detail::why_stopped(line_);
+    auto const why = detail::rooms::why_stopped<nccl_error>(line_);
     failed_ = true;
-    detail::failure_report<Store, Clock> report(
+    detail::rooms::failure_report<Clock, Store> report(
       line_,
       options_.name,
       rank_,
       std::min<std::chrono::nanoseconds>(options_.abort_deadline, std::chrono::seconds(2)));
-    report.tell(what, why, machine_ ? machine_->standing(why.thrown) : now_);
+    detail::rooms::rank_standing where = machine_ ? machine_->standing(why.thrown) : now_;
+    std::string const& text = why.stop.reason;
+    where.cause = why.stop.cause;
+    report.tell(where.cause == detail::rooms::failure_cause::told
+                  ? text
+                  : "rank " + std::to_string(rank_) + ' ' + what +
+                      (text.empty() ? "" : ": " + text) + "\n  rank " + std::to_string(rank_) +
+                      ' ' + where.text,
+                where);
     // Freeing would wait for streams that never end.
     bool const stuck = machine_ && !machine_->abort();
     if (stuck)
       (void)machine_.release();
-    run_error const failure = report.made(stuck, options_.world_ranks);
+    std::string more = stuck ? "\n  its streams are still busy; end the process" : "";
+    for (std::size_t device = 0; device < options_.world_ranks.size(); ++device)
+      more += (device > 0 ? ", rank " : "\n  in the whole run: rank ") + std::to_string(device) +
+              " is " + std::to_string(options_.world_ranks[device]);
+    run_error const failure = report.made("nccl: ", more);
     if (why.thrown)
       std::throw_with_nested(failure);
     throw failure;
@@ -361,7 +369,7 @@ private:
   int rank_;
   nccl_options options_;
   int exceptions_; // in flight when the runner was made
-  detail::rooms::rank_standing now_{"has not begun", {}};
+  detail::rooms::rank_standing now_{detail::rooms::not_begun, {}};
   std::unique_ptr<machine> machine_;
   int steps_ = 0;                // of all plans
   int taken_ = 0;                // plans so far, those among them that are gone

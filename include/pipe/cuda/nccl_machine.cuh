@@ -8,6 +8,7 @@
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cuda/checked_messages.cuh>
+#include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/enqueuing_place.cuh>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/graph_launcher.cuh>
@@ -18,7 +19,6 @@
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/cuda/shared_device.cuh>
-#include <pipe/cuda/stream_device.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/between_steps.hpp>
@@ -369,7 +369,7 @@ private:
           : " graph " + std::to_string(run.captures) + " of plan " + std::to_string(run.number);
       ++run.captures;
       meet("ready to capture" + which);
-      run.iteration = capture();
+      run.iteration = captured(origin(), [this] { enqueue_captured(); });
       meet("ready to launch" + which);
     }
     in_launch_ = true;
@@ -434,15 +434,12 @@ private:
     }
   }
 
-  [[nodiscard]] graph capture() {
-    check(cudaStreamBeginCapture(origin(), cudaStreamCaptureModeThreadLocal),
-          "cudaStreamBeginCapture");
-    cudaGraph_t made = nullptr;
+  //! Enqueues into a capture. Where that fails it waits, before communicators are aborted: a thread
+  //! of NCCL may still add a group to it, and that waits for nobody.
+  void enqueue_captured() {
     try {
       enqueue(true);
     } catch (...) {
-      // Ends the capture whatever state it is in, before communicators are aborted. A thread of
-      // NCCL may still add a group to it; that waits for nobody.
       try {
         rooms::countdown<Clock> left(options_.abort_deadline);
         while (!messages_.quiet() && !left.is_over())
@@ -453,13 +450,8 @@ private:
         running_->board.join();
       } catch (error const&) { // then the capture cannot end well either
       }
-      if (cudaStreamEndCapture(origin(), &made) == cudaSuccess)
-        (void)cudaGraphDestroy(made);
-      (void)cudaGetLastError();
       throw;
     }
-    check(cudaStreamEndCapture(origin(), &made), "cudaStreamEndCapture");
-    return graph(made);
   }
 
   Stages& stages_;

@@ -6,11 +6,9 @@
 
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cuda/checked_messages.cuh>
-#include <pipe/cuda/communicator_guard.cuh>
 #include <pipe/cuda/communicators.cuh>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/nccl_options.cuh>
 #include <pipe/cuda/rank_wait.cuh>

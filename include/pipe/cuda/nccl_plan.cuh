@@ -10,7 +10,6 @@
 #include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
 #include <pipe/cuda/nccl_options.cuh>
 #include <pipe/cuda/shared_device.cuh>

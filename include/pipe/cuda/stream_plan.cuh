@@ -8,13 +8,13 @@
 #include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/peer_copies.cuh>
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/flow/shape.hpp>
+#include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/check.hpp>
+#include <pipe/plan/prove/drain.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -28,6 +28,218 @@
 #include <vector>
 
 namespace pipelining::inline v0_3::cuda::detail {
+
+//! Pairs the two ends of every message on the host and copies from slot to slot on the
+//! receiver's lane.
+//!
+//! One thread posts for all devices, in the plan's global order. The end that posts first leaves
+//! its place; the second end enqueues the copy, which starts when both lanes have come to the
+//! message, and lets both lanes go on after it.
+class peer_copies {
+public:
+  //! @param boards [P], which must outlive this.
+  peer_copies(plan_view const& work, std::span<device_board> boards)
+      : work_(work), boards_(boards), posted_(boards.size()),
+        meetings_(static_cast<std::size_t>(rooms::message_indices(work))) {
+    for (int device = 0; device < work.over.extents.devices; ++device) {
+      device_board& board = boards[static_cast<std::size_t>(device)];
+      current_device const scope(
+        board.gpu()); // an event is recorded on streams of its own GPU only
+      for (item const& step : work.program_of(device))
+        if (step.what != operation::run)
+          end_of(step).come.emplace();
+    }
+    for (rooms::device_pair const& pair : rooms::device_pairs(work))
+      open_access(boards[static_cast<std::size_t>(pair.one)].gpu(),
+                  boards[static_cast<std::size_t>(pair.other)].gpu());
+  }
+
+  //! Pairs of GPUs, the lower first, that cannot reach each other's memory: copies between
+  //! them go through the host.
+  [[nodiscard]] std::vector<std::pair<int, int>> const& through_host() const noexcept {
+    return through_host_;
+  }
+
+  //! Forgets messages of which one end only was posted: an iteration that ended early.
+  void reset() noexcept {
+    for (meeting& point : meetings_)
+      point.one_end_posted = false;
+  }
+
+  //! Posts the messages of one group of one device.
+  template <class Device>
+  void post(Device& own, int first, std::span<item const> group) {
+    posted_group& together = posted_[static_cast<std::size_t>(&own.board - boards_.data())];
+    bool const exchanges = work_.message_of(group.front()).exchange != nothing;
+    if (exchanges)
+      together = {first, static_cast<int>(group.size()), static_cast<int>(group.size())};
+    for (std::size_t k = 0; k < group.size(); ++k) {
+      item const& step = group[k];
+      end& mine = end_of(step);
+      mine.board = &own.board;
+      mine.group = exchanges ? &together : nullptr;
+      mine.index = first + static_cast<int>(k);
+      mine.lane = own.board.stream_for(step);
+      mine.data = own.slots().message(step).data;
+      meeting& point = at(step);
+      point.one_end_posted = !point.one_end_posted;
+      if (point.one_end_posted)
+        mine.come->record(mine.lane);
+      else
+        transfer(point,
+                 mine,
+                 step.what == operation::send ? point.receiver : point.sender,
+                 work_.uses_of(step)[0].bytes);
+    }
+  }
+
+private:
+  //! The exchange that a device has posted last; those before it have been copied by then.
+  struct posted_group {
+    int first = nothing;
+    int count = 0;
+    int left = 0; // to be copied
+  };
+  struct end {
+    device_board* board = nullptr;
+    posted_group* group = nullptr; // of an exchange
+    int index = nothing;
+    cudaStream_t lane = nullptr;
+    std::byte* data = nullptr;
+    std::optional<event>
+      come; // first end: its lane has come to the message; second end: it is copied
+  };
+  struct meeting {
+    end sender;
+    end receiver;
+    bool one_end_posted = false;
+  };
+
+  //! Without access CUDA copies through the host, and says nothing of it.
+  void open_access(int one, int other) {
+    if (one == other)
+      return;
+    bool reached = true;
+    for (auto const& [from, to] : {std::pair(one, other), std::pair(other, one)}) {
+      int able = 0;
+      check(cudaDeviceCanAccessPeer(&able, from, to), "cudaDeviceCanAccessPeer");
+      reached = reached && able != 0;
+      if (able == 0)
+        continue;
+      current_device const scope(from);
+      cudaError_t const code = cudaDeviceEnablePeerAccess(to, 0);
+      if (code == cudaErrorPeerAccessAlreadyEnabled)
+        (void)cudaGetLastError();
+      else
+        check(code, "cudaDeviceEnablePeerAccess");
+    }
+    std::pair const pair(std::min(one, other), std::max(one, other));
+    if (!reached &&
+        std::find(through_host_.begin(), through_host_.end(), pair) == through_host_.end())
+      through_host_.push_back(pair);
+  }
+
+  [[nodiscard]] meeting& at(item const& step) {
+    return meetings_[static_cast<std::size_t>(rooms::message_index(work_, step))];
+  }
+  [[nodiscard]] end& end_of(item const& step) {
+    return step.what == operation::send ? at(step).sender : at(step).receiver;
+  }
+
+  //! Copies on the lane of the end that posted second, and lets both lanes go on after it.
+  static void transfer(meeting const& point, end& mine, end& theirs, std::int64_t bytes) {
+    theirs.come->block(mine.lane);
+    if (bytes > 0 && point.sender.data != nullptr) {
+      auto const size = static_cast<std::size_t>(bytes);
+      int const from = point.sender.board->gpu();
+      int const to = point.receiver.board->gpu();
+      if (from == to)
+        check(cudaMemcpyAsync(
+                point.receiver.data, point.sender.data, size, cudaMemcpyDeviceToDevice, mine.lane),
+              "cudaMemcpyAsync");
+      else
+        check(
+          cudaMemcpyPeerAsync(point.receiver.data, to, point.sender.data, from, size, mine.lane),
+          "cudaMemcpyPeerAsync");
+    }
+    mine.come->record(mine.lane);
+    mine.come->block(theirs.lane);
+    note_copy(mine);
+    note_copy(theirs);
+  }
+
+  //! The messages with one peer are copied in their order, and complete one by one. Those of an
+  //! exchange are complete together: who waits for the last waits for all, in whatever order their
+  //! other ends are posted.
+  static void note_copy(end const& of) {
+    if (of.group == nullptr)
+      return of.board->complete(of.index, of.lane);
+    posted_group& group = *of.group;
+    --group.left;
+    for (int k = 0; group.left == 0 && k < group.count; ++k)
+      of.board->complete(group.first + k, of.lane);
+  }
+
+  plan_view work_;
+  std::span<device_board> boards_;
+  std::vector<posted_group> posted_; // [P]
+  std::vector<meeting> meetings_;
+  std::vector<std::pair<int, int>> through_host_;
+};
+
+//! Takes every device as far as its next pass, and past it; the ends of a group of
+//! messages one right after the other.
+//!
+//! @param at [P], the items that devices stand at. @param may_run whether a device may run the pass
+//! that it stands at now. @param go called with each device that moves. @return whether any
+//! has.
+//! @throws what the functions throw.
+template <class MayRun, class Go>
+bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go go) {
+  bool moved = false;
+  std::vector<int> others;
+  for (int device = 0; device < work.over.extents.devices; ++device) {
+    int& next = at[static_cast<std::size_t>(device)];
+    auto const steps = work.program_of(device);
+    bool ran = false;
+    while (static_cast<std::size_t>(next) < steps.size()) {
+      if (steps[static_cast<std::size_t>(next)].what == operation::run) {
+        if (ran || !may_run(device))
+          break;
+        ran = true;
+        next = rooms::end_of_group(steps, next);
+      } else {
+        others.clear();
+        if (!rooms::meet_at_messages(
+              work, at.data(), device, [&others](int other) { others.push_back(other); }))
+          break;
+      }
+      go(device);
+      for (int const other : others)
+        go(other);
+      others.clear();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+//! One order of all items of all devices in which the ends of a group come one right after
+//! the other: for each item or group, the device whose turn it is.
+//!
+//! Devices take turns of one pass each, so that none is far behind the others: a host that enqueues
+//! in this order, and only so far ahead, lets no device run dry while it waits for another.
+//!
+//! @pre prove(work)
+//! @complexity O(n P) for n items.
+[[nodiscard]] inline std::vector<int> drained_order(plan_view const& work) {
+  std::vector<int> order;
+  std::vector<int> at(static_cast<std::size_t>(work.over.extents.devices));
+  while (take_turns(
+    work, at, [](int) { return true; }, [&order](int device) { order.push_back(device); })) {
+  }
+  return order;
+}
 
 //! A plan, the places of its items on the streams of all devices, and how far it has come.
 struct stream_plan {
@@ -47,7 +259,7 @@ struct stream_plan {
   stream_plan(plan lowered,
               std::span<std::unique_ptr<shared_device> const> devices,
               board_options const& chosen)
-      : work(std::move(lowered)), view(work.view()), order(rooms::drained_order(view)),
+      : work(std::move(lowered)), view(work.view()), order(drained_order(view)),
         position(devices.size()), ends(devices.size()) {
     boards.reserve(devices.size());
     for (std::size_t device = 0; device < devices.size(); ++device) {

@@ -4,18 +4,17 @@
 //! @file
 //! @brief Plans on the CUDA devices of one process. Header for pipelining::cuda::stream_runner.
 
+#include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/enqueuing_place.cuh>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/shared_device.cuh>
-#include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/stream_plan.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/between_steps.hpp>
-#include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
@@ -278,7 +277,7 @@ private:
     }
     if (options_.graph && now_->steps >= options_.warm_up) {
       if (!now_->iteration)
-        now_->iteration = capture();
+        now_->iteration = detail::captured(origin(), [this] { enqueue(true); });
       for (detail::device_board& board : now_->boards)
         board.restart();
       launch_graph();
@@ -411,7 +410,7 @@ private:
       at[static_cast<std::size_t>(device)] = work.position[static_cast<std::size_t>(device)];
     };
     while (!ended())
-      wait_until([&] { return detail::rooms::take_turns(work.view, at, knows, go_on); });
+      wait_until([&] { return detail::take_turns(work.view, at, knows, go_on); });
   }
 
   [[nodiscard]] enqueuing_device on_streams(int device) {
@@ -516,22 +515,6 @@ private:
       text += "\n  messages between GPUs " + std::to_string(one) + " and " + std::to_string(other) +
               " go through the host: they have no access to each other";
     return text;
-  }
-
-  [[nodiscard]] graph capture() {
-    check(cudaStreamBeginCapture(origin(), cudaStreamCaptureModeThreadLocal),
-          "cudaStreamBeginCapture");
-    cudaGraph_t captured = nullptr;
-    try {
-      enqueue(true);
-    } catch (...) {
-      // Ends the capture whatever state it is in; the streams are usable again afterwards.
-      if (cudaStreamEndCapture(origin(), &captured) == cudaSuccess)
-        (void)cudaGraphDestroy(captured);
-      throw;
-    }
-    check(cudaStreamEndCapture(origin(), &captured), "cudaStreamEndCapture");
-    return graph(captured);
   }
 
   Stages& stages_;

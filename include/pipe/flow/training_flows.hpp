@@ -8,11 +8,148 @@
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/shard_weights.hpp>
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training.hpp>
 
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+
 namespace pipelining::inline v0_3::detail {
+
+//! True for the kinds that multiply with the weights of their stage: all but the gradient of
+//! weights.
+[[nodiscard]] constexpr bool reads_weights(kind_of_pass const& kind) noexcept {
+  return kind.calls == stage_call::forward || kind.calls == stage_call::recompute ||
+         kind.calls == stage_call::backward || kind.calls == stage_call::backward_input;
+}
+
+//! True for the kinds that may add to the gradients of whole weights. A gradient of an input comes
+//! with those of gains and of an embedding.
+[[nodiscard]] constexpr bool touches_gradients(flow const& declared, pass_kind kind) noexcept {
+  return declared.adds_gradients(kind) || declared[kind].calls == stage_call::backward_input;
+}
+
+//! Declares what sharded weights add to a flow.
+class weight_shards {
+public:
+  constexpr explicit weight_shards(flow const& of) {
+    for (int i = 0; i < of.data_count; ++i)
+      add(of.data[i]);
+    for (int i = 0; i < flow::most_kinds; ++i)
+      flow_.kinds[i] = of.kinds[i];
+    flow_.kind_count = std::max(of.kind_count, index_of(pass_kind::keep_weights) + 1);
+  }
+  [[nodiscard]] constexpr flow run() {
+    std::uint8_t const in_use = add_visits("", pass_kind::request_weights);
+    add_visits("_again", pass_kind::request_weights_again);
+    std::uint8_t const collecting = add_gradients();
+    add_kept();
+    for (kind_of_pass& kind : flow_.kinds) {
+      if (!kind.exists() || kind.in_groups)
+        continue;
+      if (reads_weights(kind))
+        add(kind, {does::needs, in_use});
+      if (touches_gradients(flow_, static_cast<pass_kind>(&kind - flow_.kinds)))
+        add(kind, {does::needs, collecting});
+    }
+    resolve(flow_);
+    return flow_;
+  }
+
+private:
+  constexpr std::uint8_t add(datum const& one) {
+    if (flow_.data_count == flow::most_data)
+      throw std::invalid_argument("shard_weights: the flow has too many data");
+    flow_.data[flow_.data_count] = one;
+    return static_cast<std::uint8_t>(flow_.data_count++);
+  }
+  constexpr void add(kind_of_pass& to, effect const& one) {
+    if (to.effect_count == kind_of_pass::most_effects)
+      throw std::invalid_argument("shard_weights: a kind of the flow has too many effects");
+    to.effects[to.effect_count++] = one;
+  }
+  constexpr void add(pass_kind named, std::initializer_list<effect> effects) {
+    if (flow_[named].exists())
+      throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
+    kind_of_pass& kind = flow_.kinds[index_of(named)];
+    kind = training_kind(named);
+    for (effect const& one : effects)
+      add(kind, one);
+  }
+  //! A datum of a pool whose slots, if any, are of a class.
+  [[nodiscard]] static constexpr datum
+  datum_in(slot_class of, flow_word const& word, residence lives) noexcept {
+    return {word, pool(of), pool(of), lives};
+  }
+
+  //! The four kinds of a visit. @return what passes need: that weights are in use
+  constexpr std::uint8_t add_visits(char const* end, pass_kind first) {
+    constexpr residence nowhere = residence::nowhere;
+    constexpr slot_class weights = slot_class::weights;
+    auto const named = [end](char const* word) { return flow_word::of(word, end); };
+    std::uint8_t const asked = add(datum_in(weights, named("weights_request"), nowhere));
+    std::uint8_t const whole = add(datum_in(weights, named("weights"), residence::device));
+    flow_.data[asked].pool = 0; // only what is in use counts as being there
+    std::uint8_t const in_use = add(datum_in(weights, named("weights_in_use"), nowhere));
+    std::uint8_t const done = add({named("weights_released"), 0, 0, nowhere});
+    auto const at = [first](int number) {
+      return static_cast<pass_kind>(index_of(first) + number);
+    };
+    add(at(0), {{does::makes, asked}});
+    add(at(1), {{does::reads, asked}, {does::makes, whole}});
+    add(at(2), {{does::reads, whole}, {does::makes, in_use}});
+    add(at(3), {{does::frees, whole}, {does::frees, in_use}, {does::makes, done}});
+    return in_use;
+  }
+
+  //! The three kinds that collect gradients and scatter them. @return what passes need: that
+  //! gradients are being collected
+  constexpr std::uint8_t add_gradients() {
+    constexpr residence nowhere = residence::nowhere;
+    constexpr slot_class gradients = slot_class::full_gradients;
+    std::uint8_t const whole = add(datum_in(gradients, "full_gradients", residence::device));
+    std::uint8_t const collecting = add(datum_in(gradients, "gradients_collected", nowhere));
+    std::uint8_t const asked = add({"scatter_request", 0, 0, nowhere});
+    std::uint8_t const scattered = add({"scattered_gradients", 0, 0, nowhere});
+    add(pass_kind::collect_gradients, {{does::makes, whole}, {does::makes, collecting}});
+    add(pass_kind::request_scatter, {{does::frees, collecting}, {does::makes, asked}});
+    add(pass_kind::scatter_gradients,
+        {{does::frees, whole}, {does::reads, asked}, {does::makes, scattered}});
+    return collecting;
+  }
+
+  //! The kind that says of a stage that its weights and gradients are there throughout.
+  constexpr void add_kept() {
+    constexpr residence nowhere = residence::nowhere;
+    std::uint8_t const weights = add(datum_in(slot_class::weights, "weights_kept", nowhere));
+    std::uint8_t const sums = add(datum_in(slot_class::full_gradients, "gradients_kept", nowhere));
+    add(pass_kind::keep_weights, {{does::makes, weights}, {does::makes, sums}});
+  }
+
+  flow flow_;
+};
+
+//! A flow of training whose weights lie in shards. The whole weights of a stage are gathered for a
+//! *visit*, a run of passes of the stage on its device, and released after it. Whole gradients are
+//! collected over a run of passes and scattered after it.
+//!
+//! Among the passes are marks that take no time. `request_weights` lets a gather begin,
+//! `use_weights` waits for it and opens the visit, `release_weights` closes it. `collect_gradients`
+//! takes memory for whole gradients, `request_scatter` says that they are complete.
+//! `gather_weights` and `scatter_gradients` run on the engine `network`. All carry the unit of the
+//! pass that opens the visit. A backward pass may have the unit of a forward pass, hence the kinds
+//! `_again`. Passes that multiply with weights are inside of visits of their stage; passes that add
+//! to weight gradients are where these are collected; or both come after the `keep_weights` of
+//! their stage, whose weights never leave the device.
+//!
+//! @throws std::invalid_argument (in the compiler: no constant) for a flow that has them already,
+//! or has no room for them.
+//! @source Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023.
+[[nodiscard]] constexpr flow shard_weights(flow const& of) {
+  return weight_shards(of).run();
+}
 
 //! Training in less memory. A forward pass may keep only its input, and `recompute` brings
 //! the activation back. Or its activation goes to the host (`copy_out`) and comes back (`copy_in`),

@@ -15,9 +15,7 @@
 #include <pipe/mpi/store.hpp> // a runner needs one
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/prove.hpp>
 #include <pipe/run/between_steps.hpp>
-#include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
@@ -278,17 +276,12 @@ private:
   };
 
   static constexpr int fine = -2;
-  static constexpr char const* not_begun = "has not begun";
 
   plan_number put(plan work, std::size_t at) {
     refuse_after_failure();
     now_ = {"adds a plan", {}};
     guard("could not add a plan", [&] {
-      detail::check_addition(first(), work);
-      if (!detail::same_stages(first(), work))
-        throw std::invalid_argument("run: the plans of a runner keep each stage on the same rank, "
-                                    "but this one places them elsewhere; make another runner for "
-                                    "it");
+      detail::check_addition(first(), work, "run: ");
       take(std::move(work), at, [] {});
     });
     return {static_cast<int>(at)};
@@ -300,19 +293,15 @@ private:
     std::string const who = "rank " + std::to_string(rank_) + ' ' + what + ": ";
     try {
       do_work();
-    } catch (detail::run_stop const& stop) {
-      throw conclude(who, stop, now_);
-    } catch (deadline_error const& late) {
-      now_.waits_for = late.missing();
-      throw conclude(who, {late.what(), detail::failure_cause::deadline}, now_);
     } catch (std::logic_error const& error) {
       patience_.line.abort(who + error.what());
       failed_ = rank_;
       throw;
-    } catch (std::exception const& error) {
-      if (auto const reason = patience_.line.failure())
-        throw conclude(who, {*reason, detail::failure_cause::told}, now_);
-      throw conclude(who, {error.what(), detail::failure_cause::own}, now_);
+    } catch (...) {
+      detail::stop_reason const why = detail::why_stopped(patience_.line);
+      if (!why.missing.empty())
+        now_.waits_for = why.missing;
+      throw conclude(who, why.stop, now_);
     }
   }
 
@@ -430,37 +419,17 @@ private:
     });
   }
 
-  //! Tells the others why and where this rank has stopped, and hears where they have. What the
-  //! store has then is the first failure: of several at once, all ranks report the same one.
+  //! Tells the others why and where this rank has stopped, and hears where they have.
   //! @param who what to put before the reason, where it is this rank's own.
   run_error
   conclude(std::string const& who, detail::run_stop const& stop, detail::rank_standing where) {
     where.cause = stop.cause;
-    std::string const own_name = "\n  rank " + std::to_string(rank_) + ' ';
-    std::string const own_reason =
-      stop.cause == detail::failure_cause::told ? "" : who + stop.reason;
-    detail::tell_standing(patience_.line, options_.name, rank_, where);
-    std::optional<std::string> first = stop.reason;
-    if (!own_reason.empty()) {
-      patience_.line.abort(own_reason);
-      first = detail::first_failure<Clock>(patience_.line, std::chrono::seconds(1));
-    }
-    std::string const reason = first.value_or(own_reason);
-    failed_ = detail::rank_named_in(reason);
-    std::string text = "run: " + reason;
-    if (!first) {
-      // Its echo would have come back from any store that is alive.
-      text += "\n  rank 0 is where it began: its process, which serves the store, does not answer";
-      failed_ = 0;
-    } else if (!reason.starts_with(detail::store_saw)) {
-      detail::failure_origin const origin =
-        detail::trace_origin(patience_.line, options_.name, failed_, std::chrono::seconds(1));
-      text += describe(origin);
-      failed_ = origin.rank;
-    }
-    if (reason != own_reason && where.text != not_begun && text.find(own_name) == std::string::npos)
-      text += own_name + where.text;
-    return {text, failed_};
+    detail::failure_report<Clock, basic_store<Clock>> report(
+      patience_.line, options_.name, rank_, std::chrono::seconds(1));
+    report.tell((stop.cause == detail::failure_cause::told ? "" : who) + stop.reason, where);
+    run_error const failure = report.made("run: ");
+    failed_ = failure.device();
+    return failure;
   }
 
   //! To be called from a handler: the stage's exception gets nested.
@@ -476,7 +445,7 @@ private:
   detail::mpi_wait<Clock> patience_;
   int rank_ = 0;
   int failed_ = fine;
-  detail::rank_standing now_{not_begun, {}}; // before the first step
+  detail::rank_standing now_{detail::not_begun, {}}; // before the first step
   int devices_ = 0;
   MPI_Comm channel_ = MPI_COMM_NULL;
   std::vector<int> connected_; // ranks that messages have been exchanged with

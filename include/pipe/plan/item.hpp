@@ -139,15 +139,13 @@ namespace detail {
 //! or the two halves of a composite pass. Any other item starts by itself.
 //! @pre `first` is the first of its group.
 [[nodiscard]] constexpr int end_of_group(std::span<item const> steps, int first) noexcept {
-  item const* const head = steps.data() + first;
-  item const* const last = steps.data() + steps.size();
-  item const* next = head + 1;
-  // Most items start by themselves.
-  while (next < last && (next->joins || next->work.overlapped) &&
-         (head->what == operation::run ? next->what == operation::run && next->work.overlapped
-                                       : next->what != operation::run && next->joins))
+  bool const runs = steps[static_cast<std::size_t>(first)].what == operation::run;
+  auto next = static_cast<std::size_t>(first) + 1;
+  while (next < steps.size() &&
+         (runs ? steps[next].work.overlapped && steps[next].what == operation::run
+               : steps[next].joins && steps[next].what != operation::run))
     ++next;
-  return static_cast<int>(next - steps.data());
+  return static_cast<int>(next);
 }
 
 //! True when two messages of a device are of one group.

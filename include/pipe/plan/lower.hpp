@@ -19,16 +19,14 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
-#include <pipe/plan/workers.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
+#include <pipe/timetable/workers.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -44,52 +42,28 @@ namespace detail {
 //! @throws std::invalid_argument when the order of passes that take no time is circular.
 //! @complexity O(n log P).
 [[nodiscard]] inline std::vector<int> global_order(timetable_view table) {
-  auto const size = static_cast<std::size_t>(table.size());
-  auto const rows = static_cast<std::size_t>(table.rows());
-  std::vector<int> order(size);
-  std::vector<int> next(rows);
-  int const leaves = row_tree::leaves_of(table.rows());
-  std::vector<row_tree::node> nodes(2 * static_cast<std::size_t>(leaves));
-  bool all_take_time = true;
-  for (int entry = 0; entry < table.size(); ++entry)
-    all_take_time = all_take_time && table.ends[entry] > table.starts[entry];
-  auto const indices = static_cast<std::size_t>(table.over.pass_indices());
-  auto const emitted = all_take_time ? nullptr : std::make_unique<bool[]>(indices);
-  auto const waiting = std::make_unique<bool[]>(rows);
-  order_merge merge{
-    table, order.data(), emitted.get(), next.data(), {nodes.data(), leaves}, waiting.get()};
-  merge_rows(merge);
-  if (merge.count != table.size())
+  std::vector<int> order = order_merge(table).run();
+  if (static_cast<int>(order.size()) != table.size())
     throw std::invalid_argument("lower: the order of passes is circular; verify the timetable");
   return order;
 }
 
-//! The global order of passes and messages.
 //! @throws std::invalid_argument for exchanges of more messages than a group may have.
-inline std::vector<event>
-place_messages(timetable_view table, std::vector<int> order, bool slots, bool joins) {
-  auto const width = static_cast<std::size_t>(graph_width(table.over));
-  if (joins && width > 1 && 2 * (table.over.extents.devices - 1) > most_group_messages)
+inline void check_exchange_size(pipeline_view const& over) {
+  if (2 * (over.extents.devices - 1) > most_group_messages)
     throw std::invalid_argument(
-      "plan: an exchange of " + std::to_string(table.over.extents.devices) +
+      "plan: an exchange of " + std::to_string(over.extents.devices) +
       " devices may have more messages on one of them than a group, which has " +
       std::to_string(most_group_messages) + " at most; lower with one_communicator");
-  std::vector<event> events((1 + width) * order.size());
-  int const count = static_cast<int>(order.size());
-  std::vector<int> entries(joins ? static_cast<std::size_t>(table.over.pass_indices()) : 0,
-                           nothing);
-  message_placement placement{
-    table, order.data(), count, slots, events.data(), 0, 0, joins ? entries.data() : nullptr};
-  place_all(placement);
-  events.resize(static_cast<std::size_t>(placement.written));
-  return events;
 }
 
 //! The hooks that follow complete gradients in a plan.
 struct chosen_hooks {
   std::int64_t tied_bytes = 0;
   std::int64_t totals_bytes = 0;
-  int messages = 0;
+  bool copies = false; //!< stages have several copies that are trained
+
+  [[nodiscard]] bool any() const noexcept { return tied_bytes + totals_bytes > 0; }
 };
 
 //! @param tied of the stages that share a weight, else of all
@@ -120,14 +94,13 @@ inline void check_completed(timetable_view table, bool tied) {
     });
 }
 
-//! Places the hooks that the sizes ask for after complete gradients, and returns them. An
-//! evaluation has totals only, where every stage has one copy.
+//! The hooks that the sizes ask for after complete gradients. An evaluation has totals only, where
+//! every stage has one copy.
 template <buffer_sizes Sizes>
-chosen_hooks add_hooks(timetable_view table,
-                       Sizes const& sizes,
-                       std::vector<event>& events,
-                       bool evaluates = false,
-                       step_validation validation = step_validation::at_once) {
+chosen_hooks choose_hooks(timetable_view const& table,
+                          Sizes const& sizes,
+                          bool evaluates,
+                          step_validation validation) {
   shape const& extents = table.over.extents;
   chosen_hooks result{tied_bytes(sizes), totals_bytes(sizes)};
   if (evaluates)
@@ -150,21 +123,12 @@ chosen_hooks add_hooks(timetable_view table,
       "totals_bytes; set them to the bytes of a stage's row");
   if (result.tied_bytes + result.totals_bytes == 0)
     return result;
-  bool const copies = !evaluates && extents.routes() > 1;
-  if (copies || (result.totals_bytes > 0 && !evaluates && validation != step_validation::last))
+  result.copies = !evaluates && extents.routes() > 1;
+  if (result.copies ||
+      (result.totals_bytes > 0 && !evaluates && validation != step_validation::last))
     check_completed(table, false);
   if (result.tied_bytes > 0)
     check_completed(table, true);
-  hook_placement work{.table = table,
-                      .tied = result.tied_bytes > 0,
-                      .totals = result.totals_bytes > 0,
-                      .updates = !evaluates,
-                      .copies = copies,
-                      .validation = validation,
-                      .events = std::move(events)};
-  place_hooks(work);
-  events = std::move(work.placed);
-  result.messages = work.messages;
   return result;
 }
 
@@ -234,8 +198,79 @@ template <communication_policy Policy>
   result.duplex_groups = Policy::duplex_groups;
   result.tied_bytes = hooks.tied_bytes;
   result.totals_bytes = hooks.totals_bytes;
-  result.other_messages = hooks.messages;
   return result;
+}
+
+//! Passes, messages, and the steps that follow complete gradients, in their order.
+[[nodiscard]] inline std::vector<event>
+list_events(message_placement const& placement, chosen_hooks const& hooks, plan& result) {
+  std::vector<event> events;
+  events.reserve(2 * static_cast<std::size_t>(placement.count));
+  place_events(placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
+  if (!hooks.any())
+    return events;
+  hook_placement work{.table = placement.table,
+                      .tied = hooks.tied_bytes > 0,
+                      .totals = hooks.totals_bytes > 0,
+                      .updates = !result.evaluates,
+                      .copies = hooks.copies,
+                      .validation = result.validation,
+                      .events = std::move(events)};
+  place_hooks(work);
+  result.other_messages = work.messages;
+  return std::move(work.placed);
+}
+
+//! Writes the programs of all devices. Workers make the events of a chain as they need them; those
+//! of graphs take long, and exchanges and hooks look back, so they are made once.
+template <communication_policy Policy, worker_group Workers>
+void write_programs(timetable_view const& table,
+                    std::vector<int> const& order,
+                    data_uses const& uses,
+                    chosen_hooks const& hooks,
+                    program_writer& writer,
+                    plan& result,
+                    Workers const& by) {
+  bool const joins = joins_exchanges<Policy>() && graph_width(table.over) > 1;
+  if (joins)
+    check_exchange_size(table.over);
+  std::vector<int> entries(joins ? static_cast<std::size_t>(table.over.pass_indices()) : 0,
+                           nothing);
+  pass_table const known(uses);
+  message_placement const placement{table,
+                                    order.data(),
+                                    static_cast<int>(order.size()),
+                                    Policy::duplex_groups,
+                                    known,
+                                    joins ? entries.data() : nullptr};
+  if (table.over.edges != nullptr || hooks.any()) {
+    std::vector<event> const events = list_events(placement, hooks, result);
+    auto const each = [&](int, auto visit) {
+      for (event const& what : events)
+        visit(what);
+    };
+    writer.write(1, each, each, by);
+    return;
+  }
+  worker_parts const parts(placement.count, by.count());
+  auto const cut = [&](int part) {
+    int at = parts.first(part);
+    while (!ends_slot(placement, at))
+      ++at;
+    return at;
+  };
+  auto const tell = [&](int part, auto visit) {
+    for (int i = cut(part), end = cut(part + 1); i < end; ++i) {
+      pass_ends const ends = known[table.passes[order[static_cast<std::size_t>(i)]]];
+      visit({.device = ends.device, .slots = ends.slots});
+      if (ends.to != nothing)
+        visit({.device = ends.device, .to = ends.to});
+    }
+  };
+  auto const each = [&](int part, auto visit) {
+    place_events(placement, cut(part), cut(part + 1), visit);
+  };
+  writer.write(parts.count, tell, each, by);
 }
 
 //! Completes the programs of some devices, one after the other.
@@ -247,28 +282,18 @@ std::vector<int> lower_part(program_writer& writer,
                             int end,
                             Sizes const& sizes,
                             plan& result) {
-  lowering_space space;
-  std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
-  std::vector<int> readers(
-    uses.shares_reads() ? held.size() * static_cast<std::size_t>(uses.most_readers) : 0);
+  device_lowering space(uses, result.evaluates, result.tied_bytes + result.totals_bytes > 0);
   auto const at = [](int device) { return static_cast<std::size_t>(device); };
   std::vector<int> waits;
   waits.reserve(at(result.offsets[at(end)] - result.offsets[at(first)]));
-  lowering const shared{uses,
-                        result.evaluates,
-                        held.data(),
-                        result.tied_bytes + result.totals_bytes > 0,
-                        readers.empty() ? nullptr : readers.data()};
   for (int device = first; device < end; ++device) {
     program work = writer.of(device);
-    lowered_device const made = lower_device<Policy>(shared,
-                                                     work,
-                                                     device,
-                                                     writer.times(device),
-                                                     space,
-                                                     sizes,
-                                                     result.layouts.data() + device * slot_classes,
-                                                     waits);
+    lowered_device const made = space.lower<Policy>(work,
+                                                    device,
+                                                    writer.times(device),
+                                                    sizes,
+                                                    result.layouts.data() + device * slot_classes,
+                                                    waits);
     result.arena_bytes[at(device)] = made.arenas.device;
     result.host_bytes[at(device)] = made.arenas.host;
     result.lanes[at(device)] = made.lanes;
@@ -276,22 +301,19 @@ std::vector<int> lower_part(program_writer& writer,
   return waits;
 }
 
-//! Writes the programs of all devices, and completes them.
+//! Completes the programs of all devices.
 template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
-void lower_devices(timetable_view const& table,
-                   std::vector<event> events,
-                   Sizes const& sizes,
-                   plan& result,
-                   Workers const& by) {
-  data_uses const uses(result.over, kinds_of(table));
-  program_writer writer(table, uses, result);
-  writer.write(std::move(events));
-  auto const devices = static_cast<std::size_t>(table.over.extents.devices);
+void complete_programs(program_writer& writer,
+                       data_uses const& uses,
+                       Sizes const& sizes,
+                       plan& result,
+                       Workers const& by) {
+  auto const devices = static_cast<std::size_t>(result.over.extents.devices);
   result.layouts.resize(devices * slot_classes);
   result.arena_bytes.resize(devices);
   result.host_bytes.resize(devices);
   result.lanes.resize(devices);
-  device_parts const parts(table.over.extents.devices, by.count());
+  worker_parts const parts(result.over.extents.devices, by.count());
   std::vector<std::vector<int>> waits(static_cast<std::size_t>(parts.count));
   by.run(parts.count, [&](int part) {
     waits[static_cast<std::size_t>(part)] =
@@ -302,17 +324,16 @@ void lower_devices(timetable_view const& table,
     auto const before = static_cast<int>(result.waits.size());
     std::vector<int> const& more = waits[static_cast<std::size_t>(part)];
     result.waits.insert(result.waits.end(), more.begin(), more.end());
-    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
-      for (program const work = writer.of(device);
-           item & step : std::span(work.items, static_cast<std::size_t>(work.count)))
-        step.first_wait += before;
+    auto const at = [&](int device) { return result.offsets[static_cast<std::size_t>(device)]; };
+    for (int i = at(parts.first(part)); i < at(parts.first(part + 1)); ++i)
+      result.items[static_cast<std::size_t>(i)].first_wait += before;
   }
 }
 
 //! Lowers the passes that are in a global order.
 template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
 [[nodiscard]] plan lower_order(timetable_view table,
-                               std::vector<int> order,
+                               std::vector<int> const& order,
                                bool evaluates,
                                Sizes const& sizes,
                                lower_options const& options,
@@ -321,13 +342,14 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
   pipeline_view const over = table.over;
   holder_table const holders(over);
   table.over = holders.over();
-  std::vector<event> events =
-    place_messages(table, std::move(order), Policy::duplex_groups, joins_exchanges<Policy>());
-  chosen_hooks const hooks = add_hooks(table, sizes, events, evaluates, validation);
+  chosen_hooks const hooks = choose_hooks(table, sizes, evaluates, validation);
   plan result = plan_without_items<Policy>(over, hooks);
   result.evaluates = evaluates;
   result.validation = validation;
-  lower_devices<Policy>(table, std::move(events), sizes, result, by);
+  data_uses const uses(over, kinds_of(table));
+  program_writer writer(table, result);
+  write_programs<Policy>(table, order, uses, hooks, writer, result, by);
+  complete_programs<Policy>(writer, uses, sizes, result, by);
   check_layouts(result);
   if (proof const verdict = prove(result, by); !verdict)
     throw std::logic_error(describe(verdict, result));
@@ -356,12 +378,12 @@ template <communication_policy Policy = communicators::per_pair,
                          Sizes const& sizes = {},
                          detail::lower_options const& options = {},
                          Workers const& by = {}) {
-  if (report const verdict = verify(table); !verdict)
+  if (report const verdict = verify(table, detail::unlimited, by); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   std::vector<int> order;
   if (options.validation != step_validation::last)
     order = detail::global_order(table);
-  return detail::lower_order<Policy>(table, std::move(order), false, sizes, options, by);
+  return detail::lower_order<Policy>(table, order, false, sizes, options, by);
 }
 
 //! @brief Lowers the forward passes of a timetable only: the same pipeline, evaluated. No buffer
@@ -383,7 +405,7 @@ template <communication_policy Policy = communicators::per_pair,
                                     Sizes const& sizes = {},
                                     detail::lower_options const& options = {},
                                     Workers const& by = {}) {
-  if (report const verdict = verify(table); !verdict)
+  if (report const verdict = verify(table, detail::unlimited, by); !verdict)
     throw std::invalid_argument(describe(verdict, table.over));
   if (table.over.declared->reads_in_groups)
     throw std::invalid_argument(
@@ -403,7 +425,7 @@ template <communication_policy Policy = communicators::per_pair,
   for (int const entry : detail::global_order(table))
     if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
-  return detail::lower_order<Policy>(table, std::move(order), true, sizes, options, by);
+  return detail::lower_order<Policy>(table, order, true, sizes, options, by);
 }
 
 namespace detail {

@@ -15,9 +15,10 @@
 #include <pipe/plan/prove/messages.hpp>
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
-#include <pipe/plan/workers.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/workers.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <vector>
 
@@ -26,8 +27,14 @@ namespace detail {
 
 //! Notes of all devices. Each writes parts of its own, so several may be looked at side by side.
 struct device_notes {
-  int* sender; //!< [message_indices], as in entered_messages
+  owned<int> sender; //!< [message_indices], as in entered_messages
+  owned<flow_set> kinds;
+  owned<unsigned char> others;
   steps_run ran;
+
+  explicit device_notes(plan_view const& work)
+      : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
+        others(other_indices(work.over.extents), 0), ran{kinds, others} {}
 };
 
 //! Memory for the checks of a device. The next device uses it again.
@@ -84,20 +91,15 @@ inline bool check_items(plan_view const& work,
   return exchanges;
 }
 
-//! Looks at one device.
-inline device_finding check_device(plan_view const& work,
-                                   data_uses const& uses,
-                                   int device,
-                                   device_notes const& notes,
-                                   device_space& space) {
+//! Looks at one device, but not at its slots.
+inline device_finding
+check_steps(plan_view const& work, int device, device_notes const& notes, device_space& space) {
   device_finding found;
   found.add({device_check::layout, check_layout(work, device)});
   if (check_items(work, device, notes, space, found) && found.what != device_check::form) {
     found.looks_at_ends = true;
     found.add({device_check::exchanges, check_exchanges(work, device)});
   }
-  if (found.what == device_check::none)
-    found.add({device_check::slots, check_slots(work, uses, device, space.slots)});
   return found;
 }
 
@@ -146,20 +148,6 @@ constexpr proof check_validation(plan_view const& work) noexcept {
   return true;
 }
 
-//! The arrays of a proof.
-struct proof_space {
-  owned<int> sender;
-  owned<flow_set> kinds;
-  owned<unsigned char> others;
-
-  explicit proof_space(plan_view const& work)
-      : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
-        others(other_indices(work.over.extents), 0) {}
-  [[nodiscard]] device_notes notes() const noexcept {
-    return {sender.data, {kinds.data, others.data}};
-  }
-};
-
 //! The two ends of all messages.
 inline proof check_all_messages(plan_view const& work) {
   owned<int> sender(message_indices(work), nothing);
@@ -180,48 +168,73 @@ inline proof prove_drain(plan_view work) {
   return circle.empty() ? proof{} : proof{proof::rule::circular, circle[0], run.at(circle[0])};
 }
 
-//! The finding that is first in order, of all devices.
-template <worker_group Workers>
-device_finding check_devices(plan_view const& work, device_notes const& notes, Workers const& by) {
-  data_uses const uses(work.over);
-  device_parts const parts(work.over.extents.devices, by.count());
-  owned<device_finding> findings(parts.count, {});
-  by.run(parts.count, [&](int part) {
-    device_space of_device;
-    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
-      findings[part].add(check_device(work, uses, device, notes, of_device));
-  });
-  device_finding found;
-  for (int part = 0; part < parts.count; ++part)
-    found.add(findings[part]);
-  return found;
-}
-
 //! The first rule that does not hold, in the order of the rules: first the checks of single
 //! devices, then the checks of all devices together, then again checks of single devices.
-template <worker_group Workers>
-proof find_broken(plan_view work, Workers const& by) {
-  holder_table const holders(work.over);
-  work.over = holders.over();
-  proof_space const space(work);
-  device_finding const found = check_devices(work, space.notes(), by);
-  if (found.what <= device_check::sent_twice)
-    return found.verdict;
-  // What drains without exchanges has met at both ends of every message, sent once by its pass.
-  proof verdict = prove_drain(work);
-  if (!verdict || found.what == device_check::sequences || found.looks_at_ends ||
-      work.other_messages > 0)
-    if (proof const fits = check_all_messages(work); !fits)
-      return fits;
-  if (found.what == device_check::sequences)
-    return found.verdict;
-  if (!verdict || found.what == device_check::ran_twice)
-    return verdict ? found.verdict : verdict;
-  verdict = find_missing(work, space.notes().ran);
-  if (verdict)
-    verdict = found.verdict;
-  return verdict ? check_validation(work) : verdict;
-}
+class plan_checks {
+public:
+  explicit plan_checks(plan_view const& work)
+      : work_(work), uses_(work.over), notes_(work), found_(work.over.extents.devices, {}) {}
+
+  template <worker_group Workers>
+  proof find_broken(Workers const& by) {
+    int const devices = work_.over.extents.devices;
+    worker_parts const parts(devices, by.count());
+    bool const alone = parts.count == 1;
+    by.run(parts.count, [&](int part) {
+      device_space space;
+      for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
+        found_[device] = check_steps(work_, device, notes_, space);
+        if (alone) // while the program is in the caches
+          add_slots(device, space.slots);
+      }
+    });
+    if (device_finding const found = first(); found.what <= device_check::sent_twice)
+      return found.verdict;
+    // What drains without exchanges has met at both ends of every message, sent once by its pass.
+    // Only one of the workers can look at that, so the others look at slots meanwhile.
+    proof drains;
+    std::atomic<int> next = -1;
+    by.run(parts.count, [&](int) {
+      slot_space space;
+      for (int device = next++; device < devices; device = next++)
+        if (device < 0)
+          drains = prove_drain(work_);
+        else if (!alone)
+          add_slots(device, space);
+    });
+    return find_broken(drains, first());
+  }
+
+private:
+  void add_slots(int device, slot_space& space) {
+    if (found_[device].what == device_check::none)
+      found_[device].add({device_check::slots, check_slots(work_, uses_, device, space)});
+  }
+  [[nodiscard]] device_finding first() const {
+    device_finding found;
+    for (int device = 0; device < work_.over.extents.devices; ++device)
+      found.add(found_[device]);
+    return found;
+  }
+  [[nodiscard]] proof find_broken(proof const& drains, device_finding const& found) const {
+    if (!drains || found.what == device_check::sequences || found.looks_at_ends ||
+        work_.other_messages > 0)
+      if (proof const fits = check_all_messages(work_); !fits)
+        return fits;
+    if (found.what == device_check::sequences)
+      return found.verdict;
+    if (!drains || found.what == device_check::ran_twice)
+      return drains ? found.verdict : drains;
+    if (proof const missing = find_missing(work_, notes_.ran); !missing)
+      return missing;
+    return found.verdict ? check_validation(work_) : found.verdict;
+  }
+
+  plan_view const& work_;
+  data_uses uses_;
+  device_notes notes_;
+  owned<device_finding> found_; // [P]
+};
 
 } // namespace detail
 
@@ -243,7 +256,10 @@ proof find_broken(plan_view work, Workers const& by) {
 //! @source own derivation, see docs/explanation/plan.md
 template <detail::worker_group Workers = detail::one_worker>
 [[nodiscard]] proof prove(plan_view work, Workers const& by = {}) {
-  return detail::with_passes(detail::find_broken(work, by), work);
+  detail::holder_table const holders(work.over);
+  plan_view seen = work;
+  seen.over = holders.over();
+  return detail::with_passes(detail::plan_checks(seen).find_broken(by), work);
 }
 
 //! @brief Proves that one plan may follow another, in turn with it, without a barrier between

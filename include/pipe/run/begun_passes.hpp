@@ -7,8 +7,8 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
-#include <pipe/run/run_item.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -2,14 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief The plans of one runner, and what it does between their steps: word to stages whose
-//! memory has moved, totals for the next plan, the trace of the last. Header for
-//! pipelining::plan_number.
+//! @brief The plans of one runner: checks before they run, and what it does between their steps.
+//! That is word to stages whose memory has moved, totals for the next plan, the trace of the last.
+//! Header for pipelining::plan_number.
 
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/hooks.hpp>
@@ -38,8 +39,10 @@ struct plan_number {
 namespace detail {
 
 //! Checks that a plan can share the stages and devices of a runner.
+//! @param ranks the first word of a sentence where stages may not change their rank; else null.
 //! @throws std::invalid_argument with one sentence.
-inline void check_addition(plan_view const& first, plan_view const& added) {
+inline void
+check_addition(plan_view const& first, plan_view const& added, char const* ranks = nullptr) {
   auto const differ = [](char const* what, int has, int was) {
     throw std::invalid_argument("run: the plans of a runner have the same devices and stages, but "
                                 "this one has " +
@@ -50,6 +53,10 @@ inline void check_addition(plan_view const& first, plan_view const& added) {
     differ(" devices", added.over.extents.devices, first.over.extents.devices);
   if (added.over.extents.stages() != first.over.extents.stages())
     differ(" stages", added.over.extents.stages(), first.over.extents.stages());
+  if (ranks != nullptr && !same_stages(first, added))
+    throw std::invalid_argument(std::string(ranks) +
+                                "the plans of a runner keep each stage on the same rank, but this "
+                                "one places them elsewhere; make another runner for it");
 }
 
 //! Checks that a runner has a plan of this number.
@@ -153,6 +160,98 @@ template <class Time>
     result.offsets.push_back(static_cast<int>(result.passes.size()));
   }
   return result;
+}
+
+//! The hooks of a subject, as a stage declares them.
+[[nodiscard]] constexpr char const* hooks_for(subject about) noexcept {
+  switch (about) {
+  case subject::copied_gradient:
+  case subject::add_copies:
+    return "copied_gradient(context const&, output) and add_copies(context const&, totals const&): "
+           "it has several copies, whose gradients are added up";
+  case subject::tied_gradient:
+  case subject::add_tied:
+    return "tied_gradient(context const&, output) and add_tied(context const&, input first, input "
+           "last), or leave tied_bytes at 0";
+  case subject::contribution:
+    return "contribute(context const&, output), or leave totals_bytes at 0";
+  case subject::early_update:
+  case subject::validation:
+    return "bool accepts(context const&, totals const&), roll_back(context const&, bool stepped) "
+           "and begin_iteration(context const&) beside optimizer_step, or lower the plan with "
+           "step_validation::at_once";
+  default: return "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
+  }
+}
+
+//! The end of a sentence about hooks of a stage that a plan would never call, or null. Evaluations
+//! and plans that only validate call few hooks, and no one expects more: null.
+template <class Stage>
+[[nodiscard]] constexpr char const* uncalled_hook(plan_view const& work) noexcept {
+  if (work.evaluates || work.validation == step_validation::last)
+    return nullptr;
+  if (can_tie<Stage> && work.tied_bytes == 0)
+    return " has tied_gradient and add_tied, but the plan never calls them: its sizes have no "
+           "tied_bytes; set them to the bytes of the gradient, or take the hooks away";
+  if (can_update<Stage> && work.totals_bytes == 0)
+    return " has optimizer_step, but the plan never calls it: its sizes have no totals_bytes; set "
+           "them to the bytes of a stage's row, or take the hook away";
+  if (can_contribute<Stage> && work.totals_bytes == 0)
+    return " has contribute, but the plan never calls it: its sizes have no totals_bytes; set them "
+           "to the bytes of a stage's row, or take the hook away";
+  return nullptr;
+}
+
+//! Checks that there is one stage for each stage of the plan, and that each can run its
+//! passes, takes chunks where there are any, has the hooks that the plan calls, and no others.
+//! @param only the device whose passes are looked at, or `nothing` for all. Stages of other devices
+//! may be null pointers.
+//! @throws std::invalid_argument with one sentence.
+template <class Stages>
+void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
+  auto const needed = static_cast<std::size_t>(work.over.extents.stages());
+  if (!has_stages(stages, needed)) {
+    if constexpr (!function_of_stages<Stages>)
+      throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
+                                  std::to_string(stage_count(stages)) + " were given");
+  }
+  for (int device = 0; device < work.over.extents.devices; ++device) {
+    if (only != nothing && device != only)
+      continue;
+    for (item const& step : work.program_of(device)) {
+      if (step.what != operation::run)
+        continue;
+      std::string const who = "stage " + std::to_string(step.work.stage);
+      bool const there = visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
+        static_assert(check_stage<Stage>::good);
+        if (!can_follow<Stage>(step.about))
+          throw std::invalid_argument("run: the sizes of the plan ask for a hook that " + who +
+                                      " lacks; give it " + hooks_for(step.about));
+        if (char const* const idle = uncalled_hook<Stage>(work); idle != nullptr)
+          throw std::invalid_argument("run: " + who + idle);
+        stage_call const call = (*work.over.declared)[step.work.kind].calls;
+        if (step.about == subject::pass && !can_run<Stage>(call))
+          throw std::invalid_argument(missing_member(call, who));
+        if (int const chunks = work.over.extents.chunks; chunks > 1 && !takes_chunks<Stage>)
+          throw std::invalid_argument(missing_chunks(chunks, who));
+      });
+      if (!there)
+        throw std::invalid_argument("run: " + who + " is a null pointer, but device " +
+                                    std::to_string(device) +
+                                    " runs it here; only stages of other ranks may be null");
+    }
+  }
+}
+
+//! Refuses plans that decide on the host, in the middle of an iteration, whether it goes on:
+//! for runners that launch an iteration as a whole.
+//! @throws std::invalid_argument
+inline void refuse_validation(plan_view const& work) {
+  if (work.validation != step_validation::at_once)
+    throw std::invalid_argument(
+      "run: a CUDA graph is launched as a whole, and cannot ask the host in the middle of an "
+      "iteration whether the optimizer's step of the one before was right; run without a graph, or "
+      "lower the plan with step_validation::at_once");
 }
 
 } // namespace detail

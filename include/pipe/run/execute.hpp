@@ -2,14 +2,22 @@
 #pragma once
 
 //! @file
-//! @brief The loop that every executor runs. Header for pipelining::detail::execute.
+//! @brief The loop that every executor runs, and one item of it on the stages of the user. Header
+//! for pipelining::detail::execute and pipelining::detail::run_item.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/run/arena.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/run/hooks.hpp>
+#include <pipe/run/stage.hpp>
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -113,6 +121,319 @@ void execute(plan_view const& work, int device_number, Device& device) {
   static_assert(!resumable_device<Device>, "a resumable device returns early: call advance");
   int next = 0;
   (void)advance(work, device_number, next, device);
+}
+
+//! The rows that a device has when it steps early: rows of the stages of the devices up to
+//! it. The others are zeros.
+//!
+//! They can be told from all rows later on, so they need not be kept.
+class early_totals {
+public:
+  //! @param memory of a device that has the rows of the stages of the devices up to it.
+  explicit early_totals(arena const& memory) : all_(memory.readable_totals()) {
+    auto const stride = static_cast<std::size_t>(all_.stride);
+    rows_.resize(stride * static_cast<std::size_t>(all_.rows));
+    for (int stage = 0; stage < all_.rows; ++stage)
+      if (device_of(memory.work, stage) <= memory.device)
+        std::copy_n(all_.data + stage * all_.stride,
+                    stride,
+                    rows_.data() + static_cast<std::size_t>(stage) * stride);
+    all_.data = rows_.data();
+  }
+  early_totals(early_totals const&) = delete;
+  early_totals& operator=(early_totals const&) = delete;
+
+  //! All of them, in the order of the stages; valid as long as this.
+  [[nodiscard]] totals const& rows() const noexcept { return all_; }
+
+private:
+  std::vector<std::byte> rows_;
+  totals all_;
+};
+
+//! Steps where the rows so far say that the step is right, unless later ones tell otherwise.
+//! The host decides; what a GPU steps with lies in its memory, where missing rows are zeros.
+//! @throws what the stage throws.
+template <can_step_early Stage>
+void step_early(Stage& stage, arena const& memory, context const& where) {
+  early_totals const known(memory);
+  if (stage.accepts(where, known.rows()))
+    stage.optimizer_step(where, memory.host_rows == nullptr ? known.rows() : memory.all_totals());
+}
+
+//! Looks at the step with all rows, and makes it right.
+//! @return false where it was not: forward passes that have run since must run again.
+//! @throws what the stage throws.
+template <can_step_early Stage>
+[[nodiscard]] bool validate_step(Stage& stage, arena const& memory, context const& where) {
+  if (stage.accepts(where, memory.readable_totals()))
+    return true;
+  early_totals const known(memory);
+  stage.roll_back(where, stage.accepts(where, known.rows()));
+  stage.optimizer_step(where, memory.all_totals());
+  if (memory.work.validation == step_validation::both) // the last plan begins nothing
+    stage.begin_iteration(where);
+  return false;
+}
+
+//! Runs a hook, once gradients are complete. Runners have checked that the stage has the hook.
+//! @return false where the iteration must begin again.
+template <class Stage>
+bool run_hook(Stage& stage, arena const& memory, item const& step, context const& where) {
+  if constexpr (can_add_copies<Stage>) {
+    if (step.about == subject::copied_gradient)
+      stage.copied_gradient(where, memory.output_of(step));
+    if (step.about == subject::add_copies)
+      stage.add_copies(where, memory.copies_of(step));
+  }
+  if constexpr (can_tie<Stage>) {
+    if (step.about == subject::tied_gradient)
+      stage.tied_gradient(where, memory.output_of(step));
+    if (step.about == subject::add_tied)
+      stage.add_tied(where, memory.tied_gradient(0), memory.tied_gradient(1));
+  }
+  if constexpr (can_contribute<Stage>)
+    if (step.about == subject::contribution)
+      stage.contribute(where, memory.output_of(step));
+  if constexpr (can_update<Stage>)
+    if (step.about == subject::update)
+      stage.optimizer_step(where, memory.all_totals());
+  if constexpr (can_step_early<Stage>) {
+    if (step.about == subject::early_update)
+      step_early(stage, memory, where);
+    if (step.about == subject::validation)
+      return validate_step(stage, memory, where);
+  }
+  return true;
+}
+
+//! The arguments of a pass: its context, with all inputs and outputs.
+class handed {
+public:
+  handed(arena const& memory, item const& step, void* stream)
+      : where_(memory.bare_context_of(step, stream)) {
+    std::span<use const> const uses = memory.work.uses_of(step);
+    if (uses.size() > few)
+      make_room(uses);
+    input* in = in_;
+    output* out = out_;
+    for (use const& one : uses) {
+      if (one.at == slot_place::outputs) {
+        *out++ = memory.at(one);
+      } else if (one.at == slot_place::inputs) {
+        buffer const from = memory.at(one);
+        *in++ = {from.slot, from.data, from.bytes};
+      } else {
+        memory.keep(one, where_);
+      }
+    }
+    where_.inputs = {in_, in};
+    where_.outputs = {out_, out};
+  }
+  handed(handed const&) = delete;
+  handed& operator=(handed const&) = delete;
+
+  [[nodiscard]] context const& where() const noexcept { return where_; }
+  //! The first one; without a slot where there is none.
+  [[nodiscard]] input const& in() const noexcept { return *in_; }
+  //! The same of what it fills.
+  [[nodiscard]] output const& out() const noexcept { return *out_; }
+
+private:
+  static constexpr std::size_t few = 4; // more than a pass has as a rule
+
+  void make_room(std::span<use const> uses) {
+    auto const count = [&](slot_place at) {
+      return static_cast<std::size_t>(std::ranges::count(uses, at, &use::at));
+    };
+    if (std::size_t const read = count(slot_place::inputs); read > few) {
+      many_inputs_ = std::make_unique<input[]>(read);
+      in_ = many_inputs_.get();
+    }
+    if (std::size_t const filled = count(slot_place::outputs); filled > few) {
+      many_outputs_ = std::make_unique<output[]>(filled);
+      out_ = many_outputs_.get();
+    }
+  }
+
+  context where_;
+  input few_inputs_[few];
+  output few_outputs_[few];
+  input* in_ = few_inputs_;
+  output* out_ = few_outputs_;
+  std::unique_ptr<input[]> many_inputs_{};
+  std::unique_ptr<output[]> many_outputs_{};
+};
+
+//! A half of a composite pass, and its arguments.
+struct half_of_pair {
+  item const& step;
+  composite_half given;
+};
+
+//! Tells a stage of its gradients after a half. @param stream on which both halves have ended.
+template <class Stage>
+void announce(Stage& stage, half_of_pair const& half, void* stream) {
+  if constexpr (can_announce_gradients<Stage>)
+    if (half.step.completes_stage) {
+      context where = half.given.where;
+      where.stream = stream;
+      stage.gradients_ready(where);
+    }
+}
+
+//! A composite pass, its forward pass first if it has one.
+struct ordered_pair {
+  item const& first;
+  item const& second;
+  bool whole; // a forward pass and a backward pass with both gradients
+
+  ordered_pair(plan_view const& work, std::span<item const> pair)
+      : ordered_pair(work,
+                     pair,
+                     calls(work, pair[0]) != stage_call::forward &&
+                       calls(work, pair[1]) == stage_call::forward) {}
+
+private:
+  ordered_pair(plan_view const& work, std::span<item const> pair, bool forward_behind)
+      : first(pair[forward_behind ? 1 : 0]), second(pair[forward_behind ? 0 : 1]),
+        whole(calls(work, first) == stage_call::forward &&
+              calls(work, second) == stage_call::backward) {}
+  static stage_call calls(plan_view const& work, item const& step) {
+    return (*work.over.declared)[step.work.kind].calls;
+  }
+};
+
+//! Runs both halves of a composite pass. @pre the stages can.
+template <class Stage, class Other>
+void run_halves(
+  Stage& stage, Other& other, bool whole, half_of_pair const& first, half_of_pair const& second) {
+  if constexpr (can_overlap<Stage, Other>)
+    if (whole)
+      return stage.forward_backward(first.given, second.given, other);
+  if constexpr (can_braid<Stage, Other>)
+    stage.braid(first.step.work.kind, first.given, second.step.work.kind, second.given, other);
+}
+
+//! Runs the pass of an item on its stage, and tells the stage when its weight gradients are
+//! complete; or runs the hook that follows then.
+//!
+//! Every executor calls it for an item that runs.
+//!
+//! @param memory the device's slots. @param stream the CUDA stream to enqueue on, if any.
+//! @return false where the iteration must begin again: the optimizer's step of the one before was
+//! wrong, and is right now.
+//! @throws what the stage throws.
+template <class Stages>
+bool run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
+  if (is_copy(*memory.work.over.declared, step)) {
+    memory.copy(step);
+    return true;
+  }
+  handed const given(memory, step, stream);
+  context const& where = given.where();
+  bool goes_on = true;
+  (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
+    if (step.about != subject::pass) {
+      goes_on = run_hook(stage, memory, step, where);
+      return;
+    }
+    run_pass(stage,
+             (*memory.work.over.declared)[step.work.kind].calls,
+             step.work.kind,
+             where,
+             given.in(),
+             given.out());
+    if constexpr (can_announce_gradients<Stage>)
+      if (step.completes_stage)
+        stage.gradients_ready(where);
+  });
+  return goes_on;
+}
+
+//! Begins the pass of an item that runs next to compute, where its stage does so.
+//! @return false where it does not: `run_item` runs the pass then. @throws what the stage throws.
+template <class Stages>
+bool begin_item(Stages& stages, arena const& memory, item const& step) {
+  bool begun = false;
+  (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
+    if constexpr (can_begin<Stage>) {
+      handed const given(memory, step, nullptr);
+      begun = stage.begin_pass(step.work.kind, given.where(), given.in(), given.out());
+    }
+  });
+  return begun;
+}
+
+//! Finishes a pass that `begin_item` has begun, and tells the stage when its weight gradients are
+//! complete. @param abandoned the step has failed. @throws what the stage throws.
+template <class Stages>
+void finish_item(Stages& stages, arena const& memory, item const& step, bool abandoned = false) {
+  (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
+    if constexpr (can_begin<Stage>) {
+      handed const given(memory, step, nullptr);
+      context where = given.where();
+      where.abandoned = abandoned;
+      stage.finish_pass(step.work.kind, where, given.in(), given.out());
+      if constexpr (can_announce_gradients<Stage>)
+        if (step.completes_stage && !abandoned)
+          stage.gradients_ready(where);
+    }
+  });
+}
+
+//! True when the stages of a composite pass can do its halves at once.
+//! @param pair the two items, in either order.
+template <class Stages>
+[[nodiscard]] bool runs_as_one(Stages& stages, plan_view const& work, std::span<item const> pair) {
+  if (pair.size() != 2)
+    return false;
+  ordered_pair const halves(work, pair);
+  bool can = false;
+  (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage&) {
+    (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other&) {
+      can = (can_overlap<Stage, Other> && halves.whole) || can_braid<Stage, Other>;
+    });
+  });
+  return can;
+}
+
+//! The CUDA streams of the halves of a composite pass; null where they run on the calling
+//! thread.
+struct pair_streams {
+  void* first = nullptr;  //!< of the forward pass, or of the first half where there is none
+  void* second = nullptr; //!< of the other half
+};
+
+//! Runs a composite pass, and tells stages when their weight gradients are complete.
+//!
+//! @param pair the two items, in either order.
+//! @param join called when both halves have run, or are enqueued; what follows on the first stream
+//! must then follow both.
+//! @pre runs_as_one.
+//! @throws what the stage throws.
+template <class Stages, class Join>
+void run_composite(Stages& stages,
+                   arena const& memory,
+                   std::span<item const> pair,
+                   pair_streams const& on,
+                   Join join) {
+  ordered_pair const halves(memory.work, pair);
+  handed const given_first(memory, halves.first, on.first);
+  handed const given_second(memory, halves.second, on.second);
+  auto const half_of = [](item const& step, handed const& given) -> half_of_pair {
+    return {step, {given.where(), given.in(), given.out()}};
+  };
+  half_of_pair const first = half_of(halves.first, given_first);
+  half_of_pair const second = half_of(halves.second, given_second);
+  (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage& stage) {
+    (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other& other) {
+      run_halves(stage, other, halves.whole, first, second);
+      join();
+      announce(stage, first, on.first);
+      announce(other, second, on.first);
+    });
+  });
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -14,7 +14,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/run_item.hpp>
+#include <pipe/run/execute.hpp>
 
 #include <algorithm>
 #include <csignal>

@@ -6,6 +6,7 @@
 
 #include <pipe/config.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <thread>
@@ -13,10 +14,11 @@
 
 namespace pipelining::inline v0_3 {
 
-//! @brief Threads that lower and prove the devices of a plan side by side:
+//! @brief Threads that verify, lower and prove the devices of a plan side by side:
 //! `lower(table, sizes, {}, thread_workers{})`. The plan is, byte for byte, that of one thread.
 //!
-//! Size functions are called from several threads at once.
+//! They start with the first work, and wait for more until this is destroyed. One thread at a time
+//! gives them work. Size functions are called from several threads at once.
 class thread_workers {
 public:
   //! @param count threads, the caller's among them; 0: one for each core.
@@ -33,41 +35,70 @@ public:
   template <class Part>
   void run(int parts, Part const& part) const {
     std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(parts));
-    auto const work = [&](std::size_t i) {
+    auto const work = [&](int i) noexcept {
       try {
-        part(static_cast<int>(i));
+        part(i);
       } catch (...) {
-        thrown[i] = std::current_exception();
+        thrown[static_cast<std::size_t>(i)] = std::current_exception();
       }
     };
-    joined_threads others;
-    for (std::size_t i = 1; i < thrown.size(); ++i)
-      others.all.emplace_back(work, i);
-    if (!thrown.empty())
+    while (static_cast<int>(threads_.size()) + 1 < parts)
+      threads_.emplace_back(
+        [this, i = static_cast<int>(threads_.size()) + 1, turn = turn_.load()] { serve(i, turn); });
+    if (parts > 1)
+      begin(
+        parts, [](void const* of, int i) { (*static_cast<decltype(work)*>(of))(i); }, &work);
+    if (parts > 0)
       work(0);
-    others.join();
+    for (int left = busy_; left > 0; left = busy_)
+      wait(busy_, left);
     for (std::exception_ptr const& each : thrown)
       if (each)
         std::rethrow_exception(each);
   }
 
-private:
-  // Where one cannot be started, those before it end first.
-  struct joined_threads {
-    std::vector<std::thread> all{};
+  ~thread_workers() {
+    begin(0, nullptr, nullptr);
+    for (std::thread& each : threads_)
+      each.join();
+  }
 
-    joined_threads() = default;
-    joined_threads(joined_threads const&) = delete;
-    joined_threads& operator=(joined_threads const&) = delete;
-    ~joined_threads() { join(); }
-    void join() {
-      for (std::thread& each : all)
-        if (each.joinable())
-          each.join();
+private:
+  using call = void (*)(void const* work, int part);
+
+  void begin(int parts, call what, void const* work) const noexcept {
+    parts_ = parts;
+    what_ = what;
+    work_ = work;
+    busy_ = static_cast<int>(threads_.size());
+    turn_ += 1;
+    turn_.notify_all();
+  }
+  // What a further thread does: its part of one work after the other.
+  void serve(int part, int turn) const noexcept {
+    for (bool ends = false; !ends; ++turn) {
+      wait(turn_, turn);
+      ends = what_ == nullptr;
+      if (part < parts_)
+        what_(work_, part);
+      if (busy_.fetch_sub(1) == 1)
+        busy_.notify_one();
     }
-  };
+  }
+  // The next work comes soon as a rule, before a thread that sleeps would be awake.
+  static void wait(std::atomic<int> const& number, int old) noexcept {
+    for (int i = 0; i < 500 && number == old; ++i)
+      std::this_thread::yield();
+    number.wait(old);
+  }
 
   int count_;
+  mutable std::vector<std::thread> threads_{};
+  mutable std::atomic<int> turn_ = 0; // the work that is given
+  mutable std::atomic<int> busy_ = 0; // threads that have not ended it
+  mutable int parts_ = 0;
+  mutable call what_ = nullptr;
+  mutable void const* work_ = nullptr;
 };
 
 } // namespace pipelining::inline v0_3

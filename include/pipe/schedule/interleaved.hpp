@@ -4,7 +4,6 @@
 //! @file
 //! @brief 1F1B with several stages per device. Header for pipelining::Interleaved.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/walk.hpp>
 #include <pipe/schedule/schedule.hpp>
 
@@ -34,27 +33,6 @@ namespace pipelining::inline v0_3 {
 //! Megatron-LM", SC 2021, section 2.2.2; uneven groups and stagger 1 are an own derivation, checked
 //! by simulation.
 template <int StagesPerDevice = dynamic, int Group = dynamic, int Stagger = dynamic>
-struct Interleaved {
-  static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
-                "Interleaved: a device holds at least one stage");
-  static_assert(Group == dynamic || Group >= 0, "Interleaved: a group has at least one microbatch");
-  static_assert(Stagger == dynamic || Stagger == 1 || Stagger == 2,
-                "Interleaved: the stagger is 1 or 2");
-
-  detail::parameter<StagesPerDevice> stages_per_device{};
-  detail::parameter<Group, 0> group{};
-  detail::parameter<Stagger, 2> stagger{};
-
-  //! @brief The rule of the walk that makes its rows.
-  [[nodiscard]] constexpr detail::walk steps() const noexcept {
-    return {.stages_per_device = stages_per_device, .group = group, .reach = stagger};
-  }
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return steps().arrange(devices, microbatches);
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    steps().order(extents, device, out);
-  }
-};
+using Interleaved = detail::Walk<detail::walk{}, StagesPerDevice, 1, Group, Stagger>;
 
 } // namespace pipelining::inline v0_3

@@ -23,7 +23,7 @@ namespace pipelining::inline v0_3 {
 //! @complexity O(1) per pass.
 //! @source Sun et al., "Seq1F1B", NAACL 2025 (arXiv:2406.03488), the partially ordered queue.
 template <int Chunks = dynamic>
-using Seq1F1B = detail::Walk<detail::walk{}, Chunks>;
+using Seq1F1B = detail::Walk<detail::walk{}, 1, Chunks>;
 
 //! @brief Seq1F1B with a warm-up that gives every message the time of one pass to travel: device d
 //! runs P - 1 - d more units first.
@@ -37,7 +37,7 @@ using Seq1F1B = detail::Walk<detail::walk{}, Chunks>;
 //! @complexity O(1) per pass.
 //! @source own derivation, checked by simulation: EagerOneFOneB over the units of Seq1F1B.
 template <int Chunks = dynamic>
-using EagerSeq1F1B = detail::Walk<detail::walk{.reach = 2}, Chunks>;
+using EagerSeq1F1B = detail::Walk<detail::walk{.reach = 2}, 1, Chunks>;
 
 //! @brief Seq1F1B with split backward passes in the memory of Seq1F1B: device d runs the gradients
 //! of the weights d units late.
@@ -52,7 +52,7 @@ using EagerSeq1F1B = detail::Walk<detail::walk{.reach = 2}, Chunks>;
 //! @source own derivation, checked by simulation: the order of Seq1F1B (arXiv:2406.03488, which
 //! shows a timeline of the combination) with the lag of ZB-H1 (arXiv:2401.10241, section 2).
 template <int Chunks = dynamic>
-using Seq1F1BZeroBubbleH1 = detail::Walk<detail::walk{.lag = 1}, Chunks>;
+using Seq1F1BZeroBubbleH1 = detail::Walk<detail::walk{.lag = 1}, 1, Chunks>;
 
 //! @brief Seq1F1B with split backward passes and the warm-up that leaves no bubble on the span:
 //! device d runs P - 1 - d more units first and the gradients of the weights 2 d units late.
@@ -67,7 +67,7 @@ using Seq1F1BZeroBubbleH1 = detail::Walk<detail::walk{.lag = 1}, Chunks>;
 //! @source own derivation, checked by simulation: the order of Seq1F1B (arXiv:2406.03488) with the
 //! warm-up and the lag of ZB-H2 (arXiv:2401.10241, section 2).
 template <int Chunks = dynamic>
-using Seq1F1BZeroBubbleH2 = detail::Walk<detail::walk{.reach = 2, .lag = 2}, Chunks>;
+using Seq1F1BZeroBubbleH2 = detail::Walk<detail::walk{.reach = 2, .lag = 2}, 1, Chunks>;
 
 //! @brief Seq1F1B with V stages per device: `Interleaved` over the units (microbatch, chunk) of
 //! groups of whole sequences.
@@ -96,33 +96,7 @@ template <int StagesPerDevice = dynamic,
           int Chunks = dynamic,
           int Group = dynamic,
           int Stagger = dynamic>
-struct Seq1F1BInterleaved {
-  static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
-                "Seq1F1BInterleaved: a device holds at least one stage");
-  static_assert(Chunks == dynamic || Chunks >= 1,
-                "Seq1F1BInterleaved: a sequence has at least one chunk");
-  static_assert(Group == dynamic || Group >= 0,
-                "Seq1F1BInterleaved: a group has at least one microbatch");
-  static_assert(Stagger == dynamic || Stagger == 1 || Stagger == 2,
-                "Seq1F1BInterleaved: the stagger is 1 or 2");
-
-  detail::parameter<StagesPerDevice> stages_per_device{};
-  detail::parameter<Chunks> chunks{};
-  detail::parameter<Group, 0> group{};
-  detail::parameter<Stagger, 2> stagger{};
-
-  //! @brief The rule of the walk that makes its rows.
-  [[nodiscard]] constexpr detail::walk steps() const noexcept {
-    return {
-      .stages_per_device = stages_per_device, .chunks = chunks, .group = group, .reach = stagger};
-  }
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return steps().arrange(devices, microbatches);
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    steps().order(extents, device, out);
-  }
-};
+using Seq1F1BInterleaved = detail::Walk<detail::walk{}, StagesPerDevice, Chunks, Group, Stagger>;
 
 //! @brief Seq1F1B with V stages per device and split backward passes in the memory of stagger 1:
 //! device d runs the gradients of the weights d units late.
@@ -140,7 +114,6 @@ struct Seq1F1BInterleaved {
 //! stages (SC 2021), the chunks of Seq1F1B (arXiv:2406.03488) and the lag of ZB-H1
 //! (arXiv:2401.10241) meet.
 template <int StagesPerDevice = dynamic, int Chunks = dynamic>
-using Seq1F1BZeroBubbleInterleaved =
-  detail::LoopedWalk<detail::walk{.lag = 1}, StagesPerDevice, Chunks>;
+using Seq1F1BZeroBubbleInterleaved = detail::Walk<detail::walk{.lag = 1}, StagesPerDevice, Chunks>;
 
 } // namespace pipelining::inline v0_3

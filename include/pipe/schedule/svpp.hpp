@@ -5,7 +5,6 @@
 //! @brief Slices of sequences on interleaved stages with split backward passes. Header for
 //! pipelining::SVPP.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/walk.hpp>
 #include <pipe/schedule/schedule.hpp>
 
@@ -40,33 +39,7 @@ namespace pipelining::inline v0_3 {
 //! Pipeline Scheduling on Cost-Effective Accelerators", EuroSys 2025, whose order we compose from
 //! its description: groups and warm-up of interleaved stages, chunks of Seq1F1B, lag of ZB-H1.
 template <int StagesPerDevice = dynamic, int Chunks = dynamic, int Forwards = dynamic>
-struct SVPP {
-  static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
-                "SVPP: a device holds at least one stage");
-  static_assert(Chunks == dynamic || Chunks >= 1, "SVPP: a sequence has at least one chunk");
-  static_assert(Forwards == dynamic || Forwards == 0 || Forwards >= StagesPerDevice * Chunks,
-                "SVPP: the first backward pass wants all chunks of a microbatch on all stages of "
-                "the device; 0 stands for no limit");
-
-  detail::parameter<StagesPerDevice> stages_per_device{};
-  detail::parameter<Chunks> chunks{};
-  detail::parameter<Forwards, 0>
-    forwards{}; //!< passes that a device has under way at most; 0: no limit
-
-  //! @brief The rule of the walk that makes its rows.
-  [[nodiscard]] constexpr detail::walk steps() const noexcept {
-    return {.stages_per_device = stages_per_device,
-            .chunks = chunks,
-            .lag = 1,
-            .remainder_last = true,
-            .forwards = forwards};
-  }
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return steps().arrange(devices, microbatches);
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    steps().order(extents, device, out);
-  }
-};
+using SVPP = detail::
+  Walk<detail::walk{.lag = 1, .remainder_last = true}, StagesPerDevice, Chunks, 0, 1, Forwards>;
 
 } // namespace pipelining::inline v0_3

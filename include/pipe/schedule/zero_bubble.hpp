@@ -53,6 +53,6 @@ using ZeroBubbleH2 = detail::Walk<detail::walk{.reach = 2, .lag = 2}>;
 //! with Narayanan et al., SC 2021, section 2.2.2. Where all groups are of one size, the order is
 //! that of PyTorch's ScheduleInterleavedZeroBubble; uneven groups are our own.
 template <int StagesPerDevice = dynamic>
-using ZeroBubbleInterleaved = detail::LoopedWalk<detail::walk{.lag = 1}, StagesPerDevice, 1>;
+using ZeroBubbleInterleaved = detail::Walk<detail::walk{.lag = 1}, StagesPerDevice>;
 
 } // namespace pipelining::inline v0_3

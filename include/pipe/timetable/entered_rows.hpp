@@ -11,6 +11,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/report.hpp>
+#include <pipe/timetable/workers.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -320,7 +321,10 @@ constexpr row_findings enter_row(row_entrance const into) {
     int const base = into.one_route
                        ? what.stage
                        : what.stage + into.extents.route_of(what.microbatch) * into.one_way;
-    into.find_waits(i, links, base, place, what);
+    if (into.holders[base + links.made] == into.device) // else there may be no other row's places
+      into.find_waits(i, links, base, place, what);
+    else
+      into.inputs[i] = several_before;
     int const taken = into.enter(i, links, base, place, what, entered);
     if (taken != entry_links::none && found.first)
       found.first = misplaced(into.map, row, into.number, i, taken / (into.last_stage + 1));
@@ -357,23 +361,36 @@ constexpr row_findings enter_row(row_entrance const into) {
 class entered_rows {
 public:
   //! @param offsets [rows + 1], row after row
-  constexpr entered_rows(pipeline_view const& over, pass const* passes, int const* offsets)
+  //! @param by who enters them; a device writes places of its own
+  template <worker_group Workers = one_worker>
+  constexpr entered_rows(pipeline_view const& over,
+                         pass const* passes,
+                         int const* offsets,
+                         Workers const& by = {})
       : holders_(over.lines()), cells_(std::int64_t{over.lines()} * over.units(), 0),
         lines_(over.lines()), inputs_(offsets[over.row_count()]),
         rows_(over.row_count()), map_{over, holders_, lines_} {
-    entry_rules rules(over, 0);
     for (int line = 0; line < over.lines(); ++line) {
       holders_[line] = holder_of(over, line);
       lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * over.units();
     }
-    for (int row = 0; row < over.row_count(); ++row) {
-      int const first = offsets[row];
-      place_row const& entries = rows_[row] = {
-        passes + first, inputs_ + first, static_cast<entry_number>(offsets[row + 1] - first)};
-      if (row > 0 && row % over.extents.devices == 0)
-        rules = entry_rules(over, row / over.extents.devices);
-      found_.add(enter_row(row_entrance(map_, rules, entries, row)));
-    }
+    int const devices = over.extents.devices;
+    owned<row_findings> const found(over.row_count(), {});
+    worker_parts const parts(devices, by.count());
+    by.run(parts.count, [&](int part) {
+      for (int engine_row = 0; engine_row < over.declared->engines; ++engine_row) {
+        entry_rules const rules(over, engine_row);
+        for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
+          int const row = engine_row * devices + device;
+          int const first = offsets[row];
+          rows_[row] = {
+            passes + first, inputs_ + first, static_cast<entry_number>(offsets[row + 1] - first)};
+          found[row] = enter_row(row_entrance(map_, rules, rows_[row], row));
+        }
+      }
+    });
+    for (int row = 0; row < over.row_count(); ++row)
+      found_.add(found[row]);
   }
 
   [[nodiscard]] constexpr place_map const& map() const noexcept { return map_; }

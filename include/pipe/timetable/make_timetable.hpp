@@ -6,7 +6,6 @@
 //! pipelining::make_orders, make_timetable and timetable.
 
 #include <pipe/flow/array_of.hpp>
-#include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>

@@ -16,6 +16,7 @@
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/workers.hpp>
 
 #include <cstddef>
 #include <limits>
@@ -212,16 +213,33 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
   return result;
 }
 
-//! `verify` for rows that have been entered.
+//! The first error in the times of all rows.
+template <worker_group Workers>
 [[nodiscard]] constexpr report
-verify_entered(timetable_view const& table, entered_rows const& entered, int memory_limit) {
-  report result = check_order(entered.map(), entered.rows(), entered.found());
+check_all_times(timetable_view const& table, entered_rows const& entered, Workers const& by) {
   pass_times const passed{table.offsets, table.starts, table.ends};
   message_times const times{table.latency, table.groups, table.links};
-  for (int number = 0; number < table.rows() && result; ++number) {
-    place_row const& row = entered.rows()[number];
-    result = check_times(entered.map(), row, passed, times, number);
-  }
+  worker_parts const parts(table.rows(), by.count());
+  owned<report> const found(parts.count, {});
+  by.run(parts.count, [&](int part) {
+    for (int row = parts.first(part); row < parts.first(part + 1) && found[part]; ++row)
+      found[part] = check_times(entered.map(), entered.rows()[row], passed, times, row);
+  });
+  int part = 0;
+  while (part + 1 < parts.count && found[part])
+    ++part;
+  return found[part];
+}
+
+//! `verify` for rows that have been entered.
+template <worker_group Workers = one_worker>
+[[nodiscard]] constexpr report verify_entered(timetable_view const& table,
+                                              entered_rows const& entered,
+                                              int memory_limit,
+                                              Workers const& by = {}) {
+  report result = check_order(entered.map(), entered.rows(), entered.found());
+  if (result)
+    result = check_all_times(table, entered, by);
   return result ? check_memory(table, memory_limit) : result;
 }
 
@@ -235,10 +253,13 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
 //! arrived; no device holds more activations than allowed.
 //!
 //! @param memory_limit the most chunks of activations that a device may hold.
+//! @param by who does it; see `thread_workers`.
 //! @complexity O(n) time and memory for n passes.
-[[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = detail::unlimited) {
-  detail::entered_rows const entered(table.over, table.passes, table.offsets);
-  return detail::verify_entered(table, entered, memory_limit);
+template <detail::worker_group Workers = detail::one_worker>
+[[nodiscard]] constexpr report
+verify(timetable_view table, int memory_limit = detail::unlimited, Workers const& by = {}) {
+  detail::entered_rows const entered(table.over, table.passes, table.offsets, by);
+  return detail::verify_entered(table, entered, memory_limit, by);
 }
 
 } // namespace pipelining::inline v0_3

@@ -4,22 +4,36 @@
 //! @file
 //! @brief Timetables as an interactive page of one file. Header for pipelining::write_html.
 
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
+#include <pipe/flow/shades.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/stage_graph.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/report.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
+#include <pipe/view/figures.hpp>
 #include <pipe/view/html/control.hpp>
-#include <pipe/view/html/data.hpp>
 #include <pipe/view/html/model.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/html/view.hpp>
+#include <pipe/view/json.hpp>
+#include <pipe/view/trace.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
 
@@ -31,6 +45,334 @@ struct html_options {
 };
 
 namespace detail {
+
+//! An entry that another waits for.
+struct entry_need {
+  int entry;
+  //! The member of `group_times` that lies between them; null: the time of a message.
+  double group_times::*between;
+};
+
+//! A slot of a pool, from the start of an entry to the last end of others. A datum that arrives is
+//! held from the end of its maker on, on the device of its readers.
+struct slot_hold {
+  int pool;
+  int from;
+  bool arrives;
+  std::vector<int> until; //!< of each row one; empty: to the end of the iteration
+};
+
+//! Walks over the entries of a timetable by what its flow declares.
+class table_links {
+public:
+  //! @pre `verify` accepts the timetable
+  explicit table_links(timetable_view const& table)
+      : table_(table), over_(table.over), flow_(*table.over.declared),
+        makers_(static_cast<std::size_t>(over_.pass_indices()), -1) {
+    for (int row = 0; row < table.rows(); ++row)
+      for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
+        rows_.push_back(row);
+        for (int const made : over_.links_of(table.passes[i]).made)
+          if (made != kind_links::none)
+            makers_[static_cast<std::size_t>(line_index(made, table.passes[i]))] = i;
+      }
+  }
+
+  //! The entries that each entry waits for. @complexity O(n) for n entries, O(n P) with groups
+  [[nodiscard]] std::vector<std::vector<entry_need>> needs() const {
+    std::vector<std::vector<entry_need>> result;
+    for (int i = 0; i < table_.size(); ++i) {
+      pass const& what = table_.passes[i];
+      dependency_list const list = dependencies(over_, what);
+      result.emplace_back();
+      for (int k = 0; k < list.count; ++k) {
+        int const maker = makers_[static_cast<std::size_t>(list.index(k))];
+        if (maker != -1)
+          result.back().push_back({maker, between(list.stage(k), what.stage)});
+      }
+    }
+    return result;
+  }
+
+  //! The memory that is held: slots are taken and given back as in plans. A slot that is sent stays
+  //! taken through the next pass of its row. @complexity as above
+  [[nodiscard]] std::vector<slot_hold> holds() const {
+    std::vector<slot_hold> result;
+    data_uses const uses(over_);
+    std::vector<instance> all(static_cast<std::size_t>(uses.instances()));
+    for (int i = 0; i < table_.size(); ++i)
+      for (data_use const& use : uses[table_.passes[i]])
+        enter(i, uses, use, all);
+    for (std::size_t at = 0; at < all.size(); ++at)
+      if (all[at].maker != -1)
+        append_holds(flow_.data[uses.datum_of(static_cast<int>(at))], all[at], result);
+    return result;
+  }
+
+private:
+  struct instance {
+    int maker = -1;
+    std::vector<int> users{}; // the last of them gives it back
+  };
+
+  [[nodiscard]] int line_index(int row, pass const& what) const {
+    return (row * over_.extents.stages() + what.stage) * over_.units() + over_.unit_of(what);
+  }
+  [[nodiscard]] double group_times::*between(int from, int to) const {
+    if (over_.in_group(from))
+      return table_.groups.reduce >= 0 ? &group_times::reduce : nullptr;
+    return over_.in_group(to) && table_.groups.broadcast >= 0 ? &group_times::broadcast : nullptr;
+  }
+  //! Notes what an entry does with a datum that lies in a slot.
+  void
+  enter(int entry, data_uses const& uses, data_use const& use, std::vector<instance>& all) const {
+    pass const& what = table_.passes[entry];
+    pass_place const place = uses.place_of(what);
+    for (int number = 0, count = use.lies ? uses.count(use, what) : 0; number < count; ++number) {
+      instance& datum = all[static_cast<std::size_t>(uses.index(use, what, place, number))];
+      if (use.stage == 0 && uses.brings(use, what))
+        datum.maker = entry;
+      if (uses.gives_back(use, what))
+        datum.users.push_back(entry);
+    }
+  }
+
+  [[nodiscard]] int device_of_entry(int entry) const {
+    return rows_[static_cast<std::size_t>(entry)] % over_.extents.devices;
+  }
+  //! The entry after an entry and its other half, or the entry where it is the last of its row.
+  [[nodiscard]] int next(int entry) const {
+    int const end = table_.offsets[rows_[static_cast<std::size_t>(entry)] + 1];
+    int behind = entry + 1;
+    while (behind < end && table_.passes[behind].overlapped)
+      ++behind;
+    return behind < end ? behind : entry;
+  }
+
+  //! Holds a slot until a user ends. Of one row, the last user ends last.
+  void hold_until(slot_hold& hold, int user) const {
+    for (int& other : hold.until)
+      if (rows_[static_cast<std::size_t>(other)] == rows_[static_cast<std::size_t>(user)]) {
+        other = std::max(other, user);
+        return;
+      }
+    hold.until.push_back(user);
+  }
+  void append_holds(datum const& of, instance const& made, std::vector<slot_hold>& out) const {
+    int const here = device_of_entry(made.maker);
+    std::size_t const own = out.size();
+    out.push_back({of.pool, made.maker, false, {}});
+    for (int const user : made.users) {
+      std::size_t at = own;
+      if (int const device = device_of_entry(user); device != here) {
+        for (++at; at < out.size() && device_of_entry(out[at].until[0]) != device;)
+          ++at;
+        if (at == out.size())
+          out.push_back({of.arrives_in, made.maker, true, {}});
+      }
+      hold_until(out[at], user);
+    }
+    if (out.size() > own + 1)
+      hold_until(out[own], next(made.maker));
+  }
+
+  timetable_view table_;
+  pipeline_view over_;
+  flow const& flow_;
+  std::vector<int> makers_; // by pass_index
+  std::vector<int> rows_;   // of each entry
+};
+
+//! A text of the data. A letter that could end the script is escaped.
+void append_html_text(text_sink auto& out, std::string_view text) {
+  std::string const quoted = json_text(text);
+  for (char const& letter : quoted) {
+    if (letter == '<')
+      append(out, "\\u003c");
+    else
+      out.append(std::string_view(&letter, 1));
+  }
+}
+
+template <text_sink Sink, class List>
+void append_list(Sink& out, std::string_view name, List const& values) {
+  append(out, "\"", name, "\":[");
+  bool first = true;
+  for (auto const& value : values) {
+    append(out, first ? "" : ",", value);
+    first = false;
+  }
+  append(out, "]");
+}
+
+//! Appends the entries that each entry waits for, and the memory that is held: the class and the
+//! entry, or ~entry for data that arrive at its end. Then come the entries that end the hold, each
+//! as how many entries later it stands.
+void append_links(text_sink auto& out, timetable_view const& table) {
+  table_links const links(table);
+  append(out, ",\n\"needs\":[");
+  bool first = true;
+  for (std::vector<entry_need> const& needs : links.needs()) {
+    append(out, first ? "[" : ",[");
+    for (std::size_t k = 0; k < needs.size(); ++k) {
+      append(out, k == 0 ? "" : ",");
+      if (needs[k].between == nullptr)
+        append(out, needs[k].entry);
+      else
+        append(out,
+               "[",
+               needs[k].entry,
+               needs[k].between == &group_times::reduce ? ",\"reduce\"]" : ",\"broadcast\"]");
+    }
+    append(out, "]");
+    first = false;
+  }
+  append(out, "],\n\"holds\":[");
+  first = true;
+  for (slot_hold const& hold : links.holds()) {
+    append(out, first ? "[" : ",[", hold.pool, ",", hold.arrives ? ~hold.from : hold.from);
+    for (int const end : hold.until)
+      append(out, ",", end - hold.from);
+    append(out, "]");
+    first = false;
+  }
+  append(out, "]");
+}
+
+//! The kinds of a flow: their words, and how they are drawn.
+void append_kinds(text_sink auto& out, flow const& declared) {
+  append(out, "\"kinds\":[");
+  int const count = std::max(declared.kind_count, kinds_of_training.kind_count);
+  for (int number = 0; number < count; ++number) {
+    auto const kind = static_cast<pass_kind>(number);
+    append(out, number == 0 ? "" : ",");
+    if (!declared[kind].exists()) {
+      append(out, "0");
+      continue;
+    }
+    colour const plain = plain_colour(declared[kind]);
+    append(out, "{\"word\":");
+    append_html_text(out, declared.word(kind));
+    append(out, ",\"legend\":");
+    append_html_text(out, legend_word(declared[kind]));
+    append(out, ",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
+    append(out, declared[kind].on == engine::network ? ",\"by_stage\":true}" : "}");
+  }
+  append(out, "]");
+}
+
+//! The measured times by entry of the table, from 0 on.
+void append_measured(text_sink auto& out, html_timeline const& line) {
+  timetable_view const& table = line.table;
+  auto const indices = static_cast<std::size_t>(table.over.pass_indices());
+  std::vector<measured_pass const*> found(indices);
+  double first = line.measured.empty() ? 0 : line.measured.front().start;
+  for (measured_pass const& ran : line.measured) {
+    if (!table.over.contains(ran.what))
+      throw std::invalid_argument("write_html: a measured pass is not of the timetable: " +
+                                  describe(ran.what, table.over));
+    found[static_cast<std::size_t>(pass_index(table.over, ran.what))] = &ran;
+    first = std::min(first, ran.start);
+  }
+  for (bool const ends : {false, true}) {
+    append(out, ends ? "],\"ends\":[" : ",\n\"measured\":{\"starts\":[");
+    for (int i = 0; i < table.size(); ++i) {
+      auto const* const ran =
+        found[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))];
+      if (ran == nullptr)
+        throw std::invalid_argument("write_html: a pass of the timetable was not measured: " +
+                                    describe(table.passes[i], table.over));
+      append(out, i == 0 ? "" : ",", ((ends ? ran->end : ran->start) - first) * line.measured_unit);
+    }
+  }
+  append(out, "]}");
+}
+
+//! "V-Half: 4 devices, 8 microbatches, 8 stages, 2 chunks".
+[[nodiscard]] inline std::string html_heading(html_timeline const& line) {
+  std::string text(line.about.schedule);
+  append_counts(text, line.shown.over.extents, true);
+  for (std::size_t chunk = 0; chunk < line.about.chunk_lengths.size(); ++chunk)
+    append(text, chunk == 0 ? " of tokens " : ", ", line.about.chunk_lengths[chunk]);
+  return text;
+}
+
+//! The extents, and facts besides the passes from which colours and figures follow.
+void append_extents(text_sink auto& out, html_timeline const& line) {
+  timetable_view const& shown = line.shown;
+  shape const& extents = shown.over.extents;
+  std::vector<int> const locals = local_stages(shown);
+  append(out, ",\"devices\":", extents.devices, ",\"microbatches\":", extents.microbatches);
+  append(out, ",\"chunks\":", extents.chunks, ",\"stages_per_device\":", device_share(shown));
+  append(out, ",");
+  append_list(out, "locals", locals);
+  append(out, ",\"local_count\":", most_local_stages(extents, locals));
+  if (extents.where == placement::bidirectional) {
+    append(out, ",\"directions\":[");
+    for (int unit = 0; unit < extents.microbatches; ++unit)
+      append(out, unit == 0 ? "" : ",", extents.enters_at_end(unit) ? 1 : 0);
+    append(out, "]");
+  }
+  if (!line.about.chunk_shares.empty()) {
+    append(out, ",");
+    append_list(out, "shares", line.about.chunk_shares);
+  }
+  append(out, ",\n\"engines\":[\"passes\"");
+  for (int engine = 1; engine < shown.over.declared->engines; ++engine)
+    append(out, ",\"", engine_row_name(shown, engine * extents.devices), "\"");
+  append(out, "]");
+}
+
+//! Every entry: its kind, or ~kind where it completes a pair; stage, microbatch and chunk; the
+//! number of its time.
+void append_rows(text_sink auto& out, html_timeline const& line) {
+  append(out, ",\n\"rows\":[");
+  for (int row = 0; row < line.shown.rows(); ++row) {
+    append(out, row == 0 ? "\n[" : ",\n[");
+    for (int i = line.shown.offsets[row]; i < line.shown.offsets[row + 1]; ++i) {
+      pass const& what = line.shown.passes[i];
+      int const kind = index_of(what.kind);
+      append(out, i == line.shown.offsets[row] ? "" : ",", what.overlapped ? ~kind : kind);
+      append(out, ",", what.stage, ",", what.microbatch, ",", what.chunk);
+      append(out, ",", line.time_of[static_cast<std::size_t>(i)]);
+    }
+    append(out, "]");
+  }
+  append(out, "]");
+}
+
+void append_timeline(text_sink auto& out, html_timeline const& line, uniform_cost const& page) {
+  timetable_view const& table = line.table;
+  uniform_cost const& cost = line.about.cost;
+  append(out, "{\"name\":");
+  append_html_text(out, line.about.schedule);
+  append(out, ",\"heading\":");
+  append_html_text(out, html_heading(line));
+  append_extents(out, line);
+  append(out, ",\n");
+  append_kinds(out, *table.over.declared);
+  append_times(out, line, page);
+  append(out, ",\n\"between\":{");
+  for (page_slider const& each : other_sliders)
+    append(
+      out, &each == other_sliders ? "\"" : ",\"", each.key, "\":", slider_ratio(each, page, cost));
+  append(out, "}");
+  if (table.links != nullptr) {
+    auto const pairs =
+      static_cast<std::size_t>(table.over.extents.devices * table.over.extents.devices);
+    append(out, ",\n");
+    append_list(out, "links", std::span(table.links, pairs));
+  }
+  if (!line.slot_sizes.empty()) {
+    append(out, ",\n");
+    append_list(out, "slot_sizes", line.slot_sizes);
+  }
+  if (!line.measured.empty())
+    append_measured(out, line);
+  append_rows(out, line);
+  append_links(out, table);
+  append(out, "}");
+}
 
 //! True for a class whose slots lie on the host.
 [[nodiscard]] inline bool lies_on_host(std::span<html_timeline const> timelines, int pool) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/cluster/launch_address.hpp>
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/store.hpp>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // One process of a launched run, which uses no MPI: it finds the others as programs over NCCL do,
 // says who it is, and leaves; or says in one sentence why it cannot.
-#include <pipe/cluster/launch_address.hpp>
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/store.hpp>
 

@@ -35,7 +35,7 @@ TEST_CASE("every size is verified and proven") {
       check(pp::GPipe{}, devices, microbatches);
       check(pp::OneFOneB{}, devices, microbatches);
       for (int chunks = 1; chunks <= 8; ++chunks)
-        check(pp::Seq1F1B<>{chunks}, devices, microbatches);
+        check(pp::Seq1F1B<>{.chunks = chunks}, devices, microbatches);
       check(pp::VMin{}, devices, microbatches);
       check(pp::VHalf{}, devices, microbatches);
       check(pp::VZeroBubble{}, devices, microbatches);

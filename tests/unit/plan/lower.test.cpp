@@ -129,7 +129,8 @@ TEST_CASE("every timetable lowers to a proven plan under every policy") {
       check_plan<pp::communicators::per_pair>(one);
       check_plan<pp::communicators::per_edge>(one);
       for (int const chunks : {2, 3}) {
-        auto const sequence = pp::make_timetable(pp::Seq1F1B<>{chunks}, {devices, microbatches});
+        auto const sequence =
+          pp::make_timetable(pp::Seq1F1B<>{.chunks = chunks}, {devices, microbatches});
         check_plan<pp::communicators::per_pair>(sequence);
       }
     }
@@ -171,7 +172,7 @@ TEST_CASE("no wait can be dropped") {
 
 TEST_CASE("an evaluation runs the forward passes and keeps nothing") {
   for (int const chunks : {1, 3}) {
-    auto const table = pp::make_timetable(pp::Seq1F1B<>{chunks}, {4, 5});
+    auto const table = pp::make_timetable(pp::Seq1F1B<>{.chunks = chunks}, {4, 5});
     pp::plan const work = pp::lower_evaluation(table, pp::uniform_sizes{.message = 10});
     int passes = 0;
     for (pp::item const& step : work.items)

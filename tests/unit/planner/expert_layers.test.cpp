@@ -2,9 +2,12 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/planner/cut/expert_layers.hpp>
 #include <pipe/run/threads.hpp>
+#include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -12,8 +15,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
 #include <tests/support/expert_overlap.hpp>
 #include <vector>
 
@@ -26,13 +31,20 @@ struct letter_times {
   std::vector<double> of_layer; // a factor of each stage; empty: 1
   [[nodiscard]] double duration(pp::pass const& what) const {
     double const factor = of_layer.empty() ? 1 : of_layer[what.stage];
-    switch (pp::expert_training[what.kind].letter) {
+    switch (pp::detail::frugal_expert_training[what.kind].letter) {
     case 'A':
+    case 'F':
+    case 'R':
+    case 'X':
     case 'B': return 4 * factor;
     case 'V': return 2 * factor;
     case 'E':
+    case 'H':
+    case 'T':
+    case 'Z':
     case 'M':
     case 'W': return 4 * factor;
+    case 'Q': return 0;
     default: return 2 * factor;
     }
   }
@@ -47,16 +59,27 @@ pp::uniform_cost whole_times(int layers) {
 //! y = e (a x), as in lesson 13, whatever the flow calls its kinds.
 struct layer {
   double attention_weight, expert_weight;
+  pp::flow const* declared = &pp::expert_training;
   double attention_gradient = 0, expert_gradient = 0;
 
   void perform(pp::pass_kind kind, pp::context const& at, pp::input in, pp::output) {
     using enum pp::detail::expert_datum;
     auto const value = [&](pp::detail::expert_datum of) -> double& {
-      return at.buffer_of(pp::expert_training, kind, of).as<double>()[0];
+      return at.buffer_of(*declared, kind, of).as<double>()[0];
     };
     double const given = in.data != nullptr ? in.as<double>()[0] : at.microbatch + 1.0;
-    switch (pp::expert_training[kind].letter) {
+    switch ((*declared)[kind].letter) {
     case 'A': value(of_routed) = attention_weight * (value(of_attention_kept) = given); break;
+    case 'F': value(of_routed) = attention_weight * given; break;
+    case 'X': value(of_routed) = attention_weight * (value(of_leaving_attention) = given); break;
+    case 'R': value(of_routed_again) = attention_weight * (value(of_attention_kept) = given); break;
+    case 'G': value(of_passing) = value(of_routed); break;
+    case 'S': value(of_passing_again) = value(of_routed_again); break;
+    case 'H': value(of_mixed) = expert_weight * value(of_passing); break;
+    case 'Z':
+      value(of_mixed) = expert_weight * (value(of_leaving_experts) = value(of_passing));
+      break;
+    case 'T': value(of_dispatched) = value(of_passing_again); break;
     case 'D': value(of_dispatched) = value(of_routed); break;
     case 'E': value(of_mixed) = expert_weight * value(of_dispatched); break;
     case 'C':
@@ -87,7 +110,7 @@ constexpr pp::uniform_sizes sizes{.message = 8, .activation = 8, .weight_input =
 void check_gradients(pp::dynamic_timetable const& table) {
   std::vector<layer> model;
   for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-    model.push_back({1.0 + stage % 3, 2.0 - stage % 5 / 4.0});
+    model.push_back({1.0 + stage % 3, 2.0 - stage % 5 / 4.0, &table.over.declared});
   std::vector<layer> alone = model;
   pp::thread_runner runner(pp::lower(table, sizes), model);
   runner.step();
@@ -178,7 +201,51 @@ TEST_CASE("Schedules at random times and cuts are verified, proven and train ali
     check(pp::EagerOneFOneB{}, devices, microbatches);
     check(pp::ZeroBubbleH1{}, devices, microbatches);
     check(pp::VHalf{}, devices, 2 * devices);
+    check(pp::with_recompute<pp::OneFOneB>{}, devices, microbatches);
+    check(pp::with_recompute<pp::EagerOneFOneB, pp::recompute::where_it_frees>{},
+          devices,
+          microbatches);
+    check(pp::with_recompute<pp::ZeroBubbleH1, pp::recompute::first_stages>{},
+          devices,
+          microbatches);
+    check(pp::with_offload<pp::OneFOneB, pp::offload::chunks>{{}, {.staying = 0}},
+          devices,
+          microbatches);
   }
+}
+
+TEST_CASE("Layers are computed again one at a time, right before they go back") {
+  auto const base =
+    pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, {1, 1}, pp::uniform_cost{1, 1, 1});
+  auto const own = timed(pp::with_experts(base, std::vector<int>{2}));
+  std::string compute;
+  std::string network;
+  for (int row = 0; row < 4; ++row)
+    for (int i = own.offsets[row]; i < own.offsets[row + 1]; ++i)
+      (row == 0 ? compute : network) +=
+        std::string{pp::detail::frugal_expert_training[own.passes[i].kind].letter} +
+        std::to_string(own.passes[i].stage) + " ";
+  CHECK(compute == "F0 H0 F1 H1 R1 T1 M1 W1 B1 V1 R0 T0 M0 W0 B0 V0 ");
+  CHECK(network == "G0 C0 G1 C1 S1 K1 J1 S0 K0 J0 ");
+  // Forward 4 + 2 + 4 + 2 twice, but nothing waits for the last combine. Each layer again 4 + 2 + 4,
+  // which hides its combine back, then back 4 + 4 + 4 + 2, whose expert gradients hide the dispatch.
+  CHECK(pp::makespan(own) == doctest::Approx(22 + 2 * (10 + 14)));
+}
+
+TEST_CASE("What a layer keeps is copied out and in layer by layer") {
+  pp::uniform_cost const cost{1, 1, 1};
+  auto const base = pp::make_timetable(
+    pp::with_offload<pp::GPipe, pp::offload::chunks>{{}, {.staying = 0}}, {1, 3}, cost);
+  auto const own = timed(pp::with_experts(base, std::vector<int>{2}));
+  auto const count = [&](char letter) {
+    return std::ranges::count_if(own.passes, [letter](pp::pass const& what) {
+      return pp::detail::frugal_expert_training[what.kind].letter == letter;
+    });
+  };
+  REQUIRE(count('X') > 0);
+  for (char const letter : {'Z', 'O', 'P', 'Q', 'N', 'L'})
+    CHECK(count(letter) == count('X'));
+  CHECK(count('X') + count('A') == 6);
 }
 
 TEST_CASE("Tables without such layers are refused with a reason") {

@@ -307,7 +307,7 @@ TEST_CASE("even chunks can be slower than 1F1B, balanced ones bring 1/C of its b
     CAPTURE(expected.chunks);
     auto const work = pp::sequence_work::of_attention(expected.ratio, tokens);
     auto const table = [&](std::vector<int> const& lengths) {
-      pp::Seq1F1B<> const plan{static_cast<int>(lengths.size())};
+      pp::Seq1F1B<> const plan{.chunks = static_cast<int>(lengths.size())};
       pp::pipeline_size const size{devices, expected.microbatches};
       return pp::make_timetable(
         plan, size, pp::chunk_costs(plan.arrange(devices, expected.microbatches), lengths, work));

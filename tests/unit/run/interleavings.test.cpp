@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The protocols of rendezvous.hpp, thread_share.hpp and watchdog.hpp, line by line, in every
+// The protocols of rendezvous.hpp, thread_board.hpp and watchdog.hpp, line by line, in every
 // interleaving of threads with store buffers. Each has variants with one mistake, which the machine
 // must find.
 #include <doctest/doctest.h>

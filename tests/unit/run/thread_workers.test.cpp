@@ -14,10 +14,12 @@
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -125,6 +127,57 @@ TEST_CASE("threads find in a wrong plan what one thread finds") {
     check_verdict(work);
   }
   CHECK(wrong > 100);
+}
+
+TEST_CASE("threads find in a wrong timetable what one thread finds") {
+  int wrong = 0;
+  auto const check_report = [&](pp::dynamic_timetable const& table) {
+    pp::report const alone = pp::verify(table);
+    wrong += alone ? 0 : 1;
+    for (int const threads : {2, 3, 4}) {
+      auto const check = [&](auto const& workers) {
+        pp::report const found = pp::verify(table, pp::detail::unlimited, workers);
+        CHECK(found.entry == alone.entry);
+        CHECK(pp::describe(found, table.over) == pp::describe(alone, table.over));
+      };
+      check(pp::thread_workers(threads));
+      check(backwards{threads});
+    }
+  };
+  auto const check_mutants = [&](pp::dynamic_timetable const& right) {
+    std::size_t const count = right.passes.size();
+    for (std::size_t i = 0; i < count; i += 5) {
+      auto const check_changed = [&](auto change) {
+        pp::dynamic_timetable table = right;
+        change(table, i);
+        check_report(table);
+        change(table, (3 * i + 7) % count); // on another device as well
+        check_report(table);
+      };
+      check_changed([](pp::dynamic_timetable& of, std::size_t at) { of.passes[at].stage ^= 1; });
+      check_changed([](pp::dynamic_timetable& of, std::size_t at) { of.passes[at].stage = 999; });
+      check_changed(
+        [](pp::dynamic_timetable& of, std::size_t at) { of.passes[at].microbatch ^= 1; });
+      check_changed(
+        [](pp::dynamic_timetable& of, std::size_t at) { of.passes[at].overlapped ^= 1; });
+      check_changed([](pp::dynamic_timetable& of, std::size_t at) { of.starts[at] -= 0.5; });
+    }
+  };
+  check_mutants(pp::make_timetable(pp::DualPipeV<>{}, {4, 8}));
+  check_mutants(pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, {4, 8}));
+  CHECK(wrong > 300);
+}
+
+TEST_CASE("threads wait for more work, and more come where it has more parts") {
+  pp::thread_workers const workers(5);
+  for (int turn = 0; turn < 200; ++turn) {
+    int const parts = 1 + turn % 5;
+    std::vector<int> runs(static_cast<std::size_t>(parts));
+    workers.run(parts, [&](int part) { runs[static_cast<std::size_t>(part)] += turn; });
+    CHECK(runs == std::vector<int>(static_cast<std::size_t>(parts), turn));
+    if (turn % 50 == 0) // long enough to fall asleep
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 TEST_CASE(

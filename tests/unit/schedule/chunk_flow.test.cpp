@@ -113,7 +113,7 @@ TEST_CASE("ChunkFlow over equal counts that keeps all chunks is Seq1F1B") {
         CHECK(pp::make_timetable(pp::ChunkFlow<pp::detail::equal_chunks<>>{{chunks}, chunks},
                                  {devices, microbatches})
                 .passes ==
-              pp::make_timetable(pp::Seq1F1B<>{chunks}, {devices, microbatches}).passes);
+              pp::make_timetable(pp::Seq1F1B<>{.chunks = chunks}, {devices, microbatches}).passes);
 }
 
 namespace {

@@ -33,9 +33,10 @@ TEST_CASE("interleaved 1F1B keeps every rule and its closed forms for any M") {
     for (int held = 1; held <= 4; ++held)
       for (int devices = 1; devices <= 12; ++devices)
         for (int microbatches = 1; microbatches <= 30; ++microbatches) {
-          auto const table = pp::make_timetable(pp::Interleaved<>{held, 0, stagger},
-                                                {devices, microbatches},
-                                                pp::uniform_cost{10, 12, 8});
+          auto const table = pp::make_timetable(
+            pp::Interleaved<>{.stages_per_device = held, .group = 0, .stagger = stagger},
+            {devices, microbatches},
+            pp::uniform_cost{10, 12, 8});
           int const short_of = std::max(devices - microbatches, 0);
           CHECK(pp::span_of(table) - 30 * held * microbatches ==
                 30 * (devices - 1) + 30 * (held - 1) * short_of);
@@ -56,9 +57,10 @@ TEST_CASE("interleaved 1F1B takes groups of any size") {
       for (int devices = 1; devices <= 9; ++devices)
         for (int microbatches = 1; microbatches <= 22; ++microbatches)
           for (int group = 1; group <= microbatches + 1; ++group) {
-            auto const table = pp::make_timetable(pp::Interleaved<>{held, group, stagger},
-                                                  {devices, microbatches},
-                                                  pp::uniform_cost{10, 12, 8});
+            auto const table = pp::make_timetable(
+              pp::Interleaved<>{.stages_per_device = held, .group = group, .stagger = stagger},
+              {devices, microbatches},
+              pp::uniform_cost{10, 12, 8});
             if (group < devices || microbatches < devices)
               continue;
             CHECK(pp::span_of(table) == 30 * held * microbatches + 30 * (devices - 1));
@@ -81,7 +83,7 @@ TEST_CASE("latency adds 2 c (V P - 1) to interleaved 1F1B, whatever M") {
     for (int held = 1; held <= 4; ++held)
       for (int devices = 2; devices <= 12; ++devices)
         for (int rounds = 1; rounds <= 4; ++rounds) {
-          auto const table = pp::make_timetable(pp::Interleaved<>{held},
+          auto const table = pp::make_timetable(pp::Interleaved<>{.stages_per_device = held},
                                                 {devices, devices * rounds},
                                                 pp::uniform_cost{10, 12, 8, latency});
           double const bubble = pp::span_of(table) - 30 * held * devices * rounds;
@@ -97,9 +99,10 @@ TEST_CASE("with stagger 1 latency adds to every round of P microbatches") {
     for (int held = 2; held <= 4; ++held)
       for (int devices = 2; devices <= 12; ++devices)
         for (int rounds = 1; rounds <= 4; ++rounds) {
-          auto const table = pp::make_timetable(pp::Interleaved<>{held, 0, 1},
-                                                {devices, devices * rounds},
-                                                pp::uniform_cost{10, 12, 8, latency});
+          auto const table = pp::make_timetable(
+            pp::Interleaved<>{.stages_per_device = held, .group = 0, .stagger = 1},
+            {devices, devices * rounds},
+            pp::uniform_cost{10, 12, 8, latency});
           int const waits = held * devices - 1 + devices - 2 + (devices - 1) * held * (rounds - 1);
           CHECK(pp::span_of(table) - 30 * held * devices * rounds ==
                 30 * (devices - 1) + 2 * latency * waits);
@@ -116,11 +119,12 @@ TEST_CASE("one stage per device and stagger 1 is 1F1B") {
 TEST_CASE("parameters out of range are refused") {
   CHECK_THROWS_WITH(pp::make_timetable(pp::Interleaved<>{}, {5, 7}),
                     "interleaved stages: a device holds at least one stage");
-  CHECK_THROWS_WITH(pp::make_timetable(pp::Interleaved<>{2, -3}, {5, 7}),
-                    "interleaved stages: a group has at least one microbatch; 0 stands for the "
-                    "smallest group without waits");
   CHECK_THROWS_WITH(
-    pp::make_timetable(pp::Interleaved<>{2, 0, 3}, {5, 7}),
+    pp::make_timetable(pp::Interleaved<>{.stages_per_device = 2, .group = -3}, {5, 7}),
+    "interleaved stages: a group has at least one microbatch; 0 stands for the "
+    "smallest group without waits");
+  CHECK_THROWS_WITH(
+    pp::make_timetable(pp::Interleaved<>{.stages_per_device = 2, .group = 0, .stagger = 3}, {5, 7}),
     "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), and "
     "gradients of weights lag by at most 2 units per device");
 }

@@ -91,7 +91,7 @@ TEST_CASE("law of 1F1B and Seq1F1B: (P - 1)(F + B) without latency") {
     if (at.c > 0)
       return false;
     same(at, at.bubble(pp::OneFOneB{}).span, (at.P - 1) * at.all());
-    same(at, at.bubble(pp::Seq1F1B<>{at.C}).span, (at.P - 1) * at.all());
+    same(at, at.bubble(pp::Seq1F1B<>{.chunks = at.C}).span, (at.P - 1) * at.all());
     return true;
   });
 }
@@ -102,7 +102,8 @@ TEST_CASE("law of Seq1F1B with latency where P divides M C") {
     if (units % at.P != 0)
       return false;
     int const waits = (at.P - 1) * (units / at.P) + at.P - 1 - at.C + at.C / at.P;
-    same(at, at.bubble(pp::Seq1F1B<>{at.C}).span, (at.P - 1) * at.all() + 2 * at.c * waits);
+    same(
+      at, at.bubble(pp::Seq1F1B<>{.chunks = at.C}).span, (at.P - 1) * at.all() + 2 * at.c * waits);
     return true;
   });
 }
@@ -113,7 +114,7 @@ TEST_CASE("law of the eager schedules: (P - 1)(F + B + 2c) while 2c <= F + B") {
       return false;
     double const expected = (at.P - 1) * (at.all() + 2 * at.c);
     same(at, at.bubble(pp::EagerOneFOneB{}).span, expected);
-    same(at, at.bubble(pp::EagerSeq1F1B<>{at.C}).span, expected);
+    same(at, at.bubble(pp::EagerSeq1F1B<>{.chunks = at.C}).span, expected);
     return true;
   });
 }
@@ -168,7 +169,7 @@ TEST_CASE("law of Seq1F1B-ZB-H1") {
       at.c > 0 ? units >= 2 * at.P + at.C - 1 && 2 * at.c <= at.W : units >= at.P + at.C - 1;
     if (!enough || at.W > at.F || at.W > at.I)
       return false;
-    auto const found = at.bubble(pp::Seq1F1BZeroBubbleH1<>{at.C});
+    auto const found = at.bubble(pp::Seq1F1BZeroBubbleH1<>{.chunks = at.C});
     same(at, found.span, (at.P - 1) * (at.F + at.I - at.W + 4 * at.c));
     same(at, found.makespan, found.span);
     return true;
@@ -181,7 +182,7 @@ TEST_CASE("law of ZB-H2 and Seq1F1B-ZB-H2 while c <= W <= F <= I") {
       return false;
     double const bubble = (at.P - 1) * (at.F + at.I + 2 * at.c - 2 * at.W);
     double const first_input = (at.P - 1) * (at.F + at.c);
-    auto const chunked = at.bubble(pp::Seq1F1BZeroBubbleH2<>{at.C});
+    auto const chunked = at.bubble(pp::Seq1F1BZeroBubbleH2<>{.chunks = at.C});
     same(at, chunked.span, std::max(0.0, bubble));
     same(at, chunked.makespan, std::max(bubble, first_input));
     if (at.M < 2 * at.P - 1)
@@ -200,9 +201,11 @@ TEST_CASE("law of the interleaved schedules without latency") {
     int const units = at.M * at.C;
     int const short_of = (at.V - 1) * std::max(0, at.P - at.M);
     int const chunks_short_of = (at.V - 1) * std::max(0, at.P - units);
-    same(at, at.bubble(pp::Interleaved<>{at.V}).span, (at.P - 1 + short_of) * at.all());
     same(at,
-         at.bubble(pp::Seq1F1BInterleaved<>{at.V, at.C}).span,
+         at.bubble(pp::Interleaved<>{.stages_per_device = at.V}).span,
+         (at.P - 1 + short_of) * at.all());
+    same(at,
+         at.bubble(pp::Seq1F1BInterleaved<>{.stages_per_device = at.V, .chunks = at.C}).span,
          (at.P - 1 + chunks_short_of) * at.all());
     return true;
   });
@@ -213,7 +216,7 @@ TEST_CASE("law of the interleaved schedules with a latency of at most F and B") 
     if (at.c > at.F || at.c > at.B())
       return false;
     if (at.P == 1) { // nothing to send
-      same(at, at.bubble(pp::Interleaved<>{at.V}).span, 0);
+      same(at, at.bubble(pp::Interleaved<>{.stages_per_device = at.V}).span, 0);
       return true;
     }
     if (at.V == 1)
@@ -221,14 +224,16 @@ TEST_CASE("law of the interleaved schedules with a latency of at most F and B") 
     double const expected = (at.P - 1) * at.all() + 2 * at.c * (at.V * at.P - 1);
     bool const even = at.M % at.P == 0;
     if (even) {
-      same(at, at.bubble(pp::Interleaved<>{at.V}).span, expected);
+      same(at, at.bubble(pp::Interleaved<>{.stages_per_device = at.V}).span, expected);
       int const waits = at.V * at.P + at.P - 3 + (at.P - 1) * at.V * (at.M / at.P - 1);
       same(at,
-           at.bubble(pp::Interleaved<>{at.V, 0, 1}).span,
+           at.bubble(pp::Interleaved<>{.stages_per_device = at.V, .group = 0, .stagger = 1}).span,
            (at.P - 1) * at.all() + 2 * at.c * waits);
     }
     if (at.P % at.C == 0 && at.M % (at.P / at.C) == 0)
-      same(at, at.bubble(pp::Seq1F1BInterleaved<>{at.V, at.C}).span, expected);
+      same(at,
+           at.bubble(pp::Seq1F1BInterleaved<>{.stages_per_device = at.V, .chunks = at.C}).span,
+           expected);
     return true;
   });
 }
@@ -238,11 +243,12 @@ TEST_CASE("law of split backward passes on interleaved stages, with and without 
     if (at.c > 0 || at.W > at.F || at.W > at.I || at.M * at.C < at.P + at.C - 1)
       return false;
     double const expected = (at.P - 1) * (at.F + at.I - at.W);
-    auto const chunked = at.bubble(pp::Seq1F1BZeroBubbleInterleaved<>{at.V, at.C});
+    auto const chunked =
+      at.bubble(pp::Seq1F1BZeroBubbleInterleaved<>{.stages_per_device = at.V, .chunks = at.C});
     same(at, chunked.span, expected);
     same(at, chunked.makespan, expected);
     if (at.M >= at.P)
-      same(at, at.bubble(pp::ZeroBubbleInterleaved<>{at.V}).span, expected);
+      same(at, at.bubble(pp::ZeroBubbleInterleaved<>{.stages_per_device = at.V}).span, expected);
     return true;
   });
 }

@@ -32,7 +32,7 @@ TEST_CASE("Seq1F1B keeps every rule and its closed forms") {
     for (int microbatches = 1; microbatches <= 40; ++microbatches)
       for (int chunks = 1; chunks <= 8; ++chunks) {
         auto const table = pp::make_timetable(
-          pp::Seq1F1B<>{chunks}, {devices, microbatches}, pp::uniform_cost{10, 12, 8});
+          pp::Seq1F1B<>{.chunks = chunks}, {devices, microbatches}, pp::uniform_cost{10, 12, 8});
         CHECK(pp::span_of(table) == microbatches * chunks * 30 + (devices - 1) * 30);
         int const held = std::min(devices + chunks - 1, microbatches * chunks);
         CHECK(pp::peak_activations(table) == pp::ratio{held, chunks});
@@ -48,9 +48,9 @@ TEST_CASE("one chunk is 1F1B") {
 
 TEST_CASE("a number of chunks that is known only at run time gives the same order") {
   auto const fixed = pp::make_timetable<pp::Seq1F1B<3>>({5, 7});
-  auto const free = pp::make_timetable(pp::Seq1F1B<>{3}, {5, 7});
+  auto const free = pp::make_timetable(pp::Seq1F1B<>{.chunks = 3}, {5, 7});
   CHECK(fixed.passes == free.passes);
-  CHECK_THROWS_WITH(pp::make_timetable(pp::Seq1F1B<>{0}, {5, 7}),
+  CHECK_THROWS_WITH(pp::make_timetable(pp::Seq1F1B<>{.chunks = 0}, {5, 7}),
                     "shape: the number of chunks must be at least 1");
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("eager Seq1F1B keeps every rule and its closed forms") {
     for (int devices = 1; devices <= 12; ++devices)
       for (int microbatches = 1; microbatches <= 30; ++microbatches)
         for (int chunks = 1; chunks <= 6; ++chunks) {
-          auto const table = pp::make_timetable(pp::EagerSeq1F1B<>{chunks},
+          auto const table = pp::make_timetable(pp::EagerSeq1F1B<>{.chunks = chunks},
                                                 {devices, microbatches},
                                                 pp::uniform_cost{10, 12, 8, latency});
           int const units = microbatches * chunks;
@@ -81,11 +81,11 @@ TEST_CASE("latency makes the bubble of Seq1F1B grow with the units, that of the 
             continue;
           pp::pipeline_size const size{devices, microbatches};
           pp::uniform_cost const cost{10, 12, 8, latency};
-          auto const table = pp::make_timetable(pp::Seq1F1B<>{chunks}, size, cost);
+          auto const table = pp::make_timetable(pp::Seq1F1B<>{.chunks = chunks}, size, cost);
           int const waits =
             (devices - 1) * units / devices + devices - 1 - chunks + chunks / devices;
           CHECK(pp::span_of(table) - 30 * units == 30 * (devices - 1) + 2 * latency * waits);
-          auto const eager = pp::make_timetable(pp::EagerSeq1F1B<>{chunks}, size, cost);
+          auto const eager = pp::make_timetable(pp::EagerSeq1F1B<>{.chunks = chunks}, size, cost);
           CHECK(pp::span_of(eager) <= pp::span_of(table));
         }
 }
@@ -95,7 +95,7 @@ TEST_CASE("Seq1F1B with the split of ZB-H1 keeps every rule and its closed forms
     for (int devices = 1; devices <= 12; ++devices)
       for (int microbatches = 1; microbatches <= 30; ++microbatches)
         for (int chunks = 1; chunks <= 6; ++chunks) {
-          auto const table = pp::make_timetable(pp::Seq1F1BZeroBubbleH1<>{chunks},
+          auto const table = pp::make_timetable(pp::Seq1F1BZeroBubbleH1<>{.chunks = chunks},
                                                 {devices, microbatches},
                                                 pp::uniform_cost{10, 12, 8, latency});
           int const units = microbatches * chunks;
@@ -113,7 +113,7 @@ TEST_CASE("Seq1F1B with the split of ZB-H2 keeps every rule and its closed forms
       for (int devices = 1; devices <= 12; ++devices)
         for (int microbatches = 1; microbatches <= 30; ++microbatches)
           for (int chunks = 1; chunks <= 6; ++chunks) {
-            auto const table = pp::make_timetable(pp::Seq1F1BZeroBubbleH2<>{chunks},
+            auto const table = pp::make_timetable(pp::Seq1F1BZeroBubbleH2<>{.chunks = chunks},
                                                   {devices, microbatches},
                                                   pp::uniform_cost{10, 12, weight, latency});
             int const units = microbatches * chunks;

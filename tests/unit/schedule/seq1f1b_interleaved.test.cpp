@@ -17,9 +17,11 @@ static_assert(pp::verify(pp::timetable<pp::Seq1F1BInterleaved<2, 3>, 8, 7>));
 void check_laws(int held, int chunks, int stagger) {
   for (int devices = 1; devices <= 12; ++devices)
     for (int microbatches = 1; microbatches <= 30; ++microbatches) {
-      auto const table = pp::make_timetable(pp::Seq1F1BInterleaved<>{held, chunks, 0, stagger},
-                                            {devices, microbatches},
-                                            pp::uniform_cost{10, 12, 8});
+      auto const table = pp::make_timetable(
+        pp::Seq1F1BInterleaved<>{
+          .stages_per_device = held, .chunks = chunks, .group = 0, .stagger = stagger},
+        {devices, microbatches},
+        pp::uniform_cost{10, 12, 8});
       int const units = microbatches * chunks;
       int const short_of = std::max(devices - units, 0);
       CHECK(pp::span_of(table) - 30 * held * units ==
@@ -52,8 +54,9 @@ TEST_CASE("Seq1F1B interleaved takes groups of any size") {
     for (int microbatches = 1; microbatches <= 11; ++microbatches)
       for (int group = 1; group <= microbatches; ++group)
         for (int chunks = 2; chunks <= 4; ++chunks) {
-          auto const table =
-            pp::make_timetable(pp::Seq1F1BInterleaved<>{3, chunks, group}, {devices, microbatches});
+          auto const table = pp::make_timetable(
+            pp::Seq1F1BInterleaved<>{.stages_per_device = 3, .chunks = chunks, .group = group},
+            {devices, microbatches});
           if (group * chunks >= devices)
             CHECK(pp::span_of(table) == 3 * (3 * chunks * microbatches + devices - 1));
         }
@@ -69,9 +72,10 @@ TEST_CASE("latency adds 2 c (V P - 1) to Seq1F1B interleaved, whatever M") {
           double const latency = 1;
           if (devices == 1)
             continue;
-          auto const table = pp::make_timetable(pp::Seq1F1BInterleaved<>{held, chunks},
-                                                {devices, microbatches},
-                                                pp::uniform_cost{10, 12, 8, latency});
+          auto const table = pp::make_timetable(
+            pp::Seq1F1BInterleaved<>{.stages_per_device = held, .chunks = chunks},
+            {devices, microbatches},
+            pp::uniform_cost{10, 12, 8, latency});
           CHECK(pp::span_of(table) - 30 * held * microbatches * chunks ==
                 30 * (devices - 1) + 2 * latency * (held * devices - 1));
         }

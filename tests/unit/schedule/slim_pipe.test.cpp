@@ -156,8 +156,9 @@ TEST_CASE("SlimPipe of one stage per device is the eager Seq1F1B") {
   for (int devices = 1; devices <= 8; ++devices)
     for (int chunks = devices; chunks <= 3 * devices; ++chunks)
       for (int microbatches = 1; microbatches <= 5; ++microbatches)
-        CHECK(pp::make_timetable(pp::SlimPipe<>{chunks}, {devices, microbatches}).passes ==
-              pp::make_timetable(pp::EagerSeq1F1B<>{chunks}, {devices, microbatches}).passes);
+        CHECK(
+          pp::make_timetable(pp::SlimPipe<>{chunks}, {devices, microbatches}).passes ==
+          pp::make_timetable(pp::EagerSeq1F1B<>{.chunks = chunks}, {devices, microbatches}).passes);
 }
 
 TEST_CASE("SlimPipe refuses fewer chunks than devices, and no stages") {

@@ -30,9 +30,10 @@ TEST_CASE("SVPP's bubble and peak follow their laws at random times") {
           double const weight = static_cast<double>(1 + random() % 64) / 8;
           double const forward = weight + static_cast<double>(random() % 64) / 8;
           double const input = weight + static_cast<double>(random() % 64) / 8;
-          auto const table = pp::make_timetable(pp::SVPP<>{held, chunks},
-                                                {devices, microbatches},
-                                                pp::uniform_cost{forward, input, weight});
+          auto const table =
+            pp::make_timetable(pp::SVPP<>{.stages_per_device = held, .chunks = chunks},
+                               {devices, microbatches},
+                               pp::uniform_cost{forward, input, weight});
           CAPTURE(devices);
           CAPTURE(microbatches);
           CAPTURE(held);
@@ -64,20 +65,28 @@ TEST_CASE("SVPP keeps any limit of forward passes, and without one it is the wal
           pp::pipeline_size const size{devices, microbatches};
           int const group = (devices + chunks - 1) / chunks;
           int const most = (held - 1) * group * chunks + devices + chunks - 1;
-          auto const free = pp::make_timetable(pp::SVPP<>{held, chunks}, size);
+          auto const free =
+            pp::make_timetable(pp::SVPP<>{.stages_per_device = held, .chunks = chunks}, size);
           if (microbatches % group == 0)
-            CHECK(
-              free.passes ==
-              pp::make_timetable(pp::Seq1F1BZeroBubbleInterleaved<>{held, chunks}, size).passes);
-          CHECK(free.passes == pp::make_timetable(pp::SVPP<>{held, chunks, most}, size).passes);
+            CHECK(free.passes ==
+                  pp::make_timetable(
+                    pp::Seq1F1BZeroBubbleInterleaved<>{.stages_per_device = held, .chunks = chunks},
+                    size)
+                    .passes);
+          CHECK(free.passes ==
+                pp::make_timetable(
+                  pp::SVPP<>{.stages_per_device = held, .chunks = chunks, .forwards = most}, size)
+                  .passes);
           for (int limit = held * chunks; limit < most; ++limit) {
-            auto const table = pp::make_timetable(pp::SVPP<>{held, chunks, limit}, size);
+            auto const table = pp::make_timetable(
+              pp::SVPP<>{.stages_per_device = held, .chunks = chunks, .forwards = limit}, size);
             for (int device = 0; device < devices; ++device)
               CHECK(pp::peak_activation_chunks(table, device) <= limit);
           }
         }
   CHECK_THROWS_WITH(
-    (void)pp::make_timetable(pp::SVPP<>{2, 4, 7}, {4, 8}),
+    (void)pp::make_timetable(pp::SVPP<>{.stages_per_device = 2, .chunks = 4, .forwards = 7},
+                             {4, 8}),
     "interleaved stages: 7 forward passes before the first backward pass of a device are too few: "
     "it wants all chunks of a microbatch on all stages of the device, 8; 0 stands for no limit");
 }

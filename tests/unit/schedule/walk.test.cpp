@@ -22,13 +22,22 @@ template <class Schedule>
 concept takes_a_number = requires {
   Schedule{8};
 };
-static_assert(!takes_a_number<pp::Seq1F1B<4>> && takes_a_number<pp::Seq1F1B<>>);
-static_assert(!takes_a_number<pp::EagerSeq1F1B<4>> && takes_a_number<pp::EagerSeq1F1B<>>);
-static_assert(!takes_a_number<pp::Seq1F1BZeroBubbleH1<4>>);
-static_assert(!takes_a_number<pp::Seq1F1BZeroBubbleH2<4>>);
-static_assert(!takes_a_number<pp::Interleaved<2>> && takes_a_number<pp::Interleaved<>>);
-static_assert(!takes_a_number<pp::Seq1F1BInterleaved<2, 4>>);
-static_assert(!takes_a_number<pp::ZeroBubbleInterleaved<2>>);
+template <class Schedule>
+concept takes_stages = requires {
+  Schedule{.stages_per_device = 8};
+};
+template <class Schedule>
+concept takes_chunks = requires {
+  Schedule{.chunks = 8};
+};
+static_assert(!takes_chunks<pp::Seq1F1B<4>> && takes_chunks<pp::Seq1F1B<>>);
+static_assert(!takes_stages<pp::Seq1F1B<>> && !takes_chunks<pp::OneFOneB>);
+static_assert(!takes_chunks<pp::EagerSeq1F1B<4>> && takes_chunks<pp::EagerSeq1F1B<>>);
+static_assert(!takes_chunks<pp::Seq1F1BZeroBubbleH1<4>>);
+static_assert(!takes_chunks<pp::Seq1F1BZeroBubbleH2<4>>);
+static_assert(!takes_stages<pp::Interleaved<2>> && takes_stages<pp::Interleaved<>>);
+static_assert(!takes_stages<pp::Seq1F1BInterleaved<2, 4>>);
+static_assert(!takes_stages<pp::ZeroBubbleInterleaved<2>>);
 static_assert(!takes_a_number<pp::BreadthFirst<2>> && takes_a_number<pp::BreadthFirst<>>);
 static_assert(!takes_a_number<pp::Grouped<2>> && takes_a_number<pp::Grouped<>>);
 
@@ -58,8 +67,9 @@ TEST_CASE("Seq1F1B on interleaved stages with split backward holds what its docs
     for (int chunks = 1; chunks <= 5; ++chunks)
       for (int devices = 1; devices <= 9; ++devices)
         for (int microbatches = 1; microbatches <= 20; ++microbatches) {
-          auto const table = pp::make_timetable(pp::Seq1F1BZeroBubbleInterleaved<>{held, chunks},
-                                                {devices, microbatches});
+          auto const table = pp::make_timetable(
+            pp::Seq1F1BZeroBubbleInterleaved<>{.stages_per_device = held, .chunks = chunks},
+            {devices, microbatches});
           int groups = microbatches; // groups of whole sequences with at least P units each
           while (groups > 1 && microbatches / groups * chunks < devices)
             --groups;

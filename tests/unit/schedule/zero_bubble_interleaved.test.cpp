@@ -13,8 +13,10 @@ TEST_CASE("interleaved zero bubble keeps every rule and its closed forms") {
   for (int devices = 1; devices <= 12; ++devices)
     for (int microbatches = 1; microbatches <= 30; ++microbatches)
       for (int held = 1; held <= 4; ++held) {
-        auto const table = pp::make_timetable(
-          pp::ZeroBubbleInterleaved<>{held}, {devices, microbatches}, pp::uniform_cost{10, 12, 8});
+        auto const table =
+          pp::make_timetable(pp::ZeroBubbleInterleaved<>{.stages_per_device = held},
+                             {devices, microbatches},
+                             pp::uniform_cost{10, 12, 8});
         int const groups = std::max(1, microbatches / devices);
         int const largest = (microbatches + groups - 1) / groups;
         int const peak =
@@ -35,6 +37,6 @@ TEST_CASE("one stage per device is ZB-H1") {
 }
 
 TEST_CASE("a device without stages is refused") {
-  CHECK_THROWS_WITH(pp::make_timetable(pp::ZeroBubbleInterleaved<>{0}, {3, 7}),
+  CHECK_THROWS_WITH(pp::make_timetable(pp::ZeroBubbleInterleaved<>{.stages_per_device = 0}, {3, 7}),
                     "interleaved stages: a device holds at least one stage");
 }

@@ -105,7 +105,7 @@ TEST_CASE("interleaved stages move chunk by chunk, in groups of ceil(P / 2) to P
       for (int const group : {(devices + 1) / 2, devices}) {
         pp::pipeline_size const size{devices, 3 * devices};
         auto const cost = cost_with(2, 4, 0.5);
-        pp::Interleaved<> const inner{held, group};
+        pp::Interleaved<> const inner{.stages_per_device = held, .group = group};
         auto const plain = pp::make_timetable(inner, size, cost);
         CAPTURE(devices);
         CAPTURE(held);
@@ -159,7 +159,7 @@ TEST_CASE("SPPO's copies hide behind the next chunk, whatever the link to the ho
         pp::pipeline_size const size{devices, devices + 2};
         growing_cost const whole{copy};
         pp::detail::partial_cost<growing_cost, share> const cost{whole, {whole, chunks}};
-        pp::Seq1F1B<> const inner{chunks};
+        pp::Seq1F1B<> const inner{.chunks = chunks};
         auto const plain = pp::make_timetable(inner, size, cost);
         auto const table = pp::make_timetable(
           pp::with_offload<pp::Seq1F1B<>, pp::offload::chunks>{.of = inner}, size, cost);
@@ -215,7 +215,7 @@ TEST_CASE("memory in SPPO's forward passes follows its recurrence") {
   pp::detail::partial_cost<balanced_cost, pp::detail::hidden_share<balanced_cost>> const cost{
     whole, {whole, chunks}};
   auto const table = pp::make_timetable(
-    pp::with_offload<pp::Seq1F1B<>, pp::offload::chunks>{.of = {chunks}}, {1, 1}, cost);
+    pp::with_offload<pp::Seq1F1B<>, pp::offload::chunks>{.of = {.chunks = chunks}}, {1, 1}, cost);
   double held = 0;    // M(i) = M(i - 1) + A(i) - share(i - 1) A(i - 1)
   double leaving = 0; // share(i - 1) A(i - 1)
   int moved = 0;

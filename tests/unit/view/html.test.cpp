@@ -7,7 +7,6 @@
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/view/html.hpp>
-#include <pipe/view/html/data.hpp>
 #include <pipe/view/html/timeline.hpp>
 
 #include <doctest/doctest.h>

@@ -90,7 +90,7 @@ constexpr int samples = 40;
 
 double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, double jitter) {
   std::vector<double> times;
-  bool const fused = table.over.declared != pp::expert_training;
+  bool const fused = pp::detail::is_of_training(table.over.declared);
   for (int sample = 0; sample < samples; ++sample) {
     pp::device_orders const orders{table.over, table.passes, table.offsets};
     times.push_back(pp::makespan(pp::simulate(
@@ -503,6 +503,16 @@ std::vector<std::vector<int>> cuts_of(choose_command const& asked, candidate con
 
 namespace {
 
+} // namespace
+
+void check_copies(schedule_choice const& choice, pp::timetable_view table) {
+  auto const devices = table.over.extents.devices;
+  if (choice.adapted == adapter::offload && table.offsets[devices] == table.offsets[2 * devices])
+    throw std::invalid_argument("no activation idles for as long as its copies take");
+}
+
+namespace {
+
 //! With its layers as they are.
 evaluated evaluate_whole(choose_command const& asked,
                          schedule_choice const& choice,
@@ -529,10 +539,7 @@ evaluated evaluate_whole(choose_command const& asked,
       // Orders are kept by the times of the first microbatch.
       made_orders* const kept = cost.microbatches() > 1 ? nullptr : &made;
       pp::dynamic_timetable table = make_named_timetable(one.choice, cost, kept, false);
-      if (choice.adapted == adapter::offload &&
-          table.offsets[static_cast<std::size_t>(asked.devices)] ==
-            table.offsets[static_cast<std::size_t>(asked.devices) + 1])
-        throw std::invalid_argument("no activation idles for as long as its copies take");
+      check_copies(choice, table);
       measure(asked, table, cost, one);
       return evaluated{std::move(one), std::move(table)};
     },
@@ -547,7 +554,11 @@ evaluated evaluate(choose_command const& asked,
                    made_orders& made,
                    std::vector<int> const& cut) {
   evaluated whole = evaluate_whole(asked, choice, made, cut);
-  return asked.experts ? cut_at_experts(asked, std::move(whole)) : whole;
+  if (!asked.experts)
+    return whole;
+  any_cost const cost = costs_of(asked, whole.what);
+  packing const alike{{{{0, 0, static_cast<int>(asked.setup.sequence)}}}};
+  return cut_at_experts(asked, std::move(whole), cost, alike);
 }
 
 std::vector<pp::stage_content> content_of(choose_command const& asked, candidate const& one) {
@@ -1006,7 +1017,7 @@ bool add_short_stages(choose_command const& asked, candidate const& one, std::ve
 void add_relieved(choose_command const& asked,
                   candidate plain,
                   adapter which,
-                  made_orders& orders,
+                  evaluate_again const& evaluate,
                   candidates& found) {
   std::vector<int> stages;
   schedule_choice choice = plain.choice;
@@ -1015,17 +1026,18 @@ void add_relieved(choose_command const& asked,
     if (static_cast<int>(stages.size()) == plain.extents.stages())
       return; // which stands in the table
     choice.adapted_stages = stages;
-    evaluated made = evaluate(asked, choice, orders);
+    evaluated made = evaluate(plain, choice, {});
     plain = made.what;
     if (plain.gigabytes <= asked.memory_gb)
       add_candidate(asked, made, found);
   }
 }
 
-//! Adds what is faster than all that fits, where only some devices lack memory.
+} // namespace
+
 void add_relieved(choose_command const& asked,
-                  made_orders& orders,
-                  progress_line& line,
+                  evaluate_again const& evaluate,
+                  std::function<void(std::string const&)> const& say,
                   candidates& found) {
   std::vector<std::size_t> order(found.all.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -1033,19 +1045,21 @@ void add_relieved(choose_command const& asked,
   for (std::size_t const i : order) {
     candidate const plain = found.all[i];
     schedule_choice const& choice = plain.choice;
-    if (choice.adapted != adapter::none || choice.swept || is_apart(choice) ||
-        plain.gigabytes <= asked.memory_gb || plain.seconds >= found.fastest ||
-        find_schedule(choice.name).traits.places_stages)
+    if (choice.adapted != adapter::none || choice.swept || !plain.groups.empty() ||
+        is_apart(choice) || !plain.cannot.empty() || plain.gigabytes <= asked.memory_gb ||
+        plain.seconds >= found.fastest || find_schedule(choice.name).traits.places_stages)
       continue;
-    line.say("making room on the devices that lack it, " + plain.label);
+    say("making room on the devices that lack it, " + plain.label);
     for (adapter const which : {adapter::recompute, adapter::offload})
       try {
-        add_relieved(asked, plain, which, orders, found);
+        add_relieved(asked, plain, which, evaluate, found);
       } catch (std::invalid_argument const&) {
         // It has no such adapter, or no activation idles for long enough.
       }
   }
 }
+
+namespace {
 
 //! Evaluates a choice, or says only whether it fits.
 evaluated
@@ -1109,13 +1123,17 @@ candidates evaluate_all(choose_command const& asked) {
       while (!asked.experts && judge_named(asked, result)) {
       }
     while (search_orders(asked, line, result));
-  if (!asked.experts) // which go with no adapter
-    add_relieved(asked, orders, line, result);
+  evaluate_again const again =
+    [&](candidate const&, schedule_choice const& choice, std::vector<int> const& cut) {
+      return evaluate(asked, choice, orders, cut);
+    };
+  add_relieved(
+    asked, again, [&line](std::string const& text) { line.say(text); }, result);
   line.end();
   if (!starts.empty())
     add_searched(asked, starts, result);
   if (asked.search && asked.experts)
-    add_searched_experts(asked, result);
+    add_searched_experts(asked, again, result);
   return result;
 }
 

@@ -7,6 +7,7 @@
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
@@ -117,6 +118,13 @@ struct choose_command {
 [[nodiscard]] std::vector<offered_option> choose_options(verbs one);
 
 struct packed_pipeline;
+using packing = std::vector<pipelining::packed_microbatch>;
+
+//! Sequences of unequal length as they are put together.
+struct packed_sequences {
+  packing whole;   //!< microbatches, cut into chunks or not
+  std::string how; //!< what they are, for people
+};
 
 //! GPUs that share the tokens of sequences.
 struct gpu_group {
@@ -142,7 +150,8 @@ struct candidate {
   std::vector<double> device_gigabytes; //!< [P] the same of each device
   double host_gigabytes = 0;            //!< of the device that has the most on the host
   double latency = 0;                   //!< of a message
-  //! Of sequences of unequal length: what each chunk has, and what its passes take.
+  //! Of sequences of unequal length: its microbatches; what each chunk has, and what passes take.
+  std::shared_ptr<packed_sequences const> sequences;
   std::shared_ptr<packed_pipeline const> packed;
   //! [microbatches] in place of a pipeline; empty of all schedules
   std::vector<std::vector<gpu_group>> groups;
@@ -261,7 +270,23 @@ bool judge_named(choose_command const& asked, candidates& found);
 
 //! The same candidate with the layers of each stage cut at their experts, so that dispatch and
 //! combine run next to other passes; or why it cannot have that.
-[[nodiscard]] evaluated cut_at_experts(choose_command const& asked, evaluated plain);
+//! @param whole the times of its passes; messages take as long
+//! @param microbatches pieces of all of them, or of one where they are alike
+[[nodiscard]] evaluated cut_at_experts(choose_command const& asked,
+                                       evaluated plain,
+                                       any_cost const& whole,
+                                       std::span<pipelining::packed_microbatch const> microbatches);
+
+//! Evaluates a choice for the microbatches of a candidate, with a cut or the best of a few.
+using evaluate_again = std::function<evaluated(
+  candidate const& like, schedule_choice const& choice, std::vector<int> const& cut)>;
+
+//! Adds recomputation or copies on only some stages to candidates that are faster than all that
+//! fit, where only some devices lack memory.
+void add_relieved(choose_command const& asked,
+                  evaluate_again const& evaluate,
+                  std::function<void(std::string const&)> const& say,
+                  candidates& found);
 
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);
@@ -281,6 +306,9 @@ void give_bytes(choose_command const& asked, candidate& one);
 
 //! Fills in the memory that a timetable of a candidate takes.
 void count_memory(choose_command const& asked, pipelining::timetable_view table, candidate& one);
+
+//! @throws std::invalid_argument where it is to have copies to the host, but has none.
+void check_copies(schedule_choice const& choice, pipelining::timetable_view table);
 
 //! Fills in times of a timetable: makespan, or what it is ranked by, and bubble.
 void measure_time(choose_command const& asked,

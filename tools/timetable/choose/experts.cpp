@@ -9,12 +9,15 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "choose.hpp"
+#include "packed_model.hpp"
 
 namespace pp = pipelining;
 
@@ -41,28 +44,144 @@ bool has_experts(pp::stage_content const& layer) {
   return layer.layers - layer.dense + layer.modules > 0;
 }
 
-//! Times of `expert_training` by layer; messages between devices as before.
-class expert_times {
-public:
-  expert_times(choose_command const& asked,
-               std::span<pp::stage_content const> layers,
-               pp::cost_table const& whole)
-      : latency_(whole.latency()), links_(whole.links().begin(), whole.links().end()) {
-    for (pp::stage_content const& each : layers)
-      of_layer_.push_back(times_of(asked.predicted(), each));
+//! Bytes of a layer and microbatch that its passes keep: with the copies of tokens that are on
+//! their way to experts and back.
+struct layer_bytes {
+  double attention = 0;
+  double experts = 0;
+  double copies = 0;
+  double input = 0; //!< which a checkpointed forward pass keeps
+
+  //! How much more a device holds when a pass starts, or ends.
+  [[nodiscard]] double change(pp::pass_kind kind, bool ends) const {
+    switch (kinds[kind].letter) {
+    case 'A':
+    case 'X': return ends ? 0 : attention + copies;
+    case 'F': return ends ? input - attention : attention + copies;
+    case 'R': return ends ? -input : attention + copies;
+    case 'D':
+    case 'G':
+    case 'S': return ends ? -copies : experts;
+    case 'E':
+    case 'Z': return ends ? 0 : copies;
+    case 'H': return ends ? -experts : copies;
+    case 'T': return ends ? -copies : copies;
+    case 'C': return ends ? -copies : 0;
+    case 'N': return ends ? 0 : experts;
+    case 'L': return ends ? 0 : attention;
+    case 'P':
+    case 'W': return ends ? -experts : 0;
+    case 'O':
+    case 'V': return ends ? -attention : 0;
+    default: return 0;
+    }
+  }
+  //! The same of its host.
+  [[nodiscard]] double change_on_host(pp::pass_kind kind, bool ends) const {
+    switch (kinds[kind].letter) {
+    case 'O': return ends ? 0 : attention;
+    case 'P': return ends ? 0 : experts;
+    case 'N': return ends ? -experts : 0;
+    case 'L': return ends ? -attention : 0;
+    default: return 0;
+    }
   }
 
+  layer_bytes& operator+=(layer_bytes const& other) {
+    attention += other.attention;
+    experts += other.experts;
+    copies += other.copies;
+    input += other.input;
+    return *this;
+  }
+
+  static constexpr pp::flow const& kinds = pp::detail::frugal_expert_training;
+};
+
+//! Of a piece of a sequence, or of a whole microbatch.
+layer_bytes bytes_of_piece(pp::prediction const& on,
+                           pp::stage_content const& layer,
+                           pp::sequence_piece const& piece) {
+  pp::transformer const& model = on.model;
+  double const tensor = on.setup.tensor;
+  auto const kept = pp::detail::kept_bytes(model, on.setup, layer, piece.tokens);
+  double const all = static_cast<double>(kept) / tensor;
+  if (!has_experts(layer))
+    return {.attention = all};
+  double const tokens = static_cast<double>(piece.tokens) * on.setup.sequences;
+  double const copies = tokens * 2 * model.hidden * model.experts_per_token / tensor;
+  double const inner = tokens * (model.gated ? 6.0 : 4.0) *
+                       static_cast<double>(pp::detail::inner_width(model)) / tensor;
+  return {.attention = all - copies - inner, .experts = copies + inner, .copies = copies};
+}
+
+//! The layers of all stages, and the microbatches that go through them.
+struct expert_work {
+  choose_command const& asked;
+  std::vector<pp::stage_content> layers{};
+  std::span<pp::packed_microbatch const> microbatches{}; //!< one where all are alike
+
+  //! [layers][microbatches], of what `of(on, layer, piece)` gives for each piece
+  template <class Value, class Of>
+  [[nodiscard]] std::vector<Value> sums(Of const& of) const {
+    std::vector<int> const lengths = laid_out(asked, microbatches);
+    std::vector<Value> result;
+    for (std::size_t layer = 0; layer < layers.size(); ++layer)
+      for (pp::packed_microbatch const& microbatch : microbatches) {
+        Value& sum = result.emplace_back();
+        for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+          for (pp::sequence_piece const& piece : chunk)
+            sum += of(predicted_for(asked.predicted(), piece, lengths), layer, piece);
+      }
+    return result;
+  }
+  [[nodiscard]] std::size_t index(pp::pass const& what) const {
+    std::size_t const microbatch = microbatches.size() == 1 ? 0 : what.microbatch;
+    return what.stage * microbatches.size() + microbatch;
+  }
+  //! Bytes of layers, one after the other.
+  [[nodiscard]] std::vector<layer_bytes> bytes() const {
+    return sums<layer_bytes>(
+      [this](pp::prediction const& on, std::size_t layer, pp::sequence_piece const& piece) {
+        layer_bytes result = bytes_of_piece(on, layers[layer], piece);
+        if (layer > 0) // else it is tokens, which take next to nothing
+          result.input = static_cast<double>(on.sent_bytes(layers[layer - 1], piece.tokens));
+        return result;
+      });
+  }
+};
+
+//! Times of the passes of layers; messages between devices as before.
+class expert_times {
+public:
+  expert_times(expert_work const& work, any_cost const& whole)
+      : work_(work), latency_(whole.latency()), links_(whole.links().begin(), whole.links().end()),
+        of_layer_(work.sums<times>(
+          [&work](pp::prediction const& on, std::size_t layer, pp::sequence_piece const& piece) {
+            return times_of(on, work.layers[layer], piece);
+          })) {}
+
   [[nodiscard]] double duration(pp::pass const& what) const {
-    return of_layer_[what.stage][static_cast<std::size_t>(what.kind)];
+    return of_layer_[work_.index(what)].of[static_cast<std::size_t>(what.kind)];
   }
   [[nodiscard]] double latency() const noexcept { return latency_; }
   [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
 
 private:
-  using times = std::array<double, pp::expert_training.kind_count>;
+  struct times {
+    std::array<double, layer_bytes::kinds.kind_count> of{};
 
-  static times times_of(pp::prediction const& of, pp::stage_content const& layer) {
-    pp::token_range const all{of.setup.sequence, 0};
+    times& operator+=(times const& other) {
+      std::transform(of.begin(), of.end(), other.of.begin(), of.begin(), std::plus<>());
+      return *this;
+    }
+  };
+
+  static times times_of(pp::prediction const& of,
+                        pp::stage_content const& layer,
+                        pp::sequence_piece const& piece) {
+    layer_bytes const bytes = bytes_of_piece(of, layer, piece);
+    pp::token_range const all{piece.tokens, piece.offset};
     bool const travels = has_experts(layer);
     double const message = travels ? pp::detail::expert_message_bytes(
                                        of.model, all.length, of.setup.expert, of.setup.sequences) /
@@ -74,65 +193,40 @@ private:
       travels ? 2.0 * of.setup.sequences * static_cast<double>(all.length) * parameters /
                   (of.on.peak_tflops * 1e12 * of.setup.tensor * of.reached.linear)
               : 0;
+    double const kept = bytes.attention + bytes.experts;
+    double const copy = kept > 0 ? of.copy_seconds(layer, all.length) / kept : 0;
     times result{};
-    for (std::size_t kind = 0; kind < result.size(); ++kind) {
-      pp::kind_of_pass const& declared = pp::expert_training[static_cast<pp::pass_kind>(kind)];
+    for (std::size_t kind = 0; kind < result.of.size(); ++kind) {
+      pp::kind_of_pass const& declared = layer_bytes::kinds[static_cast<pp::pass_kind>(kind)];
       bool const of_experts =
-        declared.letter == 'E' || declared.letter == 'M' || declared.letter == 'W';
-      double const before = declared.is == pp::role::weights ? experts : experts + message;
-      result[kind] = declared.is == pp::role::communicate ? message / 2
-                     : of_experts
-                       ? experts
-                       : of.pass_seconds(layer, pp::training.kind_with(declared.is), all) - before;
+        std::string_view(declared.word.c_str()).find("expert") != std::string_view::npos;
+      pp::role const is = declared.is == pp::role::again ? pp::role::forward : declared.is;
+      double const before = is == pp::role::weights ? experts : experts + message;
+      result.of[kind] =
+        is == pp::role::mark          ? 0
+        : is == pp::role::copy        ? copy * (of_experts ? bytes.experts : bytes.attention)
+        : is == pp::role::communicate ? message / 2
+        : of_experts                  ? experts
+                     : of.pass_seconds(layer, pp::training.kind_with(is), all) - before;
     }
     return result;
   }
 
+  expert_work const& work_;
   double latency_;
   std::vector<double> links_;
-  std::vector<times> of_layer_;
+  std::vector<times> of_layer_; // [layers][microbatches]
 };
-
-//! Bytes of a layer and microbatch that its passes keep: with the copies of tokens that are on
-//! their way to experts and back.
-struct layer_bytes {
-  double attention = 0;
-  double experts = 0;
-  double copies = 0;
-
-  //! How much more is held when a pass starts, or ends.
-  [[nodiscard]] double change(pp::pass_kind kind, bool ends) const {
-    switch (pp::expert_training[kind].letter) {
-    case 'A': return ends ? 0 : attention + copies;
-    case 'D': return ends ? -copies : experts;
-    case 'E': return ends ? 0 : copies;
-    case 'C': return ends ? -copies : 0;
-    case 'W': return ends ? -experts : 0;
-    case 'V': return ends ? -attention : 0;
-    default: return 0;
-    }
-  }
-};
-
-layer_bytes bytes_of(choose_command const& asked,
-                     pp::stage_content const& layer,
-                     std::vector<int> const& chunk_lengths) {
-  pp::transformer const& model = asked.model;
-  double const all = static_cast<double>(asked.predicted().bytes(layer, chunk_lengths).activation);
-  if (!has_experts(layer))
-    return {.attention = all};
-  double const tokens = static_cast<double>(asked.setup.sequence) * asked.setup.sequences;
-  double const copies = tokens * 2 * model.hidden * model.experts_per_token / asked.setup.tensor;
-  double const inner = tokens * (model.gated ? 6.0 : 4.0) *
-                       static_cast<double>(pp::detail::inner_width(model)) / asked.setup.tensor;
-  return {.attention = all - copies - inner, .experts = copies + inner, .copies = copies};
-}
 
 //! Why layers of a candidate are not cut; empty where they are.
 std::string reason_against(candidate const& one) {
   if (is_apart(one.choice))
     return "experts need layers that stay";
-  return one.choice.adapted == adapter::none ? "" : "experts go with no adapter";
+  if (one.choice.has_shards())
+    return "experts need stages without shards";
+  bool const moves = one.choice.shards_weights() || one.choice.gathers_weights() ||
+                     one.choice.adapted == adapter::weights_on_host;
+  return moves ? "experts need weights that stay" : "";
 }
 
 //! The shorter one of the orders with and without passes put together.
@@ -145,24 +239,28 @@ shorter_of(pp::timetable_view whole, std::span<int const> counts, expert_times c
 
 } // namespace
 
-evaluated cut_at_experts(choose_command const& asked, evaluated plain) {
+evaluated cut_at_experts(choose_command const& asked,
+                         evaluated plain,
+                         any_cost const& whole,
+                         std::span<pp::packed_microbatch const> microbatches) {
   candidate& one = plain.what;
   one.cannot = reason_against(one);
   if (!one.cannot.empty())
     return plain;
   std::vector<int> counts;
-  std::vector<pp::stage_content> layers;
+  expert_work work{asked, {}, microbatches};
   std::vector<double> resident(static_cast<std::size_t>(asked.devices));
   for (pp::stage_content const& stage : content_of(asked, one)) {
     std::vector<pp::stage_content> const of_stage = layers_of(stage);
     auto const device =
       static_cast<std::size_t>(pp::device_of(plain.table, static_cast<int>(counts.size()), 0));
     counts.push_back(static_cast<int>(of_stage.size()));
-    layers.insert(layers.end(), of_stage.begin(), of_stage.end());
+    work.layers.insert(work.layers.end(), of_stage.begin(), of_stage.end());
     resident[device] +=
       static_cast<double>(asked.predicted().bytes(stage, one.chunk_lengths).resident());
   }
-  expert_times const times(asked, layers, costs_of(asked, one));
+  std::vector<layer_bytes> const bytes = work.bytes();
+  expert_times const times(work, whole);
   try {
     plain.table = shorter_of(plain.table, counts, times);
   } catch (std::invalid_argument const& error) {
@@ -172,18 +270,18 @@ evaluated cut_at_experts(choose_command const& asked, evaluated plain) {
   one.label += ", experts overlapped";
   one.type.clear(); // the type of a schedule says nothing of layers
   measure_time(asked, plain.table, times, one);
-  std::vector<layer_bytes> bytes;
-  for (pp::stage_content const& each : layers)
-    bytes.push_back(bytes_of(asked, each, one.chunk_lengths));
-  one.bound = one.gigabytes = 0;
+  one.bound = one.gigabytes = one.host_gigabytes = 0;
   one.device_gigabytes.clear();
   for (int device = 0; device < asked.devices; ++device) {
     one.bound = std::max(one.bound, pp::busy(plain.table, device));
-    double const held =
-      resident[static_cast<std::size_t>(device)] +
-      pp::detail::peak_by<double>(plain.table, device, [&bytes](pp::pass const& what, bool ends) {
-        return bytes[what.stage].change(what.kind, ends);
-      });
+    auto const peak = [&](auto change) {
+      return pp::detail::peak_by<double>(
+        plain.table, device, [&, change](pp::pass const& what, bool ends) {
+          return (bytes[work.index(what)].*change)(what.kind, ends);
+        });
+    };
+    double const held = resident[static_cast<std::size_t>(device)] + peak(&layer_bytes::change);
+    one.host_gigabytes = std::max(one.host_gigabytes, peak(&layer_bytes::change_on_host) / 1e9);
     one.device_gigabytes.push_back(asked.gigabytes_of(device, held));
     one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
   }

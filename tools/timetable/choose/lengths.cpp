@@ -106,6 +106,8 @@ candidate evaluate_groups(choose_command const& asked,
   if (asked.jitter > 0 || asked.frozen > 0 || !asked.layout.empty())
     throw std::invalid_argument("it has no stages, so no layout, no frozen ones and no passes that "
                                 "vary");
+  if (asked.measured || asked.pictures > 0)
+    throw std::invalid_argument("its times are predicted, of sequences without pictures");
   if (asked.setup.expert > 1)
     throw std::invalid_argument(
       "its GPUs take whole layers one after the other, so that no experts "
@@ -197,23 +199,39 @@ void count_packed_memory(choose_command const& asked,
   for (pp::stage_content const& stage : content)
     resident.push_back(
       static_cast<double>(asked.predicted().bytes(stage, one.chunk_lengths).resident()));
-  double const tensor = asked.setup.tensor;
+  std::vector<int> const lengths = laid_out(asked, microbatches);
+  auto const bytes_of = [&](pp::pass const& what) {
+    pp::stage_content const& stage = content[what.stage];
+    // A chunk that is recomputed keeps its input, and keys and values for those behind it.
+    int const read_again = one.extents.chunks > 1 ? stage.layers + stage.modules : 0;
+    double all = 0;
+    double kept = 0;
+    for (pp::sequence_piece const& piece : microbatches[what.microbatch][what.chunk]) {
+      pp::prediction const on = predicted_for(asked.predicted(), piece, lengths);
+      auto const part = [&](std::int64_t bytes) {
+        return static_cast<double>(bytes) / asked.setup.tensor;
+      };
+      all += part(pp::detail::kept_bytes(asked.model, on.setup, stage, piece.tokens));
+      kept += read_again * part(asked.model.key_value_bytes(piece.tokens));
+      if (what.stage > 0) // else it is tokens, which take next to nothing
+        kept +=
+          static_cast<double>(on.sent_bytes(content[what.stage - std::size_t{1}], piece.tokens));
+    }
+    return pp::unit_bytes{all, kept, all};
+  };
+  one.device_gigabytes.clear();
   for (int device = 0; device < asked.devices; ++device) {
-    double held = pp::peak_device_bytes(table, device, [&](pp::pass const& what) {
-      int const tokens = tokens_of(microbatches[what.microbatch][what.chunk]);
-      pp::stage_content const& stage = content[what.stage];
-      auto const part = [&](std::int64_t bytes) { return static_cast<double>(bytes) / tensor; };
-      // A chunk that is recomputed keeps its input, and keys and values for those behind it.
-      int const read_again = one.extents.chunks > 1 ? stage.layers + stage.modules : 0;
-      return pp::unit_bytes{part(pp::detail::kept_bytes(asked.model, asked.setup, stage, tokens)),
-                            part(asked.model.input_bytes(tokens)) +
-                              read_again * part(asked.model.key_value_bytes(tokens)),
-                            0};
-    });
+    double held = pp::peak_device_bytes(table, device, bytes_of);
     for (int stage = 0; stage < one.extents.stages(); ++stage)
       for (int const holder : pp::holders_of(table.over, stage))
         held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
-    one.gigabytes = std::max(one.gigabytes, asked.gigabytes_of(device, held));
+    double const on_host = pp::peak_slot_bytes(
+      table, device, pp::slot_class::host_activation, [&](pp::pass const& what) {
+        return bytes_of(what).moved;
+      });
+    one.host_gigabytes = std::max(one.host_gigabytes, on_host / 1e9);
+    one.device_gigabytes.push_back(asked.gigabytes_of(device, held));
+    one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
   }
 }
 
@@ -254,6 +272,15 @@ choose_command sized_for(choose_command const& asked, packing const& microbatche
   return sized;
 }
 
+//! The command with the pictures of a mean microbatch, for its cut.
+choose_command mean_of(choose_command const& sized, packing const& microbatches) {
+  choose_command mean = sized;
+  std::size_t const pictures =
+    sized.lengths.size() * static_cast<std::size_t>(sized.setup.pictures);
+  mean.setup.pictures = static_cast<int>(std::max<std::size_t>(1, pictures / microbatches.size()));
+  return mean;
+}
+
 //! Microbatches of one packing, for a search from the schedules that have it.
 class packed_work {
 public:
@@ -265,18 +292,22 @@ public:
       double const link = asked.gpu(device).link_gb_per_s / asked.gpu(0).link_gb_per_s;
       speed_ += asked.setup.expert > 1 ? std::max(rate, link) : rate; // what experts get is sent
     }
+    if (asked.frozen > 0 && asked.measures_shares())
+      return; // the file does not say what of a share is frozen
     // What no padding and no exchange adds to, on the first GPU.
-    pp::stage_content const model{.layers = asked.model.layers,
-                                  .embedding = true,
-                                  .output = true,
-                                  .dense = asked.model.dense_layers,
-                                  .frozen = asked.frozen,
-                                  .modules = asked.model.modules};
-    for (int const length : asked.lengths)
-      for (pp::pass_kind const kind :
-           {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
-        work_ += asked.predicted().pass_seconds(model, kind, {length, 0}) -
-                 asked.predicted().exchange_seconds(model, kind, length);
+    choose_command first = asked;
+    first.gpus.resize(1);
+    first.devices = 1;
+    candidate one;
+    one.extents = {.devices = 1};
+    one.layers = {asked.parts()};
+    packing alone;
+    for (std::size_t i = 0; i < asked.lengths.size(); ++i)
+      alone.push_back({{{static_cast<int>(i), 0, asked.lengths[i]}}});
+    packed_model const cost = packed_model(first, one, alone).without_exchanges();
+    for (int i = 0; i < static_cast<int>(alone.size()); ++i)
+      for (pp::pass_kind const kind : pp::detail::split_kinds(pp::training))
+        work_ += cost.duration(pp::row_writer::make(kind, 0, i));
   }
 
   [[nodiscard]] packing cut(pp::shape const& extents) const {
@@ -319,47 +350,19 @@ class length_trials {
 public:
   explicit length_trials(choose_command const& asked) : asked_(asked) {}
 
-  //! @param how what the microbatches are, for people
-  void add(schedule_choice choice, packing const& whole, std::string const& how) {
+  void add(schedule_choice choice, std::shared_ptr<packed_sequences const> const& sequences) {
     choice.devices = asked_.devices;
-    choice.microbatches = static_cast<int>(whole.size());
-    candidate one;
-    one.choice = choice;
-    one.label = label_of(choice) + ", " + how;
-    one.type = type_of(choice);
-    say(one.label);
+    choice.microbatches = static_cast<int>(sequences->whole.size());
+    std::string const label = label_of(choice) + ", " + sequences->how;
+    say(label);
     try {
-      one.extents = arrange(choice);
-      bool const given = !choice.chunk_counts.empty() || one.extents.chunks == 1;
-      packing const cut = given ? whole : cut_microbatches(whole, one.extents.chunks);
-      choose_command const sized = sized_for(asked_, cut);
-      one.chunk_lengths.assign(static_cast<std::size_t>(one.extents.chunks), longest_of(cut));
-      evaluated best = with_best_cut(
-        sized,
-        cuts_of(sized, one),
-        [&](std::vector<int> const& layers) {
-          candidate made = one;
-          made.layers = layers;
-          made.choice.frozen = frozen_stages(asked_, layers);
-          if (made.choice.frozen > 0) {
-            made.label = label_of(made.choice) + ", " + how;
-            made.type.clear();
-          }
-          packed_model const cost(sized, made, cut);
-          pp::dynamic_timetable table = make_named_timetable(made.choice, cost);
-          measure_packed(sized, cut, table, cost, made);
-          return evaluated{std::move(made), std::move(table)};
-        },
-        [&](candidate const& other) { return packed_model(sized, other, cut); },
-        [&](pp::timetable_view table, candidate& other) {
-          count_packed_memory(sized, cut, table, other);
-        });
+      evaluated best = evaluate_packed(choice, sequences, {});
       add_candidate(asked_, best, result_);
       if (asked_.search && choice.adapted == adapter::none &&
           best.table.over.declared == pp::training)
-        keep_start(std::move(best.table), whole);
+        keep_start(std::move(best.table), sequences->whole);
     } catch (std::invalid_argument const& error) {
-      result_.refused.push_back(one.label + ": " + error.what());
+      result_.refused.push_back(label + ": " + error.what());
     }
   }
   //! Groups of GPUs in place of a pipeline.
@@ -372,9 +375,18 @@ public:
       result_.refused.push_back(label + ": " + error.what());
     }
   }
-  //! Searches from the schedules of the packing whose best is fastest, of those that fit.
+  //! Makes room where only some devices lack it. Searches from the schedules of the packing whose
+  //! best is fastest, of those that fit.
   [[nodiscard]] candidates end() {
+    evaluate_again const again =
+      [this](candidate const& like, schedule_choice const& choice, std::vector<int> const& cut) {
+        return evaluate_packed(choice, like.sequences, cut);
+      };
+    add_relieved(
+      asked_, again, [this](std::string const& text) { line_.say(text); }, result_);
     line_.end();
+    if (asked_.search && asked_.experts)
+      add_searched_experts(asked_, again, result_);
     packed_starts const* best = nullptr;
     double fastest = HUGE_VAL;
     for (packed_starts const& each : starts_)
@@ -395,6 +407,46 @@ private:
     packing whole;
     std::vector<choose_start> starts;
   };
+
+  //! With a cut, or the best of a few.
+  [[nodiscard]] evaluated evaluate_packed(schedule_choice const& choice,
+                                          std::shared_ptr<packed_sequences const> const& sequences,
+                                          std::vector<int> const& given) const {
+    candidate one;
+    one.choice = choice;
+    one.sequences = sequences;
+    one.type = type_of(choice);
+    one.extents = arrange(choice);
+    bool const as_it_is = !choice.chunk_counts.empty() || one.extents.chunks == 1;
+    packing const cut =
+      as_it_is ? sequences->whole : cut_microbatches(sequences->whole, one.extents.chunks);
+    choose_command const sized = sized_for(asked_, cut);
+    one.chunk_lengths.assign(static_cast<std::size_t>(one.extents.chunks), longest_of(cut));
+    auto const with_cut = [&](std::vector<int> const& layers) {
+      candidate made = one;
+      made.layers = layers;
+      made.choice.frozen = frozen_stages(asked_, layers);
+      made.label = label_of(made.choice) + ", " + sequences->how;
+      if (made.choice.frozen > 0)
+        made.type.clear();
+      packed_model const cost(sized, made, cut);
+      pp::dynamic_timetable table = make_named_timetable(made.choice, cost);
+      check_copies(made.choice, table);
+      measure_packed(sized, cut, table, cost, made);
+      evaluated result{std::move(made), std::move(table)};
+      return asked_.experts ? cut_at_experts(sized, std::move(result), cost, cut) : result;
+    };
+    if (!given.empty() || asked_.experts) // whose orders have other passes
+      return with_cut(given.empty() ? cuts_of(mean_of(sized, cut), one).front() : given);
+    return with_best_cut(
+      sized,
+      cuts_of(mean_of(sized, cut), one),
+      with_cut,
+      [&](candidate const& other) { return packed_model(sized, other, cut); },
+      [&](pp::timetable_view table, candidate& other) {
+        count_packed_memory(sized, cut, table, other);
+      });
+  }
 
   void keep_start(pp::dynamic_timetable&& table, packing const& whole) {
     auto found = std::find_if(starts_.begin(), starts_.end(), [&](packed_starts const& each) {
@@ -459,18 +511,25 @@ std::vector<int> read_lengths(std::string_view option, std::string_view word) {
 candidates evaluate_lengths(choose_command const& asked) {
   std::vector<int> const& lengths = asked.lengths;
   int const longest = *std::max_element(lengths.begin(), lengths.end());
-  packing padded;
+  auto const named = [](packing whole, std::string how) {
+    return std::make_shared<packed_sequences const>(
+      packed_sequences{std::move(whole), std::move(how)});
+  };
+  packing all;
   for (std::size_t i = 0; i < lengths.size(); ++i)
-    padded.push_back({{{static_cast<int>(i), 0, longest}}});
-  packing const packed = pp::chunk_sequences(lengths, longest);
+    all.push_back({{{static_cast<int>(i), 0, longest}}});
+  auto const padded = named(std::move(all), "padded to " + std::to_string(longest));
+  auto const packed =
+    named(pp::chunk_sequences(lengths, longest), "packed to " + std::to_string(longest));
   length_trials trials(asked);
   for (named_schedule const& schedule : named_schedules())
     for (schedule_choice const& call : calls_of(schedule, asked)) {
-      if (call.adapted != adapter::none && call.adapted != adapter::recompute)
+      if (call.adapted != adapter::none && call.adapted != adapter::recompute &&
+          call.adapted != adapter::offload)
         continue;
-      trials.add(call, padded, "padded to " + std::to_string(longest));
-      if (packed.size() < padded.size())
-        trials.add(call, packed, "packed to " + std::to_string(longest));
+      trials.add(call, padded);
+      if (packed->whole.size() < padded->whole.size())
+        trials.add(call, packed);
     }
   for (int parts = 1; parts <= 64 && longest / parts >= 64; parts *= 2) {
     int const size = (longest + parts - 1) / parts;
@@ -484,11 +543,11 @@ candidates evaluate_lengths(choose_command const& asked) {
       choice.name = std::string(schedule.name);
       choice.keep.reset();
       if (!has(schedule.takes, option::keep))
-        trials.add(choice, chunks, how);
+        trials.add(choice, named(chunks, how));
       else
         for (int keep = 1; keep <= parts; keep *= 2) {
           choice.keep = keep;
-          trials.add(choice, chunks, how + ", " + std::to_string(keep) + " kept");
+          trials.add(choice, named(chunks, how + ", " + std::to_string(keep) + " kept"));
         }
     }
   }

@@ -300,8 +300,6 @@ void choose_parts(choose_command& asked, std::string const& who) {
     asked.model.encoder = {};
   else
     asked.setup.pictures = asked.pictures;
-  if (asked.pictures > 0 && !asked.lengths.empty())
-    throw usage_error(who + "--lengths knows no pictures; leave it or --pictures out");
 }
 
 //! What frozen layers, and layers cut at their experts, do not go with.
@@ -319,10 +317,7 @@ void check_layers(choose_command const& asked, std::string const& who) {
   bool const header = asked.format == "header";
   if (header && asked.frozen > 0)
     throw usage_error(who + "--format header knows no frozen layers; leave it or --frozen out");
-  char const* const other = asked.measured           ? "--cost"
-                            : !asked.lengths.empty() ? "--lengths"
-                            : header                 ? "--format header"
-                                                     : nullptr;
+  char const* const other = asked.measured ? "--cost" : header ? "--format header" : nullptr;
   if (other != nullptr && asked.experts)
     throw usage_error(who + other + " cuts no layer at its experts; leave it or --experts out");
 }
@@ -347,12 +342,18 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
       throw usage_error(who + std::string(needed) + " is missing; see " +
                         std::string(name_of(verb)) + " --help");
   if (!result.lengths.empty()) {
-    for (std::string_view const other : {"--sequence", "--sequences", "--microbatches", "--cost"})
+    for (std::string_view const other : {"--sequence", "--sequences", "--microbatches"})
       if (has(other))
         throw usage_error(who + std::string(other) +
                           " is for sequences of one length; leave it or --lengths out");
     result.setup.sequence = *std::max_element(result.lengths.begin(), result.lengths.end());
     result.microbatches = static_cast<int>(result.lengths.size());
+    if (int const own = result.measured ? result.measured->times.microbatches() : 1;
+        own > 1 && own != result.microbatches)
+      throw usage_error(who + "--cost has the times of " + std::to_string(own) +
+                        " microbatches one by one, --lengths " +
+                        std::to_string(result.microbatches) +
+                        " sequences; give those of each sequence, or of the longest one");
   }
   if (has("--efficiency") && result.measured)
     throw usage_error(who + "--efficiency is for predicted times, --cost has measured ones; "

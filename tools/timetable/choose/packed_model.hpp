@@ -7,11 +7,14 @@
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/predict.hpp>
+#include <pipe/timetable/cost_table.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,47 +22,114 @@
 
 namespace examples {
 
-using packing = std::vector<pipelining::packed_microbatch>;
+//! Tokens of each sequence as it is laid out, padding among them.
+[[nodiscard]] inline std::vector<int> laid_out(choose_command const& asked,
+                                               std::span<pipelining::packed_microbatch const> all) {
+  std::vector<int> tokens(std::max<std::size_t>(1, asked.lengths.size()));
+  for (pipelining::packed_microbatch const& microbatch : all)
+    for (std::vector<pipelining::sequence_piece> const& chunk : microbatch)
+      for (pipelining::sequence_piece const& piece : chunk)
+        tokens[static_cast<std::size_t>(piece.sequence)] += piece.tokens;
+  return tokens;
+}
 
-//! The times of chunks of packed pieces, and of messages: those of the longest chunk.
+//! Predictions for a piece: pictures are spread over the tokens of its sequence.
+//! @param tokens of each sequence
+[[nodiscard]] inline pipelining::prediction predicted_for(pipelining::prediction of,
+                                                          pipelining::sequence_piece const& piece,
+                                                          std::span<int const> tokens) {
+  of.setup.sequence = tokens[static_cast<std::size_t>(piece.sequence)];
+  return of;
+}
+
+//! Measured times of whole sequences, and what pieces of them take: as much of it as is predicted.
+//! A file with one time for all is of the longest sequence.
+class measured_sequences {
+public:
+  measured_sequences(choose_command const& asked, candidate one)
+      : lengths_(asked.lengths), longest_(*std::max_element(lengths_.begin(), lengths_.end())),
+        cost_(of_whole(asked, one, longest_)) {}
+
+  //! @param seconds that are predicted: `seconds(piece, length)`, of a sequence of that length
+  [[nodiscard]] double operator()(pipelining::pass_kind kind,
+                                  std::size_t stage,
+                                  pipelining::sequence_piece const& piece,
+                                  auto const& seconds) const {
+    auto const number = static_cast<std::size_t>(piece.sequence);
+    int const length = cost_.microbatches() > 1 ? lengths_[number] : longest_;
+    double const whole = seconds(pipelining::sequence_piece{piece.sequence, 0, length}, length);
+    double const share =
+      whole > 0 ? seconds(piece, 0) / whole : static_cast<double>(piece.tokens) / length;
+    return share * cost_.duration(pipelining::row_writer::make(
+                     kind, static_cast<int>(stage), cost_.microbatches() > 1 ? piece.sequence : 0));
+  }
+  //! Of a message of so many tokens.
+  [[nodiscard]] double message_seconds(int from, int to, std::int64_t tokens) const {
+    std::span<double const> const links = cost_.links();
+    auto const devices = static_cast<int>(std::sqrt(static_cast<double>(links.size())));
+    double const whole = pipelining::detail::message_time(
+      links.empty() ? nullptr : links.data(), devices, cost_.latency(), from, to);
+    return whole * static_cast<double>(tokens) / longest_;
+  }
+
+private:
+  static pipelining::cost_table of_whole(choose_command const& asked, candidate& one, int longest) {
+    one.extents.microbatches = static_cast<int>(asked.lengths.size());
+    one.extents.chunks = 1;
+    one.chunk_lengths = {longest};
+    return costs_of(asked, one);
+  }
+
+  std::span<int const> lengths_;
+  int longest_;
+  pipelining::cost_table cost_;
+};
+
+//! The times of chunks of packed pieces, and of messages: those of the widest chunk.
 class packed_model {
 public:
   packed_model(choose_command const& asked, candidate const& one, packing const& microbatches) {
     std::vector<pipelining::stage_content> const content = content_of(asked, one);
     stages_ = content.size();
+    tokens_ = laid_out(asked, microbatches);
+    if (asked.measured)
+      measured_.emplace(asked, one);
     std::vector<std::vector<int>> holders(stages_, {0});
     if (asked.gpus.size() > 1)
       for (std::size_t stage = 0; stage < stages_; ++stage)
         holders[stage] = pipelining::holders_of({one.extents}, static_cast<int>(stage));
+    std::int64_t widest = 0; // in tokens of a plain message
     for (pipelining::packed_microbatch const& microbatch : microbatches) {
       first_units_.push_back(units_);
       for (std::vector<pipelining::sequence_piece> const& chunk : microbatch) {
         ++units_;
-        for (std::size_t stage = 0; stage < stages_; ++stage)
+        for (std::size_t stage = 0; stage < stages_; ++stage) {
           for (pipelining::pass_kind const kind : kinds)
-            add(asked, content[stage], holders[stage], kind, chunk);
+            add(asked, content, stage, holders[stage], kind, chunk);
+          std::int64_t sent = 0;
+          for (pipelining::sequence_piece const& piece : chunk)
+            sent += predicted_for(asked.predicted(), piece, tokens_)
+                      .widest_message({&content[stage], 1}, piece.tokens);
+          widest = std::max(widest, sent);
+        }
       }
     }
-    std::int64_t const longest =
-      asked.predicted().widest_message(content, one.chunk_lengths.front());
     for (int from = 0; from < asked.devices; ++from)
       for (int to = 0; to < asked.devices; ++to) {
-        links_.push_back(seconds_between(asked, from, to, longest));
+        links_.push_back(measured_ ? measured_->message_seconds(from, to, widest)
+                                   : seconds_between(asked, from, to, widest));
         latency_ = from == to ? latency_ : std::max(latency_, links_.back());
       }
+    measured_.reset();
   }
 
   [[nodiscard]] double duration(pipelining::pass const& what) const {
     switch (what.kind) {
-    case pipelining::pass_kind::forward:
-    case pipelining::pass_kind::checkpointed_forward:
-    case pipelining::pass_kind::recompute: return seconds_.at(index(what, 0));
-    case pipelining::pass_kind::backward_input: return seconds_.at(index(what, 1));
-    case pipelining::pass_kind::backward_weight: return seconds_.at(index(what, 2));
     case pipelining::pass_kind::backward:
       return seconds_.at(index(what, 1)) - exchanges_.at(index(what, 1)) +
              std::max(seconds_.at(index(what, 2)), exchanges_.at(index(what, 1)));
-    default: return 0;
+    case pipelining::pass_kind::copy_request: return 0;
+    default: return seconds_.at(index(what, row_of(what.kind)));
     }
   }
   //! Of two passes whose layers alternate.
@@ -93,11 +163,13 @@ public:
 private:
   static constexpr pipelining::pass_kind kinds[] = {pipelining::pass_kind::forward,
                                                     pipelining::pass_kind::backward_input,
-                                                    pipelining::pass_kind::backward_weight};
+                                                    pipelining::pass_kind::backward_weight,
+                                                    pipelining::pass_kind::copy_out};
 
   //! A pass of a chunk on a stage, on the slower device where it has two.
   void add(choose_command const& asked,
-           pipelining::stage_content const& stage,
+           std::vector<pipelining::stage_content> const& content,
+           std::size_t stage,
            std::vector<int> const& holders,
            pipelining::pass_kind kind,
            std::vector<pipelining::sequence_piece> const& chunk) {
@@ -105,11 +177,24 @@ private:
     exchanges_.push_back(0);
     for (int const device : holders) {
       pipelining::prediction const on = asked.predicted(asked.gpu(device));
+      auto const predicted = [&](pipelining::sequence_piece const& piece, int length) {
+        pipelining::prediction of = predicted_for(on, piece, tokens_);
+        of.setup.sequence = length > 0 ? length : of.setup.sequence;
+        return kind == pipelining::pass_kind::copy_out
+                 ? of.copy_seconds(content[stage], piece.tokens)
+                 : of.pass_seconds(content[stage], kind, {piece.tokens, piece.offset});
+      };
       double seconds = 0;
       double exchanges = 0;
       for (pipelining::sequence_piece const& piece : chunk) {
-        exchanges += on.exchange_seconds(stage, kind, piece.tokens);
-        seconds += on.pass_seconds(stage, kind, {piece.tokens, piece.offset});
+        if (measured_) {
+          seconds += (*measured_)(kind, stage, piece, predicted);
+          continue;
+        }
+        seconds += predicted(piece, 0);
+        if (kind != pipelining::pass_kind::copy_out)
+          exchanges +=
+            predicted_for(on, piece, tokens_).exchange_seconds(content[stage], kind, piece.tokens);
       }
       if (seconds >= seconds_.back()) {
         seconds_.back() = seconds;
@@ -122,12 +207,17 @@ private:
     return (unit * stages_ + what.stage) * std::size(kinds) + kind;
   }
   [[nodiscard]] static std::size_t row_of(pipelining::pass_kind kind) {
-    return kind == pipelining::pass_kind::backward_weight  ? 2
-           : kind == pipelining::pass_kind::backward_input ? 1
-                                                           : 0;
+    bool const copies =
+      kind == pipelining::pass_kind::copy_out || kind == pipelining::pass_kind::copy_in;
+    return copies                                           ? 3
+           : kind == pipelining::pass_kind::backward_weight ? 2
+           : kind == pipelining::pass_kind::backward_input  ? 1
+                                                            : 0;
   }
 
-  std::vector<std::size_t> first_units_; // [M]
+  std::optional<measured_sequences> measured_; // while it is made
+  std::vector<int> tokens_;                    // of each sequence
+  std::vector<std::size_t> first_units_;       // [M]
   std::size_t units_ = 0;
   std::size_t stages_ = 0;
   std::vector<double> seconds_;   // [units][S][kinds]

@@ -95,8 +95,8 @@ private:
 //! Tries every move of a layer to another stage, until none helps or time is over.
 //! @return whether one has helped
 bool move_layers(choose_command const& asked,
+                 evaluate_again const& evaluate,
                  progress_line& line,
-                 candidates& found,
                  evaluated& best) {
   bool better = false;
   auto const stages = best.what.layers.size();
@@ -110,7 +110,7 @@ bool move_layers(choose_command const& asked,
       ++cut[to];
       line.say("moving layers, best " + rounded(best.what.seconds, 4) + " s");
       try {
-        evaluated other = evaluate(asked, best.what.choice, *found.orders, cut);
+        evaluated other = evaluate(best.what, best.what.choice, cut);
         if (!other.what.cannot.empty() || !is_better_cut(asked, other.what, best.what))
           continue;
         best = std::move(other);
@@ -124,7 +124,9 @@ bool move_layers(choose_command const& asked,
 
 } // namespace
 
-void add_searched_experts(choose_command const& asked, candidates& found) {
+void add_searched_experts(choose_command const& asked,
+                          evaluate_again const& evaluate,
+                          candidates& found) {
   constexpr std::size_t most = 4;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < found.all.size(); ++i)
@@ -137,7 +139,7 @@ void add_searched_experts(choose_command const& asked, candidates& found) {
   for (std::size_t const i : order) {
     evaluated best{found.all[i], {}};
     int rounds = asked.rounds > 0 ? asked.rounds : std::numeric_limits<int>::max();
-    while (rounds-- > 0 && move_layers(asked, line, found, best)) {
+    while (rounds-- > 0 && move_layers(asked, evaluate, line, best)) {
     }
     if (best.what.seconds > fastest * (1 - least_gain))
       continue;

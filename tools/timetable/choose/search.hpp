@@ -144,6 +144,8 @@ void add_searched(choose_command const& asked,
 
 //! Other cuts of candidates whose layers are cut at their experts: single layers move to other
 //! stages of the fastest few as long as that makes one of them faster.
-void add_searched_experts(choose_command const& asked, candidates& found);
+void add_searched_experts(choose_command const& asked,
+                          evaluate_again const& evaluate,
+                          candidates& found);
 
 } // namespace examples

@@ -193,19 +193,10 @@ struct data_uses {
   //! there is no such reader.
   [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
     list const& all = (*this)[maker];
-    if (over.edges == nullptr) // with one reader at most
-      return reader != 0 || all.products[0].first == nothing
-               ? nothing
-               : all.products[0].first + place_of(maker).unit;
-    for (made_product const& made : all.products) {
-      if (made.first == nothing)
-        break;
-      int const count = neighbours(over, maker, made.step);
-      if (reader < count)
-        return made.first + place_of(maker).unit + (made.per_reader ? reader * unit_count : 0);
-      reader -= count;
-    }
-    return nothing;
+    if (over.edges != nullptr)
+      return product_in_graph(all, maker, reader);
+    int const first = all.products[0].first; // with one reader at most
+    return reader != 0 || first == nothing ? nothing : first + place_of(maker).unit;
   }
   //! The datum of an instance.
   [[nodiscard]] constexpr int datum_of(int instance) const noexcept {
@@ -298,7 +289,19 @@ private:
       result.uses[result.count++] = use;
     }
   }
-  // By itself, so that `index` stays small enough to be inlined.
+  // By themselves, so that `product` and `index` stay small enough to be inlined.
+  [[nodiscard, gnu::noinline]] constexpr int
+  product_in_graph(list const& all, pass const& maker, int reader) const noexcept {
+    for (made_product const& made : all.products) {
+      if (made.first == nothing)
+        break;
+      int const count = neighbours(over, maker, made.step);
+      if (reader < count)
+        return made.first + place_of(maker).unit + (made.per_reader ? reader * unit_count : 0);
+      reader -= count;
+    }
+    return nothing;
+  }
   [[nodiscard, gnu::noinline]] constexpr int
   index_in_graph(data_use const& use, pass const& work, int number) const noexcept {
     stage_neighbour const whose = owner(use, work, number);

@@ -19,88 +19,15 @@
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/sizes.hpp>
 
-#include <cstdint>
+#include <cstddef>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
-
-//! The state that the devices of a plan share while they are lowered, on arrays of the caller.
-struct lowering {
-  data_uses const& uses;
-  bool evaluates = false;
-  held_datum* held;       // [instance_indices]
-  bool hooks = false;     // steps that are not about passes
-  int* readers = nullptr; // as in slot_state
-};
-
-//! Memory for the lowering of one device. The next device uses it again.
-struct lowering_space {
-  reused_scratch<message_line> lines;
-  reused_scratch<int> waits;
-  reused_scratch<int> needs;
-  reused_scratch<int> need_counts;
-  clock_space clocks;
-  reused_scratch<int> freed;
-  reused_scratch<int> released;
-  reused_scratch<int> readers;
-  reused_scratch<int> sent;
-  reused_scratch<int> carried;
-  reused_scratch<int> other_writers;
-  reused_scratch<int> other_readers;
-};
 
 struct lowered_device {
   int lanes = 0;
   arena_sizes arenas{};
 };
-
-//! Gives the items of a device their slots and waits.
-constexpr void lower_slots(lowering const& shared,
-                           program& work,
-                           item_times const& times,
-                           lowering_space& space,
-                           slot_layout* layouts,
-                           wait_list& waits) {
-  bool used[slot_classes]{};
-  pipeline_view const& over = shared.uses.over;
-  flow const& declared = *over.declared;
-  int pools = 0;
-  for (int of = 0; of < declared.data_count; ++of)
-    if (declared.data[of].lives != residence::nowhere)
-      for (int const pool : {declared.data[of].pool, declared.data[of].arrives_in}) {
-        pools += used[pool] ? 0 : 1;
-        used[pool] = true;
-      }
-  int const room = shared.uses.most_taken * work.count; // releases of a pool
-  int* const freed = space.freed.get(pools * room);
-  int* const released = space.released.get(pools * room);
-  int const others = shared.hooks ? given_slots(over.extents) : 0;
-  slot_state state{
-    shared.uses,
-    shared.evaluates,
-    {},
-    shared.held,
-    space.sent.get(work.count),
-    space.carried.get(work.count),
-    {space.other_writers.get(others, nothing), space.other_readers.get(others, nothing)},
-    times,
-    shared.readers};
-  int const beside = shared.readers == nullptr ? 0 : room * shared.uses.most_readers;
-  int* const readers = beside == 0 ? nullptr : space.readers.get(pools * beside);
-  int at = 0;
-  for (int of = 0; of < slot_classes; ++of)
-    if (used[of]) {
-      state.pools[of] = {freed + at * room,
-                         released + at * room,
-                         readers == nullptr ? nullptr : readers + at * beside};
-      ++at;
-    }
-  slot_walk(state, work, waits).run();
-  for (int of = 0; of < slot_classes; ++of) {
-    layouts[of].count = state.pools[of].count;
-    layouts[of].peak_item = state.pools[of].peak;
-  }
-}
 
 //! Marks the pass of every stage after which its weight gradients are complete.
 constexpr void mark_complete_stages(data_uses const& uses, program& work) noexcept {
@@ -115,37 +42,91 @@ constexpr void mark_complete_stages(data_uses const& uses, program& work) noexce
   }
 }
 
-//! Completes the items of one device.
-//! @param times of the items.
-//! @param layouts receives [slot_classes]. @param waits of the devices before, receives those of
-//! the device.
-template <communication_policy Policy, buffer_sizes Sizes>
-constexpr lowered_device lower_device(lowering const& shared,
-                                      program& work,
-                                      int device,
-                                      item_times const& times,
-                                      lowering_space& space,
-                                      Sizes const& sizes,
-                                      slot_layout* layouts,
-                                      std::vector<int>& waits) {
-  pipeline_view const& over = shared.uses.over;
-  int const lanes = number_messages<Policy>(
-    work, device, over.extents.devices, space.lines.get(2 * over.extents.devices));
-  assign_copy_lanes(work, *over.declared, lanes);
-  mark_complete_stages(shared.uses, work);
-  int const per_item = most_needs(shared.uses);
-  wait_list found{work.items,
-                  space.clocks.get(work.count, lanes + over.declared->engines),
-                  space.needs.get(work.count * per_item),
-                  per_item,
-                  space.need_counts.get(work.count, 0),
-                  space.waits.get(work.count * most_waits(over)),
-                  static_cast<int>(waits.size())};
-  found.clock.reset();
-  lower_slots(shared, work, times, space, layouts, found);
-  waits.insert(waits.end(), found.waits, found.waits + found.count);
-  int const* const carried = space.carried.get(work.count); // as lower_slots has left it
-  return {lanes, lay_out(shared.uses, work, carried, sizes, layouts)};
-}
+//! Completes the items of one device after the other, each in the memory of the one before.
+class device_lowering {
+public:
+  //! @param hooks whether there are steps that are not about passes
+  device_lowering(data_uses const& uses, bool evaluates, bool hooks)
+      : uses_(uses), evaluates_(evaluates),
+        given_count_(hooks ? given_slots(uses.over.extents) : 0),
+        held_(static_cast<std::size_t>(uses.instances())),
+        held_readers_(
+          uses.shares_reads() ? held_.size() * static_cast<std::size_t>(uses.most_readers) : 0) {
+    flow const& declared = *uses.over.declared;
+    for (int of = 0; of < declared.data_count; ++of)
+      if (declared.data[of].lives != residence::nowhere)
+        for (int const pool : {declared.data[of].pool, declared.data[of].arrives_in})
+          used_[pool] = true;
+  }
+
+  //! @param times of the items.
+  //! @param layouts receives [slot_classes]. @param waits of the devices before, receives those of
+  //! the device.
+  template <communication_policy Policy, buffer_sizes Sizes>
+  lowered_device lower(program& work,
+                       int device,
+                       item_times const& times,
+                       Sizes const& sizes,
+                       slot_layout* layouts,
+                       std::vector<int>& waits) {
+    pipeline_view const& over = uses_.over;
+    int const lanes = number_messages<Policy>(
+      work, device, over.extents.devices, lines_.get(2 * over.extents.devices));
+    assign_copy_lanes(work, *over.declared, lanes);
+    mark_complete_stages(uses_, work);
+    int const per_item = most_needs(uses_);
+    wait_list found{work.items,
+                    clocks_.get(work.count, lanes + over.declared->engines),
+                    needs_.get(work.count * per_item),
+                    per_item,
+                    need_counts_.get(work.count, 0),
+                    waits_.get(work.count * most_waits(over)),
+                    static_cast<int>(waits.size())};
+    found.clock.reset();
+    int const* const carried = give_slots(work, times, layouts, found);
+    waits.insert(waits.end(), found.waits, found.waits + found.count);
+    return {lanes, lay_out(uses_, work, carried, sizes, layouts)};
+  }
+
+private:
+  //! Gives the items their slots and waits.
+  //! @return of messages the instances that they carry
+  int const*
+  give_slots(program& work, item_times const& times, slot_layout* layouts, wait_list& waits) {
+    int const room = uses_.most_taken * work.count; // releases of a pool
+    int const readers = held_readers_.empty() ? 0 : room * uses_.most_readers;
+    slot_state state{uses_,
+                     evaluates_,
+                     {},
+                     held_.data(),
+                     sent_.get(work.count),
+                     carried_.get(work.count),
+                     {writers_.get(given_count_, nothing), readers_.get(given_count_, nothing)},
+                     times,
+                     readers == 0 ? nullptr : held_readers_.data()};
+    for (int of = 0; of < slot_classes; ++of)
+      if (used_[of])
+        state.pools[of] = {freed_[of].get(room),
+                           released_[of].get(room),
+                           readers == 0 ? nullptr : slot_readers_[of].get(readers)};
+    slot_walk(state, work, waits).run();
+    for (int of = 0; of < slot_classes; ++of) {
+      layouts[of].count = state.pools[of].count;
+      layouts[of].peak_item = state.pools[of].peak;
+    }
+    return state.carried;
+  }
+
+  data_uses const& uses_;
+  bool evaluates_;
+  int given_count_;
+  std::vector<held_datum> held_;  // [instances]
+  std::vector<int> held_readers_; // as in slot_state
+  bool used_[slot_classes]{};     // pools
+  clock_space clocks_;
+  reused_scratch<message_line> lines_;
+  reused_scratch<int> waits_, needs_, need_counts_, sent_, carried_, writers_, readers_;
+  reused_scratch<int> freed_[slot_classes], released_[slot_classes], slot_readers_[slot_classes];
+};
 
 } // namespace pipelining::inline v0_3::detail

@@ -13,6 +13,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/workers.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -39,24 +40,6 @@ struct program {
     return messages[step.message];
   }
 };
-
-//! @brief Makes a fresh item what an event gives to one of its devices: the pass, or an end of the
-//! message.
-//! @pre `device` is one of the event's.
-constexpr void
-make_item(timetable_view const& table, event const& what, int device, item& step) noexcept {
-  if (what.about == subject::pass) {
-    step.work = table.passes[what.entry];
-  } else {
-    step.work.stage = static_cast<std::uint16_t>(what.stage);
-    step.work.microbatch = static_cast<std::uint16_t>(what.entry);
-    step.about = what.about;
-  }
-  if (what.to == nothing)
-    return;
-  step.work.overlapped = false;
-  step.what = what.device == device ? operation::send : operation::receive;
-}
 
 //! The messages that go one way between a device and another.
 struct message_line {
@@ -118,55 +101,54 @@ struct item_times {
 
 //! Where the next item of a device goes, and its parts of the lists.
 struct next_item {
-  int index = 0;        //!< into the plan's items
-  int use = 0;          //!< into its uses
-  int message = 0;      //!< into its messages
-  int twin_before = -2; //!< the other end of the item before; far from all items where it has none
+  int index = 0;          //!< into the plan's items
+  int use = 0;            //!< into its uses
+  int message = 0;        //!< into its messages
+  int event = 0;          //!< that the item before is of; no other device has a negative one
+  int exchange = nothing; //!< of the message before
+  operation what = operation::run; //!< of the item before
 };
-
-//! True when a message is posted together with the one before it on a device.
-//!
-//! Two messages between the same two devices share a group when nothing stands between them in the
-//! program of either end: then the group is the same at both ends. Policies with one lane per
-//! direction join one direction only. The message with all totals is made of those before it, so it
-//! starts by itself. The messages of an exchange are one group.
-//!
-//! @param follow whether nothing stands between them at either end
-[[nodiscard]] inline bool
-joins(plan const& work, int device, item const& before, item const& step, bool follow) {
-  message_end const& mine = work.messages[static_cast<std::size_t>(step.message)];
-  int const exchange = work.messages[static_cast<std::size_t>(before.message)].exchange;
-  if (mine.exchange != nothing || exchange != nothing)
-    return mine.exchange == exchange;
-  return follow && step.about != subject::spread &&
-         (before.what == step.what ||
-          (work.duplex_groups && work.key(device, mine.peer) == work.key(mine.peer, device)));
-}
 
 //! Writes the programs of all devices. Each is the part of the global order of passes and messages
 //! that belongs to the device. An item has room for its uses then, and a message its group.
+//!
+//! The order is cut into parts, which workers write side by side. Neighbours in a group are of one
+//! time slot, since a device runs a pass before it sends what it has made: so no group is cut.
 class program_writer {
 public:
-  program_writer(timetable_view const& table, data_uses const& uses, plan& to)
-      : table_(table), uses_(uses), plan_(to),
-        next_(static_cast<std::size_t>(table.over.extents.devices)) {}
+  program_writer(timetable_view const& table, plan& to) : table_(table), plan_(to) {}
 
-  //! Writes all items and messages; there is room for the uses once the events are gone.
+  //! Writes all items and messages.
+  //! @param tell calls a function for the devices and slots of all events of a part
+  //! @param each calls a function for all events of a part, in their order
   //! @throws std::invalid_argument where a pass uses more slots than an item can name.
-  void write(std::vector<event> events) {
-    int most = 0;
-    for (event& what : events)
-      most = std::max(most, count(what));
-    if (most > 65535)
-      throw std::invalid_argument("plan: a pass uses " + std::to_string(most) +
+  template <worker_group Workers>
+  void write(int parts, auto const& tell, auto const& each, Workers const& by) {
+    auto const at = [](int part) { return static_cast<std::size_t>(part); };
+    int const devices = table_.over.extents.devices;
+    std::vector<std::vector<next_item>> next(at(parts), std::vector<next_item>(at(devices)));
+    std::vector<int> most(at(parts));
+    by.run(parts, [&](int part) {
+      tell(part, [own = next[at(part)].data(), &most = most[at(part)]](event const& what) {
+        most = std::max(most, what.slots);
+        for (int const device : {what.device, what.to}) {
+          if (device == nothing)
+            break;
+          own[device].index += 1;
+          own[device].use += what.slots;
+          own[device].message += what.to == nothing ? 0 : 1;
+        }
+      });
+    });
+    if (int const slots = *std::max_element(most.begin(), most.end()); slots > 65535)
+      throw std::invalid_argument("plan: a pass uses " + std::to_string(slots) +
                                   " slots; 65535 at most are supported");
-    int const all = give_room();
-    for (event const& what : events)
-      write_items(what);
-    events = std::vector<event>();
-    plan_.uses.resize(static_cast<std::size_t>(all));
-    for (auto const& [at, given] : given_)
-      plan_.uses[static_cast<std::size_t>(at)] = given;
+    give_room(next);
+    by.run(parts, [&](int part) {
+      each(part, [this, &own = next[at(part)], event = 0](event const& what) mutable {
+        write_items(what, own.data(), ++event);
+      });
+    });
   }
   //! The program of a device. @pre `write`
   [[nodiscard]] program of(int device) {
@@ -182,87 +164,94 @@ public:
   }
 
 private:
-  [[nodiscard]] next_item& next(int device) { return next_[static_cast<std::size_t>(device)]; }
-
-  //! Counts an event for its devices, and notes the slots that its items use.
-  //! @return their number
-  int count(event& what) {
-    bool const runs = what.to == nothing && what.about == subject::pass;
-    int const used = runs ? uses_.slots(table_.passes[what.entry]) : 1;
-    what.slots = static_cast<std::uint16_t>(used);
-    next(what.device).index += 1;
-    next(what.device).use += used;
-    if (what.to != nothing) {
-      next(what.device).message += 1;
-      next(what.to).index += 1;
-      next(what.to).use += 1;
-      next(what.to).message += 1;
-    }
-    return used;
-  }
   //! Gives the devices their parts of the lists, one after the other.
-  //! @return the uses of all
-  int give_room() {
+  //! @param next counts by part and device; receives where each begins
+  void give_room(std::vector<std::vector<next_item>>& next) {
     next_item sum;
     plan_.offsets.push_back(0);
-    for (next_item& part : next_) {
-      next_item const own = std::exchange(part, sum);
-      sum.index += own.index;
-      sum.use += own.use;
-      sum.message += own.message;
+    for (std::size_t device = 0; device < next.front().size(); ++device) {
+      for (std::vector<next_item>& part : next) {
+        next_item const own = std::exchange(part[device], sum);
+        part[device].event = -1 - static_cast<int>(device);
+        sum.index += own.index;
+        sum.use += own.use;
+        sum.message += own.message;
+      }
       plan_.offsets.push_back(sum.index);
     }
     plan_.items.resize(static_cast<std::size_t>(sum.index));
     plan_.messages.resize(static_cast<std::size_t>(sum.message));
+    plan_.uses.resize(static_cast<std::size_t>(sum.use));
     if (table_.over.declared->engines > 1) {
       starts_.resize(plan_.items.size());
       ends_.resize(plan_.items.size());
     }
-    return sum.use;
   }
-  void write_items(event const& what) {
-    next_item& from = next(what.device);
+  //! Writes what an event gives to its devices: the pass, or the ends of the message.
+  void write_items(event const& what, next_item* next, int number) {
+    next_item& from = next[what.device];
     if (what.to == nothing) {
-      (void)write_item(what, what.device, from);
-      from.twin_before = next_item{}.twin_before;
+      write_item(what, from, operation::run);
+      from.event = -1 - what.device;
+      from.exchange = nothing;
       return;
     }
-    next_item& to = next(what.to);
-    bool const follow = from.twin_before + 1 == to.index && to.twin_before + 1 == from.index;
-    int const twins[2] = {to.index, from.index};
-    for (int const device : {what.device, what.to}) {
-      bool const sends = device == what.device;
-      next_item& at = sends ? from : to;
-      item& step = write_item(what, device, at);
-      step.message = at.message++;
-      plan_.messages[static_cast<std::size_t>(step.message)] = {
-        sends ? what.to : what.device, nothing, what.number, what.exchange};
-      step.joins = at.twin_before >= 0 && joins(plan_, device, (&step)[-1], step, follow);
-      at.twin_before = twins[sends ? 0 : 1];
-    }
+    next_item& to = next[what.to];
+    bool const follow = from.event == to.event;
+    write_end(what, from, operation::send, what.to, follow);
+    write_end(what, to, operation::receive, what.device, follow);
+    from.event = to.event = number;
   }
-  [[nodiscard, gnu::always_inline]] item& write_item(event const& what, int device, next_item& at) {
+  //! An end of a message.
+  void write_end(event const& event, next_item& at, operation what, int peer, bool follow) {
+    plan_.messages[static_cast<std::size_t>(at.message)] = {
+      peer, nothing, event.number, event.exchange};
+    bool const joins = joins_before(event, at, what, follow);
+    item& step = write_item(event, at, what);
+    step.message = at.message++;
+    step.joins = joins;
+    at.exchange = event.exchange;
+  }
+  //! True when a message is posted together with the one before it on a device.
+  //!
+  //! Two messages between the same two devices share a group when nothing stands between them in
+  //! the program of either end: then the group is the same at both ends. Policies with one lane per
+  //! direction join one direction only. The message with all totals is made of those before it, so
+  //! it starts by itself. The messages of an exchange are one group.
+  //! @param follow whether nothing stands between them at either end
+  [[nodiscard]] bool
+  joins_before(event const& event, next_item const& at, operation what, bool follow) const {
+    if (event.exchange != nothing || at.exchange != nothing)
+      return event.exchange == at.exchange;
+    return follow && event.about != subject::spread &&
+           (at.what == what || (plan_.duplex_groups && plan_.key(event.device, event.to) ==
+                                                         plan_.key(event.to, event.device)));
+  }
+  [[gnu::always_inline]] item& write_item(event const& event, next_item& at, operation what) {
     auto const index = static_cast<std::size_t>(at.index++);
     item& step = plan_.items[index];
-    make_item(table_, what, device, step);
-    if (!starts_.empty()) {
-      starts_[index] = table_.starts[what.entry];
-      ends_[index] = table_.ends[what.entry];
-    }
-    std::uint16_t const used = what.slots;
+    step.what = at.what = what;
     step.first_use = at.use;
-    step.use_count = used;
-    if (what.about != subject::pass)
-      given_.emplace_back(at.use, given_use(table_.over, step, what.rows));
-    at.use += used;
+    if (event.about == subject::pass) {
+      step.work = table_.passes[event.entry];
+      step.work.overlapped = step.work.overlapped && what == operation::run;
+    } else {
+      step.work.stage = static_cast<std::uint16_t>(event.stage);
+      step.work.microbatch = static_cast<std::uint16_t>(event.entry);
+      step.about = event.about;
+      plan_.uses[static_cast<std::size_t>(at.use)] = given_use(table_.over, step, event.rows);
+    }
+    if (!starts_.empty()) {
+      starts_[index] = table_.starts[event.entry];
+      ends_[index] = table_.ends[event.entry];
+    }
+    step.use_count = static_cast<std::uint16_t>(event.slots);
+    at.use += event.slots;
     return step;
   }
 
   timetable_view table_;
-  data_uses const& uses_;
   plan& plan_;
-  std::vector<next_item> next_;            // [P]
-  std::vector<std::pair<int, use>> given_; // where each goes
   std::vector<double> starts_;
   std::vector<double> ends_;
 };

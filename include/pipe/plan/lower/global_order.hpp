@@ -9,8 +9,11 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -53,83 +56,8 @@ struct row_tree {
   }
 };
 
-//! @brief The state of the merge of rows into one order, on arrays of the caller.
-struct order_merge {
-  timetable_view table; //!< whose rows are merged
-  int* order;           //!< [n], entries in global order
-  //! [pass_indices]; null where every pass takes time. Then the pass that ends first waits for
-  //! nothing that is not in the order yet.
-  bool* emitted;
-  int* next;     //!< [rows]
-  row_tree rows; //!< those whose next pass may follow, fresh
-  bool* waiting; //!< [rows], rows whose next pass waits for a pass not in the order yet
-  int count = 0; //!< passes in the order
-};
-
-//! True when an entry, or the other half of its composite pass, waits for a pass that is not in the
-//! order yet: the halves start together, so the first goes once both may.
-[[nodiscard]] constexpr bool
-must_wait(order_merge const& merge, pipeline_view const& over, int entry, int end) noexcept {
-  for (int i = entry; i < end && (i == entry || merge.table.passes[i].overlapped); ++i) {
-    dependency_list const needed = dependencies(over, merge.table.passes[i]);
-    for (int k = 0; k < needed.count; ++k)
-      if (!merge.emitted[needed.index(k)])
-        return true;
-  }
-  return false;
-}
-
-//! Enters a row if all that its next pass waits for is in the order already.
-constexpr void offer(order_merge& merge, pipeline_view const& over, int row) noexcept {
-  int const entry = merge.next[row];
-  int const end = merge.table.offsets[row + 1];
-  if (entry == end)
-    return;
-  if (merge.emitted != nullptr) {
-    merge.waiting[row] = must_wait(merge, over, entry, end);
-    if (merge.waiting[row])
-      return;
-  }
-  merge.rows.set(row, row_tree::key_of(merge.table.ends[entry]));
-}
-
-//! Notes the data that a pass of a row has made, and offers the rows that waited for it.
-constexpr void
-emit(order_merge& merge, pipeline_view const& over, int row, pass const& what) noexcept {
-  kind_links const& links = over.links_of(what);
-  int const stage_count = over.extents.stages();
-  int const unit_count = over.units();
-  int const unit = over.unit_of(what);
-  for (int k = 0; k < 3 && links.made[k] != kind_links::none; ++k)
-    merge.emitted[(links.made[k] * stage_count + what.stage) * unit_count + unit] = true;
-  auto const offer_waiting = [&](int other) {
-    if (other != row && merge.waiting[other])
-      offer(merge, over, other);
-  };
-  int const devices = over.extents.devices;
-  int const rows = merge.table.rows();
-  for (int number = 0; number < graph_width(over); ++number)
-    if (int const consumer = receiver(over, what, number); consumer != kind_links::none)
-      for (int other = consumer; other < rows; other += devices)
-        offer_waiting(other);
-  for (int other = row % devices; rows > devices && other < rows; other += devices)
-    offer_waiting(other);
-}
-
-//! @brief Prepares a merge: the rows whose first pass waits for nothing are offered.
-constexpr void begin(order_merge& merge) noexcept {
-  pipeline_view const over = merge.table.over;
-  for (int i = 0; merge.emitted != nullptr && i < over.pass_indices(); ++i)
-    merge.emitted[i] = false;
-  for (int row = 0; row < merge.table.rows(); ++row) {
-    merge.next[row] = merge.table.offsets[row];
-    merge.waiting[row] = false;
-    offer(merge, over, row);
-  }
-}
-
-//! @brief Appends passes to the order, the earliest end first among those whose dependencies are in
-//! it, until none may follow.
+//! @brief The merge of rows into one order: the earliest end first among those whose dependencies
+//! are in it, until none may follow.
 //!
 //! The result is a linear extension of the order of every row and of all dependencies, also where
 //! passes take no time. Each device enqueues its part of it; then no wait of any kind can point
@@ -137,31 +65,104 @@ constexpr void begin(order_merge& merge) noexcept {
 //!
 //! @complexity O(log P) per pass.
 //! @source own derivation, see docs/explanation/plan.md.
-constexpr void merge_rows(order_merge& merge) noexcept {
-  timetable_view const& table = merge.table;
-  pipeline_view const over = table.over;
-  begin(merge);
-  while (!merge.rows.empty()) {
-    int const row = merge.rows.first();
-    // Where others may be offered, this row is out until all that it waits for is known.
-    if (merge.emitted != nullptr)
-      merge.rows.set(row, row_tree::absent);
-    int const end = table.offsets[row + 1];
-    int& next = merge.next[row];
-    // The halves of a composite pass stay together.
-    do {
-      int const entry = next;
-      merge.order[merge.count] = entry;
-      ++merge.count;
-      ++next;
-      if (merge.emitted != nullptr)
-        emit(merge, over, row, table.passes[entry]);
-    } while (next < end && table.passes[next].overlapped);
-    if (merge.emitted != nullptr)
-      offer(merge, over, row);
-    else
-      merge.rows.set(row, next < end ? row_tree::key_of(table.ends[next]) : row_tree::absent);
+class order_merge {
+public:
+  explicit order_merge(timetable_view const& table)
+      : table_(table),
+        nodes_(2 * at(row_tree::leaves_of(table.rows()))), tree_{nodes_.data(),
+                                                                 row_tree::leaves_of(table.rows())},
+        next_(table.offsets, table.offsets + table.rows()) {
+    for (int entry = 0; entry < table.size() && all_take_time_; ++entry)
+      all_take_time_ = table.ends[entry] > table.starts[entry];
+    if (all_take_time_)
+      return;
+    emitted_ = std::make_unique<bool[]>(at(table.over.pass_indices()));
+    waiting_ = std::make_unique<bool[]>(at(table.rows()));
   }
-}
+
+  //! Entries of all rows, fewer where they are circular.
+  [[nodiscard]] std::vector<int> run() {
+    std::vector<int> order(at(table_.size()));
+    int* last = order.data();
+    for (int row = 0; row < table_.rows(); ++row)
+      offer(row);
+    while (!tree_.empty()) {
+      int const row = tree_.first();
+      int const end = table_.offsets[row + 1];
+      int& next = next_[at(row)];
+      // Where others may be offered, this row is out until all that it waits for is known.
+      if (!all_take_time_)
+        tree_.set(row, row_tree::absent);
+      do { // the halves of a composite pass stay together
+        *last++ = next++;
+        if (!all_take_time_)
+          emit(row, table_.passes[last[-1]]);
+      } while (next < end && table_.passes[next].overlapped);
+      if (all_take_time_)
+        tree_.set(row, next < end ? row_tree::key_of(table_.ends[next]) : row_tree::absent);
+      else
+        offer(row);
+    }
+    order.resize(static_cast<std::size_t>(last - order.data()));
+    return order;
+  }
+
+private:
+  [[nodiscard]] static std::size_t at(int number) noexcept {
+    return static_cast<std::size_t>(number);
+  }
+  //! True when an entry, or the other half of its composite pass, waits for a pass that is not in
+  //! the order yet: the halves start together, so the first goes once both may.
+  [[nodiscard]] bool must_wait(int entry, int end) const noexcept {
+    for (int i = entry; i < end && (i == entry || table_.passes[i].overlapped); ++i) {
+      dependency_list const needed = dependencies(table_.over, table_.passes[i]);
+      for (int k = 0; k < needed.count; ++k)
+        if (!emitted_[at(needed.index(k))])
+          return true;
+    }
+    return false;
+  }
+  //! Enters a row if all that its next pass waits for is in the order already.
+  void offer(int row) noexcept {
+    int const entry = next_[at(row)];
+    int const end = table_.offsets[row + 1];
+    if (entry == end)
+      return;
+    bool const waits = !all_take_time_ && must_wait(entry, end);
+    if (!all_take_time_)
+      waiting_[at(row)] = waits;
+    if (!waits)
+      tree_.set(row, row_tree::key_of(table_.ends[entry]));
+  }
+  //! Notes the data that a pass of a row has made, and offers the rows that waited for it.
+  void emit(int row, pass const& what) noexcept {
+    pipeline_view const& over = table_.over;
+    for (int const made : over.links_of(what).made)
+      if (made != kind_links::none)
+        emitted_[at((made * over.extents.stages() + what.stage) * over.units() +
+                    over.unit_of(what))] = true;
+    int const devices = over.extents.devices;
+    auto const offer_waiting = [&](int device) {
+      for (int other = device; other < table_.rows(); other += devices)
+        if (other != row && waiting_[at(other)])
+          offer(other);
+    };
+    for (int number = 0; number < graph_width(over); ++number)
+      if (int const consumer = receiver(over, what, number); consumer != kind_links::none)
+        offer_waiting(consumer);
+    if (table_.rows() > devices)
+      offer_waiting(row % devices);
+  }
+
+  timetable_view table_;
+  std::vector<row_tree::node> nodes_;
+  row_tree tree_;         // of those whose next pass may follow
+  std::vector<int> next_; // [rows]
+  // Where every pass takes time, the one that ends first waits for nothing that is not in the order
+  // yet.
+  bool all_take_time_ = true;
+  std::unique_ptr<bool[]> emitted_; // [pass_indices]
+  std::unique_ptr<bool[]> waiting_; // [rows], whose next pass waits for one not in the order yet
+};
 
 } // namespace pipelining::inline v0_3::detail

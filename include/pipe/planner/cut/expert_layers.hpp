@@ -3,22 +3,23 @@
 
 //! @file
 //! @brief Layers cut at their experts, whose messages stand next to computation. Header for
-//! pipelining::expert_training and with_experts.
+//! pipelining::with_experts.
 
-#include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/planner/cut/expert_flow.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -27,147 +28,86 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-[[nodiscard]] constexpr datum lies_in(slot_class pool, flow_word const& word, bool wanted = true) {
-  return {.word = word, .pool = static_cast<std::uint8_t>(pool), .wanted = wanted};
-}
-[[nodiscard]] constexpr datum
-goes_to(slot_class pool, slot_class arrives, flow_word const& word) noexcept {
-  datum result = lies_in(pool, word);
-  result.arrives_in = static_cast<std::uint8_t>(arrives);
-  return result;
-}
-
-enum expert_datum : std::uint8_t {
-  of_output,
-  of_gradient,
-  of_attention_weights,
-  of_expert_weights,
-  of_attention_kept,
-  of_routed,
-  of_dispatched,
-  of_mixed,
-  of_mixed_gradient,
-  of_dispatched_gradient,
-  of_routed_gradient,
-  of_expert_input,
-  of_attention_input
+//! The word of a kind of training, and the words of a layer in its place, in their order.
+struct words_of_layer {
+  char const* of;
+  char const* kinds[6]{};
 };
-inline constexpr datum expert_data[] = {
-  goes_to(slot_class::output, slot_class::received_input, "output"),
-  goes_to(slot_class::input_gradient, slot_class::received_gradient, "gradient"),
-  {.word = "attention weights", .lives = residence::nowhere, .wanted = true},
-  {.word = "expert weights", .lives = residence::nowhere, .wanted = true},
-  lies_in(slot_class::activation, "attention kept"),
-  lies_in(slot_class::activation, "routed", false),
-  lies_in(slot_class::activation, "dispatched"),
-  lies_in(slot_class::activation, "mixed"),
-  lies_in(slot_class::weight_input, "mixed gradient"),
-  lies_in(slot_class::weight_input, "dispatched gradient"),
-  lies_in(slot_class::weight_input, "routed gradient"),
-  lies_in(slot_class::weight_input, "expert input", false),
-  lies_in(slot_class::weight_input, "attention input", false)};
+inline constexpr words_of_layer all_words_of_layers[] = {
+  {"forward", {"attention", "dispatch", "experts", "combine"}},
+  {"checkpointed_forward",
+   {"checkpointed attention", "checkpointed dispatch", "checkpointed experts", "combine"}},
+  {"offloaded_forward",
+   {"offloaded attention", "checkpointed dispatch", "offloaded experts", "combine"}},
+  {"recompute", {"attention again", "dispatch again", "experts again"}},
+  {"backward",
+   {"combine back",
+    "experts back",
+    "expert gradients",
+    "dispatch back",
+    "attention back",
+    "attention gradients"}},
+  {"backward_input", {"combine back", "experts back", "dispatch back", "attention back"}},
+  {"backward_weight", {"expert gradients", "attention gradients"}},
+  {"copy_out", {"attention out", "experts out"}},
+  {"copy_in", {"experts in", "attention in"}},
+  {"copy_request", {"copy request"}}};
 
-[[nodiscard]] constexpr kind_of_pass
-expert_kind(char letter, flow_word const& word, role is, std::initializer_list<effect> effects) {
-  engine const on = is == role::communicate ? engine::network : engine::compute;
-  return declare_kind(letter, word, on, stage_call::perform, effects).with_role(is);
-}
-inline constexpr kind_of_pass expert_kinds[] = {
-  expert_kind('A',
-              "attention",
-              role::forward,
-              {{does::reads, of_output, of_stage::before},
-               {does::makes, of_attention_kept},
-               {does::makes, of_routed}}),
-  expert_kind(
-    'D', "dispatch", role::communicate, {{does::frees, of_routed}, {does::makes, of_dispatched}}),
-  expert_kind(
-    'E', "experts", role::forward, {{does::reads, of_dispatched}, {does::makes, of_mixed}}),
-  expert_kind(
-    'C', "combine", role::communicate, {{does::frees, of_mixed}, {does::makes, of_output}}),
-  expert_kind('K',
-              "combine back",
-              role::communicate,
-              {{does::reads, of_gradient, of_stage::after}, {does::makes, of_mixed_gradient}}),
-  expert_kind('M',
-              "experts back",
-              role::input,
-              {{does::frees, of_mixed_gradient},
-               {does::makes, of_dispatched_gradient},
-               {does::makes, of_expert_input}}),
-  expert_kind('W',
-              "expert gradients",
-              role::weights,
-              {{does::frees, of_dispatched},
-               {does::frees, of_expert_input},
-               {does::makes, of_expert_weights}}),
-  expert_kind('J',
-              "dispatch back",
-              role::communicate,
-              {{does::frees, of_dispatched_gradient}, {does::makes, of_routed_gradient}}),
-  expert_kind('B',
-              "attention back",
-              role::input,
-              {{does::reads, of_attention_kept},
-               {does::frees, of_routed_gradient},
-               {does::makes, of_gradient},
-               {does::makes, of_attention_input}}),
-  expert_kind('V',
-              "attention gradients",
-              role::weights,
-              {{does::frees, of_attention_kept},
-               {does::frees, of_attention_input},
-               {does::makes, of_attention_weights}})};
-
-} // namespace detail
-
-//! @brief Training of layers with experts, in the order of a layer: attention, dispatch, experts,
-//! combine; back: combine back, experts back, expert gradients, dispatch back, attention back,
-//! attention gradients. Dispatch and combine run on the network engine.
-inline constexpr flow expert_training = declare(detail::expert_data, detail::expert_kinds);
-
-namespace detail {
-
-//! Kinds of a layer in the place of a pass, in their order.
-[[nodiscard]] inline std::span<pass_kind const> kinds_of_layer(role is) {
-  static constexpr auto named = [](flow_word const& word) {
-    return expert_training.kind_named(word);
-  };
-  static constexpr pass_kind forward[] = {
-    named("attention"), named("dispatch"), named("experts"), named("combine")};
-  static constexpr pass_kind backward[] = {named("combine back"),
-                                           named("experts back"),
-                                           named("expert gradients"),
-                                           named("dispatch back"),
-                                           named("attention back"),
-                                           named("attention gradients")};
-  static constexpr pass_kind input[] = {
-    named("combine back"), named("experts back"), named("dispatch back"), named("attention back")};
-  static constexpr pass_kind weights[] = {named("expert gradients"), named("attention gradients")};
-  switch (is) {
-  case role::forward: return forward;
-  case role::backward: return backward;
-  case role::input: return input;
-  case role::weights: return weights;
-  default: throw std::invalid_argument("with_experts: only passes of training have layers");
-  }
+//! Kinds of a layer in the place of a pass of training, in their order.
+[[nodiscard]] inline std::vector<pass_kind> const& kinds_of_layer(pass_kind of) {
+  static std::vector<std::vector<pass_kind>> const all = [] {
+    std::vector<std::vector<pass_kind>> result(
+      static_cast<std::size_t>(kinds_of_training.kind_count));
+    for (words_of_layer const& each : all_words_of_layers)
+      for (char const* const word : each.kinds)
+        if (word != nullptr)
+          result[index_of(kinds_of_training.kind_named(flow_word::of(each.of)))].push_back(
+            frugal_expert_training.kind_named(flow_word::of(word)));
+    return result;
+  }();
+  if (all[index_of(of)].empty())
+    throw std::invalid_argument(
+      "with_experts: only passes of training, recomputation and copies have layers");
+  return all[index_of(of)];
 }
 
-//! Writes the rows of one device: those of its computation and of its network.
+//! The flow of the layers of a pipeline.
+[[nodiscard]] inline flow const& flow_of_layers(flow const& stages) noexcept {
+  bool const copies = stages.engine_row[static_cast<int>(engine::copy_out)] >= 0;
+  return copies ? frugal_expert_training : expert_training;
+}
+
+[[nodiscard]] inline bool goes_back(pass const& what) noexcept {
+  role const is = training_kind(what.kind).is;
+  return is == role::backward || is == role::input;
+}
+[[nodiscard]] inline bool goes_forward(pass const& what) noexcept {
+  return training_kind(what.kind).is == role::forward;
+}
+[[nodiscard]] inline bool goes_again(pass const& what) noexcept {
+  return training_kind(what.kind).is == role::again;
+}
+
+//! Writes the rows of one device, one for each engine.
 class expert_rows {
 public:
   //! @param first_layers [S + 1] the first layer of each stage
   expert_rows(pipeline_view const& over, std::span<int const> first_layers)
-      : over_(over), first_layers_(first_layers) {}
+      : first_layers_(first_layers), microbatches_(over.extents.microbatches),
+        again_(static_cast<std::size_t>(over.extents.stages() * microbatches_)) {}
 
-  std::vector<pass> compute{};
-  std::vector<pass> network{};
+  std::vector<pass> rows[flow::engine_count]{};
 
-  //! Layer after layer.
+  //! Layer after layer. What is computed again of a layer comes right before its backward pass.
   void write(pass const& what) {
-    for (int i = 0; i < layers_of(what); ++i)
-      for (pass_kind const kind : kinds_of(what))
+    int const count = goes_again(what) ? 1 : layers_of(what);
+    if (goes_again(what))
+      again_[unit_of(what)] = what.kind;
+    for (int i = 0; i < count; ++i) {
+      write_again(what, i);
+      for (pass_kind const kind : kinds_of_layer(what.kind))
         push(kind, what, i);
+    }
   }
   //! Layer next to layer: while one computes, the other one is on the network. A pass that goes
   //! back begins.
@@ -176,9 +116,10 @@ public:
     for (int i = 0; i < both; ++i) {
       // combine back, attention, experts back, dispatch, [expert gradients,] dispatch back,
       // experts, combine, attention back[, attention gradients]
-      std::span<pass_kind const> const b = kinds_of(back);
-      std::span<pass_kind const> const f = kinds_of(forward);
+      std::vector<pass_kind> const& b = kinds_of_layer(back.kind);
+      std::vector<pass_kind> const& f = kinds_of_layer(forward.kind);
       std::size_t const gradients = b.size() == 6 ? 1 : 0;
+      write_again(back, i);
       push(b[0], back, i);
       push(f[0], forward, i);
       push(b[1], back, i);
@@ -191,30 +132,39 @@ public:
         push(b[k], back, i);
     }
     for (pass const* const each : {&back, &forward})
-      for (int i = both; i < layers_of(*each); ++i)
-        for (pass_kind const kind : kinds_of(*each))
+      for (int i = both; i < layers_of(*each); ++i) {
+        write_again(*each, i);
+        for (pass_kind const kind : kinds_of_layer(each->kind))
           push(kind, *each, i);
+      }
   }
 
 private:
-  [[nodiscard]] role role_of(pass const& what) const { return (*over_.declared)[what.kind].is; }
-  [[nodiscard]] std::span<pass_kind const> kinds_of(pass const& what) const {
-    return kinds_of_layer(role_of(what));
-  }
   [[nodiscard]] int layers_of(pass const& what) const {
     return first_layers_[what.stage + std::size_t{1}] - first_layers_[what.stage];
   }
+  [[nodiscard]] std::size_t unit_of(pass const& what) const {
+    return static_cast<std::size_t>(what.stage * microbatches_ + what.microbatch);
+  }
+  //! The first layer to go back stands where the stage is computed again.
+  void write_again(pass const& what, int i) {
+    if (std::optional<pass_kind> const again = again_[unit_of(what)];
+        again && i > 0 && goes_back(what))
+      for (pass_kind const kind : kinds_of_layer(*again))
+        push(kind, what, i);
+  }
   //! @param i of the layers in the order of the pass
   void push(pass_kind kind, pass const& what, int i) {
-    int const layer = role_of(what) == role::forward
-                        ? first_layers_[what.stage] + i
-                        : first_layers_[what.stage + std::size_t{1}] - 1 - i;
-    (expert_training[kind].on == engine::network ? network : compute)
-      .push_back(row_writer::make(kind, layer, what.microbatch));
+    bool const ascends = goes_forward(what) || training_kind(what.kind).on == engine::copy_out;
+    int const layer =
+      ascends ? first_layers_[what.stage] + i : first_layers_[what.stage + std::size_t{1}] - 1 - i;
+    rows[static_cast<int>(frugal_expert_training[kind].on)].push_back(
+      row_writer::make(kind, layer, what.microbatch));
   }
 
-  pipeline_view over_;
   std::span<int const> first_layers_;
+  int microbatches_;
+  std::vector<std::optional<pass_kind>> again_; // [S][M] the pass that computes it again
 };
 
 //! The pipeline of the layers of stages: each lies where its stage does.
@@ -227,7 +177,7 @@ private:
                               .stages_per_device = all / extents.devices,
                               .where = placement::custom,
                               .extra_stages = all % extents.devices},
-                  .declared = copied(expert_training)};
+                  .declared = copied(flow_of_layers(*over.declared))};
   for (int stage = 0; stage < extents.stages(); ++stage)
     result.holders.insert(result.holders.end(),
                           static_cast<std::size_t>(layers[static_cast<std::size_t>(stage)]),
@@ -243,6 +193,8 @@ is_ready(timetable_view table, std::span<int const> entries, pass const& what, d
     int const entry = entries[static_cast<std::size_t>(needed.index(k))];
     if (entry < 0)
       return false;
+    if (goes_again(table.passes[entry]))
+      continue; // it comes before both
     int const from = device_of(table, table.passes[entry]);
     double const message = message_time(
       table.links, table.over.extents.devices, table.latency, from, device_of(table, what));
@@ -252,17 +204,49 @@ is_ready(timetable_view table, std::span<int const> entries, pass const& what, d
   return true;
 }
 
+//! Writes the layers of a row of a table. What is computed again between two passes that go
+//! together comes before both.
+inline void write_layers(
+  timetable_view table, int row, bool pairs, std::span<int const> entries, expert_rows& out) {
+  int const end = table.offsets[row + 1];
+  for (int i = table.offsets[row]; i < end;) {
+    pass const& first = table.passes[i];
+    int next = i + 1;
+    while (goes_forward(first) && next < end && goes_again(table.passes[next]))
+      ++next;
+    pass const* const second = next < end ? &table.passes[next] : nullptr;
+    bool const two_ways = second != nullptr && ((goes_back(first) && goes_forward(*second)) ||
+                                                (goes_forward(first) && goes_back(*second)));
+    bool const both =
+      pairs && two_ways && std::all_of(&first + 1, second + 1, [&](pass const& what) {
+        return is_ready(table, entries, what, table.starts[i]);
+      });
+    if (!both) {
+      out.write(first);
+      ++i;
+      continue;
+    }
+    for (int k = i + 1; k < next; ++k)
+      out.write(table.passes[k]);
+    goes_back(first) ? out.write(first, *second) : out.write(*second, first);
+    i = next + 1;
+  }
+}
+
 } // namespace detail
 
 //! @brief The orders of a timetable with every layer a stage of `expert_training`, so that dispatch
-//! and combine of one microbatch run next to the computation of another one.
+//! and combine of one microbatch run next to the computation of another one. What is recomputed or
+//! copied to the host is so layer by layer: each keeps its input, and one at a time is computed
+//! again.
 //!
 //! Each pass becomes the passes of its layers. Two passes of a device, one after the other in the
 //! table, one forward and one back, become one row of both, layer next to layer as in
 //! Megatron-Core, where all that the second one waits for has come before the first one begins.
 //! Nothing waits for ever: such pairs keep the order of their first passes.
 //!
-//! @param table of a flow of training, one copy of every stage, whole sequences, no adapter
+//! @param table of a flow of training, with recomputation and copies or without: one copy of every
+//! stage, whole sequences
 //! @param layers [S] of each stage, at least 1
 //! @param pairs false: no passes are put together
 //! @throws std::invalid_argument for another table, or a stage without a layer.
@@ -282,38 +266,22 @@ with_experts(timetable_view table, std::span<int const> layers, bool pairs = tru
   for (int const count : layers)
     first_layers.push_back(first_layers.back() + count);
   std::vector<int> const entries = detail::entries_of(table);
-  auto const goes_back = [&](pass const& what) {
-    role const is = (*table.over.declared)[what.kind].is;
-    return is == role::backward || is == role::input;
-  };
-  auto const goes_forward = [&](pass const& what) {
-    return (*table.over.declared)[what.kind].is == role::forward;
-  };
-  std::vector<detail::expert_rows> rows;
+  flow const& declared = detail::flow_of_layers(*table.over.declared);
+  std::vector<detail::expert_rows> of_device;
   for (int device = 0; device < extents.devices; ++device) {
-    detail::expert_rows& out = rows.emplace_back(table.over, first_layers);
-    int const end = table.offsets[device + 1];
-    for (int i = table.offsets[device]; i < end; ++i) {
-      pass const& first = table.passes[i];
-      pass const* const second = i + 1 < end ? &table.passes[i + 1] : nullptr;
-      bool const both = pairs && second != nullptr &&
-                        ((goes_back(first) && goes_forward(*second)) ||
-                         (goes_forward(first) && goes_back(*second))) &&
-                        detail::is_ready(table, entries, *second, table.starts[i]);
-      if (!both) {
-        out.write(first);
-        continue;
-      }
-      goes_back(first) ? out.write(first, *second) : out.write(*second, first);
-      ++i;
+    detail::expert_rows& out = of_device.emplace_back(table.over, first_layers);
+    for (int engine = 0; engine < table.over.declared->engines; ++engine) {
+      int const row = engine * extents.devices + device;
+      detail::write_layers(table, row, pairs, entries, out);
     }
   }
   device_orders result{detail::pipeline_of_layers(table.over, layers), {}, {0}};
-  for (auto const row : {&detail::expert_rows::compute, &detail::expert_rows::network})
-    for (detail::expert_rows const& each : rows) {
-      result.passes.insert(result.passes.end(), (each.*row).begin(), (each.*row).end());
-      result.offsets.push_back(static_cast<int>(result.passes.size()));
-    }
+  for (int on = 0; on < flow::engine_count; ++on)
+    for (detail::expert_rows const& each : of_device)
+      if (declared.engine_row[on] >= 0) {
+        result.passes.insert(result.passes.end(), each.rows[on].begin(), each.rows[on].end());
+        result.offsets.push_back(static_cast<int>(result.passes.size()));
+      }
   return result;
 }
 

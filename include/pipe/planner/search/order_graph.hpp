@@ -23,6 +23,7 @@
 #include <limits>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -137,6 +138,15 @@ inline void find_paths(order_graph& graph) {
         std::max(graph.tails[node], edge.lag + graph.times[other] + graph.tails[other]);
     }
   }
+}
+
+//! The same from the end: who waits for a node goes before it, and it takes what it has freed.
+[[nodiscard]] inline order_graph reversed(order_graph graph) {
+  std::swap(graph.before, graph.after);
+  std::swap(graph.first_before, graph.first_after);
+  std::swap(graph.taken, graph.freed);
+  std::swap(graph.heads, graph.tails);
+  return graph;
 }
 
 //! Makes the graph count the span of devices in place of the end of the last pass: a device that

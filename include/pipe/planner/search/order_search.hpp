@@ -176,7 +176,7 @@ private:
 class pool_search {
 public:
   pool_search(order_graph const& graph, int microbatches, std::uint64_t seed, double bound)
-      : graph_(graph), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}),
+      : graph_(graph), from_end_(reversed(graph)), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}),
         names_(graph, microbatches), bound_(bound) {
     if (names_.matter()) { // the shortest get the first names, or the last ones
       std::vector<int> const shortest = names_.by_time();
@@ -301,19 +301,27 @@ private:
     }
   }
 
-  //! Makes orders that follow this one with passes at other times by chance, and keeps no longer
-  //! one. Moves of single passes keep the limit at every step, and so stay near where it is tight.
+  //! Makes orders that follow this one with passes at other times by chance, from the beginning or
+  //! from the end, and keeps no longer one. Moves of single passes keep the limit at every step,
+  //! and so stay near where it is tight.
+  //! @source from both ends: forward-backward scheduling (Li and Willis, EJOR 1992)
   void follow(pooled_order& order, std::int64_t tries, auto const& watch) {
     for (std::int64_t i = 0; i < tries && going_; ++i) {
       (void)walk_.start(order.rows);
       std::vector<double> times = walk_.starts();
+      bool const back = (random_.next() >> 63) != 0;
+      for (std::size_t node = 0; back && node < times.size(); ++node)
+        times[node] = -times[node] - graph_.times[node];
       double const noise = mean_ * (1 << random_.below(5)) / 2;
       for (double& time : times)
         time += noise * random_.fraction() * random_.fraction();
       std::vector<list_taste> const tastes = followers(times);
       list_taste const& taste =
         tastes[static_cast<std::size_t>(random_.below(static_cast<int>(tastes.size())))];
-      node_rows rows = list_order(graph_, names_.count(), taste).make();
+      node_rows rows = list_order(back ? from_end_ : graph_, names_.count(), taste).make();
+      for (std::vector<graph_node>& row : rows)
+        if (back)
+          std::reverse(row.begin(), row.end());
       if (!rows.empty() && walk_.start(rows) && walk_.length() <= order.length) {
         order = {std::move(rows), walk_.length()};
         best_ = std::min(best_, order.length);
@@ -343,6 +351,7 @@ private:
   }
 
   order_graph const& graph_;
+  order_graph from_end_;
   random_numbers random_;
   order_walk walk_;
   names_of_microbatches names_;

@@ -243,37 +243,45 @@ private:
   }
 };
 
-//! The schedule of a walk on one stage per device, over whole sequences or chunks.
-template <walk Rule, int Chunks = 1>
+//! The schedule of a walk, with the parameters that its type gives or that the program sets. The
+//! other numbers are the rule's.
+template <walk Rule,
+          int StagesPerDevice = 1,
+          int Chunks = 1,
+          int Group = 0,
+          int Stagger = Rule.reach,
+          int Forwards = 0>
 struct Walk {
-  static_assert(Chunks == dynamic || Chunks >= 1, "Seq1F1B: a sequence has at least one chunk");
+  static_assert((StagesPerDevice == dynamic || StagesPerDevice >= 1) &&
+                  (Chunks == dynamic || Chunks >= 1),
+                "interleaved stages: a device holds at least one stage, a sequence one chunk");
+  static_assert(
+    (Group == dynamic || Group >= 0) && (Stagger == dynamic || Stagger == 1 || Stagger == 2),
+    "interleaved stages: a group has at least one microbatch, and the stagger is 1 or 2");
+  static_assert(Forwards == dynamic || Forwards == 0 || Forwards >= StagesPerDevice * Chunks,
+                "interleaved stages: the first backward pass wants all chunks on all stages");
 
-  parameter<Chunks> chunks{};
+  parameter<StagesPerDevice> stages_per_device{}; //!< V
+  parameter<Chunks> chunks{};                     //!< C
+  parameter<Group, 0> group{};                    //!< the wished N; 0: the smallest without waits
+  parameter<Stagger, 2> stagger{};                //!< as walk::reach
+  parameter<Forwards, 0> forwards{}; //!< passes that a device has under way at most; 0: no limit
 
+  //! The walk that makes its rows.
+  [[nodiscard]] constexpr walk steps() const noexcept {
+    walk rule = Rule;
+    rule.stages_per_device = stages_per_device;
+    rule.chunks = chunks;
+    rule.group = group;
+    rule.reach = stagger;
+    rule.forwards = forwards;
+    return rule;
+  }
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return {.devices = devices, .microbatches = microbatches, .chunks = chunks};
+    return steps().arrange(devices, microbatches);
   }
-  static constexpr void order(shape const& extents, int device, row_writer& out) {
-    Rule.order(extents, device, out);
-  }
-};
-
-//! The schedule of a walk on several stages per device.
-template <walk Rule, int StagesPerDevice, int Chunks>
-struct LoopedWalk {
-  static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
-                "interleaved stages: a device holds at least one stage");
-  static_assert(Chunks == dynamic || Chunks >= 1, "Seq1F1B: a sequence has at least one chunk");
-
-  parameter<StagesPerDevice> stages_per_device{};
-  parameter<Chunks> chunks{};
-
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return walk{.stages_per_device = stages_per_device, .chunks = chunks}.arrange(devices,
-                                                                                  microbatches);
-  }
-  static constexpr void order(shape const& extents, int device, row_writer& out) {
-    Rule.order(extents, device, out);
+  constexpr void order(shape const& extents, int device, row_writer& out) const {
+    steps().order(extents, device, out);
   }
 };
 

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Who lowers and proves the devices of a plan: the calling thread, or several side by side.
+//! @brief Who verifies, lowers and proves the devices of a plan: the calling thread, or several
+//! side by side.
 
 #include <concepts>
 #include <cstdint>
@@ -28,18 +29,18 @@ struct one_worker {
   }
 };
 
-//! How devices are cut into parts, one for each worker.
-struct device_parts {
-  int devices;
+//! How devices, or rows, are cut into parts, one for each worker.
+struct worker_parts {
+  int all;
   int count; //!< of parts
 
-  constexpr device_parts(int all, int workers) noexcept
-      : devices(all), count(workers < 1     ? 1
-                            : workers < all ? workers
-                                            : all) {}
+  constexpr worker_parts(int whole, int workers) noexcept
+      : all(whole), count(workers < 1       ? 1
+                          : workers < whole ? workers
+                                            : whole) {}
   //! The first device of a part; of the part after the last, the number of devices.
   [[nodiscard]] constexpr int first(int part) const noexcept {
-    return static_cast<int>(std::int64_t{devices} * part / count);
+    return static_cast<int>(std::int64_t{all} * part / count);
   }
 };
 
