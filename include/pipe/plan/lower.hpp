@@ -188,19 +188,6 @@ inline void check_budget(plan_view work, std::int64_t limit) {
   return kinds;
 }
 
-//! The pipeline, the policy and what hooks need.
-template <communication_policy Policy>
-[[nodiscard]] plan plan_without_items(pipeline_view const& over, chosen_hooks const& hooks) {
-  plan result;
-  result.over = over.copy();
-  result.policy = Policy::name;
-  result.key = &Policy::key;
-  result.duplex_groups = Policy::duplex_groups;
-  result.tied_bytes = hooks.tied_bytes;
-  result.totals_bytes = hooks.totals_bytes;
-  return result;
-}
-
 //! Passes, messages, and the steps that follow complete gradients, in their order.
 [[nodiscard]] inline std::vector<event>
 list_events(message_placement const& placement, chosen_hooks const& hooks, plan& result) {
@@ -273,34 +260,6 @@ void write_programs(timetable_view const& table,
   writer.write(parts.count, tell, each, by);
 }
 
-//! Completes the programs of some devices, one after the other.
-//! @return their waits
-template <communication_policy Policy, buffer_sizes Sizes>
-std::vector<int> lower_part(program_writer& writer,
-                            data_uses const& uses,
-                            int first,
-                            int end,
-                            Sizes const& sizes,
-                            plan& result) {
-  device_lowering space(uses, result.evaluates, result.tied_bytes + result.totals_bytes > 0);
-  auto const at = [](int device) { return static_cast<std::size_t>(device); };
-  std::vector<int> waits;
-  waits.reserve(at(result.offsets[at(end)] - result.offsets[at(first)]));
-  for (int device = first; device < end; ++device) {
-    program work = writer.of(device);
-    lowered_device const made = space.lower<Policy>(work,
-                                                    device,
-                                                    writer.times(device),
-                                                    sizes,
-                                                    result.layouts.data() + device * slot_classes,
-                                                    waits);
-    result.arena_bytes[at(device)] = made.arenas.device;
-    result.host_bytes[at(device)] = made.arenas.host;
-    result.lanes[at(device)] = made.lanes;
-  }
-  return waits;
-}
-
 //! Completes the programs of all devices.
 template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
 void complete_programs(program_writer& writer,
@@ -308,25 +267,30 @@ void complete_programs(program_writer& writer,
                        Sizes const& sizes,
                        plan& result,
                        Workers const& by) {
-  auto const devices = static_cast<std::size_t>(result.over.extents.devices);
+  auto const at = [](int number) { return static_cast<std::size_t>(number); };
+  std::size_t const devices = at(result.over.extents.devices);
   result.layouts.resize(devices * slot_classes);
   result.arena_bytes.resize(devices);
   result.host_bytes.resize(devices);
   result.lanes.resize(devices);
   worker_parts const parts(result.over.extents.devices, by.count());
-  std::vector<std::vector<int>> waits(static_cast<std::size_t>(parts.count));
+  std::vector<std::vector<int>> waits(at(parts.count));
   by.run(parts.count, [&](int part) {
-    waits[static_cast<std::size_t>(part)] =
-      lower_part<Policy>(writer, uses, parts.first(part), parts.first(part + 1), sizes, result);
+    device_lowering space(uses, result.evaluates, result.tied_bytes + result.totals_bytes > 0);
+    std::vector<int> own;
+    own.reserve(
+      at(result.offsets[at(parts.first(part + 1))] - result.offsets[at(parts.first(part))]));
+    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
+      space.lower<Policy>(writer.of(device), device, writer.times(device), sizes, result, own);
+    waits[at(part)] = std::move(own);
   });
   result.waits = std::move(waits.front());
   for (int part = 1; part < parts.count; ++part) {
     auto const before = static_cast<int>(result.waits.size());
-    std::vector<int> const& more = waits[static_cast<std::size_t>(part)];
-    result.waits.insert(result.waits.end(), more.begin(), more.end());
-    auto const at = [&](int device) { return result.offsets[static_cast<std::size_t>(device)]; };
-    for (int i = at(parts.first(part)); i < at(parts.first(part + 1)); ++i)
-      result.items[static_cast<std::size_t>(i)].first_wait += before;
+    result.waits.insert(result.waits.end(), waits[at(part)].begin(), waits[at(part)].end());
+    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
+      for (int i = result.offsets[at(device)]; i < result.offsets[at(device + 1)]; ++i)
+        result.items[at(i)].first_wait += before;
   }
 }
 
@@ -343,9 +307,14 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
   holder_table const holders(over);
   table.over = holders.over();
   chosen_hooks const hooks = choose_hooks(table, sizes, evaluates, validation);
-  plan result = plan_without_items<Policy>(over, hooks);
-  result.evaluates = evaluates;
-  result.validation = validation;
+  plan result{.over = over.copy(),
+              .policy = Policy::name,
+              .key = &Policy::key,
+              .duplex_groups = Policy::duplex_groups,
+              .evaluates = evaluates,
+              .tied_bytes = hooks.tied_bytes,
+              .totals_bytes = hooks.totals_bytes,
+              .validation = validation};
   data_uses const uses(over, kinds_of(table));
   program_writer writer(table, result);
   write_programs<Policy>(table, order, uses, hooks, writer, result, by);

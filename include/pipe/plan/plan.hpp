@@ -189,15 +189,15 @@ struct plan {
   std::int64_t tied_bytes = 0;                           //!< of the gradient of a tied weight
   std::int64_t totals_bytes = 0;                         //!< of a stage's row of the totals
   int other_messages = 0;                                //!< messages that no pass makes
-  std::vector<item> items;                               //!< row after row, each in its order
-  std::vector<int> offsets;                              //!< [P + 1], where a device's items begin
-  std::vector<int> waits;                                //!< what items wait for, item after item
-  std::vector<use> uses;                                 //!< of slots, item after item
-  std::vector<detail::message_end> messages;             //!< their ends, item after item
-  std::vector<int> lanes;                                //!< [P], lanes of each device
-  std::vector<detail::slot_layout> layouts;              //!< [P][slot_classes]
-  std::vector<std::int64_t> arena_bytes;                 //!< [P]
-  std::vector<std::int64_t> host_bytes;                  //!< [P], of the arenas on the host
+  std::vector<item> items{};                             //!< row after row, each in its order
+  std::vector<int> offsets{};                            //!< [P + 1], where a device's items begin
+  std::vector<int> waits{};                              //!< what items wait for, item after item
+  std::vector<use> uses{};                               //!< of slots, item after item
+  std::vector<detail::message_end> messages{};           //!< their ends, item after item
+  std::vector<int> lanes{};                              //!< [P], lanes of each device
+  std::vector<detail::slot_layout> layouts{};            //!< [P][slot_classes]
+  std::vector<std::int64_t> arena_bytes{};               //!< [P]
+  std::vector<std::int64_t> host_bytes{};                //!< [P], of the arenas on the host
   step_validation validation = step_validation::at_once; //!< of the step of the optimizer
 
   [[nodiscard]] plan_view view() const noexcept {

@@ -321,11 +321,11 @@ constexpr row_findings enter_row(row_entrance const into) {
     int const base = into.one_route
                        ? what.stage
                        : what.stage + into.extents.route_of(what.microbatch) * into.one_way;
-    if (into.holders[base + links.made] == into.device) // else there may be no other row's places
+    int const taken = into.enter(i, links, base, place, what, entered);
+    if (taken == entry_links::none)
       into.find_waits(i, links, base, place, what);
     else
-      into.inputs[i] = several_before;
-    int const taken = into.enter(i, links, base, place, what, entered);
+      into.inputs[i] = several_before; // another row may write the places of its stage
     if (taken != entry_links::none && found.first)
       found.first = misplaced(into.map, row, into.number, i, taken / (into.last_stage + 1));
   }

@@ -290,7 +290,7 @@ private:
     }
   }
   // By themselves, so that `product` and `index` stay small enough to be inlined.
-  [[nodiscard, gnu::noinline]] constexpr int
+  [[nodiscard]] constexpr int
   product_in_graph(list const& all, pass const& maker, int reader) const noexcept {
     for (made_product const& made : all.products) {
       if (made.first == nothing)

@@ -24,11 +24,6 @@
 
 namespace pipelining::inline v0_3::detail {
 
-struct lowered_device {
-  int lanes = 0;
-  arena_sizes arenas{};
-};
-
 //! Marks the pass of every stage after which its weight gradients are complete.
 constexpr void mark_complete_stages(data_uses const& uses, program& work) noexcept {
   owned<bool> seen(uses.stage_count, false);
@@ -59,16 +54,15 @@ public:
           used_[pool] = true;
   }
 
-  //! @param times of the items.
-  //! @param layouts receives [slot_classes]. @param waits of the devices before, receives those of
-  //! the device.
+  //! @param result receives the layouts, lanes and arenas of the device
+  //! @param waits of the devices before, receives those of the device.
   template <communication_policy Policy, buffer_sizes Sizes>
-  lowered_device lower(program& work,
-                       int device,
-                       item_times const& times,
-                       Sizes const& sizes,
-                       slot_layout* layouts,
-                       std::vector<int>& waits) {
+  void lower(program work,
+             int device,
+             item_times const& times,
+             Sizes const& sizes,
+             plan& result,
+             std::vector<int>& waits) {
     pipeline_view const& over = uses_.over;
     int const lanes = number_messages<Policy>(
       work, device, over.extents.devices, lines_.get(2 * over.extents.devices));
@@ -83,9 +77,14 @@ public:
                     waits_.get(work.count * most_waits(over)),
                     static_cast<int>(waits.size())};
     found.clock.reset();
+    slot_layout* const layouts = result.layouts.data() + device * slot_classes;
     int const* const carried = give_slots(work, times, layouts, found);
     waits.insert(waits.end(), found.waits, found.waits + found.count);
-    return {lanes, lay_out(uses_, work, carried, sizes, layouts)};
+    auto const at = static_cast<std::size_t>(device);
+    arena_sizes const arenas = lay_out(uses_, work, carried, sizes, layouts);
+    result.arena_bytes[at] = arenas.device;
+    result.host_bytes[at] = arenas.host;
+    result.lanes[at] = lanes;
   }
 
 private:
