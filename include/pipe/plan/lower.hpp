@@ -27,7 +27,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -302,35 +301,6 @@ std::vector<int> lower_part(program_writer& writer,
   return waits;
 }
 
-//! Joins the waits of parts of the devices in one list.
-template <worker_group Workers>
-void join_waits(program_writer& writer,
-                std::vector<std::vector<int>> of_parts,
-                worker_parts const& parts,
-                plan& result,
-                Workers const& by) {
-  result.waits = std::move(of_parts.front());
-  std::vector<int> before{0};
-  for (std::size_t part = 1; part < of_parts.size(); ++part) {
-    before.push_back(static_cast<int>(result.waits.size()));
-    result.waits.insert(result.waits.end(), of_parts[part].begin(), of_parts[part].end());
-  }
-  // All workers, though the first part stays as it is.
-  worker_parts const devices(parts.all - parts.first(1), by.count());
-  if (parts.count > 1)
-    by.run(devices.count, [&](int share) {
-      for (int i = devices.first(share); i < devices.first(share + 1); ++i) {
-        int const device = parts.first(1) + i;
-        int part = 1;
-        while (parts.first(part + 1) <= device)
-          ++part;
-        for (program const work = writer.of(device);
-             item & step : std::span(work.items, static_cast<std::size_t>(work.count)))
-          step.first_wait += before[static_cast<std::size_t>(part)];
-      }
-    });
-}
-
 //! Completes the programs of all devices.
 template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
 void complete_programs(program_writer& writer,
@@ -349,7 +319,15 @@ void complete_programs(program_writer& writer,
     waits[static_cast<std::size_t>(part)] =
       lower_part<Policy>(writer, uses, parts.first(part), parts.first(part + 1), sizes, result);
   });
-  join_waits(writer, std::move(waits), parts, result, by);
+  result.waits = std::move(waits.front());
+  for (int part = 1; part < parts.count; ++part) {
+    auto const before = static_cast<int>(result.waits.size());
+    std::vector<int> const& more = waits[static_cast<std::size_t>(part)];
+    result.waits.insert(result.waits.end(), more.begin(), more.end());
+    auto const at = [&](int device) { return result.offsets[static_cast<std::size_t>(device)]; };
+    for (int i = at(parts.first(part)); i < at(parts.first(part + 1)); ++i)
+      result.items[static_cast<std::size_t>(i)].first_wait += before;
+  }
 }
 
 //! Lowers the passes that are in a global order.

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -43,79 +42,63 @@ public:
         thrown[static_cast<std::size_t>(i)] = std::current_exception();
       }
     };
-    if (parts > 1 && team_ == nullptr)
-      team_ = std::make_unique<team>();
+    while (static_cast<int>(threads_.size()) + 1 < parts)
+      threads_.emplace_back(
+        [this, i = static_cast<int>(threads_.size()) + 1, turn = turn_.load()] { serve(i, turn); });
     if (parts > 1)
-      team_->run(
+      begin(
         parts, [](void const* of, int i) { (*static_cast<decltype(work)*>(of))(i); }, &work);
-    else if (parts == 1)
+    if (parts > 0)
       work(0);
+    for (int left = busy_; left > 0; left = busy_)
+      wait(busy_, left);
     for (std::exception_ptr const& each : thrown)
       if (each)
         std::rethrow_exception(each);
   }
 
+  ~thread_workers() {
+    begin(0, nullptr, nullptr);
+    for (std::thread& each : threads_)
+      each.join();
+  }
+
 private:
-  // Further threads, which wait for one work after the other.
-  class team {
-  public:
-    using call = void (*)(void const* work, int part);
+  using call = void (*)(void const* work, int part);
 
-    team() = default;
-    team(team const&) = delete;
-    team& operator=(team const&) = delete;
-    ~team() {
-      begin(0, nullptr, nullptr);
-      for (std::thread& each : threads_)
-        each.join();
+  void begin(int parts, call what, void const* work) const noexcept {
+    parts_ = parts;
+    what_ = what;
+    work_ = work;
+    busy_ = static_cast<int>(threads_.size());
+    turn_ += 1;
+    turn_.notify_all();
+  }
+  // What a further thread does: its part of one work after the other.
+  void serve(int part, int turn) const noexcept {
+    for (bool ends = false; !ends; ++turn) {
+      wait(turn_, turn);
+      ends = what_ == nullptr;
+      if (part < parts_)
+        what_(work_, part);
+      if (busy_.fetch_sub(1) == 1)
+        busy_.notify_one();
     }
-    void run(int parts, call what, void const* work) {
-      while (threads_.size() + 1 < static_cast<std::size_t>(parts))
-        threads_.emplace_back([this,
-                               part = static_cast<int>(threads_.size()) + 1,
-                               turn = turn_.load()] { serve(part, turn); });
-      begin(parts, what, work);
-      what(work, 0);
-      for (int left = busy_; left > 0; left = busy_)
-        wait(busy_, left);
-    }
-
-  private:
-    void begin(int parts, call what, void const* work) noexcept {
-      parts_ = parts;
-      what_ = what;
-      work_ = work;
-      busy_ = static_cast<int>(threads_.size());
-      turn_ += 1;
-      turn_.notify_all();
-    }
-    void serve(int part, int turn) noexcept {
-      for (bool ends = false; !ends; ++turn) {
-        wait(turn_, turn);
-        ends = what_ == nullptr;
-        if (part < parts_)
-          what_(work_, part);
-        if (busy_.fetch_sub(1) == 1)
-          busy_.notify_one();
-      }
-    }
-    // The next work comes soon as a rule, before a thread that sleeps would be awake.
-    static void wait(std::atomic<int> const& number, int old) noexcept {
-      for (int i = 0; i < 500 && number == old; ++i)
-        std::this_thread::yield();
-      number.wait(old);
-    }
-
-    std::vector<std::thread> threads_{};
-    std::atomic<int> turn_ = 0; // the work that is given
-    std::atomic<int> busy_ = 0; // threads that have not ended it
-    int parts_ = 0;
-    call what_ = nullptr;
-    void const* work_ = nullptr;
-  };
+  }
+  // The next work comes soon as a rule, before a thread that sleeps would be awake.
+  static void wait(std::atomic<int> const& number, int old) noexcept {
+    for (int i = 0; i < 500 && number == old; ++i)
+      std::this_thread::yield();
+    number.wait(old);
+  }
 
   int count_;
-  mutable std::unique_ptr<team> team_{};
+  mutable std::vector<std::thread> threads_{};
+  mutable std::atomic<int> turn_ = 0; // the work that is given
+  mutable std::atomic<int> busy_ = 0; // threads that have not ended it
+  mutable int parts_ = 0;
+  mutable call what_ = nullptr;
+  mutable void const* work_ = nullptr;
 };
 
 } // namespace pipelining::inline v0_3
