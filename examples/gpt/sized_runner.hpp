@@ -147,6 +147,17 @@ public:
   }
   void finish() { early_.finish(); }
 
+  //! What of each device lay in slots in the last step. Of ranks collective.
+  [[nodiscard]] std::vector<device_row> slots() {
+    auto const pools = now_.sizes.pools();
+    return pools.empty() ? std::vector<device_row>()
+                         : pool_rows(*now_.first, runner_.trace(), now_.sizes, pools);
+  }
+  //! The most bytes that each device has kept between passes in it. Of ranks collective.
+  [[nodiscard]] std::vector<std::size_t> peak_bytes() {
+    return peaks_of(runner_.trace(), now_.sizes);
+  }
+
   [[nodiscard]] Runner& runner() { return runner_; }
   [[nodiscard]] Runner const& runner() const { return runner_; }
   [[nodiscard]] plan_made const& now() const { return now_; }

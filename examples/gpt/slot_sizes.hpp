@@ -87,55 +87,72 @@ inline constexpr std::int64_t weight_shard_count = 2;
   });
 }
 
+//! Bytes of the slots with whole weights, with what passes read beside, and gradients of a stage.
+struct gathered_bytes {
+  std::int64_t weights = 0;
+  std::int64_t gradients = 0;
+};
+//! The same by stage; empty where weights are not in shards.
+//! @param bytes_of what a stage with these layers has: `bytes_of(layers)`
+template <class BytesOf>
+[[nodiscard]] std::vector<gathered_bytes>
+gathered_by_stage(model_size const& size, pp::timetable_view table, BytesOf bytes_of) {
+  std::vector<gathered_bytes> all;
+  if (table.over.declared->scatters)
+    for (layer_range const& held : cut_model(size, table.over.extents))
+      all.push_back(gathers_weights_of(table, static_cast<int>(all.size())) ? bytes_of(held)
+                                                                            : gathered_bytes());
+  return all;
+}
+
 //! Bytes of the slots of stages on the host, and of weights and gradients where they are gathered
 //! and scattered.
 struct slot_sizes {
   model_size size;
   step_cut cut;
-  std::vector<layer_range> stages; //!< what each holds
-  bool moved = false;              //!< activations wait on the host; else they stay
-  std::int64_t totals_bytes = 0;   //!< of a stage's row
-  //! Numbers of whole weights, with transposed matrices, and gradients of every stage; empty: they
-  //! are not in shards.
-  std::vector<std::int64_t> weights{};
-  std::vector<std::int64_t> gradients{};
+  std::vector<layer_range> stages;        //!< what each holds
+  bool moved = false;                     //!< activations wait on the host; else they stay
+  std::int64_t totals_bytes = 0;          //!< of a stage's row
+  std::vector<gathered_bytes> gathered{}; //!< with transposed matrices
   //! Numbers of the gradients of every stage; empty: the plan does not add up those of copies.
   std::vector<std::int64_t> copied{};
 
   slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
       : size(of), cut(std::move(how)), stages(cut_model(of, table.over.extents)),
-        moved(std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
-          return what.kind == pp::pass_kind::offloaded_forward;
-        })) {
-    for (std::size_t s = 0; table.over.declared->scatters && s < stages.size(); ++s) {
-      weights.push_back(0);
-      gradients.push_back(0);
-      if (!gathers_weights_of(table, static_cast<int>(s)))
-        continue;
-      for (tensor_part const& part : parts_of(size, stages[s])) {
-        weights.back() += part.start.decays ? 2 * part.count() : part.count();
-        gradients.back() += part.count();
-      }
-    }
-  }
+        moved(std::any_of(
+          table.passes,
+          table.passes + table.size(),
+          [](pp::pass const& what) { return what.kind == pp::pass_kind::offloaded_forward; })),
+        gathered(gathered_by_stage(size, table, [this](layer_range const& held) {
+          gathered_bytes all;
+          for (tensor_part const& part : parts_of(size, held)) {
+            auto const bytes = part.count() * bytes_of_number;
+            all.weights += part.start.decays ? 2 * bytes : bytes;
+            all.gradients += bytes;
+          }
+          return all;
+        })) {}
 
   //! What reports tell of: where the library moves activations, or gathers weights.
   [[nodiscard]] std::span<named_pool const> pools() const {
     static constexpr named_pool moving[] = {{"on the device", pp::slot_class::activation},
                                             {"on the host", pp::slot_class::host_activation}};
-    return moved ? moving : weights.empty() ? std::span<named_pool const>() : gathered_pools;
+    return moved ? moving : gathered.empty() ? std::span<named_pool const>() : gathered_pools;
   }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     std::size_t const stage = maker.stage;
-    auto const* const numbers = of == pp::slot_class::weights           ? &weights
-                                : of == pp::slot_class::full_gradients  ? &gradients
-                                : of == pp::slot_class::copied_gradient ? &copied
-                                                                        : nullptr;
-    if (numbers != nullptr)
-      return (*numbers)[stage] * static_cast<std::int64_t>(sizeof(float));
+    if (of == pp::slot_class::weights)
+      return gathered[stage].weights;
+    if (of == pp::slot_class::full_gradients)
+      return gathered[stage].gradients;
+    if (of == pp::slot_class::copied_gradient)
+      return copied[stage] * bytes_of_number;
     return part_bytes<host_machine<float>>(
       size, size, stages[stage], cut, of, {maker.microbatch, maker.chunk});
   }
+
+private:
+  static constexpr std::int64_t bytes_of_number = sizeof(float);
 };
 
 //! Bytes that a device keeps between passes at the peak of a timetable: what forward passes keep,

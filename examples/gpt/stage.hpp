@@ -100,14 +100,14 @@ template <class Machine>
 template <class Machine>
 struct stage_start {
   model_size size;
-  model_size own; //!< the shard's share of heads and hidden numbers
   layer_range held;
   step_cut cut;
-  int replicas; //!< of the pipeline, with other microbatches
   typename Machine::work* work;
+  model_size own = size; //!< the shard's share of heads and hidden numbers
+  int replicas = 1;      //!< of the pipeline, with other microbatches
   //! For passes that run beside others of the device; null: none do.
   typename Machine::work* beside = nullptr;
-  std::size_t before = 0; //!< weights that stand before those of the layers
+  std::size_t before = held.embeds ? 2 : 0; //!< weights that stand before those of the layers
 };
 
 //! A message that has come, which is only read.

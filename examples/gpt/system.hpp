@@ -144,27 +144,6 @@ inline void begin_run(options const& o,
   return run.interrupted ? 128 + stop_wanted : good ? 0 : 1;
 }
 
-//! Systems that have no costs of stages, nor other schedules beside them.
-//! @param plan to be shown. @param check holds one step against one device
-//! @param ran what of a trace is to be shown
-template <class Model, class Report, class Check, class Ran>
-int run_system(options const& o,
-               text_to_learn const& text,
-               pp::timetable_view plan,
-               Model& model,
-               Report report,
-               Check check,
-               Ran ran) {
-  auto const name = name_of(o);
-  pp::timetable_caption const about{name, unit_costs, {}};
-  begin_run(o, text, plan, about);
-  auto const result = train_model(o, text, model);
-  report_plain(text, result);
-  report();
-  write_run({o, text, result, plan, about}, ran(result.traces.back()));
-  return end_run(result, check());
-}
-
 //! Trains, checks and reports where the options ask for such stages.
 //! @return the exit status of the program; nothing where every stage is whole on its device.
 //! @throws as run_on_threads

@@ -238,10 +238,9 @@ training train_sizes(options const& o,
     return at == 0;
   };
   auto result = train_steps(o, text, model, begin, update, first);
-  if constexpr (requires { model.peak_bytes(); }) {
+  if constexpr (requires { model.peak_bytes(); })
     result.peaks = model.peak_bytes();
-    result.slots = model.slots();
-  }
+  result.slots = model.slots();
   result.plans_made = model.plans().made();
   result.plans_reused = model.plans().reused();
   return result;

@@ -177,6 +177,17 @@ inline void keep_order(work& out) {
   }
 }
 
+//! Tiles add as they come, and results are not in slices.
+inline void forget_order(work& out) {
+  out.result_slices = 1;
+  for (auto& v : out.visits) {
+    v.before = -1;
+  }
+  for (auto& p : out.pieces) {
+    p.before = -1;
+  }
+}
+
 //! Counts the visits of each piece that are the last ones of their sums: where masks are causal
 //! they end it.
 inline void count_last_visits(work& out) {
@@ -255,12 +266,16 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   // Blocks start in the order of their numbers, and tickets are given in that order.
   auto const pieces = static_cast<int>(out.pieces.size()); // one each, as far as there are
   out.next = [=](int block, int last) { return last < 0 ? block : pieces; };
-  if (Order == at::query_order::kept) {
+  out.starts_at_0 = !at::detail::takes_turns<Order, Mask>;
+  if (!out.starts_at_0) {
     keep_order(out);
   }
-  out.is_rounded = at::detail::rounds_sums(p, Order, m.of);
+  out.is_rounded = at::detail::rounds_sums(p, m.of);
   if (out.is_rounded) {
     count_last_visits(out);
+  }
+  if (Order == at::query_order::free) {
+    forget_order(out);
   }
 }
 

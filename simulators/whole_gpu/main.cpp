@@ -120,7 +120,7 @@ std::int64_t around(constants const& k, question const& q, work const& w) {
   auto out = k.at("launch");
   if (c.which != way::forward) {
     // Without an order sums start at 0 before anyone adds; they are rounded after.
-    auto const before = q.is_peer() || c.which == way::free ? 8 : 4;
+    auto const before = w.starts_at_0 ? 8 : 4;
     auto const after = w.is_rounded ? 0 : 6;
     out += (w.is_rounded ? 1 : 2) * other + elements * (before + after) * 1'000'000 / rate;
   } else if (w.key_parts > 1) {
@@ -129,11 +129,24 @@ std::int64_t around(constants const& k, question const& q, work const& w) {
   return out;
 }
 
+//! The library's work when the reports were made.
+void undo_changes(work& w) {
+  w.next_asked = handover::late;
+  w.starts_at_0 = true;
+  w.is_rounded = false;
+  for (auto& v : w.visits) {
+    v.clears = false;
+  }
+  for (auto& p : w.pieces) {
+    p.rounded = 0;
+  }
+}
+
 void answer(constants const& k, question const& q) {
   gpu const on{k.at("multiprocessors"), k.at(q.gpu + ".cache_bytes")};
   auto w = q.is_peer() ? peer_work_of(q.of, on) : work_of(q.of, on);
   if (q.who == 2) {
-    w.next_asked = handover::late;
+    undo_changes(w);
   }
   auto const slots = static_cast<std::int64_t>(w.resident) * (on.multiprocessors - q.of.held);
   if (slots < 1) {
@@ -149,7 +162,7 @@ void answer(constants const& k, question const& q) {
   std::cout << R"({"name": ")" << q.of.name << R"(", "key_parts": )" << w.key_parts
             << R"(, "group_parts": )" << w.group_parts << R"(, "step_cut": )" << w.step_cut
             << R"(, "heads_together": )" << w.heads_together << R"(, "blocks": )" << w.blocks
-            << R"(, "is_rounded": )" << w.is_rounded << R"(, "next_asked": )"
+            << R"(, "starts_at_0": )" << w.starts_at_0 << R"(, "is_rounded": )" << w.is_rounded << R"(, "next_asked": )"
             << static_cast<int>(w.next_asked) << R"(, "resident": )" << w.resident
             << R"(, "shared_bytes": )" << w.shared_bytes << R"(, "pieces": )" << pieces
             << R"(, "tiles": )" << visits << R"(, "asked": )" << w.asked << R"(, "rounds": )"

@@ -66,6 +66,35 @@ struct slot {
   bool has_own = false;      // what the piece reads once was asked for
 };
 
+//! The dQ of a step of queries, which visits add to.
+struct sums_of_step {
+  std::int64_t cleared = unknown; // when the first visit had cleared it
+  std::vector<int> waiters{};     // slots that wait for that
+  int left = 0;                   // visits that have not added
+  int rounds = -1;                // the slot that waits for them
+  int latest = -1;                // the slot that added last
+  std::int64_t added = 0;         // when it did
+  std::int64_t others_added = 0;  // when the last of the others did
+
+  //! A slot adds. Whether it was the last one that does.
+  bool add(int slot, std::int64_t done) {
+    if (slot == latest) {
+      added = std::max(added, done);
+    } else if (done >= added) {
+      others_added = std::exchange(added, done);
+      latest = slot;
+    } else {
+      others_added = std::max(others_added, done);
+    }
+    return --left == 0;
+  }
+  //! When a slot knows that all have added.
+  [[nodiscard]] std::int64_t complete_for(int slot, std::int64_t hand_on) const {
+    return slot == latest ? std::max(added, others_added + (others_added > 0 ? hand_on : 0))
+                          : added + hand_on;
+  }
+};
+
 class machine {
 public:
   machine(work const& of, int slots, speeds const& s)
@@ -75,7 +104,12 @@ public:
           static_cast<std::size_t>(2 * of.visited_objects + of.own_objects + of.result_objects)),
         slots_(static_cast<std::size_t>(slots)), done_(of.visits.size(), unknown),
         waiter_(of.visits.size(), -1), part_waiter_(of.pieces.size(), -1),
-        handed_on_(of.pieces.size() * static_cast<std::size_t>(of.result_slices), unknown) {}
+        summed_(static_cast<std::size_t>(of.visited_objects)),
+        handed_on_(of.pieces.size() * static_cast<std::size_t>(of.result_slices), unknown) {
+    for (auto const& v : of.visits) {
+      ++summed_[static_cast<std::size_t>(v.object)].left;
+    }
+  }
 
   outcome run() {
     for (int n = 0; n < static_cast<int>(slots_.size()); ++n) {
@@ -154,29 +188,61 @@ private:
     auto const sums = v.object + w_.visited_objects;
     auto const cleared = v.clears ? bring(asked, sums, w_.bytes.summed, usage::write) : asked;
     auto const added = std::max(cleared, bring(asked, sums, w_.bytes.summed, usage::add));
-    auto const done = std::max(std::max(now, there) + (v.masked ? s_.masked : s_.visit), added);
+    at.pending = std::max(std::max(now, there) + (v.masked ? s_.masked : s_.visit), added);
+    auto& sums_at = sums_of(at.position);
+    if (v.clears) {
+      sums_at.cleared = cleared;
+      for (int const waiter : std::exchange(sums_at.waiters, {})) {
+        finish_visit(waiter, cleared + s_.hand_on);
+      }
+    }
     if (v.before >= 0 && done_[static_cast<std::size_t>(v.before)] == unknown) {
       waiter_[static_cast<std::size_t>(v.before)] = n;
-      at.pending = done;
-      return;
+    } else if (v.before >= 0) {
+      finish_visit(n, done_[static_cast<std::size_t>(v.before)] + s_.hand_on);
+    } else if (v.clears || w_.starts_at_0) {
+      finish_visit(n, 0);
+    } else if (sums_at.cleared == unknown) {
+      sums_at.waiters.push_back(n);
+    } else {
+      finish_visit(n, sums_at.cleared + s_.hand_on);
     }
-    finish_visit(
-      n,
-      v.before < 0 ? done : std::max(done, done_[static_cast<std::size_t>(v.before)] + s_.hand_on));
   }
 
-  //! A visit is over, and so are those that waited for it.
-  void finish_visit(int n, std::int64_t done) {
+  //! A visit is over, at the earliest when what it waits for is there, and so are those that waited
+  //! for it.
+  void finish_visit(int n, std::int64_t there) {
     while (n >= 0) {
       auto& at = slots_[static_cast<std::size_t>(n)];
       auto const visit = static_cast<std::size_t>(at.position++);
-      done_[visit] = done;
+      auto const done = done_[visit] = std::max(at.pending, there);
       events_.emplace(done, n);
-      n = waiter_[visit];
-      if (n >= 0) {
-        done = std::max(slots_[static_cast<std::size_t>(n)].pending, done + s_.hand_on);
+      auto& sums = sums_of(static_cast<std::int64_t>(visit));
+      if (sums.add(n, done) && sums.rounds >= 0) {
+        events_.emplace(done, sums.rounds);
       }
+      n = waiter_[visit];
+      there = done + s_.hand_on;
     }
+  }
+
+  sums_of_step& sums_of(std::int64_t visit) {
+    auto const object = w_.visits[static_cast<std::size_t>(visit)].object;
+    return summed_[static_cast<std::size_t>(object)];
+  }
+
+  //! When all have added to the sums that a piece rounds; unknown where it has to be asked again.
+  std::int64_t complete_sums(int n, piece const& p, std::int64_t now) {
+    auto there = now;
+    for (auto at = p.end - p.rounded; at < p.end; ++at) {
+      auto& sums = sums_of(at);
+      if (sums.left > 0) {
+        sums.rounds = n;
+        return unknown;
+      }
+      there = std::max(there, sums.complete_for(n, s_.hand_on));
+    }
+    return there;
   }
 
   void end_piece(int n, std::int64_t now) {
@@ -184,6 +250,10 @@ private:
     auto const& p = piece_of(at);
     if (p.before >= 0 && handed_on(p.before, 0) == unknown) {
       part_waiter_[static_cast<std::size_t>(p.before)] = n;
+      return;
+    }
+    auto const complete = complete_sums(n, p, now);
+    if (complete == unknown) {
       return;
     }
     auto const result = 2 * std::int64_t{w_.visited_objects} + w_.own_objects + p.result;
@@ -196,7 +266,7 @@ private:
       done += s_.end * (slice + 1) / w_.result_slices - s_.end * slice / w_.result_slices;
       handed_on(at.piece, slice) = done;
     }
-    done = std::max(done, round_sums(p, now)) +
+    done = std::max(done, round_sums(p, complete)) +
            (p.rounded == 0 ? 0 : s_.end * p.rounded * (w_.bytes.summed * 3 / 2) / w_.bytes.result);
     out_.picoseconds = std::max(out_.picoseconds, done);
     if (int const waiter = part_waiter_[static_cast<std::size_t>(at.piece)]; waiter >= 0) {
@@ -235,6 +305,7 @@ private:
   std::vector<std::int64_t> done_;      // when visits are over
   std::vector<int> waiter_;             // the slot that waits for a visit
   std::vector<int> part_waiter_;        // the slot that waits for a piece
+  std::vector<sums_of_step> summed_;    // of each visited object
   std::vector<std::int64_t> handed_on_; // when slices of pieces are added
   using event = std::pair<std::int64_t, int>;
   std::priority_queue<event, std::vector<event>, std::greater<>> events_;

@@ -16,7 +16,7 @@ CALIBRATION = FOLDER / "calibration.md"
 BUDGET = ROOT / "tests/kernels/whole_gpu.json"
 REPORTS = (("h100", ROOT / "benchmarks/results/h100-80gb-hbm3-2026-11-26.md"),
            ("h200", ROOT / "benchmarks/results/h200-2026-11-26.md"))
-COUNTED = ("key_parts", "group_parts", "step_cut", "heads_together", "next_asked", "is_rounded", "blocks", "resident", "shared_bytes", "pieces", "tiles", "asked",
+COUNTED = ("key_parts", "group_parts", "step_cut", "heads_together", "next_asked", "starts_at_0", "is_rounded", "blocks", "resident", "shared_bytes", "pieces", "tiles", "asked",
            "rounds", "busiest", "fullness", "memory_kib")
 WAYS = ("forward", "kept", "free")
 K = 1024

@@ -241,12 +241,6 @@ private:
   std::vector<trained<Element>> none_;
 };
 
-//! Bytes of the slots with whole weights and gradients of a stage.
-struct gathered_bytes {
-  std::int64_t weights = 0;
-  std::int64_t gradients = 0;
-};
-
 //! @param pieces of every weight
 template <class Element>
 [[nodiscard]] gathered_bytes

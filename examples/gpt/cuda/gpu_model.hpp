@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "../training.hpp"
-#include "named_state.hpp"
+#include "gpu_stage.hpp"
 
 namespace gpt {
 
@@ -133,8 +133,7 @@ public:
     tokens_ = cut.tokens();
     for_each_stage([&](gpu_stage& each) { each.set_cut(cut); });
   }
-  //! The plan of the last step, and the sizes that it was made of.
-  [[nodiscard]] auto const& plan_in_use() const { return plans_.now(); }
+  [[nodiscard]] std::vector<device_row> slots() { return plans_.slots(); }
   [[nodiscard]] auto const& plans() const { return plans_.plans(); }
 
   //! Forward and backward of all microbatches, without the optimizer unless it is part of the plan.

@@ -144,15 +144,6 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
   }
 }
 
-//! Slots of whole weights and gradients, planned beside measured, where they are gathered.
-//! @param made the plan and its sizes. @param ran when each pass of the last step ran
-template <class Plan>
-void report_gathered(options const& o, Plan const& made, pp::timetable_view ran) {
-  auto const& pools = gathered_pools;
-  if (o.own.gathers_weights())
-    report_pools(o, "Whole weights and gradients in slots", *made.first, ran, made.sizes, pools);
-}
-
 //! The step that a model begins with: ranks may go on from a checkpoint.
 template <class Model>
 [[nodiscard]] std::int64_t begin_of(Model const& model) {
@@ -212,7 +203,7 @@ int report_run(gpu_options const& chosen,
                 own,
                 share_cores(table, cost, gpus),
                 {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
-    report_gathered(o, model.plan_in_use(), result.traces.back());
+    report_slots(o, result.slots);
     write_files({o, text, result, table, about}, own, cost);
   }
   return end_run(result, check());

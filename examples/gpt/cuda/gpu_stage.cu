@@ -163,13 +163,12 @@ public:
   start(int device, layer_range const& held, step_cut const& cut) {
     auto const& work = of(device);
     return {with_.size,
-            size_of_shard(with_.size, with_.how.shard),
             held,
             cut,
-            with_.how.replicas,
             work[0].get(),
-            work[1].get(),
-            held.embeds ? std::size_t{2} : std::size_t{0}};
+            size_of_shard(with_.size, with_.how.shard),
+            with_.how.replicas,
+            work[1].get()};
   }
   //! @param more what the stage is made of beside
   template <class Stage, class... More>
@@ -280,24 +279,15 @@ gpu_stages make_gpu_stages(model_size const& size,
   return how.numbers == operands::bf16 ? make_any<__nv_bfloat16>(with) : make_any<float>(with);
 }
 
-gathered_slots
+std::vector<gathered_bytes>
 gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how) {
-  gathered_slots found;
-  if (!table.over.declared->scatters)
-    return found;
   auto const group = how.weights.of > 1 ? how.weights.of : weight_shard_count;
   auto const pieces = how.home == weights_home::host ? 1 : group;
-  for (layer_range const& held : cut_layers(size.layers, table.over.extents.stages())) {
-    on_gpu::gathered_bytes bytes;
-    if (gathers_weights_of(table, static_cast<int>(found.weights.size()))) {
-      bytes = how.numbers == operands::bf16
-                ? on_gpu::bytes_of_gathered<__nv_bfloat16>(size, held, pieces)
-                : on_gpu::bytes_of_gathered<float>(size, held, pieces);
-    }
-    found.weights.push_back(bytes.weights);
-    found.gradients.push_back(bytes.gradients);
-  }
-  return found;
+  return gathered_by_stage(size, table, [&](layer_range const& held) {
+    return how.numbers == operands::bf16
+             ? on_gpu::bytes_of_gathered<__nv_bfloat16>(size, held, pieces)
+             : on_gpu::bytes_of_gathered<float>(size, held, pieces);
+  });
 }
 
 namespace {
@@ -314,8 +304,10 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker, int
   });
 }
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
-  if (of == pp::slot_class::weights || of == pp::slot_class::full_gradients)
-    return (of == pp::slot_class::weights ? gathered.weights : gathered.gradients)[maker.stage];
+  if (of == pp::slot_class::weights)
+    return gathered[maker.stage].weights;
+  if (of == pp::slot_class::full_gradients)
+    return gathered[maker.stage].gradients;
   return on_machine(numbers, [&]<class Machine>(Machine) {
     if (around)
       return sharded_slot_sizes<Machine>{size, *around}.bytes(of, maker);

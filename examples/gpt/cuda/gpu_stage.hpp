@@ -166,11 +166,7 @@ void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream);
                                          std::optional<int> only = {});
 
 //! Bytes of the slots with whole weights and gradients, by stage; none where none are gathered.
-struct gathered_slots {
-  std::vector<std::int64_t> weights{};
-  std::vector<std::int64_t> gradients{};
-};
-[[nodiscard]] gathered_slots
+[[nodiscard]] std::vector<gathered_bytes>
 gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how);
 
 //! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
@@ -182,10 +178,14 @@ struct gpu_slot_sizes {
   std::vector<layer_range> stages;     //!< what each holds
   std::int64_t totals_bytes = 0;       //!< of a stage's row
   std::optional<sharded_cut> around{}; //!< where the vocabulary is in shards
-  gathered_slots gathered{};
+  std::vector<gathered_bytes> gathered{};
   std::optional<exchange_schedule> exchange{}; //!< where devices take over attention
   pp::shape extents{};                         //!< of that
 
+  //! What reports tell of.
+  [[nodiscard]] std::span<named_pool const> pools() const {
+    return gathered.empty() ? std::span<named_pool const>() : gathered_pools;
+  }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
   //! @param reader the stage that reads it
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const;

@@ -5,10 +5,8 @@
 //! @brief Trains a byte-level GPT in a pipeline of virtual devices on one GPU, and compares
 //! schedules with each other bit by bit and with the model on the host.
 //!
-//! What to read, in this order: layer.cuh (a layer as products, rows and attention), stage.cuh
-//! (what a stage does in each pass and where it keeps what), gpu_model.hpp (how the library runs
-//! the stages), then this file. The host's model in examples/gpt has the same layers, one function
-//! each.
+//! What to read, in this order: layer.hpp and stage.hpp (the model, on any machine), machine.cuh (a
+//! GPU as one), gpu_model.hpp (how the library runs the stages), then this file.
 
 #include <pipe/cluster/rank_layout.hpp>
 
@@ -107,46 +105,38 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
   return good;
 }
 
-//! Holds pieces around shards of the vocabulary against those of the host.
+//! Holds a system against the host, and devices that take over attention of each other bit by bit
+//! against one that splits attention alike.
 template <class Clock>
-bool compare_shards(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
+bool compare_system(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
   auto const& c = o.common;
+  auto const devices = static_cast<long long>(c.devices);
   auto const host = step_on_host(c, table, pieces);
   auto const found = step_of<Clock>(o, table, pieces);
   double const error = relative_error(found.gradients, host.gradients);
   std::printf(
-    "\nOne step of %s: %lld virtual devices, held against all shards on the host: the loss "
-    "is %.6f and %.6f; error of %zu gradients: %.3f %%\n",
+    "\nOne step of %s: %lld virtual devices, held against %s on the host: the loss is %.6f "
+    "and %.6f; error of %zu gradients: %.3f %%\n",
     name_of(c).c_str(),
-    static_cast<long long>(c.devices),
+    devices,
+    barriers_in(c) ? "all shards" : "one device",
     found.loss,
     host.loss,
     host.gradients.size(),
     100 * error);
-  return std::abs(found.loss - host.loss) < 0.002 * host.loss && error < allowed_error(o.numbers);
-}
-
-//! Holds devices that take over attention of each other bit by bit against one that splits
-//! attention alike, and against that on the host.
-template <class Clock>
-bool compare_exchange(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
-  auto const& c = o.common;
-  auto const host = step_on_host(c, table, pieces);
-  auto const found = step_of<Clock>(o, table, pieces);
+  bool const near_host =
+    std::abs(found.loss - host.loss) < 0.002 * host.loss && error < allowed_error(o.numbers);
+  if (!exchange_in(c))
+    return near_host;
   auto const alone = step_of<Clock>(o, exchange_system::on_one_device(c, table), pieces);
   auto const different = differences(found.gradients, alone.gradients);
-  double const error = relative_error(found.gradients, host.gradients);
-  std::printf("\nOne step of %s: %lld virtual devices, held against one that splits attention "
-              "alike: %zu of %zu gradients differ,\nthe loss is %.6f and %.6f; error, of the host: "
-              "%.3f %%\n",
-              name_of(c).c_str(),
-              static_cast<long long>(c.devices),
+  std::printf("%lld virtual devices, held against one that splits attention alike: %zu of %zu "
+              "gradients differ, its loss is %.6f\n",
+              devices,
               different,
               host.gradients.size(),
-              found.loss,
-              alone.loss,
-              100 * error);
-  return different == 0 && found.loss == alone.loss && error < allowed_error(o.numbers);
+              alone.loss);
+  return near_host && different == 0 && found.loss == alone.loss;
 }
 
 //! Runs iterations of all sizes on one model, and each on its own. False where a gradient differs.
@@ -215,9 +205,8 @@ int train_on_virtual_devices(gpu_options const& o,
     },
     [&] {
       auto const pieces = batches(c, text, 1).next();
-      return barriers_in(c) ? compare_shards<Clock>(o, first.table, pieces)
-             : exchange_in(c)
-               ? compare_exchange<Clock>(o, first.table, pieces)
+      return is_system(c)
+               ? compare_system<Clock>(o, first.table, pieces)
                : compare_sizes<Clock>(o, sizes, pieces) && compare_schedules<Clock>(o, pieces);
     });
 }

@@ -116,15 +116,7 @@ public:
              std::uint64_t seed,
              host::device_work<Number>& work)
       : called_on_host<part_stage<host_machine<Number>>>(
-          parts_of(size, layers),
-          seed,
-          stage_start<host_machine<Number>>{.size = size,
-                                            .own = size,
-                                            .held = layers,
-                                            .cut = std::move(cut),
-                                            .replicas = 1,
-                                            .work = &work,
-                                            .before = layers.embeds ? std::size_t{2} : 0}) {
+          parts_of(size, layers), seed, {size, layers, std::move(cut), &work}) {
     check(size);
   }
 

@@ -182,16 +182,8 @@ public:
 
   [[nodiscard]] pp::dynamic_timetable trace() const { return plans_.runner().trace(); }
 
-  //! What of each device lay in slots in the last step.
-  [[nodiscard]] std::vector<device_row> slots() const {
-    auto const& sizes = plans_.now().sizes;
-    return pool_rows(*plans_.now().first, trace(), sizes, sizes.pools());
-  }
-
-  //! The most bytes that each device has kept between passes in the last step.
-  [[nodiscard]] std::vector<std::size_t> peak_bytes() const {
-    return peaks_of(trace(), plans_.now().sizes);
-  }
+  [[nodiscard]] std::vector<device_row> slots() { return plans_.slots(); }
+  [[nodiscard]] std::vector<std::size_t> peak_bytes() { return plans_.peak_bytes(); }
 
 private:
   //! The stages of a way, or none where there is no such way.

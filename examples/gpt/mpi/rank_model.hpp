@@ -147,17 +147,8 @@ public:
       places_.back().fails = fails;
   }
 
-  //! What of each device of the pipeline lay in slots in the last step. Collective.
-  [[nodiscard]] std::vector<device_row> slots() {
-    auto const& sizes = plans_.now().sizes;
-    return pool_rows(*plans_.now().first, plans_.runner().trace(), sizes, sizes.pools());
-  }
-
-  //! The most bytes that each device of the pipeline has kept between passes in the last step.
-  //! Collective.
-  [[nodiscard]] std::vector<std::size_t> peak_bytes() {
-    return peaks_of(plans_.runner().trace(), plans_.now().sizes);
-  }
+  [[nodiscard]] std::vector<device_row> slots() { return plans_.slots(); }
+  [[nodiscard]] std::vector<std::size_t> peak_bytes() { return plans_.peak_bytes(); }
 
   [[noreturn]] void fail(std::string const& why) { plans_.runner().fail(why); }
 

@@ -117,13 +117,7 @@ struct exchanged_slot_sizes : exchange_cut {
   //! Of a layer on the device that has its weights.
   [[nodiscard]] stage_start<Machine> start(layer_range const& held,
                                            typename Machine::work& work) const {
-    return {.size = size,
-            .own = size,
-            .held = held,
-            .cut = step_cut(extents.microbatches, chunks),
-            .replicas = 1,
-            .work = &work,
-            .before = held.embeds ? std::size_t{2} : 0};
+    return {size, held, step_cut(extents.microbatches, chunks), &work};
   }
 
 private:

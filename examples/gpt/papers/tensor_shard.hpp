@@ -40,14 +40,11 @@ public:
       : called_on_host<stage<host_machine<float>>>(
           parts_of(size, layers, which),
           seed,
-          stage_start<host_machine<float>>{.size = size,
-                                           .own = size_of_shard(size, which),
-                                           .held = layers,
-                                           .cut =
-                                             step_cut(microbatches, cut_sequence(size.sequence, 1)),
-                                           .replicas = 1,
-                                           .work = &work,
-                                           .before = layers.embeds ? std::size_t{2} : 0}) {}
+          {size,
+           layers,
+           step_cut(microbatches, cut_sequence(size.sequence, 1)),
+           &work,
+           size_of_shard(size, which)}) {}
 
   [[nodiscard]] std::int64_t steps() const { return 2 * (held_.last - held_.first); }
 

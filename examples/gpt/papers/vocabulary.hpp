@@ -28,11 +28,7 @@ public:
                 std::uint64_t seed,
                 host::device_work<float>& work)
       : called_on_host<sharded_stage<host_machine<float>>>(
-          piece_of_model(size, cut, which),
-          seed,
-          stage_start<host_machine<float>>{
-            .size = size, .own = size, .held = {}, .cut = cut.step, .replicas = 1, .work = &work},
-          cut.barriers == 1) {}
+          piece_of_model(size, cut, which), seed, {size, {}, cut.step, &work}, cut.barriers == 1) {}
 };
 
 using piece_sizes = sharded_slot_sizes<host_machine<float>>;

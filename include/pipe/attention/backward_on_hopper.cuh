@@ -62,8 +62,8 @@ void start_on_hopper(parameters const& p,
   }
   auto const multiprocessors = memory.gpu().multiprocessors;
   share_work(sums, p, Order, {shape::keys, shape::step}, multiprocessors, memory.gpu().l2_bytes);
-  sums.starts_at_0 = Order == query_order::free;
-  sums.is_rounded = rounds_sums(p, Order, m);
+  sums.starts_at_0 = !takes_turns<Order, Mask>;
+  sums.is_rounded = rounds_sums(p, m);
   void const* const some = t.query.data;
   // Before any launch, since they may refuse.
   hopper_backward_maps const maps{
@@ -91,9 +91,9 @@ void start_on_hopper(parameters const& p,
 //! dV.
 //!
 //! Does what backward_on_device does, with the instructions of sm_90a, and within the same
-//! tolerance; the bits differ. One kernel with five products of tiles, after one that sets dQ to
-//! zero; where the order is kept and queries see keys up to about their own, the last block that
-//! adds to a dQ rounds it, else a kernel after them does. Every number of dK and dV is summed by
+//! tolerance; the bits differ. One kernel with five products of tiles, after one that prepares
+//! sums; where queries see keys up to about their own, the block of the last keys of a dQ rounds
+//! it, else a kernel after them does. Every number of dK and dV is summed by
 //! one thread in one order. Several blocks add to one of dQ: in a kept order, in which each waits
 //! for the one before, or as they come. The program has to be compiled for sm_90a (-gencode
 //! arch=compute_90a,code=sm_90a); backward_on_gpu does without where it is not.

@@ -15,7 +15,7 @@ namespace pipelining::inline v0_3::attention {
 //! @brief In which order blocks of keys add to dQ in the backward kernels.
 enum class query_order : std::uint8_t {
   kept, //!< first keys first: the same call gives the same bits
-  free  //!< as they come: nobody waits, and dQ differs in its last bits from call to call
+  free  //!< as they come: dQ differs in its last bits from call to call
 };
 
 namespace detail {

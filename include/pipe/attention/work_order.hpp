@@ -55,10 +55,9 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
 //! Whether blocks round the sums of dQ, see query_sums::is_rounded: where each query sees a key, so
 //! that each step has a last tile, and no tile is the last of very many.
 template <mask Mask>
-[[nodiscard]] constexpr bool rounds_sums(parameters const& p, query_order order, Mask const& m) {
+[[nodiscard]] constexpr bool rounds_sums(parameters const& p, Mask const& m) {
   auto const end = end_seen(m);
-  return order == query_order::kept && end.is_beyond_query && end.follows_query &&
-         p.query_offset >= p.key_offset &&
+  return end.is_beyond_query && end.follows_query && p.query_offset >= p.key_offset &&
          p.query_offset + p.query_length <= p.key_offset + p.key_length;
 }
 

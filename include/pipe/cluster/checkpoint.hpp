@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -42,15 +41,6 @@ struct checkpoint_place {
 };
 
 namespace detail {
-
-//! A number that fills the whole text.
-[[nodiscard]] inline std::optional<std::int64_t> read_step(std::string_view text) noexcept {
-  std::int64_t value = 0;
-  auto const [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc{} || end != text.data() + text.size() || value < 0)
-    return std::nullopt;
-  return value;
-}
 
 //! Calls `each(name)` for whatever is in a folder; for nothing where there is none.
 template <class Each>

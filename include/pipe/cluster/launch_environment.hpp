@@ -8,7 +8,6 @@
 #include <pipe/cluster/store_protocol.hpp>
 #include <pipe/flow/quote.hpp>
 
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 #include <stdexcept>
@@ -37,12 +36,10 @@ namespace detail {
   char const* const text = std::getenv(name);
   if (text == nullptr || *text == '\0')
     return std::nullopt;
-  std::string_view const view(text);
-  int value = 0;
-  auto const [end, code] = std::from_chars(view.data(), view.data() + view.size(), value);
-  if (code != std::errc{} || end != view.data() + view.size() || value < 0)
+  std::optional<int> const value = read_number(text);
+  if (!value)
     throw std::invalid_argument(std::string("launch: the environment variable ") + name +
-                                " must be a number, but is " + quote(view));
+                                " must be a number, but is " + quote(text));
   return value;
 }
 

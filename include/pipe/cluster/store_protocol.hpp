@@ -101,8 +101,9 @@ struct hello_fields {
 }
 
 //! A number that is not negative and fills the whole text, and nothing else.
-[[nodiscard]] inline std::optional<int> read_number(std::string_view text) noexcept {
-  int value = 0;
+template <class Number = int>
+[[nodiscard]] std::optional<Number> read_number(std::string_view text) noexcept {
+  Number value = 0;
   auto const [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (code != std::errc{} || end != text.data() + text.size() || value < 0)
     return std::nullopt;

@@ -127,7 +127,7 @@ struct checkpoint_file {
     if (std::size_t const at = name.rfind(".step-"); at != name.npos && name.ends_with(ending)) {
       std::string_view const digits = name.substr(at + 6, name.size() - at - 6 - ending.size());
       checkpoint_file found{std::string(name.substr(0, at)), 0, ending};
-      found.step = read_step(digits).value_or(-1);
+      found.step = read_number<std::int64_t>(digits).value_or(-1);
       if (found.name() == name)
         return found;
     }
@@ -571,7 +571,8 @@ template <run_store Store>
       std::string const said = line.get(key(other), deadline);
       all.emplace_back();
       for (std::string_view rest = said; !rest.empty();)
-        all.back().push_back(detail::read_step(detail::take_line(rest)).value_or(-1));
+        all.back().push_back(
+          detail::read_number<std::int64_t>(detail::take_line(rest)).value_or(-1));
     }
     std::optional<std::int64_t> const chosen = detail::newest_in_common(all);
     detail::remove_steps(place, chosen.value_or(-1) + 1, std::numeric_limits<std::int64_t>::max());

@@ -29,15 +29,15 @@ struct one_worker {
   }
 };
 
-//! How devices, or rows, are cut into parts, one for each worker.
+//! How devices, or rows, are cut into parts, one for each worker; one where there are none.
 struct worker_parts {
   int all;
   int count; //!< of parts
 
   constexpr worker_parts(int whole, int workers) noexcept
-      : all(whole), count(workers < 1       ? 1
-                          : workers < whole ? workers
-                                            : whole) {}
+      : all(whole), count(workers < 1 || whole < 1 ? 1
+                          : workers < whole        ? workers
+                                                   : whole) {}
   //! The first device of a part; of the part after the last, the number of devices.
   [[nodiscard]] constexpr int first(int part) const noexcept {
     return static_cast<int>(std::int64_t{all} * part / count);

@@ -309,6 +309,13 @@ TEST_CASE(
   check("256", 256);
   the_machine().parts = 1;
   the_machine().cut = 0;
+  for (auto const& [name, dim] : {std::pair{"80_free", 80}, std::pair{"256_free", 256}}) {
+    for (int const cut : {0, 1}) { // all steps have the sums of all tiles when they are rounded
+      the_machine().cut = cut;
+      runs_of(name, dim);
+    }
+    the_machine().cut = 0;
+  }
   auto const freely = runs_of("64_free", 64); // else the test would see nothing
   CHECK((freely[2] != freely[0] || freely[3] != freely[0]));
 }

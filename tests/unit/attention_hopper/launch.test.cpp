@@ -194,8 +194,7 @@ int last_tile(at::parameters const& p, Mask const& m, std::int64_t step) {
 //! step before.
 template <class Mask>
 bool rounds(at::parameters const& p, Mask const& m) {
-  bool const answer = at::detail::rounds_sums(p, at::query_order::kept, m);
-  CHECK(!at::detail::rounds_sums(p, at::query_order::free, m));
+  bool const answer = at::detail::rounds_sums(p, m);
   for (std::int64_t step = 0, last = 0; answer && 64 * step < p.query_length; ++step) {
     CHECK(last_tile(p, m, step) >= last);
     last = last_tile(p, m, step);

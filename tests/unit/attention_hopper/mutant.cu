@@ -37,10 +37,20 @@ extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)
   at::detail::start_sums_block<at::kernel_family::hopper, DIM>(call, sums);
 }
 extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<DIM>::threads, 1)
-  JOIN(backward, DIM)(const __grid_constant__ at::detail::hopper_backward_maps maps,
-                      const __grid_constant__ call_type call,
-                      const __grid_constant__ at::query_sums sums) {
-  at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);
+#if defined(MUTANT_FREE)
+  JOIN(JOIN(backward, DIM), free)
+#else
+  JOIN(backward, DIM)
+#endif
+    (const __grid_constant__ at::detail::hopper_backward_maps maps,
+     const __grid_constant__ call_type call,
+     const __grid_constant__ at::query_sums sums) {
+#if defined(MUTANT_FREE)
+  constexpr auto order = at::query_order::free;
+#else
+  constexpr auto order = at::query_order::kept;
+#endif
+  at::detail::backward_hopper_block<DIM, order>(call, maps, sums, memory);
 }
 extern "C" __global__ void __launch_bounds__(256)
   JOIN(finish_sums, DIM)(const __grid_constant__ call_type call,

@@ -32,12 +32,7 @@ ORDER = "kernel/query_order.cuh"
 
 TELL_WORK = "auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);\n    tell_work(memory, query_parity, work);\n    "
 
-CLEAR = """    if (before == 0) {
-      clear_sums<count>(sums.sums + static_cast<std::int64_t>(step) * count, lane);
-    } else if (lane == 0) {
-      wait_for_tile(sums.after + step, before);
-    }
-"""
+PREPARE = "    prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);\n"
 
 # name: header, text that must be there, text in its place
 FORWARD = {
@@ -113,7 +108,7 @@ FORWARD = {
 }
 
 BACKWARD = {
-    "back_no_wait_for_a_free_stage": (COPIES, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      if", "if"),
+    "back_no_wait_for_a_free_stage": (COPIES, "wait_for_place<counts>(sums, memory, place, is_first_lane);\n      if", "if"),
     "back_no_wait_for_a_stage": (PARTS, "wait_for(memory.full(place.stage), place.parity);", ""),
     "back_no_wait_for_own_tiles": (STEPS, "wait_for(steps.walk.memory.own_full(), 0);", ""),
     "back_too_few_bytes": (COPIES, "memory.full(stage), Shape::stage_bytes", "memory.full(stage), Shape::query_tile_bytes"),
@@ -148,9 +143,9 @@ BACKWARD = {
     "back_dq_without_scale": (SUMS, "had.x + c.scale * x", "had.x + x"),
     "back_dq_of_before_is_lost": (SUMS, "c.p.from == carry::in", "false"),
     "back_halves_of_dq_swapped": (SUMS, "int const n = 2 * half;", "int const n = 2 - 2 * half;"),
-    "back_sums_start_anywhere": (COPIES, "if (before == 0) {\n      clear_sums<count>", "if (false) {\n      clear_sums<count>"),
+    "back_sums_start_anywhere": (COPIES, "if (before == 0) {\n    clear_sums<count>", "if (false) {\n    clear_sums<count>"),
     "sums_that_nobody_saw_are_read": (SUMS, "from.starts_at_0 || from.after[number] != 0", "true"),
-    "sums_cleared_after_the_turn": (COPIES, CLEAR + "    arrive_warp(memory.turn(), lane == 0);\n", "    arrive_warp(memory.turn(), lane == 0);\n" + CLEAR),
+    "sums_cleared_after_the_turn": (COPIES, PREPARE + "    arrive_warp(memory.turn(), lane == 0);\n", "    arrive_warp(memory.turn(), lane == 0);\n" + PREPARE),
     "turn_given_before_all_lanes_cleared": (COPIES, "arrive_warp(memory.turn(), lane == 0);", "if (lane == 0) {\n      arrive(memory.turn());\n    }"),
     "order_told_too_early": (COPIES, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
     "order_turn_not_waited_for": (STEPS, "wait_for(walk.memory.turn(), order_parity);", ""),
@@ -173,7 +168,7 @@ BACKWARD = {
     "steps_of_a_band_end_too_early": (COPIES, "seen.end - query + Shape::step - 1", "seen.end - query"),
     "steps_of_a_band_begin_too_late": (COPIES, "(seen.begin - query) / Shape::step", "(seen.begin - query + Shape::step) / Shape::step"),
     "tile_before_is_never_the_next": (ORDER, "is_next) ? tile : 0", "is_next) ? 0 : 0"),
-    "order_not_waited_for": (COPIES, "wait_for_tile(sums.after + step, before);", ""),
+    "order_not_waited_for": (COPIES, "wait_for_turn<Order>(sums.after + step, before);", ""),
 }
 # Of head dim 256: what only these kernels have.
 WIDE_FORWARD = {
@@ -208,7 +203,21 @@ WIDE_BACKWARD = {
     "first_head_rounded_again": (STEPS, "{work.batch, head, step * shape::step, 0}", "{work.batch, work.head, step * shape::step, 0}"),
     "wide_back_step_too_close": (STEPS, "(shape::step * shape::query_dim) +", "(shape::step * shape::query_dim / 2) +"),
 }
-KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD}
+# Of a free order, at head dim 80: what only these kernels have.
+FREE = {
+    "free_sums_not_cleared": (COPIES, "clear_sums<count>(sums.sums + static_cast<std::int64_t>(step) * count, lane);", ""),
+    "free_sums_told_before_all_lanes_cleared": (COPIES, "__syncwarp(); // all lanes have cleared", ""),
+    "free_first_tile_not_waited_for": (COPIES, "wait_for_turn<Order>(sums.after + step, before);", ""),
+    "free_tiles_counted_from_the_first": (COPIES, "1 + read_work(memory.work()).first / Shape::keys", "1"),
+    "free_counted_before_it_has_added": (COPIES, "  wait_for(memory.empty(place.stage), place.parity ^ 1);\n  if constexpr (Counts) {", "  if constexpr (Counts) {"),
+    "free_step_counted_twice": (COPIES, "write_slot(memory.sums(place.stage), -1);", ""),
+    "free_last_stages_not_counted": (COPIES, "stage < Shape::stages; ++stage", "stage < 1; ++stage"),
+    "free_stages_begin_with_a_step": (PARTS, "write_slot(memory.sums(stage), -1);", ""),
+    "free_rounded_before_all_tiles_have_added": (STEPS, "wait_for_tile(steps.sums.after + number, tile + 2);", ""),
+    "free_rounded_before_all_threads_know": (STEPS, "tile + 2);\n        }\n        meet_consumers();", "tile + 2);\n        }"),
+}
+KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD,
+           "FREE 80": FREE}
 
 
 def planted(include, name, header, old, new):

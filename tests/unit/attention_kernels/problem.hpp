@@ -434,9 +434,9 @@ ptx::result launch_backward(ptx::memory& where,
   of_call.parts = shares.parts;
   of_call.cut = shares.cut;
   bool const is_free = name.find("_free") != std::string::npos;
-  of_call.starts_at_0 = family == at::kernel_family::portable || is_free;
-  of_call.is_rounded = family == at::kernel_family::hopper && !is_free &&
-                       at::detail::rounds_sums(p, at::query_order::kept, call.m);
+  bool const takes_turns = !is_free || at::band_mask<decltype(call.m)>;
+  of_call.starts_at_0 = family == at::kernel_family::portable || !takes_turns;
+  of_call.is_rounded = family == at::kernel_family::hopper && at::detail::rounds_sums(p, call.m);
   if (shares.section != 0) {
     of_call.section = shares.section;
   }

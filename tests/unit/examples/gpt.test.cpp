@@ -324,3 +324,25 @@ TEST_CASE("a sigmoid of about seven digits") {
           doctest::Approx(1 / (1 + std::exp(-static_cast<double>(x)))).epsilon(3e-7));
   }
 }
+
+TEST_CASE(
+  "losses of about seven digits, and probabilities beside them, however far logits lie apart") {
+  for (double const scale : {0.1, 3.0, 40.0}) {
+    std::mt19937_64 random(3);
+    std::normal_distribution<double> normal(0.0, scale);
+    std::vector<float> logits(2 * vocabulary);
+    for (float& each : logits)
+      each = static_cast<float>(normal(random));
+    std::vector<double> exact(logits.begin(), logits.end());
+    std::uint8_t const next[] = {7, 255};
+    float losses[2];
+    double exact_losses[2];
+    host::cross_entropy_forward(losses, logits.data(), next, 2, {});
+    host::cross_entropy_forward(exact_losses, exact.data(), next, 2, {});
+    for (std::size_t token = 0; token < 2; ++token)
+      CHECK(static_cast<double>(losses[token]) ==
+            doctest::Approx(exact_losses[token]).epsilon(1e-6));
+    for (std::size_t i = 0; i < exact.size(); ++i)
+      CHECK(std::abs(static_cast<double>(logits[i]) - exact[i]) < 1e-6);
+  }
+}

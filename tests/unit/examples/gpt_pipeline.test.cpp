@@ -45,7 +45,7 @@ batch some_batch(std::int64_t microbatches) {
 }
 
 //! Largest peak of a device.
-std::size_t peak(pipelined_model const& model) {
+std::size_t peak(pipelined_model& model) {
   auto const peaks = model.peak_bytes();
   return *std::max_element(peaks.begin(), peaks.end());
 }

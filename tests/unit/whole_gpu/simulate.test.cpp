@@ -144,6 +144,28 @@ TEST_CASE("whole GPU: a piece rounds the sums that are complete, as fast as its 
   CHECK(out.memory_bytes == 200 + 2 * 100); // read once, and half of each written
 }
 
+TEST_CASE("whole GPU: in a free order sums wait for who clears them, and who rounds for all") {
+  auto w = handed_out({3, 3}, 2);
+  w.starts_at_0 = false;
+  w.visited_objects = 5;
+  int const objects[] = {0, 1, 2, 2, 3, 4};
+  for (std::size_t n = 0; n < w.visits.size(); ++n) {
+    w.visits[n].object = objects[n];
+    w.visits[n].clears = n != 3; // visit 2 does, a stage before it begins
+  }
+  CHECK(simulate(w, 2, fast()).picoseconds == 7 + 100 + 11 + 200 + 3);
+  w = handed_out({3, 1}, 2);
+  w.starts_at_0 = false;
+  w.visited_objects = 3;
+  w.visits[0].object = 1;
+  w.visits[1].object = 2;
+  w.visits[0].clears = w.visits[1].clears = w.visits[3].clears = true;
+  w.bytes.result = 3;
+  w.bytes.summed = 2;
+  w.pieces[1].rounded = 1; // of object 0, to which the first piece adds last
+  CHECK(simulate(w, 2, fast()).picoseconds == 7 + 300 + 11 + 3);
+}
+
 TEST_CASE("whole GPU: between pieces, what is asked for early comes early") {
   CHECK(between_pieces(handover::late, 60, 20, 15) == 60);
   CHECK(between_pieces(handover::early, 60, 20, 15) == 20);

@@ -117,8 +117,7 @@ void add_chunks(form_table& out, int p) {
   add_seq1f1b("peak (C + P - 1)/C microbatches", least, peak(table) / chunks, 2);
   constexpr int held = 2;
   auto const add_svpp = out.of("SVPP, V = 2, C = 4", size);
-  pp::dynamic_timetable const svpp =
-    pp::make_timetable(pp::SVPP<>{.stages_per_device = held, .chunks = chunks}, size);
+  pp::dynamic_timetable const svpp = pp::make_timetable<pp::SVPP<held, chunks, 0>>(size);
   int const units = held * std::max(p, chunks) + std::min(p, chunks) - 1;
   add_svpp("peak V max(P, C) + min(P, C) - 1", units, peak(svpp));
   double const share = (p - 1.0) / (3 * size.microbatches * chunks * held + p - 1);

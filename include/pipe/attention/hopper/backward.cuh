@@ -161,7 +161,10 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
       copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
     },
-    [&](backward_memory<shape> const& memory, int lane) { tell_all_numbers(sums, memory, lane); },
+    [&](backward_memory<shape> const& memory, int lane) {
+      tell_all_numbers<shape, Order == query_order::free && takes_turns<Order, Mask>>(
+        sums, memory, lane);
+    },
     [&](backward_memory<shape> const& memory, int lane) {
       if constexpr (Order == query_order::kept) {
         keep_order(sums, memory, lane);

@@ -222,6 +222,7 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
       begin_barrier(memory.full(stage), 2); // of the copies and of the numbers
       begin_barrier(memory.empty(stage), 4 * Shape::consumers);
       begin_barrier(memory.told(stage), 1);
+      write_slot(memory.sums(stage), -1); // nobody has added to a step
     }
     publish_barriers();
     write_work(memory.work(), take());

@@ -125,6 +125,39 @@ __device__ __forceinline__ void bring_step(Call const& c,
     memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
 }
 
+//! Waits until consumers are done with a stage. By the copying warp.
+//! @tparam Counts then counts this tile as one that has added to the step that was there
+template <bool Counts, class Shape>
+__device__ __forceinline__ void wait_for_place(query_sums const& sums,
+                                               backward_memory<Shape> const& memory,
+                                               ring_place<Shape::stages> const& place,
+                                               bool is_first_lane) {
+  wait_for(memory.empty(place.stage), place.parity ^ 1);
+  if constexpr (Counts) {
+    if (is_first_lane) {
+      if (int const step = read_slot(memory.sums(place.stage)); step >= 0) {
+        count_after(sums.after + step, 1);
+        write_slot(memory.sums(place.stage), -1);
+      }
+    }
+  }
+}
+
+//! Starts to copy the block's keys and values; by one lane.
+template <class Shape>
+__device__ __forceinline__ void bring_own_tiles(hopper_backward_maps const& maps,
+                                                backward_memory<Shape> const& memory) {
+  await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
+  auto const work = read_work(memory.work());
+  arrive_expecting(memory.own_full(), Shape::own_bytes);
+  for (int tile = 0; tile < Shape::own_tiles; ++tile) {
+    tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
+    load_tile<Shape::query_dim, Shape::rows>(memory.own(0, tile), maps.key, at, memory.own_full());
+    load_tile<Shape::value_dim, Shape::rows>(
+      memory.own(1, tile), maps.value, at, memory.own_full());
+  }
+}
+
 //! Narrows the steps of a block to those that its tile sees. By a warp, whose lanes ask for a head
 //! each, since masks may read tables; lanes beyond the heads ask for the last one.
 template <class Shape, class Call>
@@ -161,22 +194,15 @@ __device__ inline void copy_for_keys(Call const& c,
                                      backward_memory<Shape> const& memory,
                                      bool is_first_lane) {
   if (is_first_lane) {
-    await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
-    auto const work = read_work(memory.work());
-    arrive_expecting(memory.own_full(), Shape::own_bytes);
-    for (int tile = 0; tile < Shape::own_tiles; ++tile) {
-      tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
-      load_tile<Shape::query_dim, Shape::rows>(
-        memory.own(0, tile), maps.key, at, memory.own_full());
-      load_tile<Shape::value_dim, Shape::rows>(
-        memory.own(1, tile), maps.value, at, memory.own_full());
-    }
+    bring_own_tiles(maps, memory);
   }
   find_steps(c, sums.steps, memory);
   ring_place<Shape::stages> place;
   auto const batch = [&] { return read_slot(memory.work()); };
   auto const tile = [&] { return read_slot(memory.work() + 8) / Shape::keys; };
   constexpr bool is_band = band_mask<std::remove_cvref_t<decltype(c.m)>>;
+  constexpr bool asks_for_first = takes_turns<Order, std::remove_cvref_t<decltype(c.m)>>;
+  constexpr bool counts = asks_for_first && Order == query_order::free;
 #pragma unroll 1
   for (int step = read_slot(memory.steps(1)) - 1; step >= read_slot(memory.steps(0)); --step) {
 #pragma unroll 1
@@ -186,12 +212,12 @@ __device__ inline void copy_for_keys(Call const& c,
         continue;
       }
       bool const whole = __all_sync(0xffffffffu, covered == tile_cover::full);
-      wait_for(memory.empty(place.stage), place.parity ^ 1);
+      wait_for_place<counts>(sums, memory, place, is_first_lane);
       if (is_first_lane) {
         bring_step(c, maps, sums, memory, place.stage, head, 2 * step + (whole ? 0 : 1));
       }
       __syncwarp();
-      if constexpr (Order == query_order::kept) {
+      if constexpr (asks_for_first) {
         int const before = tile_before<is_band>(tile(), thread_anew() % 32, [&](int other) {
           return cover_of<Shape>(c, batch(), head, step, other) != tile_cover::skip;
         });
@@ -203,33 +229,20 @@ __device__ inline void copy_for_keys(Call const& c,
       place.advance();
     }
   }
-  wait_for(memory.empty(place.stage), place.parity ^ 1);
+  wait_for_place<counts>(sums, memory, place, is_first_lane);
   if (is_first_lane) {
     write_slot(memory.slot(place.stage), no_more_tiles);
     arrive(memory.told(place.stage));
     arrive(memory.full(place.stage));
   }
-  wait_for(memory.own_full(), 0); // nobody else does where there is no step
-}
-
-//! The warp that brings the statistics of the queries.
-template <class Shape>
-__device__ inline void
-tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, int lane) {
-  ring_place<Shape::stages> place;
+  if constexpr (counts) {
 #pragma unroll 1
-  for (bool more = true; more; place.advance()) {
-    wait_for(memory.told(place.stage), place.parity);
-    more = read_slot(memory.slot(place.stage)) != no_more_tiles;
-    if (more) {
-      tell_numbers<Shape::step>(memory.numbers(place.stage),
-                                sums.numbers +
-                                  static_cast<std::int64_t>(read_slot(memory.sums(place.stage))) *
-                                    (2 * Shape::step),
-                                lane);
+    for (int stage = 1; stage < Shape::stages; ++stage) {
+      place.advance();
+      wait_for_place<counts>(sums, memory, place, is_first_lane);
     }
-    arrive_warp(memory.full(place.stage), lane == 0);
   }
+  wait_for(memory.own_full(), 0); // nobody else does where there is no step
 }
 
 //! Sets the sums of a step to 0; by a warp.
@@ -241,14 +254,58 @@ __device__ inline void clear_sums(float* sums, int lane) {
   }
 }
 
+//! Clears the sums of the step in a stage for the first tile of keys; else waits until the tile
+//! before has added, or, in a free order, until the first one has cleared them. By a warp, whose
+//! first lane alone waits.
+template <class Shape, query_order Order>
+__device__ __forceinline__ void
+prepare_sums(query_sums const& sums, backward_memory<Shape> const& memory, int stage, int lane) {
+  constexpr int count = Shape::step * Shape::query_dim;
+  int const step = read_slot(memory.sums(stage));
+  int const before = read_slot(memory.after(stage));
+  if (before == 0) {
+    clear_sums<count>(sums.sums + static_cast<std::int64_t>(step) * count, lane);
+    if constexpr (Order == query_order::free) {
+      __syncwarp(); // all lanes have cleared
+      if (lane == 0) {
+        count_after(sums.after + step, 1 + read_work(memory.work()).first / Shape::keys);
+      }
+    }
+  } else if (lane == 0) {
+    wait_for_turn<Order>(sums.after + step, before);
+  }
+}
+
+//! The warp that brings the statistics of the queries.
+//! @tparam Prepares the sums of dQ, too
+template <class Shape, bool Prepares>
+__device__ inline void
+tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, int lane) {
+  ring_place<Shape::stages> place;
+#pragma unroll 1
+  for (bool more = true; more; place.advance()) {
+    wait_for(memory.told(place.stage), place.parity);
+    more = read_slot(memory.slot(place.stage)) != no_more_tiles;
+    if (more) {
+      if constexpr (Prepares) {
+        prepare_sums<Shape, query_order::free>(sums, memory, place.stage, lane);
+      }
+      tell_numbers<Shape::step>(memory.numbers(place.stage),
+                                sums.numbers +
+                                  static_cast<std::int64_t>(read_slot(memory.sums(place.stage))) *
+                                    (2 * Shape::step),
+                                lane);
+    }
+    arrive_warp(memory.full(place.stage), lane == 0);
+  }
+}
+
 //! The warp that keeps the order: to each step the tiles of keys that see it add first tile first.
-//! Clears the sums for the first tile; gives the consumers their turn when the tile before has
-//! added, and hands it on when they have. They release no stage before their turn, so what it tells
-//! stays till then.
+//! Gives the consumers their turn when the sums are prepared, and hands it on when they have added.
+//! They release no stage before their turn, so what it tells stays till then.
 template <class Shape>
 __device__ inline void
 keep_order(query_sums const& sums, backward_memory<Shape> const& memory, int lane) {
-  constexpr int count = Shape::step * Shape::query_dim;
   ring_place<Shape::stages> place;
   std::uint32_t parity = 0;
 #pragma unroll 1
@@ -258,12 +315,7 @@ keep_order(query_sums const& sums, backward_memory<Shape> const& memory, int lan
       return;
     }
     int const step = read_slot(memory.sums(place.stage));
-    int const before = read_slot(memory.after(place.stage));
-    if (before == 0) {
-      clear_sums<count>(sums.sums + static_cast<std::int64_t>(step) * count, lane);
-    } else if (lane == 0) {
-      wait_for_tile(sums.after + step, before);
-    }
+    prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);
     arrive_warp(memory.turn(), lane == 0);
     wait_for(memory.added(), parity);
     parity ^= 1;

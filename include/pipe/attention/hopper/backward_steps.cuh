@@ -42,7 +42,7 @@ struct key_steps {
   //! Slices of dK, and of dV; one of each where nobody waits.
   static constexpr int slices = Order == query_order::kept ? query_sums::slices / 2 : 1;
   //! True where the last tile of keys of a step can be told, see query_sums::is_rounded.
-  static constexpr bool can_round = Order == query_order::kept && band_mask<Mask>;
+  static constexpr bool can_round = band_mask<Mask>;
 
   backward_call<Element, Mask, Score> const& c;
   query_sums const& sums;
@@ -154,7 +154,7 @@ struct key_steps {
 };
 
 //! Rounds the dQ of steps that no later tile of keys sees: those from the first one on that sees
-//! this tile. By all consumers, once they have added.
+//! this tile. By all consumers, once they have added, and once all tiles before have.
 template <int Dim, query_order Order, class Element, mask Mask, score Score>
 __device__ __forceinline__ void
 round_last_steps(key_steps<Dim, Order, Element, Mask, Score> const& steps) {
@@ -178,6 +178,12 @@ round_last_steps(key_steps<Dim, Order, Element, Mask, Score> const& steps) {
         continue;
       }
       auto const number = steps.sums.first_step(steps.c.p, work.batch, head) + step;
+      if constexpr (Order == query_order::free) {
+        if (thread_anew() == 0) {
+          wait_for_tile(steps.sums.after + number, tile + 2);
+        }
+        meet_consumers();
+      }
       auto const* const from =
         steps.sums.sums + static_cast<std::int64_t>(number) * numbers_of_step<family, Dim>;
 #pragma unroll

@@ -3,8 +3,10 @@
 
 //! @file
 //! @brief The tile of keys of a block of backward, and the order in which blocks add to dQ: to
-//! each step the tiles of keys that see it, first tile first.
+//! each step the tiles of keys that see it, first tile first, or as they come once the first one
+//! has cleared the sums.
 
+#include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/query_sums.hpp>
 #include <pipe/config.hpp>
@@ -26,11 +28,16 @@ struct key_work {
   int heads = 0; // one after the last
 };
 
+//! Whether the kernels for Hopper ask who is the first tile of keys of a step, and wait for it: not
+//! where the order is free and a mask does not say so soon.
+template <query_order Order, class Mask>
+inline constexpr bool takes_turns = Order == query_order::kept || band_mask<Mask>;
+
 //! The number of the piece of work of this block; asked by one thread. Blocks start in any order;
 //! whoever waits for another has to know that it has started.
 template <query_order Order>
 __device__ __forceinline__ int take_piece(query_sums const& sums) {
-  bool const is_taken = Order == query_order::kept || sums.cut > 0;
+  bool const is_taken = Order == query_order::kept || sums.cut > 0 || !sums.starts_at_0;
   return static_cast<int>(is_taken ? atomicAdd(sums.ticket, 1u) : blockIdx.x);
 }
 
@@ -113,10 +120,30 @@ __device__ inline void wait_for_tile(std::int32_t const* after, int before) {
   }
 }
 
+//! Waits until a tile may add to a step: once the one before has, or, in a free order, once the
+//! first one has cleared the sums.
+template <query_order Order>
+__device__ inline void wait_for_turn(std::int32_t const* after, int before) {
+  if constexpr (Order == query_order::kept) {
+    wait_for_tile(after, before);
+  } else {
+    while (read_after(after) == 0) {
+    }
+  }
+}
+
 //! Says that this tile has added.
 __device__ inline void write_after(std::int32_t* to, int tile) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)),
                "r"(tile + 1)
+               : "memory");
+}
+
+//! The same in a free order, where tiles are counted from the first one on: 2 + the last tile is
+//! there once all have added.
+__device__ inline void count_after(std::int32_t* to, int tiles) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)),
+               "r"(tiles)
                : "memory");
 }
 

@@ -54,8 +54,8 @@ struct forward_shape {
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes =
     query_bytes + key_bytes + value_places * value_bytes + slot_bytes;
-  //! True where a compact block serves multiprocessors with 100 KiB better. Queries of 192 leave it
-  //! so few rows of its own that it would take 1.10 of the time.
+  //! True where two compact blocks are faster than one. Head dims 192/128 without a score have room
+  //! for half of the queries: two would take 1.10 of the time.
   static constexpr bool has_compact = Dim != 64 && fitting_keys >= 16;
 };
 
