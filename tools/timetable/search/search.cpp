@@ -65,10 +65,6 @@ bool keeps_limit(group const& mine, pp::timetable_view table) {
   return std::equal(held.begin(), held.end(), mine.room.begin(), std::less_equal<>());
 }
 
-double goal_time(pp::timetable_view table, pp::search_goal goal) {
-  return goal == pp::search_goal::span ? pp::span_of(table) : pp::makespan(table);
-}
-
 //! A schedule with what a device may hold: in bytes, or the least that has extents.
 schedule_choice limited_choice(command const& asked, std::string const& name) {
   schedule_choice choice = choice_for(asked.choice, name);
@@ -129,7 +125,7 @@ void add_start(std::vector<group>& groups,
   mine.starts.push_back(orders);
   // Made as the schedule is, with pairs and whole backward passes.
   pp::dynamic_timetable table = pp::simulate(std::move(orders), cost);
-  if (double const time = goal_time(table, asked.search.goal);
+  if (double const time = pp::detail::time_of(table, asked.search.goal);
       keeps_limit(mine, table) && time < mine.best_start) {
     mine.best_start = time;
     mine.best_name = name;
@@ -160,7 +156,6 @@ std::vector<group> make_groups(command const& asked, progress_line& line) {
 //! The shortest order of a small pipeline, if that can be proven; else its bound.
 void prove(group& one) {
   constexpr std::size_t most_states = std::size_t{1} << 18; // about a second
-  pp::pipeline const& over = one.starts.front().over;
   pp::exact_order order;
   try {
     order = pp::shortest_order(
@@ -171,19 +166,7 @@ void prove(group& one) {
   one.found.bound = std::max(one.found.bound, std::min(order.bound, one.found.time));
   if (!order.optimal || order.makespan >= one.found.time * (1 - 1e-9))
     return;
-  pp::device_orders made{over, {}, {0}};
-  for (int device = 0; device < over.extents.devices; ++device) {
-    for (pp::detail::exact_step const& step : order.steps) // by start
-      if (step.device == device)
-        made.passes.push_back(pp::row_writer::make(
-          step.kind == pp::detail::exact_kind::forward          ? pp::pass_kind::forward
-          : step.kind == pp::detail::exact_kind::backward_input ? pp::pass_kind::backward_input
-                                                                : pp::pass_kind::backward_weight,
-          step.stage,
-          step.microbatch));
-    made.offsets.push_back(static_cast<int>(made.passes.size()));
-  }
-  one.found.table = pp::simulate(std::move(made), one.cost);
+  one.found.table = pp::simulate(order.passes(one.extents()), one.cost);
   one.found.time = pp::makespan(one.found.table);
 }
 
