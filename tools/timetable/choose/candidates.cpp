@@ -501,10 +501,6 @@ std::vector<std::vector<int>> cuts_of(choose_command const& asked, candidate con
   return cuts;
 }
 
-namespace {
-
-} // namespace
-
 void check_copies(schedule_choice const& choice, pp::timetable_view table) {
   auto const devices = table.over.extents.devices;
   if (choice.adapted == adapter::offload && table.offsets[devices] == table.offsets[2 * devices])
