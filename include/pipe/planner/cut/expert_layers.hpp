@@ -16,6 +16,7 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -54,21 +55,28 @@ inline constexpr words_of_layer all_words_of_layers[] = {
   {"copy_request", {"copy request"}}};
 
 //! Kinds of a layer in the place of a pass of training, in their order.
-[[nodiscard]] inline std::vector<pass_kind> const& kinds_of_layer(pass_kind of) {
-  static std::vector<std::vector<pass_kind>> const all = [] {
-    std::vector<std::vector<pass_kind>> result(
-      static_cast<std::size_t>(kinds_of_training.kind_count));
-    for (words_of_layer const& each : all_words_of_layers)
-      for (char const* const word : each.kinds)
-        if (word != nullptr)
-          result[index_of(kinds_of_training.kind_named(flow_word::of(each.of)))].push_back(
-            frugal_expert_training.kind_named(flow_word::of(word)));
-    return result;
-  }();
-  if (all[index_of(of)].empty())
+struct layer_kinds {
+  pass_kind kinds[6]{};
+  std::size_t count = 0;
+};
+inline constexpr auto all_kinds_of_layers = [] {
+  std::array<layer_kinds, flow::most_kinds> result{};
+  for (words_of_layer const& each : all_words_of_layers) {
+    pass_kind const of = kinds_of_training.kind_named(flow_word::of(each.of));
+    layer_kinds& list = result[static_cast<std::size_t>(of)];
+    for (char const* const word : each.kinds)
+      if (word != nullptr)
+        list.kinds[list.count++] = frugal_expert_training.kind_named(flow_word::of(word));
+  }
+  return result;
+}();
+
+[[nodiscard]] inline std::span<pass_kind const> kinds_of_layer(pass_kind of) {
+  layer_kinds const& list = all_kinds_of_layers[static_cast<std::size_t>(of)];
+  if (list.count == 0)
     throw std::invalid_argument(
       "with_experts: only passes of training, recomputation and copies have layers");
-  return all[index_of(of)];
+  return {list.kinds, list.count};
 }
 
 //! The flow of the layers of a pipeline.
@@ -116,8 +124,8 @@ public:
     for (int i = 0; i < both; ++i) {
       // combine back, attention, experts back, dispatch, [expert gradients,] dispatch back,
       // experts, combine, attention back[, attention gradients]
-      std::vector<pass_kind> const& b = kinds_of_layer(back.kind);
-      std::vector<pass_kind> const& f = kinds_of_layer(forward.kind);
+      std::span<pass_kind const> const b = kinds_of_layer(back.kind);
+      std::span<pass_kind const> const f = kinds_of_layer(forward.kind);
       std::size_t const gradients = b.size() == 6 ? 1 : 0;
       write_again(back, i);
       push(b[0], back, i);
