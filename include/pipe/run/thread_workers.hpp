@@ -6,6 +6,7 @@
 
 #include <pipe/config.hpp>
 
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <atomic>
 #include <cstddef>
 #include <exception>
@@ -102,3 +103,4 @@ private:
 };
 
 } // namespace pipelining::inline v0_3
+#endif
