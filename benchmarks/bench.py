@@ -233,7 +233,7 @@ row come from one run. See also [kernels](explanation/kernel_speed.md).
 
 Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`), at {largest.replace(" ", " devices and ")} microbatches. "Plan" is
 lowering with its proof of freedom from deadlock, "proof" its part of that{
-    ', "all cores" the plan by devices on all cores' if side_by_side else ''}.
+    ', "all cores" the plan on all, for half a second' if side_by_side else ''}.
 Times take {extent("simulate")}, verification {extent("verify")}.
 "Bytes" are the most allocated at once, per pass. Then the whole; in the last column order, times and verification, once.
 
