@@ -159,9 +159,8 @@ public:
   void update(adamw const& optimizer, std::int64_t step) {
     std::vector<pipeline_stage*> all;
     for_each_stage([&](std::size_t, pipeline_stage& stage) { all.push_back(&stage); });
-    pp::thread_workers const workers;
-    auto const parts = std::min(all.size(), static_cast<std::size_t>(workers.count()));
-    workers.run(static_cast<int>(parts), [&](int part) {
+    auto const parts = std::min(all.size(), static_cast<std::size_t>(workers_.count()));
+    workers_.run(static_cast<int>(parts), [&](int part) {
       for (auto i = static_cast<std::size_t>(part); i < all.size(); i += parts)
         all[i]->update(optimizer, step);
     });
@@ -245,6 +244,7 @@ private:
   std::vector<std::unique_ptr<pipeline_stage>> elsewhere_; // attention on further devices
   std::vector<Called> called_;
   sized_runner<pp::thread_runner<std::vector<Called>>> plans_;
+  pp::thread_workers workers_{}; // of update, for all steps
 };
 
 using pipelined_model = basic_pipelined_model<stage_copies>;
