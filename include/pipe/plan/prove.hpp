@@ -15,7 +15,6 @@
 #include <pipe/plan/prove/messages.hpp>
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
-#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/workers.hpp>
 
 #include <atomic>

@@ -13,7 +13,6 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/message_placement.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
