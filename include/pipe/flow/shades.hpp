@@ -77,7 +77,7 @@ inline constexpr kind_in_pictures pictures_of_training[] = {
   {"scatter gradients", yellow},
   {"weights that stay", yellow},
 };
-static_assert(std::size(pictures_of_training) == std::size(names_of_training));
+static_assert(std::size(pictures_of_training) == kinds_of_training.kind_count);
 
 //! Kinds of one's own look like those of training that have their role.
 [[nodiscard]] constexpr colour colour_of(role is) noexcept {
