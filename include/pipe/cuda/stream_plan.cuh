@@ -11,10 +11,9 @@
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/connection_rounds.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/prove/drain.hpp>
+#include <pipe/plan/prove/messages.hpp>
 
 #include <cuda_runtime_api.h>
 

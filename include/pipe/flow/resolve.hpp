@@ -7,7 +7,6 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
 
 #include <algorithm>
 #include <bit>

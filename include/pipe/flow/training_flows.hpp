@@ -8,7 +8,6 @@
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training.hpp>
 
 #include <algorithm>

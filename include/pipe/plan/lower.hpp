@@ -6,7 +6,6 @@
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The two chains of an optimizer's step that is validated in the iteration that follows.
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>

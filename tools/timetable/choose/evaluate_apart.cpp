@@ -2,8 +2,8 @@
 // What schedules would take whose weights do not stay on a device, or whose stages are parts of
 // layers for each chunk: docs/systems.md has the derivation.
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>

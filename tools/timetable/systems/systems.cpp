@@ -3,7 +3,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/timetable/timetable.hpp>

@@ -10,8 +10,8 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>
-#include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/waits.hpp>
+#include <pipe/plan/plan.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -14,7 +14,6 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
-#include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/lower/waits.hpp>

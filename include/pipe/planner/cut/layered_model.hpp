@@ -10,7 +10,6 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost_table.hpp>
