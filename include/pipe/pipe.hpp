@@ -7,6 +7,7 @@
 //! <pipe/planner.hpp>, <pipe/cluster.hpp>, <pipe/attention.hpp>, <pipe/mpi.hpp>, <pipe/cuda.cuh>.
 
 #include <pipe/config.hpp>
+#include <pipe/plan/other_plans.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports

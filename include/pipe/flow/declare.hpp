@@ -19,6 +19,12 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
+//! A kind under its number.
+struct numbered_kind {
+  pass_kind number;  //!< its number in the flow
+  kind_of_pass kind; //!< what it is and does
+};
+
 [[nodiscard]] constexpr bool is_pool(std::uint8_t number) noexcept {
   auto const of = static_cast<slot_class>(number);
   return number < slot_classes && of != slot_class::tied_gradient && of != slot_class::totals &&

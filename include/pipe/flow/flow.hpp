@@ -64,8 +64,6 @@ enum class slot_place : std::uint8_t {
   outputs
 };
 
-inline constexpr int slot_places = 7; // values of slot_place
-
 //! The member that hands out slots of a class of what stays; else `none`.
 [[nodiscard]] constexpr slot_place member_of(slot_class of) noexcept {
   switch (of) {

@@ -78,12 +78,6 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
   return uses && (reached & made) == 0;
 }
 
-//! A kind under its number.
-struct numbered_kind {
-  pass_kind number;  //!< its number in the flow
-  kind_of_pass kind; //!< what it is and does
-};
-
 //! The reads of a kind, before implied ones are left out.
 struct kind_reads {
   flow_set own = 0;

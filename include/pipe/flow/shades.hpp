@@ -94,6 +94,14 @@ static_assert(std::size(pictures_of_training) == kinds_of_training.kind_count);
   return {};
 }
 
+//! The number of a kind of training with the word of another kind; negative where there is none.
+[[nodiscard]] constexpr int number_in_training(kind_of_pass const& kind) noexcept {
+  for (int number = 0; number < kinds_of_training.kind_count; ++number)
+    if (kinds_of_training.kinds[number].word == kind.word)
+      return number;
+  return -1;
+}
+
 //! The plain colour of a kind: that people with any common colour blindness tell apart.
 //! Kinds that are none of training have the colour of their role.
 [[nodiscard]] constexpr colour plain_colour(kind_of_pass const& kind) noexcept {

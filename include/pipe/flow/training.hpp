@@ -157,14 +157,6 @@ static_assert(kinds_of_training.kind_named("keep_weights") == pass_kind::keep_we
   return kinds_of_training[kind];
 }
 
-//! The number of a kind of training with the word of another kind; negative where there is none.
-[[nodiscard]] constexpr int number_in_training(kind_of_pass const& kind) noexcept {
-  for (int number = 0; number < kinds_of_training.kind_count; ++number)
-    if (kinds_of_training.kinds[number].word == kind.word)
-      return number;
-  return -1;
-}
-
 //! Whether all kinds of a flow are kinds of training.
 [[nodiscard]] constexpr bool is_of_training(flow const& declared) noexcept {
   for (int kind = 0; kind < declared.kind_count; ++kind)

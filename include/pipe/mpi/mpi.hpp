@@ -6,6 +6,7 @@
 //! pipelining::mpi_store. Needs <mpi.h>; link `pipelining::mpi`.
 
 #include <pipe/config.hpp>
+#include <pipe/run/polling.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/cluster/failure_origin.hpp>

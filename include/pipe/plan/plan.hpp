@@ -169,12 +169,6 @@ private:
   int behind_passes_;
 };
 
-//! The number of one message.
-//! @param step one of its ends.
-[[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
-  return message_numbers(work).of(step);
-}
-
 } // namespace detail
 
 //! @brief The device that holds `stage` for `microbatch` in a plan.

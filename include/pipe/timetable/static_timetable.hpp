@@ -24,17 +24,6 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! Orders the passes of all devices, whichever of both a schedule does.
-template <class Schedule, cost_model Cost>
-constexpr void
-order_all(Schedule const& plan, shape const& extents, Cost const& cost, row_writer* rows) {
-  if constexpr (closed_form_schedule<Schedule>)
-    for (int device = 0; device < extents.devices; ++device)
-      plan.order(extents, device, rows[device]);
-  else
-    plan.generate(extents, cost, rows);
-}
-
 //! Orders the passes of every row, in the program and in the compiler.
 //! @param offsets [rows + 1], to write
 //! @param room gives memory for one pass more than `row_capacity`, from that entry on

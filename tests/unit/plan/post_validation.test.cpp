@@ -2,6 +2,7 @@
 // The two chains of an optimizer's step that is validated in the iteration that follows.
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
