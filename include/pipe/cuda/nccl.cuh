@@ -7,12 +7,12 @@
 
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
-#include <pipe/cuda/graph_launcher.cuh>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/nccl_machine.cuh>
