@@ -7,7 +7,6 @@
 //! <pipe/planner.hpp>, <pipe/cluster.hpp>, <pipe/attention.hpp>, <pipe/mpi.hpp>, <pipe/cuda.cuh>.
 
 #include <pipe/config.hpp>
-#include <pipe/plan/other_plans.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports
@@ -18,6 +17,7 @@
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/affinity.hpp>

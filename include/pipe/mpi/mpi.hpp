@@ -6,7 +6,6 @@
 //! pipelining::mpi_store. Needs <mpi.h>; link `pipelining::mpi`.
 
 #include <pipe/config.hpp>
-#include <pipe/run/polling.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/cluster/failure_origin.hpp>
@@ -20,6 +19,7 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/polling.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 
