@@ -35,9 +35,8 @@ enum class failure_cause : char {
 //! The rank that the reason of a failure names first, or nothing.
 [[nodiscard]] inline int rank_named_in(std::string_view reason) {
   constexpr std::string_view word = "rank ";
-  std::size_t const found = reason.find(word);
   int rank = -1;
-  if (found != std::string_view::npos)
+  if (std::size_t const found = reason.find(word); found != std::string_view::npos)
     (void)std::from_chars(reason.data() + found + word.size(), reason.data() + reason.size(), rank);
   return rank;
 }
