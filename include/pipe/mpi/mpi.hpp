@@ -16,7 +16,6 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/between_steps.hpp>
-#include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/polling.hpp>

@@ -13,7 +13,6 @@
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/lower/hooks.hpp>
-#include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>

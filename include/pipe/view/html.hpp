@@ -23,7 +23,6 @@
 #include <pipe/view/html/model.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/html/view.hpp>
-#include <pipe/view/json.hpp>
 #include <pipe/view/trace.hpp>
 
 #include <algorithm>

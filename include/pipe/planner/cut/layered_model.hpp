@@ -13,7 +13,7 @@
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
