@@ -2,13 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief Plans of evaluations, and of training whose optimizer steps early. Header for
-//! pipelining::lower_evaluation and pipelining::lower_post_validated.
+//! @brief Plans of evaluations, and of training whose optimizer steps early, and whether one may
+//! follow another. Header for pipelining::lower_evaluation and pipelining::lower_post_validated.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/plan/proof.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -96,6 +98,36 @@ template <communication_policy Policy = communicators::per_pair,
   };
   return {
     lowered(step_validation::next), lowered(step_validation::both), lowered(step_validation::last)};
+}
+
+//! @brief Proves that one plan may follow another, in turn with it, without a barrier between
+//! devices: train, evaluate, train.
+//!
+//! Both are proven by themselves; both are for the same devices and stages, and share
+//! communicators. Each device runs its program of the second plan after the whole of its program of
+//! the first. Both leave every edge empty, so the second meets the same as by itself. Where the
+//! first takes early steps of the optimizer, the second validates them, and else it must not.
+//!
+//! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
+//! @complexity as the two proofs.
+//! @source own derivation, see docs/explanation/plan.md
+[[nodiscard]] inline proof prove(plan_view first, plan_view next) {
+  proof verdict = prove(first);
+  if (verdict)
+    verdict = prove(next);
+  if (!verdict)
+    return verdict;
+  int const devices = first.over.extents.devices;
+  if (next.duplex_groups != first.duplex_groups || !detail::same_stages(first, next))
+    return {proof::rule::seam};
+  if (detail::steps_early(first.validation) != detail::validates(next.validation) ||
+      (detail::validates(next.validation) && first.totals_bytes != next.totals_bytes))
+    return {proof::rule::not_validated};
+  for (int from = 0; from < devices; ++from)
+    for (int to = 0; to < devices; ++to)
+      if (from != to && first.key(from, to) != next.key(from, to))
+        return {proof::rule::seam, from, nothing, to};
+  return {};
 }
 
 } // namespace pipelining::inline v0_3

@@ -430,36 +430,6 @@ template <detail::worker_group Workers = detail::one_worker>
   return detail::with_passes(detail::plan_checks(seen).find_broken(by), work);
 }
 
-//! @brief Proves that one plan may follow another, in turn with it, without a barrier between
-//! devices: train, evaluate, train.
-//!
-//! Both are proven by themselves; both are for the same devices and stages, and share
-//! communicators. Each device runs its program of the second plan after the whole of its program of
-//! the first. Both leave every edge empty, so the second meets the same as by itself. Where the
-//! first takes early steps of the optimizer, the second validates them, and else it must not.
-//!
-//! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
-//! @complexity as the two proofs.
-//! @source own derivation, see docs/explanation/plan.md
-[[nodiscard]] inline proof prove(plan_view first, plan_view next) {
-  proof verdict = prove(first);
-  if (verdict)
-    verdict = prove(next);
-  if (!verdict)
-    return verdict;
-  int const devices = first.over.extents.devices;
-  if (next.duplex_groups != first.duplex_groups || !detail::same_stages(first, next))
-    return {proof::rule::seam};
-  if (detail::steps_early(first.validation) != detail::validates(next.validation) ||
-      (detail::validates(next.validation) && first.totals_bytes != next.totals_bytes))
-    return {proof::rule::not_validated};
-  for (int from = 0; from < devices; ++from)
-    for (int to = 0; to < devices; ++to)
-      if (from != to && first.key(from, to) != next.key(from, to))
-        return {proof::rule::seam, from, nothing, to};
-  return {};
-}
-
 namespace detail {
 
 //! Where a plan that does not drain stands: the devices of the circle, each with what it
