@@ -14,7 +14,7 @@ namespace pipelining::inline v0_3::detail {
 //! A wait looks at it once in a slice or more often. Where much more time has gone by between two
 //! looks, the process was suspended (SIGSTOP, a debugger, a snapshot of the machine), and one slice
 //! counts. So waits outlive a suspension of all processes of a run, however long it is.
-template <class Clock = std::chrono::steady_clock>
+template <class Clock>
 class countdown {
 public:
   //! Begins now. @param length any, the largest duration as well.
