@@ -11,9 +11,9 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
-#include <pipe/run/begun_passes.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/guards.hpp>
+#include <pipe/run/host_passes.hpp>
 
 #include <mpi.h>
 
@@ -171,7 +171,7 @@ public:
   //! @param other_before another plan has used the memory, or nobody yet.
   void begin(bool other_before) {
     if (other_before)
-      guards_ = slot_guards(slots());
+      guards_ = slot_guards(slots(), guard_ > 0 ? &guards_and_poison : nullptr);
     step_start_ = Clock::now();
     std::fill(completed_.begin(), completed_.end(), nothing);
     at_.store(nothing, std::memory_order_relaxed);

@@ -11,6 +11,7 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/thread_board.hpp>
 #include <pipe/run/thread_device.hpp>

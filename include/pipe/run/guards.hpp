@@ -2,8 +2,9 @@
 #pragma once
 
 //! @file
-//! @brief Finds stages that write where they may not, read what nobody wrote, leave a message
-//! unwritten, or touch a buffer that they have not got. Header for pipelining::detail::slot_guards.
+//! @brief The checked mode: finds stages that write where they may not, read what nobody wrote,
+//! leave a message unwritten, or touch a buffer that they have not got. Header for
+//! pipelining::guard_error.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -13,7 +14,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/execute.hpp>
+#include <pipe/run/host_passes.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -108,123 +109,99 @@ describe_overrun(std::string const& name, std::int64_t bytes, std::int64_t byte)
                std::to_string(byte) + "; data, bytes and as<T>() say where it ends";
 }
 
-//! The checked mode of one device in host memory: guards around its slots, and poison in
-//! slots that no pass has written yet.
-//!
-//! Without a guard in the arena it does nothing.
-class slot_guards {
-public:
-  //! Fills the memory. @param memory of the device; must outlive this.
-  explicit slot_guards(arena const& memory) : memory_(memory) {
-    if (!on() || memory_.memory == nullptr)
-      return;
-    std::memset(
-      memory_.memory, std::to_integer<int>(guard_byte), static_cast<std::size_t>(memory_.bytes()));
-  }
+inline constexpr std::int64_t unchanged = INT64_MAX;
 
-  [[nodiscard]] arena const& memory() const noexcept { return memory_; }
+//! The first byte of the guards of a slot that has changed, counted from its start.
+[[nodiscard]] inline std::int64_t
+first_change(arena const& slots, use const& which, std::int64_t bytes) {
+  slot_layout const& layout = slots.work.layout(slots.device, which.of);
+  if (!slots.guards(which.of))
+    return unchanged;
+  std::byte const* const start = slots.memory + slots.place(which);
+  bool const rows = which.of == slot_class::totals;
+  auto const is_guard = [](std::byte each) { return each == guard_byte; };
+  auto const search = [&](std::int64_t from, std::int64_t to) {
+    std::byte const* const found = std::find_if_not(start + from, start + to, is_guard);
+    return found == start + to ? unchanged : found - start;
+  };
+  bool const first = !rows || which.index == 0;
+  bool const last = !rows || which.index + 1 == layout.count;
+  if (std::int64_t const byte = first ? search(-slots.guard, 0) : unchanged; byte != unchanged)
+    return byte;
+  return search(bytes, last ? layout.bytes + slots.guard : layout.bytes);
+}
 
-  //! True in the checked mode.
-  [[nodiscard]] bool on() const noexcept { return memory_.guard != 0; }
+//! Poison at the end of an output has been there before the pass.
+inline void check_filled(buffer const& out) {
+  if (out.data == nullptr || out.bytes == 0)
+    return;
+  std::byte const* end = out.data + out.bytes;
+  while (end != out.data && *(end - 1) == poison_byte)
+    --end;
+  std::int64_t const missing = out.bytes - (end - out.data);
+  if (missing >= std::min<std::int64_t>(out.bytes, 16))
+    throw guard_error(
+      "the stage has written " +
+      (end == out.data ? std::string("nothing into")
+                       : "only the first " + std::to_string(end - out.data) + " bytes of") +
+      " its output of " + std::to_string(out.bytes) + " bytes, all of which the next stage reads");
+}
 
-  //! Before a pass runs or a receive is posted: poisons the slots that it is the first to write.
-  void before(item const& step) {
-    if (!on())
-      return;
-    visit_opened(memory_.work, memory_.device, step, [&](use const& which, std::int64_t bytes) {
-      slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
-      if (!memory_.guards(which.of))
-        return;
-      std::byte* const start = memory_.memory + memory_.place(which);
-      std::fill_n(start, bytes, poison_byte);
-      std::fill(start + bytes, start + layout.asked, guard_byte);
-    });
-  }
+//! Fills the memory with guards.
+inline void fill_guards(arena const& slots) {
+  std::memset(
+    slots.memory, std::to_integer<int>(guard_byte), static_cast<std::size_t>(slots.bytes()));
+}
 
-  //! After a pass.
-  //! @throws guard_error when it has written outside its slots, or not written all of its output.
-  void after(item const& step) const {
-    if (!on())
+//! Before a pass runs or a receive is posted: poisons the slots that it is the first to write.
+inline void poison_opened(arena const& slots, item const& step) {
+  visit_opened(slots.work, slots.device, step, [&](use const& which, std::int64_t bytes) {
+    slot_layout const& layout = slots.work.layout(slots.device, which.of);
+    if (!slots.guards(which.of))
       return;
-    visit_handed(memory_.work, memory_.device, step, [&](use const& which, std::int64_t bytes) {
-      std::int64_t const byte = first_change(which, bytes);
-      if (byte != unchanged)
-        throw guard_error(
-          describe_overrun(detail::name_of(which, memory_.work, step), bytes, byte));
-    });
-    stage_call const call = (*memory_.work.over.declared)[step.work.kind].calls;
-    if (step.about != subject::pass || call == stage_call::recompute)
-      return;
-    // Weights that are released and gradients that are scattered are not read any more.
-    use const read = memory_.work.use_at(slot_place::inputs, step);
-    if (bool const ends = call == stage_call::copy || call == stage_call::scatter_gradients;
-        ends && read.index != nothing && memory_.guards(read.of))
-      std::fill_n(memory_.memory + memory_.place(read), read.bytes, poison_byte);
-    for (use const& one : memory_.work.uses_of(step))
-      if (one.at == slot_place::outputs)
-        check_filled(memory_.at(one));
-  }
+    std::byte* const start = slots.memory + slots.place(which);
+    std::fill_n(start, bytes, poison_byte);
+    std::fill(start + bytes, start + layout.asked, guard_byte);
+  });
+}
 
-  //! At the end of a step: also guards of slots that no pass had in its hands.
-  //! @throws guard_error
-  void check_all() const {
-    if (!on())
-      return;
-    for (int of = 0; of < slot_classes; ++of) {
-      slot_layout const& layout = memory_.work.layout(memory_.device, static_cast<slot_class>(of));
-      bool const guarded = memory_.guards(static_cast<slot_class>(of));
-      for (int index = 0; guarded && index < layout.count; ++index) {
-        use const which{.of = static_cast<slot_class>(of), .index = index};
-        if (first_change(which, layout.asked) != unchanged)
-          throw guard_error("the guard of slot " + std::to_string(index) + " of class " +
-                            word(which.of) +
-                            " has changed, and by no pass that had this slot; a pointer into the "
-                            "arena was kept, or an index is wrong");
-      }
+//! After a pass.
+//! @throws guard_error when it has written outside its slots, or not written all of its output.
+inline void check_handed(arena const& slots, item const& step) {
+  visit_handed(slots.work, slots.device, step, [&](use const& which, std::int64_t bytes) {
+    std::int64_t const byte = first_change(slots, which, bytes);
+    if (byte != unchanged)
+      throw guard_error(describe_overrun(name_of(which, slots.work, step), bytes, byte));
+  });
+  stage_call const call = (*slots.work.over.declared)[step.work.kind].calls;
+  if (step.about != subject::pass || call == stage_call::recompute)
+    return;
+  // Weights that are released and gradients that are scattered are not read any more.
+  use const read = slots.work.use_at(slot_place::inputs, step);
+  if (bool const ends = call == stage_call::copy || call == stage_call::scatter_gradients;
+      ends && read.index != nothing && slots.guards(read.of))
+    std::fill_n(slots.memory + slots.place(read), read.bytes, poison_byte);
+  for (use const& one : slots.work.uses_of(step))
+    if (one.at == slot_place::outputs)
+      check_filled(slots.at(one));
+}
+
+//! At the end of a step: also guards of slots that no pass had in its hands.
+//! @throws guard_error
+inline void check_all_guards(arena const& slots) {
+  for (int of = 0; of < slot_classes; ++of) {
+    slot_layout const& layout = slots.work.layout(slots.device, static_cast<slot_class>(of));
+    bool const guarded = slots.guards(static_cast<slot_class>(of));
+    for (int index = 0; guarded && index < layout.count; ++index) {
+      use const which{.of = static_cast<slot_class>(of), .index = index};
+      if (first_change(slots, which, layout.asked) != unchanged)
+        throw guard_error("the guard of slot " + std::to_string(index) + " of class " +
+                          word(which.of) +
+                          " has changed, and by no pass that had this slot; a pointer into the "
+                          "arena was kept, or an index is wrong");
     }
   }
-
-private:
-  static constexpr std::int64_t unchanged = INT64_MAX;
-
-  //! The first byte of the guards of a slot that has changed, counted from its start.
-  [[nodiscard]] std::int64_t first_change(use const& which, std::int64_t bytes) const {
-    slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
-    if (!memory_.guards(which.of))
-      return unchanged;
-    std::byte const* const start = memory_.memory + memory_.place(which);
-    bool const rows = which.of == slot_class::totals;
-    auto const is_guard = [](std::byte each) { return each == guard_byte; };
-    auto const search = [&](std::int64_t from, std::int64_t to) {
-      std::byte const* const found = std::find_if_not(start + from, start + to, is_guard);
-      return found == start + to ? unchanged : found - start;
-    };
-    bool const first = !rows || which.index == 0;
-    bool const last = !rows || which.index + 1 == layout.count;
-    if (std::int64_t const byte = first ? search(-memory_.guard, 0) : unchanged; byte != unchanged)
-      return byte;
-    return search(bytes, last ? layout.bytes + memory_.guard : layout.bytes);
-  }
-
-  //! Poison at the end of an output has been there before the pass.
-  static void check_filled(buffer const& out) {
-    if (out.data == nullptr || out.bytes == 0)
-      return;
-    std::byte const* end = out.data + out.bytes;
-    while (end != out.data && *(end - 1) == poison_byte)
-      --end;
-    std::int64_t const missing = out.bytes - (end - out.data);
-    if (missing >= std::min<std::int64_t>(out.bytes, 16))
-      throw guard_error("the stage has written " +
-                        (end == out.data
-                           ? std::string("nothing into")
-                           : "only the first " + std::to_string(end - out.data) + " bytes of") +
-                        " its output of " + std::to_string(out.bytes) +
-                        " bytes, all of which the next stage reads");
-  }
-
-  arena memory_;
-};
+}
 
 inline thread_local char const* pass_in_progress = nullptr;
 inline struct sigaction action_before_explaining {};
@@ -286,77 +263,37 @@ list_null_buffers(kind_of_pass const& kind, context const& where, bool has_input
   return text;
 }
 
-//! While it lives, an access through a null pointer on this thread says on stderr which pass
-//! it was in and which of its buffers are null, before it ends the process.
-class null_explainer {
-public:
-  //! From now on. @param has_input, has_output whether the pass has them.
-  null_explainer(item const& step,
-                 context const& where,
-                 bool has_input,
-                 bool has_output,
-                 pipeline_view const& over)
-      : text_("run: device " + std::to_string(where.device) +
-              " has touched a null pointer in the " + describe_subject(step, over) +
-              "; this pass has no" +
-              list_null_buffers((*over.declared)[step.work.kind], where, has_input, has_output) +
-              '\n') {
-    explain_accesses();
-    pass_in_progress = text_.c_str();
-  }
-  null_explainer(null_explainer const&) = delete;
-  null_explainer& operator=(null_explainer const&) = delete;
-  ~null_explainer() { pass_in_progress = nullptr; }
-
-private:
-  std::string text_;
-};
-
-//! Calls a stage for an item; in the checked mode, an access through null says which pass it was
-//! in.
-template <class Call>
-auto call_explained(slot_guards const& guards, item const& step, Call call) {
-  if (!guards.on())
-    return call();
-  arena const& memory = guards.memory();
-  null_explainer const explained(step,
-                                 memory.context_of(step),
-                                 memory.input_of(step).data != nullptr,
-                                 memory.output_of(step).data != nullptr,
-                                 memory.work.over);
-  return call();
+//! From now on an access through a null pointer on this thread says on stderr which pass it was in
+//! and which of its buffers are null, before it ends the process.
+inline void explain_nulls(arena const& slots, item const& step) {
+  thread_local std::string text;
+  context const where = slots.context_of(step);
+  text = "run: device " + std::to_string(where.device) + " has touched a null pointer in the " +
+         describe_subject(step, slots.work.over) + "; this pass has no" +
+         list_null_buffers((*slots.work.over.declared)[step.work.kind],
+                           where,
+                           slots.input_of(step).data != nullptr,
+                           slots.output_of(step).data != nullptr) +
+         '\n';
+  explain_accesses();
+  pass_in_progress = text.c_str();
+}
+//! No longer.
+inline void explain_no_nulls() noexcept {
+  pass_in_progress = nullptr;
 }
 
-//! Runs the pass of an item as run_item does, and looks after its memory where guards are
-//! on.
-//! @return as run_item. @throws guard_error, and what the stage throws.
-template <class Stages>
-bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item const& step) {
-  if (!guards.on() || is_copy(*memory.work.over.declared, step))
-    return run_item(stages, memory, step);
-  guards.before(step);
-  bool const goes_on = call_explained(guards, step, [&] { return run_item(stages, memory, step); });
-  guards.after(step);
-  return goes_on;
-}
+inline constexpr slot_watch guards_and_poison{guard_bytes,
+                                              fill_guards,
+                                              poison_opened,
+                                              check_handed,
+                                              check_all_guards,
+                                              explain_nulls,
+                                              explain_no_nulls};
 
-//! Runs a composite pass as run_composite does, where its stages can, and looks after its
-//! memory where guards are on.
-//! @return false where they cannot: nothing has run then. @throws guard_error, and what the stage
-//! throws.
-template <class Stages>
-bool run_guarded(Stages& stages,
-                 arena const& memory,
-                 slot_guards& guards,
-                 std::span<item const> pair) {
-  if (!runs_as_one(stages, memory.work, pair))
-    return false;
-  for (item const& step : pair)
-    guards.before(step);
-  run_composite(stages, memory, pair, {}, [] {});
-  for (item const& step : pair)
-    guards.after(step);
-  return true;
+//! The checked mode, for `checked_mode`.
+[[nodiscard]] constexpr slot_watch const* watch_of(watch_request<bool>) noexcept {
+  return &guards_and_poison;
 }
 
 } // namespace detail

@@ -9,11 +9,10 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
-#include <pipe/run/begun_passes.hpp>
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
-#include <pipe/run/guards.hpp>
+#include <pipe/run/host_passes.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -42,8 +41,9 @@ struct thread_options {
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   //! The checked mode, for debugging: guard bytes around every slot, poison (not a number) in slots
   //! before their first write, outputs that must be written to their end, and a sentence before an
-  //! access through a null buffer ends the process. Costs memory, time and allocations.
-  bool guarded = false;
+  //! access through a null buffer ends the process. Costs memory, time and allocations, and wants
+  //! <pipe/run/guards.hpp>, which pipe.hpp has.
+  detail::checked_mode guarded{};
   //! Called once by each thread, with its number and how many there are, before anything else: the
   //! place to give it its cores (`pin_in_turn`), to name it, to set its rounding or its number of
   //! OpenMP threads. The thread touches the memory of its devices after that, so it lies near the
@@ -300,7 +300,7 @@ struct thread_board {
   }
 
   [[nodiscard]] std::int64_t guard_size() const noexcept {
-    return options.guarded ? guard_bytes : 0;
+    return options.guarded.watch() != nullptr ? options.guarded.watch()->guard : 0;
   }
   [[nodiscard]] arena slots(thread_plan const& of, int device) const noexcept {
     auto const d = static_cast<std::size_t>(device);
@@ -336,7 +336,7 @@ struct thread_board {
       now = &next;
       guards.clear();
       for (int device = 0; device < devices; ++device)
-        guards.emplace_back(slots(next, device));
+        guards.emplace_back(slots(next, device), options.guarded.watch());
     }
     next.messages.reset();
     again.store(false, std::memory_order_relaxed);

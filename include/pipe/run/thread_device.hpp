@@ -9,7 +9,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/guards.hpp>
+#include <pipe/run/host_passes.hpp>
 #include <pipe/run/thread_board.hpp>
 
 #include <chrono>

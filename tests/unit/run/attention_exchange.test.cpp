@@ -8,6 +8,7 @@
 #include <pipe/attention/merge.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/timetable/make_timetable.hpp>

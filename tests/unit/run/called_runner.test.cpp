@@ -3,6 +3,7 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/other_plans.hpp>
 #include <pipe/run/called_runner.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/chimera.hpp>

@@ -4,6 +4,7 @@
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/verify.hpp>

@@ -3,6 +3,7 @@
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/fits.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>

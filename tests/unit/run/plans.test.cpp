@@ -2,6 +2,7 @@
 // Several plans on one runner of threads.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/other_plans.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/interleaved.hpp>

@@ -2,6 +2,7 @@
 // Optimizer's steps that are taken early and validated in the iteration that follows, on threads.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/other_plans.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/interleaved.hpp>

@@ -3,6 +3,7 @@
 // was gathered only while a visit lasts.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/other_plans.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chronos_pipe.hpp>

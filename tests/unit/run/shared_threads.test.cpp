@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Fewer threads than devices.
 #include <pipe/plan/lower.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>

@@ -2,6 +2,7 @@
 // Stages that are no chain, on threads: gradients equal to one unit after the other, under every
 // schedule and policy, with guards around all slots.
 #include <pipe/plan/lower.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>

@@ -2,6 +2,7 @@
 // Where stages may lie, and what they may be.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/other_plans.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

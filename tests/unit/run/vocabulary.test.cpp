@@ -2,6 +2,7 @@
 // Vocabularies in shards, on threads: gradients equal to one unit after the other on one device,
 // under every policy, with guards around all slots.
 #include <pipe/plan/lower.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
