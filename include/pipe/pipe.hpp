@@ -25,7 +25,6 @@
 #include <pipe/run/called_runner.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/fits.hpp>
-#include <pipe/run/guards.hpp>
 #include <pipe/run/message_tensors.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>

@@ -21,7 +21,7 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! What somebody who looks after the slots of a device does, and when.
+//! A watch over the slots of a device: its calls, and when they come.
 struct slot_watch {
   std::int64_t guard;                        //!< bytes of the guard around every slot
   void (*begin)(arena const&);               //!< the memory is that of the plan from now on
@@ -47,14 +47,14 @@ public:
       requires { watch_of(watch_request<On>{}); },
       "run: the checked mode needs <pipe/run/guards.hpp>");
   }
-  //! Who looks after the slots; null: nobody.
+  //! The watch over the slots; null: none.
   [[nodiscard]] constexpr slot_watch const* watch() const noexcept { return watch_; }
 
 private:
   slot_watch const* watch_ = nullptr;
 };
 
-//! The slots of one device in host memory, and who looks after them.
+//! The slots of one device in host memory, and the watch over them.
 class slot_guards {
 public:
   //! @param memory of the device; must outlive this. @param watch null: nobody does.
