@@ -10,6 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>

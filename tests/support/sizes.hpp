@@ -4,6 +4,7 @@
 //! @file
 //! @brief The bytes that the stages of the tests send and keep.
 
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/sizes.hpp>
 
 #include <tests/support/training.hpp>

@@ -12,7 +12,6 @@
 #include <pipe/plan/lower/device_plan.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/global_order.hpp>
-#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
@@ -53,81 +52,6 @@ inline void check_exchange_size(pipeline_view const& over) {
       "plan: an exchange of " + std::to_string(over.extents.devices) +
       " devices may have more messages on one of them than a group, which has " +
       std::to_string(most_group_messages) + " at most; lower with one_communicator");
-}
-
-//! The hooks that follow complete gradients in a plan.
-struct chosen_hooks {
-  std::int64_t tied_bytes = 0;
-  std::int64_t totals_bytes = 0;
-  bool copies = false; //!< stages have several copies that are trained
-
-  [[nodiscard]] bool any() const noexcept { return tied_bytes + totals_bytes > 0; }
-};
-
-//! @param tied of the stages that share a weight, else of all
-//! @throws std::invalid_argument where no pass completes the gradients of a copy of a stage.
-inline void check_completed(timetable_view table, bool tied) {
-  auto const devices = static_cast<std::size_t>(table.over.extents.devices);
-  std::vector<bool> complete(static_cast<std::size_t>(table.over.extents.stages()) * devices,
-                             false);
-  for (int entry = 0; entry < table.size(); ++entry)
-    if (pass const& what = table.passes[entry];
-        completes_gradients(*table.over.declared, what.kind))
-      complete[what.stage * devices + static_cast<std::size_t>(device_of(table.over, what))] = true;
-  for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-    for_each_copy(table.over, stage, [&](int device, int) {
-      if ((tied && !holds_tied(table.over.extents, stage)) ||
-          goes_forward_only(table.over, stage) ||
-          complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
-        return;
-      throw std::invalid_argument(
-        tied
-          ? "plan: tied weights need a pass that completes the gradients of each end, but none "
-            "completes those of stage " +
-              std::to_string(stage) +
-              "; leave tied_bytes out, and add up both gradients after the iteration"
-          : "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
-            "no pass completes those of stage " +
-              std::to_string(stage) + "; leave it out, and add up totals after the iteration");
-    });
-}
-
-//! The hooks that the sizes ask for after complete gradients. An evaluation has totals only, where
-//! every stage has one copy.
-template <buffer_sizes Sizes>
-chosen_hooks choose_hooks(timetable_view const& table,
-                          Sizes const& sizes,
-                          bool evaluates,
-                          step_validation validation) {
-  shape const& extents = table.over.extents;
-  chosen_hooks result{tied_bytes(sizes), totals_bytes(sizes)};
-  if (evaluates)
-    result = {0, extents.routes() == 1 ? result.totals_bytes : 0};
-  if (validation == step_validation::last)
-    result.tied_bytes = 0;
-  check_hooks(extents, result.tied_bytes, result.totals_bytes, validation);
-  if (result.tied_bytes > 0 && table.over.in_group(0))
-    throw std::invalid_argument(
-      "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
-      "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
-      "shards in gradients_ready of the first");
-  if (result.tied_bytes > 0 && goes_forward_only(table.over, 0))
-    throw std::invalid_argument(
-      "plan: the first stage is frozen, so no gradient of a tied weight comes of it; leave "
-      "tied_bytes out, and add the last stage's own");
-  if (result.totals_bytes == 0 && validation != step_validation::at_once)
-    throw std::invalid_argument(
-      "plan: a step of the optimizer is validated by the totals, but the sizes have no "
-      "totals_bytes; set them to the bytes of a stage's row");
-  if (result.tied_bytes + result.totals_bytes == 0)
-    return result;
-  result.copies = !evaluates && extents.routes() > 1;
-  if (result.copies ||
-      (result.totals_bytes > 0 && !evaluates && validation != step_validation::last))
-    check_completed(table, false);
-  if (result.tied_bytes > 0)
-    check_completed(table, true);
-  return result;
 }
 
 //! The options of `lower`, next to sizes.
@@ -194,16 +118,7 @@ list_events(message_placement const& placement, chosen_hooks const& hooks, plan&
   place_events(placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
   if (!hooks.any())
     return events;
-  hook_placement work{.table = placement.table,
-                      .tied = hooks.tied_bytes > 0,
-                      .totals = hooks.totals_bytes > 0,
-                      .updates = !result.evaluates,
-                      .copies = hooks.copies,
-                      .validation = result.validation,
-                      .events = std::move(events)};
-  place_hooks(work);
-  result.other_messages = work.messages;
-  return std::move(work.placed);
+  return hooks.by->place(placement.table, std::move(events), hooks, result);
 }
 
 //! Writes the programs of all devices. Workers make the events of a chain as they need them; those
@@ -304,7 +219,13 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
   pipeline_view const over = table.over;
   holder_table const holders(over);
   table.over = holders.over();
-  chosen_hooks const hooks = choose_hooks(table, sizes, evaluates, validation);
+  chosen_hooks hooks{tied_bytes(sizes), totals_bytes(sizes), false, hooks_asked(sizes)};
+  if (hooks.by != nullptr)
+    hooks = hooks.by->choose(table, hooks, evaluates, validation);
+  if (hooks.totals_bytes == 0 && validation != step_validation::at_once)
+    throw std::invalid_argument(
+      "plan: a step of the optimizer is validated by the totals, but the sizes have no "
+      "totals_bytes; set them to the bytes of a stage's row");
   plan result{.over = over.copy(),
               .policy = Policy::name,
               .key = &Policy::key,

@@ -7,6 +7,7 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/proof.hpp>

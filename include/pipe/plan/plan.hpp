@@ -256,6 +256,13 @@ arrives_early(plan_view const& work, int device, item const& step) noexcept {
          work.message_of(step).sequence < sent_early(work, work.message_of(step).peer, device);
 }
 
+//! True when a stage is one of the two that share a tied weight. A pipeline of one stage
+//! shares nothing.
+[[nodiscard]] constexpr bool holds_tied(shape const& extents, int stage) noexcept {
+  int const last = extents.stages() - 1;
+  return last > 0 && (stage == 0 || stage == last);
+}
+
 //! True for a step that is not about a pass and fills its slots.
 [[nodiscard]] constexpr bool fills_given(item const& step) noexcept {
   return step.what == operation::receive ||

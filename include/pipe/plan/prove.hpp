@@ -12,7 +12,6 @@
 #include <pipe/flow/resolve.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove/messages.hpp>

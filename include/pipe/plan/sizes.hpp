@@ -32,6 +32,19 @@ concept buffer_sizes = requires(Sizes const sizes, slot_class of, pass const wha
 
 namespace detail {
 
+//! The steps that follow complete gradients, and the question for them. `hooks_of` answers, which
+//! plan/lower/hooks.hpp has.
+struct hook_functions;
+template <class>
+struct hook_request {};
+template <class Asks>
+[[nodiscard]] constexpr hook_functions const* hooks_for() noexcept {
+  static_assert(
+    requires { hooks_of(hook_request<Asks>{}); },
+    "plan: tied_bytes and totals_bytes need <pipe/plan/lower/hooks.hpp>");
+  return hooks_of(hook_request<Asks>{});
+}
+
 //! Buffers of no bytes: the plan hands out slot numbers only.
 struct no_sizes {
   [[nodiscard]] static constexpr std::int64_t bytes(slot_class, pass const&) noexcept { return 0; }
@@ -53,15 +66,32 @@ struct uniform_sizes {
     constexpr operator std::int64_t() const noexcept { return value; } //!< the number
   };
 
+  //! The same of steps that follow complete gradients. Who sets it needs plan/lower/hooks.hpp.
+  struct hook_bytes {
+    std::int64_t value = 0;                        //!< bytes
+    detail::hook_functions const* hooks = nullptr; //!< null where nobody has set it
+
+    constexpr hook_bytes() = default; //!< none
+    //! As for byte_count.
+    template <std::integral Number>
+    constexpr hook_bytes(Number bytes) noexcept
+        : value(std::int64_t(bytes)), hooks(detail::hooks_for<Number>()) {}
+    constexpr operator std::int64_t() const noexcept { return value; } //!< the number
+  };
+
   byte_count message = 0;           //!< activations and gradients between stages
   byte_count activation = 0;        //!< from forward to the end of backward
   byte_count weight_input = 0;      //!< from backward_input to backward_weight
   byte_count sequence = 0;          //!< keys and values of a microbatch
   byte_count sequence_gradient = 0; //!< their gradients
-  byte_count tied_bytes = 0;        //!< of the gradient of a weight that first and last stage share
-  byte_count totals_bytes = 0;      //!< of a stage's row of the totals
+  hook_bytes tied_bytes{};          //!< of the gradient of a weight that first and last stage share
+  hook_bytes totals_bytes{};        //!< of a stage's row of the totals
   byte_count copied_gradient = 0;   //!< of a stage, where it has several copies
 
+  //! The steps that follow complete gradients; null where there are none.
+  [[nodiscard]] constexpr detail::hook_functions const* hooks() const noexcept {
+    return tied_bytes.hooks != nullptr ? tied_bytes.hooks : totals_bytes.hooks;
+  }
   [[nodiscard]] constexpr std::int64_t bytes(slot_class of, pass const&) const noexcept {
     switch (of) {
     case slot_class::activation: return activation;
@@ -93,6 +123,18 @@ template <class Sizes>
     return sizes.totals_bytes;
   else
     return 0;
+}
+
+//! The steps that sizes ask for after complete gradients; null where they ask for none.
+template <class Sizes>
+[[nodiscard]] constexpr hook_functions const* hooks_asked(Sizes const& sizes) noexcept {
+  if constexpr (requires { sizes.hooks(); })
+    return sizes.hooks();
+  else if constexpr (
+    requires { sizes.tied_bytes; } || requires { sizes.totals_bytes; })
+    return hooks_for<Sizes>();
+  else
+    return nullptr;
 }
 
 } // namespace detail

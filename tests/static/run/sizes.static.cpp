@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/sizes.hpp>
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Plans with sharded weights: what the proof finds when something is taken away or moved.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>

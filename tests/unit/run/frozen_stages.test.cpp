@@ -2,6 +2,7 @@
 // Stages without weights to train, in chains and graphs, under schedules of all families.
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/run/fits.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/threads.hpp>

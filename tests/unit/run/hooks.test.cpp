@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Tied weights, totals and the optimizer's step on threads.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>

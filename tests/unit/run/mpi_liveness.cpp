@@ -7,6 +7,7 @@
 #include <pipe/mpi/mpi.hpp>
 #include <pipe/mpi/store.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 

@@ -11,6 +11,7 @@
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/plan/sizes.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <bit>
@@ -371,5 +372,26 @@ void place_events(message_placement const& work, int first, int end, Put put) {
          (ends[work.order[at]] != ends[work.order[at - 1]] &&
           !work.table.passes[work.order[at]].overlapped);
 }
+
+//! The steps that follow complete gradients in a plan.
+struct chosen_hooks {
+  std::int64_t tied_bytes = 0;
+  std::int64_t totals_bytes = 0;
+  bool copies = false;                //!< stages have several copies that are trained
+  hook_functions const* by = nullptr; //!< places them
+
+  [[nodiscard]] bool any() const noexcept { return tied_bytes + totals_bytes > 0; }
+};
+
+//! What places them: plan/lower/hooks.hpp, for sizes that ask for any.
+struct hook_functions {
+  //! Those that suit the timetable, of those that are asked for. @throws std::invalid_argument
+  chosen_hooks (*choose)(timetable_view const&, chosen_hooks, bool evaluates, step_validation);
+  //! The order of passes and messages, with these steps.
+  std::vector<event> (*place)(timetable_view const&,
+                              std::vector<event>,
+                              chosen_hooks const&,
+                              plan&);
+};
 
 } // namespace pipelining::inline v0_3::detail

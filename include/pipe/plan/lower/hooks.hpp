@@ -13,6 +13,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/sizes.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
@@ -22,13 +23,6 @@
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
-
-//! @brief True when a stage is one of the two that share a tied weight. A pipeline of one stage
-//! shares nothing.
-[[nodiscard]] constexpr bool holds_tied(shape const& extents, int stage) noexcept {
-  int const last = extents.stages() - 1;
-  return last > 0 && (stage == 0 || stage == last);
-}
 
 //! @brief Checks that a placement suits the hooks that the sizes ask for.
 //! @throws std::invalid_argument with one sentence.
@@ -318,6 +312,91 @@ inline void place_hooks(hook_placement& work) {
   place_validations(work, 0);
   if (work.totals && work.validation != step_validation::last)
     place_totals(work);
+}
+
+//! @param tied of the stages that share a weight, else of all
+//! @throws std::invalid_argument where no pass completes the gradients of a copy of a stage.
+inline void check_completed(timetable_view table, bool tied) {
+  auto const devices = static_cast<std::size_t>(table.over.extents.devices);
+  std::vector<bool> complete(static_cast<std::size_t>(table.over.extents.stages()) * devices,
+                             false);
+  for (int entry = 0; entry < table.size(); ++entry)
+    if (pass const& what = table.passes[entry];
+        completes_gradients(*table.over.declared, what.kind))
+      complete[what.stage * devices + static_cast<std::size_t>(device_of(table.over, what))] = true;
+  for (int stage = 0; stage < table.over.extents.stages(); ++stage)
+    for_each_copy(table.over, stage, [&](int device, int) {
+      if ((tied && !holds_tied(table.over.extents, stage)) ||
+          goes_forward_only(table.over, stage) ||
+          complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
+        return;
+      throw std::invalid_argument(
+        tied
+          ? "plan: tied weights need a pass that completes the gradients of each end, but none "
+            "completes those of stage " +
+              std::to_string(stage) +
+              "; leave tied_bytes out, and add up both gradients after the iteration"
+          : "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
+            "no pass completes those of stage " +
+              std::to_string(stage) + "; leave it out, and add up totals after the iteration");
+    });
+}
+
+//! The hooks that are asked for after complete gradients. An evaluation has totals only, where
+//! every stage has one copy.
+[[nodiscard]] inline chosen_hooks choose_hooks(timetable_view const& table,
+                                               chosen_hooks result,
+                                               bool evaluates,
+                                               step_validation validation) {
+  shape const& extents = table.over.extents;
+  if (evaluates)
+    result = {0, extents.routes() == 1 ? result.totals_bytes : 0, false, result.by};
+  if (validation == step_validation::last)
+    result.tied_bytes = 0;
+  check_hooks(extents, result.tied_bytes, result.totals_bytes, validation);
+  if (result.tied_bytes > 0 && table.over.in_group(0))
+    throw std::invalid_argument(
+      "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
+      "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
+      "shards in gradients_ready of the first");
+  if (result.tied_bytes > 0 && goes_forward_only(table.over, 0))
+    throw std::invalid_argument(
+      "plan: the first stage is frozen, so no gradient of a tied weight comes of it; leave "
+      "tied_bytes out, and add the last stage's own");
+  if (result.tied_bytes + result.totals_bytes == 0)
+    return result;
+  result.copies = !evaluates && extents.routes() > 1;
+  if (result.copies ||
+      (result.totals_bytes > 0 && !evaluates && validation != step_validation::last))
+    check_completed(table, false);
+  if (result.tied_bytes > 0)
+    check_completed(table, true);
+  return result;
+}
+
+//! The order of passes and messages, with the steps that follow complete gradients.
+[[nodiscard]] inline std::vector<event> with_hooks(timetable_view const& table,
+                                                   std::vector<event> events,
+                                                   chosen_hooks const& hooks,
+                                                   plan& result) {
+  hook_placement work{.table = table,
+                      .tied = hooks.tied_bytes > 0,
+                      .totals = hooks.totals_bytes > 0,
+                      .updates = !result.evaluates,
+                      .copies = hooks.copies,
+                      .validation = result.validation,
+                      .events = std::move(events)};
+  place_hooks(work);
+  result.other_messages = work.messages;
+  return std::move(work.placed);
+}
+
+inline constexpr hook_functions steps_after_gradients{choose_hooks, with_hooks};
+
+//! The answer to who asks for such steps.
+template <class Asks>
+[[nodiscard]] constexpr hook_functions const* hooks_of(hook_request<Asks>) noexcept {
+  return &steps_after_gradients;
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -14,7 +14,6 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
-#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
