@@ -5,7 +5,6 @@
 //! @brief How a timetable cuts the work of a step, and the bytes that come of it: messages, slots,
 //! what is kept, planned and measured.
 
-#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/planner/model/peak_bytes.hpp>
 
 #include <algorithm>

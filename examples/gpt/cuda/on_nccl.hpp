@@ -12,7 +12,6 @@
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
-#include <pipe/plan/lower/hooks.hpp>
 
 #include <cuda_runtime_api.h>
 

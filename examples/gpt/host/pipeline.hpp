@@ -4,7 +4,6 @@
 //! @file
 //! @brief The model cut into stages and run by the library: timetable, plan, threads.
 
-#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/run/thread_workers.hpp>
 
 #include <algorithm>

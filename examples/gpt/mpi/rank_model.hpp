@@ -7,7 +7,6 @@
 
 #include <pipe/cluster/store.hpp>
 #include <pipe/mpi/mpi.hpp>
-#include <pipe/plan/lower/hooks.hpp>
 
 #include <mpi.h>
 

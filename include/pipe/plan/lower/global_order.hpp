@@ -383,9 +383,10 @@ struct chosen_hooks {
   [[nodiscard]] bool any() const noexcept { return tied_bytes + totals_bytes > 0; }
 };
 
-//! What places them: plan/lower/hooks.hpp, for sizes that ask for any.
+//! The functions that place them, of plan/lower/hooks.hpp, for sizes that ask for any.
 struct hook_functions {
-  //! Those that suit the timetable, of those that are asked for. @throws std::invalid_argument
+  //! Chooses, of the steps that are asked for, those of the timetable. @throws
+  //! std::invalid_argument
   chosen_hooks (*choose)(timetable_view const&, chosen_hooks, bool evaluates, step_validation);
   //! The order of passes and messages, with these steps.
   std::vector<event> (*place)(timetable_view const&,
