@@ -4,9 +4,8 @@
 #include <thread>
 
 #include "choose.hpp"
-#include "search.hpp"
 #include "tools/support/ahead.hpp"
-#include "tools/timetable/progress_line.hpp"
+#include "tools/timetable/make.hpp"
 
 namespace examples {
 namespace {
@@ -146,7 +145,8 @@ pp::shape extents_inside(schedule_choice choice) {
 
 } // namespace
 
-std::string label_of(schedule_choice const& c) {
+std::string label_of(trial const& one) {
+  schedule_choice const& c = one.choice;
   std::string text = c.name;
   for (named_option const& each : named_option::all())
     if (each.number != nullptr && each.which != option::keep && each.given(c))
@@ -167,7 +167,7 @@ std::string label_of(schedule_choice const& c) {
     text += " --resident " + std::to_string(c.resident);
   if (c.prefetch != usual.prefetch)
     text += " --prefetch " + std::to_string(c.prefetch);
-  return in_adapter(text, c.adapted);
+  return in_adapter(text, c.adapted) + (one.sequences ? ", " + one.sequences->how : "");
 }
 
 namespace {
@@ -296,6 +296,9 @@ bool is_better_cut(choose_command const& asked, candidate const& one, candidate 
               : one.gigabytes < other.gigabytes * (1 - rounding);
 }
 
+namespace {
+
+//! Chunks of equal work, where a layer's attention grows with what lies before.
 std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
   int const tokens = static_cast<int>(asked.setup.sequence);
   if (chunks == 1)
@@ -315,6 +318,19 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
   int const alignment = tokens >= 128 * chunks * 4 ? 128 : 1;
   return pp::balanced_partition(
     tokens, chunks, pp::sequence_work::of_attention(attention / linear, tokens), alignment);
+}
+
+} // namespace
+
+std::vector<int>
+chunk_lengths_of(choose_command const& asked, packed_sequences const* sequences, int chunks) {
+  if (sequences == nullptr)
+    return cut_sequence(asked, chunks);
+  int longest = 0;
+  for (pp::packed_microbatch const& microbatch : microbatches_of(*sequences, chunks))
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      longest = std::max(longest, tokens_of(chunk));
+  return std::vector<int>(static_cast<std::size_t>(chunks), longest);
 }
 
 std::vector<pp::stage_bytes> bytes_of(choose_command const& asked,
@@ -344,12 +360,26 @@ int copies_on(pp::timetable_view table, int stage, int device) {
   return first_way + other_way;
 }
 
+void count_devices(choose_command const& asked,
+                   candidate& one,
+                   std::function<held_at_once(int device)> const& of) {
+  one.gigabytes = one.host_gigabytes = 0;
+  one.device_gigabytes.clear();
+  for (int device = 0; device < asked.devices; ++device) {
+    held_at_once const held = of(device);
+    one.host_gigabytes = std::max(one.host_gigabytes, held.on_host / 1e9);
+    one.device_gigabytes.push_back(asked.gigabytes_of(device, held.bytes));
+    one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
+  }
+}
+
 void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) {
+  if (one.sequences)
+    return count_packed_memory(asked, table, one);
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   std::vector<pp::stage_bytes> const bytes =
     bytes_of(asked, content_of(asked, one), one.chunk_lengths);
-  one.device_gigabytes.clear();
-  for (int device = 0; device < asked.devices; ++device) {
+  count_devices(asked, one, [&](int device) {
     auto const activation = [&](pp::pass const& what) {
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
     };
@@ -391,10 +421,8 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                 table, device, pp::slot_class::full_gradients, [&](pp::pass const& what) {
                   return static_cast<double>(bytes[what.stage].gradients);
                 });
-    one.host_gigabytes = std::max(one.host_gigabytes, on_host / 1e9);
-    one.device_gigabytes.push_back(asked.gigabytes_of(device, held));
-    one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
-  }
+    return held_at_once{held, on_host};
+  });
 }
 
 void measure_time(choose_command const& asked,
@@ -404,7 +432,6 @@ void measure_time(choose_command const& asked,
   one.seconds = pp::makespan(table);
   one.bubble = pp::bubble_rate(table);
   one.ranked = asked.jitter > 0 ? percentile_95(table, cost, asked.jitter) : one.seconds;
-  one.latency = cost.latency();
 }
 
 void measure(choose_command const& asked,
@@ -413,6 +440,14 @@ void measure(choose_command const& asked,
              candidate& one) {
   measure_time(asked, table, cost, one);
   count_memory(asked, table, one);
+  // What waits for exchanges in one order hides them in another.
+  pp::cost_table const hidden = cost.without_exchanges();
+  if (one.sequences) {
+    one.bound = one.choice.frozen > 0
+                  ? busiest_work(table, hidden)
+                  : pp::least_times(table.over, hidden, {.pairs = true}).makespan.least();
+    return;
+  }
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   pp::time_bounds::options options{.chunk_shares = shares};
   if (!one.choice.swept) // a search may hold more, but for its own limit
@@ -437,11 +472,12 @@ void measure(choose_command const& asked,
       one.bound = std::max(one.bound, pp::busy(table, device));
     return;
   }
-  // What waits for exchanges in one order hides them in another.
-  pp::cost_table const hidden = cost.without_exchanges();
   one.bound = pp::least_times(table.over, hidden, options).makespan.least();
 }
 
+namespace {
+
+//! The first stages that have frozen layers only, or no layers after these.
 int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
   int before = 0;
   int count = 0;
@@ -452,17 +488,27 @@ int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
   return count;
 }
 
-candidate without_layers(choose_command const& asked, schedule_choice const& choice) {
+} // namespace
+
+candidate without_layers(choose_command const& asked, trial const& what) {
   candidate one;
-  one.choice = choice;
-  one.label = label_of(choice);
-  one.type = type_of(choice);
-  one.extents = arrange(choice);
-  one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
+  one.choice = what.choice;
+  one.sequences = what.sequences;
+  one.label = label_of(what);
+  one.type = type_of(what.choice);
+  one.extents = arrange(what.choice);
+  one.chunk_lengths = chunk_lengths_of(asked, one.sequences.get(), one.extents.chunks);
   return one;
 }
 
-std::vector<std::vector<int>> cuts_of(choose_command const& asked, candidate const& one) {
+std::vector<std::vector<int>> cuts_of(choose_command const& all, candidate const& one) {
+  choose_command asked = all;
+  if (one.sequences) { // those of a mean microbatch
+    asked = sized_for(all, *one.sequences);
+    std::size_t const pictures = all.lengths.size() * static_cast<std::size_t>(all.setup.pictures);
+    asked.setup.pictures =
+      static_cast<int>(std::max<std::size_t>(1, pictures / one.sequences->whole.size()));
+  }
   pp::shape const inside = extents_inside(one.choice);
   std::vector<std::vector<int>> cuts;
   if (!find_schedule(one.choice.name).traits.cuts_layers)
@@ -472,63 +518,92 @@ std::vector<std::vector<int>> cuts_of(choose_command const& asked, candidate con
                                 "--stages-per-device must be twice the layers over the devices");
   else
     cuts.emplace_back(static_cast<std::size_t>(inside.stages())); // has parts of layers
-  if (asked.frozen > 0)                                           // another cut has other passes
+  // Another cut has other passes.
+  if (asked.frozen > 0 || (asked.experts && one.sequences))
     cuts.resize(1);
   return cuts;
 }
 
-void check_copies(schedule_choice const& choice, pp::timetable_view table) {
-  auto const devices = table.over.extents.devices;
-  if (choice.adapted == adapter::offload && table.offsets[devices] == table.offsets[2 * devices])
-    throw std::invalid_argument("no activation idles for as long as its copies take");
-}
-
 namespace {
 
-//! With its layers as they are.
+//! A candidate with these layers.
+//! @throws std::invalid_argument where it is to have copies to the host, but has none.
+evaluated with_layers(choose_command const& asked,
+                      candidate one,
+                      std::vector<int> const& layers,
+                      made_orders& made) {
+  one.layers = layers;
+  one.choice.frozen = frozen_stages(asked, layers);
+  if (one.choice.frozen > 0) {
+    one.label = label_of({one.choice, one.sequences});
+    one.type.clear(); // the type of a schedule says nothing of frozen stages
+  }
+  give_bytes(asked, one);
+  pp::cost_table const cost = costs_of(asked, one);
+  // Orders are kept by the times of the first microbatch.
+  made_orders* const kept = cost.microbatches() > 1 ? nullptr : &made;
+  pp::dynamic_timetable table = make_named_timetable(one.choice, cost, kept, false);
+  int const devices = table.over.extents.devices;
+  if (one.choice.adapted == adapter::offload &&
+      table.offsets[static_cast<std::size_t>(devices)] ==
+        table.offsets[static_cast<std::size_t>(2 * devices)])
+    throw std::invalid_argument("no activation idles for as long as its copies take");
+  measure(asked, table, cost, one);
+  return {std::move(one), std::move(table)};
+}
+
+//! With its layers as they are: the best of some cuts. Cuts after the first are made in full only
+//! where the order of the first is better with them.
 evaluated evaluate_whole(choose_command const& asked,
-                         schedule_choice const& choice,
+                         trial const& what,
                          made_orders& made,
-                         std::vector<int> const& cut) {
-  named_schedule const& schedule = find_schedule(choice.name);
+                         std::vector<int> const& given) {
+  named_schedule const& schedule = find_schedule(what.choice.name);
   if (schedule.traits.weights_travel || schedule.traits.stages_go_one_way ||
-      choice.adapted == adapter::attention_exchange)
-    return evaluate_apart(asked, choice);
-  candidate const plain = without_layers(asked, choice);
-  return with_best_cut(
-    asked,
-    cut.empty() ? cuts_of(asked, plain) : std::vector<std::vector<int>>{cut},
-    [&](std::vector<int> const& layers) {
-      candidate one = plain;
-      one.layers = layers;
-      one.choice.frozen = frozen_stages(asked, layers);
-      if (one.choice.frozen > 0) {
-        one.label = label_of(one.choice);
-        one.type.clear(); // the type of a schedule says nothing of frozen stages
-      }
-      give_bytes(asked, one);
-      pp::cost_table const cost = costs_of(asked, one);
-      // Orders are kept by the times of the first microbatch.
-      made_orders* const kept = cost.microbatches() > 1 ? nullptr : &made;
-      pp::dynamic_timetable table = make_named_timetable(one.choice, cost, kept, false);
-      check_copies(choice, table);
-      measure(asked, table, cost, one);
-      return evaluated{std::move(one), std::move(table)};
-    },
-    [&](candidate const& one) { return costs_of(asked, one); },
-    [&](pp::timetable_view table, candidate& one) { count_memory(asked, table, one); });
+      what.choice.adapted == adapter::attention_exchange)
+    return evaluate_apart(asked, what.choice);
+  candidate const plain = without_layers(asked, what);
+  std::vector<std::vector<int>> cuts{given};
+  if (given.empty())
+    cuts = cuts_of(asked, plain);
+  evaluated best = with_layers(asked, plain, cuts.front(), made);
+  for (std::size_t i = 1; i < cuts.size(); ++i) {
+    bool const fits = best.what.gigabytes <= asked.memory_gb;
+    if (best.what.choice.swept && fits)
+      break; // the search looks at them
+    candidate other = best.what;
+    other.layers = cuts[i];
+    pp::dynamic_timetable const again =
+      pp::simulate(pp::device_orders{best.table.over, best.table.passes, best.table.offsets},
+                   costs_of(asked, other));
+    other.seconds = pp::makespan(again);
+    if (fits && other.seconds >= best.what.seconds)
+      continue;
+    count_memory(asked, again, other);
+    if (!is_better_cut(asked, other, best.what))
+      continue;
+    evaluated anew = with_layers(asked, plain, cuts[i], made);
+    if (is_better_cut(asked, anew.what, best.what))
+      best = std::move(anew);
+  }
+  return best;
 }
 
 } // namespace
 
 evaluated evaluate(choose_command const& asked,
-                   schedule_choice const& choice,
+                   trial const& what,
                    made_orders& made,
                    std::vector<int> const& cut) {
-  evaluated whole = evaluate_whole(asked, choice, made, cut);
+  evaluated whole = evaluate_whole(asked, what, made, cut);
   if (!asked.experts)
     return whole;
   any_cost const cost = costs_of(asked, whole.what);
+  if (what.sequences)
+    return cut_at_experts(sized_for(asked, *what.sequences),
+                          std::move(whole),
+                          cost,
+                          microbatches_of(*what.sequences, whole.what.extents.chunks));
   packing const alike{{{{0, 0, static_cast<int>(asked.setup.sequence)}}}};
   return cut_at_experts(asked, std::move(whole), cost, alike);
 }
@@ -652,7 +727,7 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
 } // namespace
 
 pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
-  pp::cost_table cost = costs_of_passes(asked, one);
+  pp::cost_table cost = one.sequences ? packed_costs(asked, one) : costs_of_passes(asked, one);
   if (one.choice.gathers_weights())
     add_sharding(asked, one, cost);
   return cost;
@@ -853,7 +928,8 @@ namespace {
 
 //! Whether few rows are shown, so that most orders need no search.
 bool shows_few(choose_command const& asked) {
-  return asked.format == "text" && !asked.all && !asked.search && asked.jitter == 0;
+  return asked.format == "text" && asked.lengths.empty() && !asked.all && !asked.search &&
+         asked.jitter == 0;
 }
 
 } // namespace
@@ -914,14 +990,14 @@ std::size_t ahead_of(choose_command const& asked, unsigned each) {
   return threads > 1 ? each * threads : 0;
 }
 
-evaluated evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders& orders) {
-  if (choice.swept)
+evaluated evaluate_swept(choose_command const& asked, trial one, made_orders& orders) {
+  if (one.choice.swept)
     try {
-      return evaluate(asked, choice, orders);
+      return evaluate(asked, one, orders);
     } catch (std::invalid_argument const&) {
-      choice.swept = false;
+      one.choice.swept = false;
     }
-  return evaluate(asked, choice, orders);
+  return evaluate(asked, one, orders);
 }
 
 namespace {
@@ -944,7 +1020,7 @@ bool search_orders(choose_command const& asked, progress_line& line, candidates&
     swept.size(),
     ahead_of(asked, 2),
     [&](std::size_t k) { return may_be_shown(asked, found.all[swept[k]], found); },
-    [&](std::size_t k) { return evaluate(asked, choices[k], *found.orders); },
+    [&](std::size_t k) { return evaluate(asked, {choices[k]}, *found.orders); },
     [&](std::size_t k, std::future<evaluated> made) {
       ++found.searched;
       candidate& old = found.all[swept[k]];
@@ -986,11 +1062,7 @@ bool add_short_stages(choose_command const& asked, candidate const& one, std::ve
 //! Recomputation or copies to the host only on the stages of devices that lack memory, stage by
 //! stage as far as that is needed.
 //! @param plain without the adapter, too large @param which the adapter
-void add_relieved(choose_command const& asked,
-                  candidate plain,
-                  adapter which,
-                  evaluate_again const& evaluate,
-                  candidates& found) {
+void add_relieved(choose_command const& asked, candidate plain, adapter which, candidates& found) {
   std::vector<int> stages;
   schedule_choice choice = plain.choice;
   choice.adapted = which;
@@ -998,19 +1070,16 @@ void add_relieved(choose_command const& asked,
     if (static_cast<int>(stages.size()) == plain.extents.stages())
       return; // which stands in the table
     choice.adapted_stages = stages;
-    evaluated made = evaluate(plain, choice, {});
+    evaluated const made = evaluate(asked, {choice, plain.sequences}, *found.orders);
     plain = made.what;
     if (plain.gigabytes <= asked.memory_gb)
       add_candidate(asked, made, found);
   }
 }
 
-} // namespace
-
-void add_relieved(choose_command const& asked,
-                  evaluate_again const& evaluate,
-                  std::function<void(std::string const&)> const& say,
-                  candidates& found) {
+//! The same for all candidates that are faster than all that fit, where only some devices lack
+//! memory.
+void add_relieved(choose_command const& asked, progress_line& line, candidates& found) {
   std::vector<std::size_t> order(found.all.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, {}, [&found](std::size_t i) { return found.all[i].seconds; });
@@ -1021,91 +1090,109 @@ void add_relieved(choose_command const& asked,
         is_apart(choice) || !plain.cannot.empty() || plain.gigabytes <= asked.memory_gb ||
         plain.seconds >= found.fastest || find_schedule(choice.name).traits.places_stages)
       continue;
-    say("making room on the devices that lack it, " + plain.label);
+    line.say("making room on the devices that lack it, " + plain.label);
     for (adapter const which : {adapter::recompute, adapter::offload})
       try {
-        add_relieved(asked, plain, which, evaluate, found);
+        add_relieved(asked, plain, which, found);
       } catch (std::invalid_argument const&) {
         // It has no such adapter, or no activation idles for long enough.
       }
   }
 }
 
-namespace {
-
-//! Evaluates a choice, or says only whether it fits.
-evaluated
-evaluate_first(choose_command const& asked, schedule_choice const& choice, made_orders& orders) {
+//! Evaluates a trial, or says only whether it fits.
+evaluated evaluate_first(choose_command const& asked, trial const& one, made_orders& orders) {
   try {
     if (!asked.experts) // whose orders have other passes
-      if (std::optional<candidate> one = without_times(asked, choice, orders))
-        return {std::move(*one), {}};
+      if (std::optional<candidate> known = without_times(asked, one.choice, orders))
+        return {std::move(*known), {}};
   } catch (std::invalid_argument const&) {
     // It says so again, or another order of its schedule can have its adapter.
   }
-  return evaluate_swept(asked, choice, orders);
+  return evaluate_swept(asked, one, orders);
+}
+
+//! What there is to look at for sequences of one length.
+std::vector<trial> trials_of(choose_command const& asked) {
+  std::vector<trial> trials;
+  for (named_schedule const& schedule : named_schedules())
+    for (schedule_choice const& call : calls_of(schedule, asked)) {
+      trials.push_back({call});
+      trials.back().choice.swept = schedule.traits.sweeps && shows_few(asked);
+    }
+  if (shows_few(asked)) // schedules by themselves take least, and are a first answer
+    std::ranges::stable_sort(
+      trials, {}, [](trial const& one) { return one.choice.adapted != adapter::none; });
+  return trials;
+}
+
+//! Searches from these orders; of several packings, from those of the one whose best is fastest.
+void search_from(choose_command const& asked, std::vector<choose_start> starts, candidates& found) {
+  auto const of = [&](choose_start const& start) -> candidate const& {
+    return found.all[start.candidate];
+  };
+  candidate const* best = nullptr;
+  for (choose_start const& each : starts)
+    if (of(each).gigabytes <= asked.memory_gb &&
+        (best == nullptr || of(each).seconds < best->seconds))
+      best = &of(each);
+  if (!asked.lengths.empty())
+    std::erase_if(starts, [&](choose_start const& each) {
+      return best == nullptr || of(each).sequences->whole != best->sequences->whole;
+    });
+  if (!starts.empty())
+    add_searched(asked, starts, found);
 }
 
 } // namespace
 
 candidates evaluate_all(choose_command const& asked) {
-  std::vector<schedule_choice> calls;
-  for (named_schedule const& schedule : named_schedules())
-    for (schedule_choice const& call : calls_of(schedule, asked)) {
-      calls.push_back(call);
-      calls.back().swept = schedule.traits.sweeps && shows_few(asked);
-    }
-  if (shows_few(asked)) // schedules by themselves take least, and are a first answer
-    std::ranges::stable_sort(
-      calls, {}, [](auto const& one) { return one.adapted != adapter::none; });
+  std::vector<trial> const trials =
+    asked.lengths.empty() ? trials_of(asked) : trials_of_lengths(asked);
   candidates result;
   std::vector<choose_start> starts;
   made_orders& orders = *result.orders;
   std::string best; // an answer before the end
   progress_line line(HUGE_VAL, 0.4);
   take_in_order(
-    calls.size(),
+    trials.size(),
     ahead_of(asked, 6),
     [](std::size_t) { return true; },
     [&](std::size_t i) {
-      return shows_few(asked) ? evaluate_first(asked, calls[i], orders)
-                              : evaluate(asked, calls[i], orders);
+      return shows_few(asked) ? evaluate_first(asked, trials[i], orders)
+                              : evaluate(asked, trials[i], orders);
     },
     [&](std::size_t i, std::future<evaluated> coming) {
-      line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + best +
-               label_of(calls[i]));
+      std::string const label = label_of(trials[i]);
+      line.say(std::to_string(i) + " of " + std::to_string(trials.size()) + ", " + best + label);
       try {
         evaluated made = coming.get();
         add_candidate(asked, made, result);
         candidate const& last = result.all.back();
         if (last.ranked == result.fastest)
           best = "fastest so far " + last.label + ", " + rounded(last.ranked, 3) + " s, now ";
-        if (asked.search && last.cannot.empty() && calls[i].adapted == adapter::none &&
-            !is_apart(calls[i]) && made.table.over.declared == pp::training)
+        if (asked.search && last.cannot.empty() && last.choice.adapted == adapter::none &&
+            !is_apart(last.choice) && made.table.over.declared == pp::training)
           starts.push_back({result.all.size() - 1,
                             {std::move(made.table.over),
                              std::move(made.table.passes),
                              std::move(made.table.offsets)}});
       } catch (std::invalid_argument const& error) {
-        result.refused.push_back(label_of(calls[i]) + ": " + error.what());
+        result.refused.push_back(label + ": " + error.what());
       }
     });
+  if (!asked.lengths.empty())
+    add_groups(asked, line, result);
   if (shows_few(asked))
     do
       while (!asked.experts && judge_named(asked, result)) {
       }
     while (search_orders(asked, line, result));
-  evaluate_again const again =
-    [&](candidate const&, schedule_choice const& choice, std::vector<int> const& cut) {
-      return evaluate(asked, choice, orders, cut);
-    };
-  add_relieved(
-    asked, again, [&line](std::string const& text) { line.say(text); }, result);
+  add_relieved(asked, line, result);
   line.end();
-  if (!starts.empty())
-    add_searched(asked, starts, result);
+  search_from(asked, std::move(starts), result);
   if (asked.search && asked.experts)
-    add_searched_experts(asked, again, result);
+    add_searched_experts(asked, result);
   return result;
 }
 

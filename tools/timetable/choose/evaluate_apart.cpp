@@ -14,7 +14,7 @@ candidate begin(choose_command const& asked, schedule_choice choice) {
   if (asked.measured || asked.gpus.size() > 1)
     throw std::invalid_argument("its costs are predicted alone, for GPUs of one kind");
   candidate one;
-  one.label = label_of(choice);
+  one.label = label_of({choice});
   one.choice = std::move(choice);
   one.chunk_lengths = {static_cast<int>(asked.setup.sequence)};
   return one;

@@ -200,7 +200,7 @@ void improve_cuts(choose_command const& asked, candidates& found) {
     if (cut == one.layers)
       continue;
     try {
-      evaluated anew = evaluate(asked, one.choice, orders, cut);
+      evaluated anew = evaluate(asked, {one.choice}, orders, cut);
       if (!is_better_cut(asked, anew.what, one))
         continue;
       anew.what.any_bound = one.any_bound;

@@ -60,6 +60,47 @@ names_of(std::string_view option, std::string_view word, std::string_view wanted
   return names;
 }
 
+constexpr std::size_t most_sequences = 4096;
+
+//! Lengths of sequences: "4096,1024x20" or a file with such words.
+std::vector<int> read_lengths(std::string_view option, std::string_view word) {
+  bool const given = word.find_first_not_of("0123456789x,") == std::string_view::npos;
+  std::string text(word);
+  if (!given)
+    try {
+      text = read_file(text);
+    } catch (usage_error const& error) {
+      throw usage_error(std::string(option) +
+                        " wants lengths of sequences, such as 1024x20,32768, or a file of them; " +
+                        error.what());
+    }
+  std::vector<int> lengths;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t const end = std::min(text.find_first_of(", \t\r\n", at), text.size());
+    std::string_view const each = std::string_view(text).substr(at, end - at);
+    at = end + 1;
+    if (each.empty())
+      continue;
+    std::size_t const by = std::min(each.find('x'), each.size());
+    auto const read = [](std::string_view digits) {
+      int const value = number_in<int>(digits).value_or(0);
+      return value <= 1 << 24 ? value : 0;
+    };
+    int const length = read(each.substr(0, by));
+    int const count = by < each.size() ? read(each.substr(by + 1)) : 1;
+    if (length < 1 || count < 1)
+      throw usage_error(std::string(option) +
+                        " wants lengths of sequences, LENGTH or LENGTHxCOUNT, not " + quoted(each));
+    if (lengths.size() + static_cast<std::size_t>(count) > most_sequences)
+      throw usage_error(std::string(option) + " has more than " + std::to_string(most_sequences) +
+                        " sequences; give those of one step");
+    lengths.insert(lengths.end(), static_cast<std::size_t>(count), length);
+  }
+  if (lengths.empty())
+    throw usage_error(std::string(option) + " has no lengths; give some, such as 1024x20,32768");
+  return lengths;
+}
+
 constexpr verbs modelled = verbs::choose | verbs::systems;
 
 word_list formats(verbs one) {

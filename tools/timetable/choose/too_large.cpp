@@ -139,7 +139,7 @@ without_times(choose_command const& asked, schedule_choice const& choice, made_o
   // The published order around 1F1B holds more than its alone.
   bool const may_fit = choice.has_shards() && !needs_more(asked) && asked.devices > 1 &&
                        choice.name != names::one_f_one_b;
-  candidate one = without_layers(asked, choice);
+  candidate one = without_layers(asked, {choice});
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   pp::pipeline const over = arrange_pipeline(choice);
   one.judged = false;
@@ -197,7 +197,7 @@ bool judge_named(choose_command const& asked, candidates& found) {
     order.size(),
     ahead_of(asked, 2),
     [&](std::size_t k) { return matters(found.all[order[k]]); },
-    [&](std::size_t k) { return evaluate_swept(asked, choices[k], *found.orders); },
+    [&](std::size_t k) { return evaluate_swept(asked, {choices[k]}, *found.orders); },
     [&](std::size_t k, std::future<evaluated> made) {
       add_candidate(asked, made.get(), found);
       found.all[order[k]] = std::move(found.all.back());

@@ -121,7 +121,7 @@ constexpr figure_column system_columns[] = {{"time s", "seconds"},
                                             {"exchanges", "exchanges"}};
 
 figure_row row_of(choose_command const& asked, schedule_choice const& call, made_orders& orders) {
-  evaluated const made = evaluate(asked, call, orders);
+  evaluated const made = evaluate(asked, {call}, orders);
   candidate const& one = made.what;
   traffic const sum = traffic_of(asked, made);
   double const bubble = pp::figures_of(made.table, {}).makespan_bubble_rate;
@@ -159,11 +159,11 @@ void systems(std::span<char const* const> words) {
   made_orders made;
   progress_line line(HUGE_VAL);
   for (schedule_choice const& call : calls_of_table(asked)) {
-    line.say("making " + label_of(call));
+    line.say("making " + label_of({call}));
     try {
       rows.push_back(row_of(asked, call, made));
     } catch (std::invalid_argument const& error) {
-      refused.push_back({label_of(call), {}, error.what()});
+      refused.push_back({label_of({call}), {}, error.what()});
     }
   }
   line.end();
