@@ -387,15 +387,15 @@ class Choice(unittest.TestCase):
                               ((*SMALL, "--memory", "80 GB"), "such as 80GB, 80GiB, 500MB or 2TB, not '80 GB'"),
                               ((*SMALL, "--tensor", 32), "but 16 is none of 32"),
                               ((*SMALL, "--expert", 2), "the model has no experts"),
-                              ((*SMALL, "--efficiency", "nan,1,1"), "between 0 and 1, not 'nan'"),
+                              ((*SMALL, "--efficiency", "nan,1,1"), "from 0 to 1, not 'nan'"),
                               ((*SMALL, "--efficiency", "1,1e-300,1"), "a share must be between 1e-6 and 1, not '1e-300'"),
                               ((*SMALL, "--search", "--rounds", 2, "--seconds", 1), "leave one of them out"),
                               ((*SMALL, "--search", "--seconds", "nan"), "not 'nan'"),
                               ((*SMALL[:5], "a100,", *SMALL[6:]), "has no name at the beginning, at the end"),
                               ((*SMALL[:5], "", *SMALL[6:]), "has no name at the beginning, at the end"),
                               ((*SMALL[:5], "v100", *SMALL[6:]), "the known ones are a100, h100, h200, h20, b200, gb200, l40s, mi300x; as a file: cannot read"),
-                              ((*SMALL[:3], 0, *SMALL[4:]), "--sequence wants a whole number between 1 and 16777216, not '0'"),
-                              ((*SMALL[:-1], 10 ** 30), "--microbatches wants a whole number between 1 and 4096"),
+                              ((*SMALL[:3], 0, *SMALL[4:]), "--sequence wants a whole number from 1 to 16777216, not '0'"),
+                              ((*SMALL[:-1], 10 ** 30), "--microbatches wants a whole number from 1 to 4096"),
                               ((SMALL[0], "/", *SMALL[2:]), "as a file: cannot read '/': Is a directory"),
                               ((SMALL[0], "/dev/null", *SMALL[2:]), "--model: cannot read '/dev/null': JSON: an object in braces")):
             self.check_refusal(words, wanted)
@@ -1250,7 +1250,7 @@ class Choice(unittest.TestCase):
             self.check_header(pick, *call)
             clipped = run(*words, 4, "--schedules", "1f1b", "--layout", "Et*3|t*3|m|L", "--clip")
             self.assertIn("inner stages share the embedding", clipped.stderr)
-            for more, wanted in ((("--modules", 65), "--modules wants a whole number between 1 and 64"),
+            for more, wanted in ((("--modules", 65), "--modules wants a whole number from 1 to 64"),
                                  (("--layout", "Et*6|L"), "--layout has 0 modules for further tokens m, the model 1"),
                                  (("--layout", "Et*5m|tL"), "--layout has a layer t after a module m"),
                                  (("--layout", "Eet*6|mL"), "--layout has 1 layers of an encoder e, the model 0")):

@@ -87,18 +87,23 @@ std::string type_of(schedule_choice const& c) {
   std::string const plain = plain_type_of(c);
   if (plain.empty() || c.adapted == adapter::none)
     return plain;
-  switch (c.adapted) {
-  case adapter::recompute:
-    return "pipelining::with_recompute<" + plain + ", pipelining::recompute::where_it_frees>";
-  case adapter::offload: return "pipelining::with_offload<" + plain + ">";
-  case adapter::sharded_weights: return "pipelining::with_sharded_weights<" + plain + ">";
-  case adapter::weights_on_host:
-    return "pipelining::with_sharded_weights<" + plain + ", pipelining::weights_on_host>";
-  case adapter::vocabulary_1: return "pipelining::with_vocabulary<" + plain + ", 1>";
-  case adapter::vocabulary_interlaced:
-    return "pipelining::with_vocabulary<" + plain + ", pipelining::interlaced>";
-  default: return "pipelining::with_vocabulary<" + plain + ">";
-  }
+  struct {
+    adapter which;
+    char const* name;
+    char const* arguments = "";
+  } constexpr types[] = {
+    {adapter::recompute, "recompute", ", pipelining::recompute::where_it_frees"},
+    {adapter::offload, "offload"},
+    {adapter::sharded_weights, "sharded_weights"},
+    {adapter::weights_on_host, "sharded_weights", ", pipelining::weights_on_host"},
+    {adapter::vocabulary_1, "vocabulary", ", 1"},
+    {adapter::vocabulary_interlaced, "vocabulary", ", pipelining::interlaced"},
+    {adapter::vocabulary_2, "vocabulary"}};
+  std::string type;
+  for (auto const& each : types)
+    if (each.which == c.adapted)
+      pp::append(type, "pipelining::with_", each.name, "<", plain, each.arguments, ">");
+  return type;
 }
 
 namespace {
@@ -774,12 +779,17 @@ bool is_apart(schedule_choice const& choice) {
          schedule.traits.stages_go_one_way || choice.adapted == adapter::attention_exchange;
 }
 
-std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
-                                         choose_command const& asked) {
+schedule_choice plain_call(named_schedule const& schedule, choose_command const& asked) {
   schedule_choice call;
   call.name = std::string(schedule.name);
   call.devices = asked.devices;
   call.microbatches = asked.microbatches;
+  return call;
+}
+
+std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
+                                         choose_command const& asked) {
+  schedule_choice call = plain_call(schedule, asked);
   int const layers_of_device = asked.model.layers / asked.devices;
   if (schedule.traits.weights_travel)
     return {call};
@@ -900,10 +910,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   if (schedule.traits.cuts_layers || schedule.traits.weights_travel ||
       schedule.traits.stages_go_one_way)
     return others;
-  schedule_choice base;
-  base.name = std::string(schedule.name);
-  base.devices = asked.devices;
-  base.microbatches = asked.microbatches;
+  schedule_choice base = plain_call(schedule, asked);
   std::vector<schedule_choice> calls{base};
   vary_options(schedule, asked, calls);
   vary_adapters(asked, calls);
@@ -984,10 +991,43 @@ bool may_be_shown(choose_command const& asked, candidate const& one, candidates 
          });
 }
 
+namespace {
+
+//! How many candidates are begun before their turn: so many for each thread.
 std::size_t ahead_of(choose_command const& asked, unsigned each) {
   unsigned const threads =
     asked.threads > 0 ? static_cast<unsigned>(asked.threads) : std::thread::hardware_concurrency();
   return threads > 1 ? each * threads : 0;
+}
+
+} // namespace
+
+int evaluate_anew(choose_command const& asked,
+                  std::span<std::size_t const> numbers,
+                  std::function<bool(candidate const&)> const& wanted,
+                  std::function<evaluated(trial const&)> const& evaluate,
+                  candidates& found) {
+  int count = 0;
+  std::vector<trial> trials;
+  for (std::size_t const i : numbers)
+    trials.push_back({found.all[i].choice, found.all[i].sequences});
+  take_in_order(
+    numbers.size(),
+    ahead_of(asked, 2),
+    [&](std::size_t k) { return wanted(found.all[numbers[k]]); },
+    [&](std::size_t k) { return evaluate(trials[k]); },
+    [&](std::size_t k, std::future<evaluated> made) {
+      ++count;
+      try {
+        add_candidate(asked, made.get(), found);
+        found.all[numbers[k]] = std::move(found.all.back());
+        found.all.pop_back();
+      } catch (std::invalid_argument const& error) { // activations idle for too short in it
+        found.all[numbers[k]].choice.swept = false;
+        found.all[numbers[k]].cannot = error.what();
+      }
+    });
+  return count;
 }
 
 evaluated evaluate_swept(choose_command const& asked, trial one, made_orders& orders) {
@@ -1005,37 +1045,22 @@ namespace {
 //! Searches for the orders that sweeps have made, as far as that can change what is shown.
 //! @return whether there was one
 bool search_orders(choose_command const& asked, progress_line& line, candidates& found) {
-  std::vector<std::size_t> swept;
-  for (std::size_t i = 0; i < found.all.size(); ++i)
-    if (found.all[i].judged && found.all[i].choice.swept && found.all[i].cannot.empty())
-      swept.push_back(i);
-  std::ranges::stable_sort(swept, {}, [&](std::size_t i) { return found.all[i].seconds; });
-  int const before = found.searched;
-  std::vector<schedule_choice> choices;
-  for (std::size_t const i : swept) {
-    choices.push_back(found.all[i].choice);
-    choices.back().swept = false;
-  }
-  take_in_order(
-    swept.size(),
-    ahead_of(asked, 2),
-    [&](std::size_t k) { return may_be_shown(asked, found.all[swept[k]], found); },
-    [&](std::size_t k) { return evaluate(asked, {choices[k]}, *found.orders); },
-    [&](std::size_t k, std::future<evaluated> made) {
-      ++found.searched;
-      candidate& old = found.all[swept[k]];
-      line.say("searching for the order of " + old.label);
-      try {
-        evaluated const anew = made.get();
-        add_candidate(asked, anew, found);
-        found.all[swept[k]] = std::move(found.all.back());
-        found.all.pop_back();
-      } catch (std::invalid_argument const& error) { // activations idle for too short in it
-        old.choice.swept = false;
-        old.cannot = error.what();
-      }
-    });
-  return found.searched > before;
+  std::vector<std::size_t> const swept = numbers_of(
+    found,
+    [](candidate const& one) { return one.judged && one.choice.swept && one.cannot.empty(); },
+    &candidate::seconds);
+  int const searched = evaluate_anew(
+    asked,
+    swept,
+    [&](candidate const& one) { return may_be_shown(asked, one, found); },
+    [&](trial one) {
+      line.say("searching for the order of " + label_of(one));
+      one.choice.swept = false;
+      return evaluate(asked, one, *found.orders);
+    },
+    found);
+  found.searched += searched;
+  return searched > 0;
 }
 
 //! The stages of the devices that have not enough memory, one more of each: what its first stage
@@ -1080,10 +1105,8 @@ void add_relieved(choose_command const& asked, candidate plain, adapter which, c
 //! The same for all candidates that are faster than all that fit, where only some devices lack
 //! memory.
 void add_relieved(choose_command const& asked, progress_line& line, candidates& found) {
-  std::vector<std::size_t> order(found.all.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, {}, [&found](std::size_t i) { return found.all[i].seconds; });
-  for (std::size_t const i : order) {
+  auto const every = [](candidate const&) { return true; };
+  for (std::size_t const i : numbers_of(found, every, &candidate::seconds)) {
     candidate const plain = found.all[i];
     schedule_choice const& choice = plain.choice;
     if (choice.adapted != adapter::none || choice.swept || !plain.groups.empty() ||

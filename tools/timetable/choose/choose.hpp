@@ -154,8 +154,24 @@ struct candidates {
   std::shared_ptr<made_orders> orders = std::make_shared<made_orders>(); //!< of all of them
 };
 
+//! Numbers of the candidates that are wanted, those with the least key first.
+[[nodiscard]] std::vector<std::size_t>
+numbers_of(candidates const& found, auto const& wanted, auto const& key) {
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < found.all.size(); ++i)
+    if (wanted(found.all[i]))
+      numbers.push_back(i);
+  std::ranges::stable_sort(
+    numbers, {}, [&](std::size_t i) { return std::invoke(key, found.all[i]); });
+  return numbers;
+}
+
 //! Whether a schedule is one of those that were asked for.
 [[nodiscard]] bool is_wanted(named_schedule const& schedule, choose_command const& asked);
+
+//! A schedule without options.
+[[nodiscard]] schedule_choice plain_call(named_schedule const& schedule,
+                                         choose_command const& asked);
 
 //! The ways to call one schedule. A new adapter of schedules adds its calls here.
 [[nodiscard]] std::vector<schedule_choice> calls_of(named_schedule const& schedule,
@@ -203,8 +219,14 @@ struct evaluated {
 //! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
 [[nodiscard]] evaluated evaluate_swept(choose_command const& asked, trial one, made_orders& orders);
 
-//! How many candidates are begun before their turn: so many for each thread.
-[[nodiscard]] std::size_t ahead_of(choose_command const& asked, unsigned each);
+//! Puts candidates in their place that are evaluated anew: `evaluate(trial)`, on any thread, as
+//! long as they are wanted when their turn comes.
+//! @return how many were
+int evaluate_anew(choose_command const& asked,
+                  std::span<std::size_t const> numbers,
+                  std::function<bool(candidate const&)> const& wanted,
+                  std::function<evaluated(trial const&)> const& evaluate,
+                  candidates& found);
 
 //! What the text names of the candidates so far, of those that are judged and can be run.
 struct named_so_far {
@@ -338,6 +360,30 @@ chunk_lengths_of(choose_command const& asked, packed_sequences const* sequences,
 //! Modules that stay with the output layer, since totals need all gradients; shards have theirs.
 [[nodiscard]] inline int staying_modules(choose_command const& asked, bool shards) {
   return asked.clip && !shards ? asked.model.modules : 0;
+}
+
+//! Tries every move of a layer to a stage at most `reach` away, and keeps those that help.
+//! @param staying layers of the last stage that stay there
+//! @param helps `helps(cut)`; asked as long as `goes_on()`
+//! @return whether one has helped
+bool move_layers(
+  std::vector<int>& cut, int reach, int staying, auto const& goes_on, auto const& helps) {
+  bool better = false;
+  int const stages = static_cast<int>(cut.size());
+  for (int from = 0; from < stages; ++from)
+    for (int to = std::max(0, from - reach); to <= std::min(stages - 1, from + reach); ++to) {
+      int& giver = cut[static_cast<std::size_t>(from)];
+      int& taker = cut[static_cast<std::size_t>(to)];
+      if (to == from || giver == (from + 1 == stages ? staying : 0) || !goes_on())
+        continue;
+      --giver;
+      ++taker;
+      bool const helped = helps(cut);
+      giver += helped ? 0 : 1;
+      taker -= helped ? 0 : 1;
+      better = better || helped;
+    }
+  return better;
 }
 
 //! The times of a candidate's passes.

@@ -120,7 +120,7 @@ constexpr char packed_times[] =
   "exchanges(second));\n"
   "  }\n"
   "  [[nodiscard]] double latency() const { return ";
-//! Up to the schedule.
+//! Up to the end.
 constexpr char behind_packed_times[] =
   "; }\n"
   "  [[nodiscard]] std::span<double const> links() const { return link_seconds; }\n\n"
@@ -136,10 +136,18 @@ constexpr char behind_packed_times[] =
   "    default: return 0;\n"
   "    }\n"
   "  }\n"
-  "};\n\n"
-  "//! The verified timetable, in seconds.\n"
-  "inline pipelining::dynamic_timetable timetable() {\n"
-  "  return pipelining::make_timetable(";
+  "};\n\n";
+
+//! Timetable and plan of a schedule by these times.
+void append_plan(std::string& out, std::string const& value, std::string_view times) {
+  out += "//! The verified timetable, in seconds.\n"
+         "inline pipelining::dynamic_timetable timetable() {\n";
+  pp::append(out, "  return pipelining::make_timetable(", value, ", {devices, microbatches}, ");
+  pp::append(out, times, ");\n}\n\n");
+  out += "//! The plan, proven free of deadlock.\n"
+         "inline pipelining::plan plan() { return pipelining::lower(timetable(), sizes); }\n\n"
+         "} // namespace chosen\n";
+}
 
 //! The rest of a header for sequences of unequal length, behind its type: what each chunk has, what
 //! its passes take, timetable and plan.
@@ -159,12 +167,8 @@ void append_packed(std::string& out,
   pp::append(out, "//! Of the stage and chunk that need the most.\n");
   pp::append(out, "inline constexpr pipelining::uniform_sizes sizes{.message = ", most.message);
   pp::append(out, ", .activation = ", most.activation, "};\n\n");
-  pp::append(out, packed_times, cost.latency(), behind_packed_times, value);
-  out += ", {devices, microbatches}, times{});\n"
-         "}\n\n"
-         "//! The plan, proven free of deadlock.\n"
-         "inline pipelining::plan plan() { return pipelining::lower(timetable(), sizes); }\n\n"
-         "} // namespace chosen\n";
+  pp::append(out, packed_times, cost.latency(), behind_packed_times);
+  append_plan(out, value, "times{}");
 }
 
 //! The schedule as a value.
@@ -276,13 +280,8 @@ void append_functions(std::string& out,
                            "      if (from != to)\n"
                            "        table.set_link(from, to, link_seconds[from * devices + to]);\n";
   std::string set_groups;
-  if (cost.groups().broadcast >= 0)
-    pp::append(set_groups,
-               "  table.set_groups({",
-               cost.groups().broadcast,
-               ", ",
-               cost.groups().reduce,
-               "});\n");
+  if (auto const [broadcast, reduce] = cost.groups(); broadcast >= 0)
+    pp::append(set_groups, "  table.set_groups({", broadcast, ", ", reduce, "});\n");
   out += "//! The predicted times, in seconds.\n"
          "inline pipelining::cost_table costs() {\n"
          "  pipelining::shape const extents = " +
@@ -296,16 +295,8 @@ void append_functions(std::string& out,
          set +
          "    }\n"
          "  return table;\n"
-         "}\n\n"
-         "//! The verified timetable, in seconds.\n"
-         "inline pipelining::dynamic_timetable timetable() {\n"
-         "  return pipelining::make_timetable(" +
-         value +
-         ", {devices, microbatches}, costs());\n"
-         "}\n\n"
-         "//! The plan, proven free of deadlock.\n"
-         "inline pipelining::plan plan() { return pipelining::lower(timetable(), sizes); }\n\n"
-         "} // namespace chosen\n";
+         "}\n\n";
+  append_plan(out, value, "costs()");
 }
 
 } // namespace

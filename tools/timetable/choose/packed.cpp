@@ -124,116 +124,96 @@ private:
   pp::cost_table cost_;
 };
 
-//! The candidate's microbatches with what passes of a chunk take of it.
-class chunk_times {
-public:
-  chunk_times(choose_command const& asked, candidate const& one)
-      : asked_(asked), microbatches_(microbatches_of(*one.sequences, one.extents.chunks)),
-        content_(content_of(asked, one)), tokens_(laid_out(asked, microbatches_)) {
-    if (asked.measured)
-      measured_.emplace(asked, one);
-    for (int stage = 0; stage < one.extents.stages(); ++stage)
-      holders_.push_back(asked.gpus.size() > 1 ? pp::holders_of({one.extents}, stage)
-                                               : std::vector<int>{0});
-  }
+//! A table in which only messages take time: `seconds(from, to)`.
+pp::cost_table
+with_links(choose_command const& asked, pp::shape const& extents, auto const& seconds) {
+  double latency = 0;
+  for (int from = 0; from < asked.devices; ++from)
+    for (int to = 0; to < asked.devices; ++to)
+      latency = from == to ? latency : std::max(latency, seconds(from, to));
+  pp::cost_table result(extents, {0, 0, 0, latency});
+  for (int from = 0; from < asked.devices; ++from)
+    for (int to = 0; to < asked.devices; ++to)
+      if (from != to)
+        result.set_link(from, to, seconds(from, to));
+  return result;
+}
 
-  //! Of all passes and messages: those of the widest chunk.
-  [[nodiscard]] pp::cost_table table(pp::shape const& extents) const {
-    std::int64_t const widest = widest_message();
-    auto const seconds = [&](int from, int to) {
-      return measured_ ? measured_->message_seconds(from, to, widest)
-                       : seconds_between(asked_, from, to, widest);
-    };
-    double latency = 0;
-    for (int from = 0; from < asked_.devices; ++from)
-      for (int to = 0; to < asked_.devices; ++to)
-        latency = from == to ? latency : std::max(latency, seconds(from, to));
-    pp::cost_table result = pp::cost_table(extents, {0, 0, 0, latency})
-                              .by_microbatch(static_cast<int>(microbatches_.size()));
-    for (int from = 0; from < asked_.devices; ++from)
-      for (int to = 0; to < asked_.devices; ++to)
-        if (from != to)
-          result.set_link(from, to, seconds(from, to));
-    for (int microbatch = 0; microbatch < result.microbatches(); ++microbatch)
-      for (int chunk = 0; chunk < chunks_in(microbatch); ++chunk)
-        for (int stage = 0; stage < extents.stages(); ++stage)
-          for (auto const& [kind, other] : kinds) {
-            pp::pass what = pp::row_writer::make(kind, stage, microbatch, chunk);
-            auto const [time, exchanges] = slowest(what);
-            for (pp::pass_kind const each : {kind, other}) {
-              what.kind = each;
-              result.set(what, time);
-              result.set_exchanges(what, exchanges);
-            }
-          }
-    return result;
-  }
-
-private:
-  //! A kind, and another one that takes as long.
-  static constexpr std::pair<pp::pass_kind, pp::pass_kind> kinds[] = {
-    {pp::pass_kind::forward, pp::pass_kind::recompute},
-    {pp::pass_kind::backward_input, pp::pass_kind::backward_input},
-    {pp::pass_kind::backward_weight, pp::pass_kind::backward_weight},
-    {pp::pass_kind::copy_out, pp::pass_kind::copy_in}};
-
-  [[nodiscard]] int chunks_in(int microbatch) const {
-    return static_cast<int>(microbatches_[static_cast<std::size_t>(microbatch)].size());
-  }
-  //! In tokens of a plain message.
-  [[nodiscard]] std::int64_t widest_message() const {
-    std::int64_t widest = 0;
-    for (pp::packed_microbatch const& microbatch : microbatches_)
-      for (std::vector<pp::sequence_piece> const& chunk : microbatch)
-        for (pp::stage_content const& stage : content_) {
-          std::int64_t sent = 0;
-          for (pp::sequence_piece const& piece : chunk)
-            sent += predicted_for(asked_.predicted(), piece, tokens_)
-                      .widest_message({&stage, 1}, piece.tokens);
-          widest = std::max(widest, sent);
-        }
-    return widest;
-  }
-  //! The time of a pass on the slower device where its stage has two, and of this its exchanges
-  //! with other GPUs, which another pass may hide.
-  [[nodiscard]] std::pair<double, double> slowest(pp::pass const& what) const {
-    pp::stage_content const& content = content_[what.stage];
-    std::pair<double, double> result;
-    for (int const device : holders_[what.stage]) {
-      pp::prediction const on = asked_.predicted(asked_.gpu(device));
-      auto const predicted = [&](pp::sequence_piece const& piece, int length) {
-        pp::prediction of = predicted_for(on, piece, tokens_);
-        of.setup.sequence = length > 0 ? length : of.setup.sequence;
-        return what.kind == pp::pass_kind::copy_out
-                 ? of.copy_seconds(content, piece.tokens)
-                 : of.pass_seconds(content, what.kind, {piece.tokens, piece.offset});
-      };
-      std::pair<double, double> here;
-      for (pp::sequence_piece const& piece : microbatches_[what.microbatch][what.chunk]) {
-        here.first +=
-          measured_ ? (*measured_)(what.kind, what.stage, piece, predicted) : predicted(piece, 0);
-        if (!measured_ && what.kind != pp::pass_kind::copy_out)
-          here.second +=
-            predicted_for(on, piece, tokens_).exchange_seconds(content, what.kind, piece.tokens);
-      }
-      if (here.first >= result.first)
-        result = here;
-    }
-    return result;
-  }
-
-  choose_command const& asked_;
-  packing microbatches_;
-  std::vector<pp::stage_content> content_;     // [S]
-  std::vector<int> tokens_;                    // of each sequence
-  std::optional<measured_sequences> measured_; // in place of what is predicted
-  std::vector<std::vector<int>> holders_;      // [S]
+//! The time of a pass, and of this its exchanges with other GPUs, which another pass may hide.
+struct chunk_time {
+  double seconds = 0;
+  double exchanges = 0;
 };
 
 } // namespace
 
 pp::cost_table packed_costs(choose_command const& asked, candidate const& one) {
-  return chunk_times(asked, one).table(one.extents);
+  packing const microbatches = microbatches_of(*one.sequences, one.extents.chunks);
+  std::vector<pp::stage_content> const content = content_of(asked, one);
+  std::vector<int> const tokens = laid_out(asked, microbatches);
+  std::optional<measured_sequences> measured; // in place of what is predicted
+  if (asked.measured)
+    measured.emplace(asked, one);
+  // On the slower device of a stage that has two.
+  auto const time_of = [&](pp::pass const& what, std::vector<pp::sequence_piece> const& chunk) {
+    pp::stage_content const& stage = content[what.stage];
+    bool const copies = what.kind == pp::pass_kind::copy_out;
+    chunk_time slowest;
+    for (int const device :
+         asked.gpus.size() > 1 ? pp::holders_of({one.extents}, what.stage) : std::vector<int>{0}) {
+      pp::prediction const on = asked.predicted(asked.gpu(device));
+      auto const predicted = [&](pp::sequence_piece const& piece, int length) {
+        pp::prediction of = predicted_for(on, piece, tokens);
+        of.setup.sequence = length > 0 ? length : of.setup.sequence;
+        return copies ? of.copy_seconds(stage, piece.tokens)
+                      : of.pass_seconds(stage, what.kind, {piece.tokens, piece.offset});
+      };
+      chunk_time here;
+      for (pp::sequence_piece const& piece : chunk) {
+        here.seconds +=
+          measured ? (*measured)(what.kind, what.stage, piece, predicted) : predicted(piece, 0);
+        if (!measured && !copies)
+          here.exchanges +=
+            predicted_for(on, piece, tokens).exchange_seconds(stage, what.kind, piece.tokens);
+      }
+      slowest = here.seconds >= slowest.seconds ? here : slowest;
+    }
+    return slowest;
+  };
+  std::int64_t widest = 0; // in tokens of a plain message
+  for (pp::packed_microbatch const& microbatch : microbatches)
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      for (pp::stage_content const& stage : content) {
+        std::int64_t sent = 0;
+        for (pp::sequence_piece const& piece : chunk)
+          sent += predicted_for(asked.predicted(), piece, tokens)
+                    .widest_message({&stage, 1}, piece.tokens);
+        widest = std::max(widest, sent);
+      }
+  pp::cost_table result = with_links(asked, one.extents, [&](int from, int to) {
+                            return measured ? measured->message_seconds(from, to, widest)
+                                            : seconds_between(asked, from, to, widest);
+                          }).by_microbatch(one.extents.microbatches);
+  // A kind, and another one that takes as long.
+  constexpr std::pair<pp::pass_kind, pp::pass_kind> kinds[] = {
+    {pp::pass_kind::forward, pp::pass_kind::recompute},
+    {pp::pass_kind::backward_input, pp::pass_kind::backward_input},
+    {pp::pass_kind::backward_weight, pp::pass_kind::backward_weight},
+    {pp::pass_kind::copy_out, pp::pass_kind::copy_in}};
+  for (std::size_t m = 0; m < microbatches.size(); ++m)
+    for (std::size_t chunk = 0; chunk < microbatches[m].size(); ++chunk)
+      for (int stage = 0; stage < one.extents.stages(); ++stage)
+        for (auto const& [kind, other] : kinds) {
+          pp::pass what =
+            pp::row_writer::make(kind, stage, static_cast<int>(m), static_cast<int>(chunk));
+          chunk_time const time = time_of(what, microbatches[m][chunk]);
+          for (pp::pass_kind const each : {kind, other}) {
+            what.kind = each;
+            result.set(what, time.seconds);
+            result.set_exchanges(what, time.exchanges);
+          }
+        }
+  return result;
 }
 
 void count_packed_memory(choose_command const& asked, pp::timetable_view table, candidate& one) {

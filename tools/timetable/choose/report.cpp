@@ -137,9 +137,6 @@ void append_heading(std::string& out, choose_command const& asked) {
 //! Rows of the table, the fastest first: one candidate, or several whose orders are the same.
 std::vector<std::vector<std::size_t>> rows_of(reported const& all) {
   std::vector<candidate> const& found = all.found.all;
-  std::vector<std::size_t> order(found.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return found[i].ranked; });
   std::vector<std::vector<std::size_t>> rows;
   auto const same = [&](std::size_t a, std::size_t b) {
     candidate const& one = found[a];
@@ -148,7 +145,8 @@ std::vector<std::vector<std::size_t>> rows_of(reported const& all) {
            one.extents == other.extents && one.gigabytes == other.gigabytes &&
            one.seconds == other.seconds && one.cannot.empty() == other.cannot.empty();
   };
-  for (std::size_t const i : order) {
+  auto const every = [](candidate const&) { return true; };
+  for (std::size_t const i : numbers_of(all.found, every, &candidate::ranked)) {
     auto row = rows.rbegin(); // as fast ones stand next to each other
     while (row != rows.rend() && found[row->front()].ranked == found[i].ranked &&
            !same(row->front(), i))

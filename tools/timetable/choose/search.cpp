@@ -142,52 +142,38 @@ private:
 //! Predictions are not so good that less would be a gain.
 constexpr double least_gain = 1e-3;
 
-//! Tries every move of a layer to another stage, until none helps or time is over.
-//! @return whether one has helped
-bool move_layers(choose_command const& asked,
-                 made_orders& orders,
-                 progress_line& line,
-                 evaluated& best) {
-  bool better = false;
-  auto const stages = best.what.layers.size();
-  for (std::size_t from = 0; from < stages; ++from)
-    for (std::size_t to = 0; to < stages; ++to) {
-      std::vector<int> cut = best.what.layers;
-      int const least = from + 1 == stages ? staying_modules(asked, false) : 0;
-      if (to == from || cut[from] == least || !line.time_left())
-        continue;
-      --cut[from];
-      ++cut[to];
-      line.say("moving layers, best " + rounded(best.what.seconds, 4) + " s");
-      try {
-        evaluated other = evaluate(asked, {best.what.choice, best.what.sequences}, orders, cut);
-        if (!other.what.cannot.empty() || !is_better_cut(asked, other.what, best.what))
-          continue;
-        best = std::move(other);
-        better = true;
-      } catch (std::invalid_argument const&) {
-        // Its schedule has no order in which this cut fits.
-      }
-    }
-  return better;
-}
-
 } // namespace
 
 void add_searched_experts(choose_command const& asked, candidates& found) {
   constexpr std::size_t most = 4;
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < found.all.size(); ++i)
-    if (found.all[i].cannot.empty() && found.all[i].gigabytes <= asked.memory_gb)
-      order.push_back(i);
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return found.all[i].seconds; });
+  std::vector<std::size_t> order = numbers_of(
+    found,
+    [&](candidate const& one) { return one.cannot.empty() && one.gigabytes <= asked.memory_gb; },
+    &candidate::seconds);
   order.resize(std::min(order.size(), most));
   progress_line line(asked.rounds > 0 ? HUGE_VAL : asked.seconds);
   double fastest = order.empty() ? 0 : found.all[order.front()].seconds;
   for (std::size_t const i : order) {
     evaluated best{found.all[i], {}};
+    std::vector<int> cut = best.what.layers;
+    auto const helps = [&](std::vector<int> const& moved) {
+      line.say("moving layers, best " + rounded(best.what.seconds, 4) + " s");
+      try {
+        evaluated other =
+          evaluate(asked, {best.what.choice, best.what.sequences}, *found.orders, moved);
+        if (!other.what.cannot.empty() || !is_better_cut(asked, other.what, best.what))
+          return false;
+        best = std::move(other);
+        return true;
+      } catch (std::invalid_argument const&) {
+        return false; // its schedule has no order in which this cut fits
+      }
+    };
     int rounds = asked.rounds > 0 ? asked.rounds : std::numeric_limits<int>::max();
-    while (rounds-- > 0 && move_layers(asked, *found.orders, line, best)) {
+    int const stages = static_cast<int>(cut.size());
+    auto const time_left = [&line] { return line.time_left(); };
+    while (rounds-- > 0 &&
+           move_layers(cut, stages, staying_modules(asked, false), time_left, helps)) {
     }
     if (best.what.seconds > fastest * (1 - least_gain))
       continue;

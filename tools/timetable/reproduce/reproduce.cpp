@@ -407,8 +407,7 @@ word_list paper_formats(verbs) {
 }
 
 constexpr option_reader<reproduce_command> paper_options[] = {
-  {"--format FORMAT",
-   verbs::reproduce,
+  {{"--format FORMAT", verbs::reproduce},
    "text (default): Markdown; or json",
    set_one_of<paper_formats, &reproduce_command::format>,
    paper_formats},

@@ -29,10 +29,7 @@ bool stands_with(choose_command const& asked, schedule_choice const& call, adapt
 std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
   std::vector<schedule_choice> calls;
   for (named_schedule const& each : named_schedules()) {
-    schedule_choice call;
-    call.name = std::string(each.name);
-    call.devices = asked.devices;
-    call.microbatches = asked.microbatches;
+    schedule_choice call = plain_call(each, asked);
     if (each.traits.over_chunks)
       call.chunks = 4;
     if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
