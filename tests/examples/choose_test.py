@@ -387,7 +387,7 @@ class Choice(unittest.TestCase):
                               ((*SMALL, "--memory", "80 GB"), "such as 80GB, 80GiB, 500MB or 2TB, not '80 GB'"),
                               ((*SMALL, "--tensor", 32), "but 16 is none of 32"),
                               ((*SMALL, "--expert", 2), "the model has no experts"),
-                              ((*SMALL, "--efficiency", "nan,1,1"), "from 0 to 1, not 'nan'"),
+                              ((*SMALL, "--efficiency", "nan,1,1"), "between 0 and 1, not 'nan'"),
                               ((*SMALL, "--efficiency", "1,1e-300,1"), "a share must be between 1e-6 and 1, not '1e-300'"),
                               ((*SMALL, "--search", "--rounds", 2, "--seconds", 1), "leave one of them out"),
                               ((*SMALL, "--search", "--seconds", "nan"), "not 'nan'"),

@@ -138,8 +138,8 @@ template <int Most>
 [[nodiscard]] double share_of(std::string_view option, std::string_view word) {
   std::optional<double> const value = number_in<double>(word);
   if (!value || !(*value >= 0) || *value > Most)
-    throw usage_error(std::string(option) + " wants a number from 0 to " + std::to_string(Most) +
-                      ", not " + quoted(word));
+    throw usage_error(std::string(option) + " wants a number between 0 and " +
+                      std::to_string(Most) + ", not " + quoted(word));
   return *value;
 }
 

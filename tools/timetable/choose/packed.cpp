@@ -139,6 +139,24 @@ with_links(choose_command const& asked, pp::shape const& extents, auto const& se
   return result;
 }
 
+//! In tokens of a plain message.
+std::int64_t widest_message(choose_command const& asked,
+                            packing const& microbatches,
+                            std::vector<pp::stage_content> const& content) {
+  std::vector<int> const tokens = laid_out(asked, microbatches);
+  std::int64_t widest = 0;
+  for (pp::packed_microbatch const& microbatch : microbatches)
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      for (pp::stage_content const& stage : content) {
+        std::int64_t sent = 0;
+        for (pp::sequence_piece const& piece : chunk)
+          sent += predicted_for(asked.predicted(), piece, tokens)
+                    .widest_message({&stage, 1}, piece.tokens);
+        widest = std::max(widest, sent);
+      }
+  return widest;
+}
+
 //! The time of a pass, and of this its exchanges with other GPUs, which another pass may hide.
 struct chunk_time {
   double seconds = 0;
@@ -180,16 +198,7 @@ pp::cost_table packed_costs(choose_command const& asked, candidate const& one) {
     }
     return slowest;
   };
-  std::int64_t widest = 0; // in tokens of a plain message
-  for (pp::packed_microbatch const& microbatch : microbatches)
-    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
-      for (pp::stage_content const& stage : content) {
-        std::int64_t sent = 0;
-        for (pp::sequence_piece const& piece : chunk)
-          sent += predicted_for(asked.predicted(), piece, tokens)
-                    .widest_message({&stage, 1}, piece.tokens);
-        widest = std::max(widest, sent);
-      }
+  std::int64_t const widest = widest_message(asked, microbatches, content);
   pp::cost_table result = with_links(asked, one.extents, [&](int from, int to) {
                             return measured ? measured->message_seconds(from, to, widest)
                                             : seconds_between(asked, from, to, widest);
