@@ -394,6 +394,14 @@ bool move_layers(
 [[nodiscard]] double
 seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens);
 
+//! Enters the times of messages between devices, `seconds(from, to)`.
+void set_links(pp::cost_table& cost, int devices, auto const& seconds) {
+  for (int from = 0; from < devices; ++from)
+    for (int to = 0; to < devices; ++to)
+      if (from != to)
+        cost.set_link(from, to, seconds(from, to));
+}
+
 //! True where even the upper end of its band fits; where none is published, of runs without what
 //! makes it unlike them.
 [[nodiscard]] bool surely_fits(choose_command const& asked, candidate const& one);

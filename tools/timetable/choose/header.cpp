@@ -97,46 +97,45 @@ void append_seconds(std::string& out,
 
 //! Up to the time of a message.
 constexpr char packed_times[] =
-  "//! The predicted times, in seconds, of every chunk of every microbatch.\n"
-  "struct times {\n"
-  "  [[nodiscard]] double duration(pipelining::pass const& what) const {\n"
-  "    switch (what.kind) {\n"
-  "    case pipelining::pass_kind::forward:\n"
-  "    case pipelining::pass_kind::checkpointed_forward:\n"
-  "    case pipelining::pass_kind::recompute: return forward_seconds[index(what)];\n"
-  "    case pipelining::pass_kind::backward: return backward_seconds[index(what)];\n"
-  "    case pipelining::pass_kind::backward_input: return backward_input_seconds[index(what)];\n"
-  "    case pipelining::pass_kind::backward_weight: return "
-  "backward_weight_seconds[index(what)];\n"
-  "    default: return 0;\n"
-  "    }\n"
-  "  }\n"
-  "  //! Of two passes whose exchanges hide behind each other.\n"
-  "  [[nodiscard]] double pair_duration(pipelining::pass const& first,\n"
-  "                                     pipelining::pass const& second) const {\n"
-  "    return pipelining::detail::braid_time(duration(first) - exchanges(first), "
-  "exchanges(first),\n"
-  "                                          duration(second) - exchanges(second), "
-  "exchanges(second));\n"
-  "  }\n"
-  "  [[nodiscard]] double latency() const { return ";
+  R"cpp(//! The predicted times, in seconds, of every chunk of every microbatch.
+struct times {
+  [[nodiscard]] double duration(pipelining::pass const& what) const {
+    switch (what.kind) {
+    case pipelining::pass_kind::forward:
+    case pipelining::pass_kind::checkpointed_forward:
+    case pipelining::pass_kind::recompute: return forward_seconds[index(what)];
+    case pipelining::pass_kind::backward: return backward_seconds[index(what)];
+    case pipelining::pass_kind::backward_input: return backward_input_seconds[index(what)];
+    case pipelining::pass_kind::backward_weight: return backward_weight_seconds[index(what)];
+    default: return 0;
+    }
+  }
+  //! Of two passes whose exchanges hide behind each other.
+  [[nodiscard]] double pair_duration(pipelining::pass const& first,
+                                     pipelining::pass const& second) const {
+    return pipelining::detail::braid_time(duration(first) - exchanges(first), exchanges(first),
+                                          duration(second) - exchanges(second), exchanges(second));
+  }
+  [[nodiscard]] double latency() const { return )cpp";
 //! Up to the end.
-constexpr char behind_packed_times[] =
-  "; }\n"
-  "  [[nodiscard]] std::span<double const> links() const { return link_seconds; }\n\n"
-  "private:\n"
-  "  [[nodiscard]] static int index(pipelining::pass const& what) {\n"
-  "    return (first_chunks[what.microbatch] + what.chunk) * stages + what.stage;\n"
-  "  }\n"
-  "  [[nodiscard]] static double exchanges(pipelining::pass const& what) {\n"
-  "    switch (what.kind) {\n"
-  "    case pipelining::pass_kind::forward: return forward_exchange_seconds[index(what)];\n"
-  "    case pipelining::pass_kind::backward_input:\n"
-  "      return backward_input_exchange_seconds[index(what)];\n"
-  "    default: return 0;\n"
-  "    }\n"
-  "  }\n"
-  "};\n\n";
+constexpr char behind_packed_times[] = R"cpp(; }
+  [[nodiscard]] std::span<double const> links() const { return link_seconds; }
+
+private:
+  [[nodiscard]] static int index(pipelining::pass const& what) {
+    return (first_chunks[what.microbatch] + what.chunk) * stages + what.stage;
+  }
+  [[nodiscard]] static double exchanges(pipelining::pass const& what) {
+    switch (what.kind) {
+    case pipelining::pass_kind::forward: return forward_exchange_seconds[index(what)];
+    case pipelining::pass_kind::backward_input:
+      return backward_input_exchange_seconds[index(what)];
+    default: return 0;
+    }
+  }
+};
+
+)cpp";
 
 //! Timetable and plan of a schedule by these times.
 void append_plan(std::string& out, std::string const& value, std::string_view times) {

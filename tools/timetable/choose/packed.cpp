@@ -132,10 +132,7 @@ with_links(choose_command const& asked, pp::shape const& extents, auto const& se
     for (int to = 0; to < asked.devices; ++to)
       latency = from == to ? latency : std::max(latency, seconds(from, to));
   pp::cost_table result(extents, {0, 0, 0, latency});
-  for (int from = 0; from < asked.devices; ++from)
-    for (int to = 0; to < asked.devices; ++to)
-      if (from != to)
-        result.set_link(from, to, seconds(from, to));
+  set_links(result, asked.devices, seconds);
   return result;
 }
 
