@@ -3,14 +3,6 @@
 #include "choose.hpp"
 
 namespace examples {
-
-int tokens_of(std::vector<pp::sequence_piece> const& chunk) {
-  return std::accumulate(
-    chunk.begin(), chunk.end(), 0, [](int sum, pp::sequence_piece const& piece) {
-      return sum + piece.tokens;
-    });
-}
-
 namespace {
 
 //! Every microbatch cut into as many chunks of about as many tokens each.
@@ -41,44 +33,6 @@ packing cut_microbatches(packing const& whole, int chunks) {
   }
   return result;
 }
-
-} // namespace
-
-packing microbatches_of(packed_sequences const& sequences, int chunks) {
-  bool const given = std::ranges::any_of(
-    sequences.whole, [](pp::packed_microbatch const& each) { return each.size() > 1; });
-  return given || chunks == 1 ? sequences.whole : cut_microbatches(sequences.whole, chunks);
-}
-
-choose_command sized_for(choose_command const& asked, packed_sequences const& sequences) {
-  choose_command sized = asked;
-  sized.setup.sequence = 0;
-  for (pp::packed_microbatch const& microbatch : sequences.whole) {
-    std::int64_t tokens = 0;
-    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
-      tokens += tokens_of(chunk);
-    sized.setup.sequence = std::max(sized.setup.sequence, tokens);
-  }
-  return sized;
-}
-
-std::vector<int> laid_out(choose_command const& asked,
-                          std::span<pp::packed_microbatch const> microbatches) {
-  std::vector<int> tokens(std::max<std::size_t>(1, asked.lengths.size()));
-  for (pp::packed_microbatch const& microbatch : microbatches)
-    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
-      for (pp::sequence_piece const& piece : chunk)
-        tokens[static_cast<std::size_t>(piece.sequence)] += piece.tokens;
-  return tokens;
-}
-
-pp::prediction
-predicted_for(pp::prediction of, pp::sequence_piece const& piece, std::span<int const> tokens) {
-  of.setup.sequence = tokens[static_cast<std::size_t>(piece.sequence)];
-  return of;
-}
-
-namespace {
 
 //! Measured times of whole sequences, and what pieces of them take: as much of it as is predicted.
 //! A file with one time for all is of the longest sequence.
@@ -161,6 +115,47 @@ struct chunk_time {
 };
 
 } // namespace
+
+int tokens_of(std::vector<pp::sequence_piece> const& chunk) {
+  return std::accumulate(
+    chunk.begin(), chunk.end(), 0, [](int sum, pp::sequence_piece const& piece) {
+      return sum + piece.tokens;
+    });
+}
+
+packing microbatches_of(packed_sequences const& sequences, int chunks) {
+  bool const given = std::ranges::any_of(
+    sequences.whole, [](pp::packed_microbatch const& each) { return each.size() > 1; });
+  return given || chunks == 1 ? sequences.whole : cut_microbatches(sequences.whole, chunks);
+}
+
+choose_command sized_for(choose_command const& asked, packed_sequences const& sequences) {
+  choose_command sized = asked;
+  sized.setup.sequence = 0;
+  for (pp::packed_microbatch const& microbatch : sequences.whole) {
+    std::int64_t tokens = 0;
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      tokens += tokens_of(chunk);
+    sized.setup.sequence = std::max(sized.setup.sequence, tokens);
+  }
+  return sized;
+}
+
+std::vector<int> laid_out(choose_command const& asked,
+                          std::span<pp::packed_microbatch const> microbatches) {
+  std::vector<int> tokens(std::max<std::size_t>(1, asked.lengths.size()));
+  for (pp::packed_microbatch const& microbatch : microbatches)
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      for (pp::sequence_piece const& piece : chunk)
+        tokens[static_cast<std::size_t>(piece.sequence)] += piece.tokens;
+  return tokens;
+}
+
+pp::prediction
+predicted_for(pp::prediction of, pp::sequence_piece const& piece, std::span<int const> tokens) {
+  of.setup.sequence = tokens[static_cast<std::size_t>(piece.sequence)];
+  return of;
+}
 
 pp::cost_table packed_costs(choose_command const& asked, candidate const& one) {
   packing const microbatches = microbatches_of(*one.sequences, one.extents.chunks);

@@ -9,15 +9,6 @@ bool is_v(candidate const& one) {
   return one.extents.where == pp::placement::wave;
 }
 
-} // namespace
-
-bool surely_fits(choose_command const& asked, candidate const& one) {
-  pp::band const band = asked.predicted().memory_band(one.extents.chunks, is_v(one));
-  return one.gigabytes * band.most <= asked.memory_gb;
-}
-
-namespace {
-
 //! The first words of a sentence: "tied weights and totals need one copy of every stage".
 std::string in_short(std::string sentence) {
   if (std::size_t const colon = sentence.find(": "); colon != sentence.npos)
@@ -521,6 +512,11 @@ std::string svg_of(reported const& all) {
 }
 
 } // namespace
+
+bool surely_fits(choose_command const& asked, candidate const& one) {
+  pp::band const band = asked.predicted().memory_band(one.extents.chunks, is_v(one));
+  return one.gigabytes * band.most <= asked.memory_gb;
+}
 
 std::string choose_report(choose_command const& asked, candidates& found) {
   if (found.all.empty())
