@@ -1082,7 +1082,7 @@ class Choice(unittest.TestCase):
         free = {each["schedule"]: each for each in json.loads(output(*SMALL, *unsearched(), "--frozen", 12, "--format", "json"))["candidates"]}
         least = min(each["seconds"] for name, each in free.items() if name.startswith("1f1b"))
         self.assertLess(least, row["seconds"])  # more of the frozen layers' share is the first device's
-        for more, wanted in ((("--frozen", 25), "--frozen has 25 layers, the model 24"), (("--frozen", 3, "--format", "header"), "--format header knows no frozen"), (("--frozen", 0), "between 1 and"),
+        for more, wanted in ((("--frozen", 25), "--frozen has 25 layers, the model 24"), (("--frozen", 3, "--format", "header"), "--format header knows no frozen"), (("--frozen", 0), "from 1 to"),
                              (("--frozen", 12, "--layout", "Et*12|t*12L", "--tied"), "no schedule can run that; the first says: plan: the first stage is frozen")):
             self.check_refusal((*SMALL, *more), wanted)
 
