@@ -22,7 +22,7 @@ template void attend_backward(attending const&,
                               device_work<float>&,
                               stream);
 } // namespace host
-template class part_stage<host_machine<float>>;
+template class stage<host_machine<float>>;
 template class host_stage<float>;
 template void adamw::update(parameter<float>&, std::int64_t) const;
 

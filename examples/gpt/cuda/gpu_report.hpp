@@ -4,6 +4,8 @@
 //! @file
 //! @brief A run on GPUs, from its command line to the last line of its report.
 
+#include <pipe/cluster/rank_layout.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
 #include <pipe/view/figures.hpp>
 
 #include <algorithm>
@@ -19,6 +21,7 @@
 
 #include "../papers/attention_exchange.hpp"
 #include "../papers/vocabulary.hpp"
+#include "../saved_state.hpp"
 #include "gpu_stage.hpp"
 
 namespace gpt {
@@ -144,26 +147,31 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
   }
 }
 
-//! The step that a model begins with: ranks may go on from a checkpoint.
-template <class Model>
-[[nodiscard]] std::int64_t begin_of(Model const& model) {
-  if constexpr (requires { model.saved; })
-    return model.saved.first;
-  return 0;
+//! Where a process keeps its checkpoints, which another cut of the model may go on from.
+[[nodiscard]] inline pp::checkpoint_place checkpoints_in(gpu_options const& o,
+                                                         std::string const& owner,
+                                                         pp::rank_layout const& layout,
+                                                         text_to_learn const& text) {
+  char const* const program = o.numbers == operands::bf16 ? "gpt on GPUs in bf16" : "gpt on GPUs";
+  run_lines lines;
+  lines.add("sequences-of-step", layout.replicas * o.common.microbatches);
+  return {o.common.checkpoint,
+          owner,
+          about_parts(program, o.common, text).learning + lines.text(),
+          layout};
 }
 
-//! All steps; the optimizer's are between them, or part of their plans.
-//! @param sizes of iterations, which take turns
-template <class Model>
-training train_on_gpus(options const& o,
-                       text_to_learn const& text,
-                       std::vector<sized_table> const& sizes,
-                       Model& model) {
-  auto const optimizer = optimizer_of(o);
-  auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
-  auto result = train_sizes(o, text, sizes, model, update, begin_of(model));
-  model.finish();
-  return result;
+//! All that must be the same on all ranks.
+[[nodiscard]] inline std::string
+about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_learn const& text) {
+  // All members: one that is new does not compile before it has its place here.
+  auto const& [common, numbers, graph, deadline] = o; // patience is a rank's own
+  run_lines lines;
+  lines.add("graph", graph ? "yes" : "no");
+  lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
+  lines.add("every", common.every);
+  return about_run("gpt over NCCL", common, text) + files.about + pp::lines_of(files.layout) +
+         lines.text();
 }
 
 //! Trains, reports and writes files, with times that events have measured.
@@ -184,14 +192,15 @@ int report_run(gpu_options const& chosen,
   auto const& table = sizes.front().table;
   pp::timetable_caption const about{name, unit_costs, {}};
   begin_run(o, text, table, about);
-  auto const result = train_on_gpus(o, text, sizes, model);
+  auto const result = train_checkpointed(o, text, sizes, model);
   std::printf("%s, products in %s\nloss %.3f nats per byte, unigram entropy %.3f\n",
               where,
               chosen.numbers == operands::bf16 ? "bf16" : "float",
               result.losses.back(),
               unigram_entropy(text.bytes));
   if (o.clip != 0)
-    report_clipping(o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
+    report_clipping(
+      o, clipped(), static_cast<std::size_t>(model.saved.first) + result.losses.size());
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
     write_run({o, text, result, table, about}, result.traces.back());
@@ -234,19 +243,19 @@ step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
   if (exchange_in(o)) {
     auto device = exchange_system::one_device(o, table);
     double const loss = device.step(pieces);
-    return {loss, all_gradients_of(device)};
+    return {loss, gradients_of(device)};
   }
   if (!barriers) {
     single_device<float> device(o.size, 1, cut_whole(o.lengths), seed_of(o));
     double const loss = device.step(pieces);
-    return {loss, gradients_of(device.stages())};
+    return {loss, gradients_of(device)};
   }
   auto cut = cut_around(o.size, table, *barriers);
   cut.step = step_cut(static_cast<std::int64_t>(o.lengths.size()),
                       cut_sequence(o.size.sequence, table.over.extents.chunks));
   sharded_device device(o.size, cut, seed_of(o));
   double const loss = device.step(pieces);
-  return {loss, all_gradients_of(device)};
+  return {loss, gradients_of(device)};
 }
 
 //! The timetable of the chosen schedule, of stages, of parts of them or of pieces around them.

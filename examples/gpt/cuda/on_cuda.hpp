@@ -22,8 +22,8 @@
 #include <tuple>
 #include <vector>
 
-#include "checkpointed_model.hpp"
 #include "gpu_model.hpp"
+#include "gpu_report.hpp"
 
 namespace gpt {
 
@@ -184,9 +184,8 @@ int train_on_virtual_devices(gpu_options const& o,
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
     model, {checkpoints_in(o, "devices", alone, text), c.every, c.steps}};
-  if (!c.checkpoint.empty())
-    training.restore([&](auto const& wanted) { return training.saved.load_alone(wanted); });
-  if (!training.has_steps(true))
+  training.restore_alone();
+  if (!training.has_steps())
     return 0;
   return report_run(
     o,
@@ -199,7 +198,7 @@ int train_on_virtual_devices(gpu_options const& o,
     [&] {
       auto found = model.clipping_done();
       found.weights = hash_of(std::vector<float>());
-      for (auto const& each : model.stages().front())
+      for (auto const& each : model.ways().front())
         found.weights = hash_of(each->values(), found.weights);
       return found;
     },

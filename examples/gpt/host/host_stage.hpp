@@ -8,13 +8,24 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "../papers/helix.hpp"
+#include "../stage.hpp"
 #include "machine.hpp"
 
 namespace gpt {
+
+//! The same of all parameters of a stage: see `exchange` there.
+template <class Stage, class Visit>
+void exchange_parameters(Stage& stage, Visit const& with) {
+  stage.for_each_parameter([&](auto& p) {
+    for (auto* const numbers : {&p.value, &p.mean, &p.square})
+      with(std::as_writable_bytes(std::span(*numbers)));
+  });
+  stage.refresh();
+}
 
 //! A stage as the library calls it, whose weights are parameters of the host.
 template <class Stage>
@@ -38,6 +49,11 @@ public:
   }
 
   void set_batch(batch const& pieces) { this->set_text(pieces.bytes, {}); }
+  //! Calls with(bytes) of what the next step depends on, tensor by tensor; it may write there.
+  template <class Visit>
+  void exchange(Visit const& with) {
+    exchange_parameters(*this, with);
+  }
   [[nodiscard]] double loss() const {
     return this->loss_sum() / static_cast<double>(this->cut_.tokens());
   }
@@ -108,14 +124,14 @@ private:
 
 //! A stage of layers, or of parts of them.
 template <class Number>
-class host_stage : public called_on_host<part_stage<host_machine<Number>>> {
+class host_stage : public called_on_host<stage<host_machine<Number>>> {
 public:
   host_stage(model_size const& size,
              layer_range layers,
              step_cut cut,
              std::uint64_t seed,
              host::device_work<Number>& work)
-      : called_on_host<part_stage<host_machine<Number>>>(
+      : called_on_host<stage<host_machine<Number>>>(
           parts_of(size, layers), seed, {size, layers, std::move(cut), &work}) {
     check(size);
   }
@@ -137,6 +153,10 @@ public:
   void update(adamw const& optimizer, std::int64_t step) {
     for_each_parameter([&](parameter<Number>& p) { optimizer.update(p, step); });
     refresh();
+  }
+  template <class Visit>
+  void exchange(Visit const& with) {
+    exchange_parameters(*this, with);
   }
   void refresh() {
     if (shards_.empty())
@@ -262,21 +282,19 @@ private:
   std::vector<sequence_slots> sequences_;
 };
 
-//! Adds up the gradients of two copies of some stages: both have the sum then. No copies, no sum.
+//! Adds up the gradients of two copies of a stage: both have the sum then.
 template <class Stage>
-void add_copies(std::vector<Stage>& stages, std::vector<Stage>& copies) {
+void add_copies(Stage& stage, Stage& copy) {
   using number = typename Stage::number;
-  for (std::size_t s = 0; s < copies.size(); ++s) {
-    std::vector<parameter<number>*> mine;
-    stages[s].for_each_parameter([&](parameter<number>& p) { mine.push_back(&p); });
-    std::size_t next = 0;
-    copies[s].for_each_parameter([&](parameter<number>& theirs) {
-      auto& sum = mine[next++]->gradient;
-      for (std::size_t i = 0; i < sum.size(); ++i)
-        sum[i] += theirs.gradient[i];
-      theirs.gradient = sum;
-    });
-  }
+  std::vector<parameter<number>*> mine;
+  stage.for_each_parameter([&](parameter<number>& p) { mine.push_back(&p); });
+  std::size_t next = 0;
+  copy.for_each_parameter([&](parameter<number>& theirs) {
+    auto& sum = mine[next++]->gradient;
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      sum[i] += theirs.gradient[i];
+    theirs.gradient = sum;
+  });
 }
 
 } // namespace gpt

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "../stage.hpp"
 #include "exchange_schedule.hpp"
-#include "helix.hpp"
 
 namespace gpt {
 

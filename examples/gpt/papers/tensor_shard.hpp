@@ -60,7 +60,7 @@ public:
     if (now.kind == forward && held_.embeds)
       stage::embed(at.p, now.numbers.data());
     else if (now.kind != forward && held_.ends)
-      at_head(at.p, at.kept.head).backward_input(now.numbers.data(), at.made.logits, share());
+      at_head(at.p, at.kept.norm).backward_input(now.numbers.data(), at.made.logits, share());
     else
       std::copy_n(in, count, now.numbers.begin());
   }
@@ -114,11 +114,11 @@ public:
     using enum pp::pass_kind;
     under_way const at(*this, now);
     if (held_.ends && (now.kind == backward || now.kind == backward_weight))
-      at_head(at.p, at.kept.head).backward_weight(at.made.logits);
+      at_head(at.p, at.kept.norm).backward_weight(at.made.logits);
     if (now.kind == backward_weight)
       return;
     if (now.kind == forward && held_.ends)
-      at_head(at.p, at.kept.head).forward(losses_of(at.p), now.numbers.data());
+      at_head(at.p, at.kept.norm).forward(losses_of(at.p), now.numbers.data());
     else if (now.kind != forward && held_.embeds)
       embed_backward(at.p, now.numbers.data());
     else
