@@ -28,10 +28,9 @@ struct message_to_attention {
   T* query;                           //!< [tokens, heads, head dim]
   T* key_value;                       //!< [tokens, 2, key heads, head dim]
 
-  message_to_attention(placing& in, model_size const& size, std::int64_t tokens)
-      : residual(in.take<typename Machine::number>(tokens * size.width)),
-        query(in.take<T>(tokens * size.width)),
-        key_value(in.take<T>(tokens * 2 * size.key_width())) {}
+  message_to_attention(placing& in, tensor_extents const& of)
+      : residual(in.take<typename Machine::number>(of.wide())), query(in.take<T>(of.queries())),
+        key_value(in.take<T>(of.keys())) {}
 };
 //! What comes from it, or the gradients of that.
 template <class Machine>
@@ -39,9 +38,9 @@ struct message_from_attention {
   typename Machine::number* residual; //!< [tokens, width]
   typename Machine::attended* output; //!< [tokens, heads, head dim]
 
-  message_from_attention(placing& in, model_size const& size, std::int64_t tokens)
-      : residual(in.take<typename Machine::number>(tokens * size.width)),
-        output(in.take<typename Machine::attended>(tokens * size.width)) {}
+  message_from_attention(placing& in, tensor_extents const& of)
+      : residual(in.take<typename Machine::number>(of.wide())),
+        output(in.take<typename Machine::attended>(of.queries())) {}
 };
 
 //! What a stage keeps of a unit from forward to the end of its backward.
@@ -53,20 +52,15 @@ struct stage_kept {
   normalised<typename Machine::number>
     norm{}; //!< of the head, or before the attention that follows
 
-  stage_kept(placing& in,
-             model_size const& size,
-             model_size const& own,
-             layer_range const& held,
-             std::int64_t tokens,
-             bool whole_sequence) {
+  stage_kept(placing& in, tensor_extents const& of, layer_range const& held) {
     if (held.follows_attention()) {
-      output = in.take<typename Machine::attended>(tokens * size.width);
-      after.emplace(in, size, own, tokens);
+      output = in.take<typename Machine::attended>(of.wide());
+      after.emplace(in, of);
     }
     for (auto layer = held.first; layer < held.last; ++layer)
-      layers.emplace_back(in, size, own, tokens, whole_sequence);
+      layers.emplace_back(in, of);
     if (held.ends || held.precedes_attention())
-      norm = {in, size, tokens};
+      norm = {in, of};
   }
 };
 
@@ -79,19 +73,17 @@ struct stage_gradients {
   typename Machine::element* logits = nullptr; //!< [tokens, vocabulary]
 
   stage_gradients(placing& in,
-                  model_size const& size,
-                  model_size const& own,
+                  tensor_extents const& of,
                   layer_range const& held,
-                  std::int64_t tokens,
                   stage_kept<Machine> const& kept) {
     if (kept.after)
-      after.emplace(in, size, own, tokens, *kept.after);
+      after.emplace(in, of, *kept.after);
     for (auto const& layer : kept.layers)
-      layers.emplace_back(in, size, own, tokens, layer);
+      layers.emplace_back(in, of, layer);
     if (held.precedes_attention())
-      before.emplace(in, own, tokens);
+      before.emplace(in, of);
     if (held.ends)
-      logits = in.take<typename Machine::element>(tokens * vocabulary);
+      logits = in.take<typename Machine::element>(of.tokens * vocabulary);
   }
 };
 
@@ -114,38 +106,35 @@ template <class Machine>
                                        step_cut const& cut,
                                        pp::slot_class of,
                                        unit which) {
-  auto const tokens = cut.range(which).count();
-  bool const whole = cut.chunks(which.microbatch) == 1;
+  tensor_extents const all_of{
+    size, own, cut.range(which).count(), cut.chunks(which.microbatch) == 1};
   using number = typename Machine::number;
   using kept = stage_kept<Machine>;
   using from_attention = message_from_attention<Machine>;
   using enum pp::slot_class;
   bool const attends = held.part == layer_part::attention;
+  bool const around = held.part == layer_part::around_attention;
   auto all = slot_of<Machine>();
   switch (of) {
   case activation:
   case host_activation:
-    return attends ? bytes_of<Machine, attention_kept<Machine>>(size, tokens, true)
-                   : bytes_of<Machine, kept>(size, own, held, tokens, whole);
+    return attends ? bytes_of<Machine, attention_kept<Machine>>(all_of)
+                   : bytes_of<Machine, kept>(all_of, held);
   case weight_input:
     return attends ? 0
                    : bytes_of<Machine, stage_gradients<Machine>>(
-                       size,
-                       own,
-                       held,
-                       tokens,
-                       put_in<Machine, kept>(nullptr, size, own, held, tokens, whole));
+                       all_of, held, put_in<Machine, kept>(nullptr, all_of, held));
   case output:
-    if (held.part == layer_part::around_attention)
-      return message_bytes<message_to_attention<Machine, typename Machine::attended>>(size, tokens);
+    if (around)
+      return message_bytes<message_to_attention<Machine, typename Machine::attended>>(all_of);
     if (attends)
-      return message_bytes<from_attention>(size, tokens);
+      return message_bytes<from_attention>(all_of);
     break;
   case input_gradient:
-    if (held.part == layer_part::around_attention)
-      return message_bytes<from_attention>(size, tokens);
+    if (around)
+      return message_bytes<from_attention>(all_of);
     if (attends)
-      return message_bytes<message_to_attention<Machine, typename Machine::element>>(size, tokens);
+      return message_bytes<message_to_attention<Machine, typename Machine::element>>(all_of);
     break;
   case sequence:
     (void)sequence_caches<typename Machine::attended>(all, own, held, cut.tokens(which.microbatch));
@@ -155,7 +144,7 @@ template <class Machine>
     return all.bytes();
   default: break;
   }
-  (void)all.template take<number>(tokens * size.width); // of messages, the residual
+  (void)all.template take<number>(all_of.wide()); // of messages, the residual
   return all.bytes();
 }
 
@@ -327,7 +316,7 @@ protected:
 
   template <class Message>
   [[nodiscard]] Message message(pass const& p, std::byte* memory) const {
-    return in_message<Message>(memory, size_, p.tokens);
+    return in_message<Message>(memory, extents(p));
   }
   //! Rows of the tokens of a chunk.
   template <class T>
@@ -378,8 +367,7 @@ protected:
     convert(to.key_value, space.key_value_gradient, keys, p.on);
   }
   [[nodiscard]] attention_kept<Machine> attention_of(pass const& p) const {
-    return put_in<Machine, attention_kept<Machine>>(
-      p.where->activation.data, size_, p.tokens, true);
+    return put_in<Machine, attention_kept<Machine>>(p.where->activation.data, extents(p));
   }
 
   //! The residual x becomes the output of the last layer.
@@ -402,14 +390,15 @@ protected:
     }
   }
 
+  [[nodiscard]] tensor_extents extents(pass const& p) const {
+    return {size_, own_, p.tokens, cut_.chunks(p.of.microbatch) == 1};
+  }
   [[nodiscard]] stage_kept<Machine> kept_of(pass const& p) const {
-    bool const whole = cut_.chunks(p.of.microbatch) == 1;
-    return put_in<Machine, stage_kept<Machine>>(
-      p.where->activation.data, size_, own_, held_, p.tokens, whole);
+    return put_in<Machine, stage_kept<Machine>>(p.where->activation.data, extents(p), held_);
   }
   [[nodiscard]] stage_gradients<Machine>
   gradients_of(pass const& p, stage_kept<Machine> const& kept, std::byte* memory) const {
-    return put_in<Machine, stage_gradients<Machine>>(memory, size_, own_, held_, p.tokens, kept);
+    return put_in<Machine, stage_gradients<Machine>>(memory, extents(p), held_, kept);
   }
   //! Keys and values of the sequence, layer by layer.
   [[nodiscard]] std::vector<attended*> caches_of(pass const& p,

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "../papers/exchange_schedule.hpp"
+#include "../papers/exchanged_stage.hpp"
 #include "../papers/vocabulary_stage.hpp"
 #include "../stages.hpp"
 

@@ -72,7 +72,10 @@ public:
       if (stages_[s])
         visit(s, *stages_[s]);
   }
-  [[nodiscard]] std::size_t stage_count() const { return homes_.size(); }
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    for_each_stage([&](std::size_t, Stage& stage) { stage.for_each_parameter(visit); });
+  }
   [[nodiscard]] std::vector<int> const& homes() const { return homes_; }
   [[noreturn]] void fail(std::string const& why) { runner_->fail(why); }
 
@@ -252,7 +255,10 @@ public:
   void for_each_stage(Visit visit) {
     visit(static_cast<std::size_t>(runner_.rank()), home_.own());
   }
-  [[nodiscard]] std::size_t stage_count() const { return groups_.size(); }
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    home_.own().for_each_parameter(visit);
+  }
   //! Of group g, rank g.
   [[nodiscard]] std::vector<int> homes() const {
     std::vector<int> all(groups_.size());

@@ -26,11 +26,9 @@ namespace gpt {
 //! A stage of the model, where it is at home, be it for some of the microbatches; on all other
 //! ranks an empty place that no pass visits. Where a pipeline has two copies of it, one of them.
 struct place_of_stage : stage_copies {
-  replica_group replicas{};
+  replica_mean mean;
   MPI_Comm pipeline = MPI_COMM_NULL;
-  int other = -1;                 //!< the rank that has the other copy; -1: there is none
-  std::vector<float> gradients{}; //!< all of the stage behind each other, where it has replicas
-  replica_sum sum{};
+  int other = -1; //!< the rank that has the other copy; -1: there is none
   copy_sum with_copy{};
   bool fails = false;
 
@@ -46,43 +44,28 @@ struct place_of_stage : stage_copies {
     if (other >= 0)
       with_copy.start(*here(), other, where.stage, pipeline);
     else
-      start_replicas();
+      mean.start(*here());
   }
 
   //! What follows when all stages of the rank are ready, in the order of the stages.
   void add_copy(patient_wait const& wait) {
     if (other >= 0) {
       with_copy.finish(*here(), wait);
-      start_replicas();
+      mean.start(*here());
     }
   }
 
   //! Waits for the mean over the replicas, where other stages cannot do anything meanwhile.
   void join_replicas() {
-    if (replicas.communicator != MPI_COMM_NULL) {
-      sum.share(replicas.wait);
-      sum.finish(replicas.wait);
-      take_mean();
-    }
+    mean.share();
+    mean.finish(*here());
   }
-
-  //! Puts the mean over the replicas where the optimizer looks for gradients.
-  void take_mean() { copy_in(*here(), &parameter<float>::gradient, gradients.data()); }
 
   template <class Visit>
   void for_each_parameter(Visit visit) {
     here()->for_each_parameter(visit);
   }
   void refresh() { here()->refresh(); }
-
-private:
-  void start_replicas() {
-    if (replicas.communicator == MPI_COMM_NULL)
-      return;
-    gradients.clear();
-    append(gradients, *here(), &parameter<float>::gradient);
-    sum.start(gradients, replicas.communicator);
-  }
 };
 
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
@@ -108,9 +91,7 @@ public:
           run.line(),
           run.groups.pipeline,
           run.runner_options()),
-        replicas_(run.replicas()), wait_for_copies_{&run.line(),
-                                                    run.chosen.deadline,
-                                                    "the other copies"},
+        wait_for_copies_{&run.line(), run.chosen.deadline, "the other copies"},
         pipeline_(run.groups.pipeline), homes_(make_homes(table)),
         reports_loss_(run.place.device == homes_[this->stage_count() - 1]) {}
 
@@ -123,11 +104,8 @@ public:
       return; // the optimizer has stepped, with means
     outside_of(this->runner(), [&] {
       this->for_each_called([&](Place& each) { each.add_copy(wait_for_copies_); });
-      if (replicas_.communicator != MPI_COMM_NULL) {
-        this->for_each_called([&](Place& each) { each.sum.share(replicas_.wait); });
-        this->for_each_called([&](Place& each) { each.sum.finish(replicas_.wait); });
-        this->for_each_called([&](Place& each) { each.take_mean(); });
-      }
+      this->for_each_called([](Place& each) { each.mean.share(); });
+      this->for_each_called([](Place& each) { each.mean.finish(*each.here()); });
     });
   }
 
@@ -169,8 +147,7 @@ private:
   static Place
   make_place(rank_run const& run, pp::timetable_view table, stage_copies all, int stage) {
     auto const& extents = table.over.extents;
-    place_of_stage place{{std::move(all)}};
-    place.replicas = run.replicas();
+    place_of_stage place{{std::move(all)}, replica_mean(run.replicas())};
     if (extents.where == pp::placement::bidirectional) {
       bool const first = place.of.front() != nullptr;
       place.pipeline = run.groups.pipeline;
@@ -180,7 +157,6 @@ private:
     return Place(std::move(place));
   }
 
-  replica_group replicas_;
   patient_wait wait_for_copies_;
   MPI_Comm pipeline_;
   std::vector<int> homes_;

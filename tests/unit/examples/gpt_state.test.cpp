@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <examples/gpt/host/pipeline.hpp>
-#include <examples/gpt/papers/tensor_shard.hpp>
+#include <examples/gpt/papers/tensor_stage.hpp>
 #include <examples/gpt/papers/vocabulary.hpp>
 #include <examples/gpt/saved_state.hpp>
 #include <examples/gpt/single_device.hpp>
