@@ -31,7 +31,7 @@ extern template void attend_backward(attending const&,
                                      stream);
 } // namespace host
 extern template class stage<host_machine<float>>;
-extern template class called_on_host<stage<host_machine<float>>>;
+extern template class trained_on_host<stage<host_machine<float>>>;
 extern template void adamw::update(parameter<float>&, std::int64_t) const;
 
 } // namespace gpt

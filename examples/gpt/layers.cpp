@@ -23,7 +23,7 @@ template void attend_backward(attending const&,
                               stream);
 } // namespace host
 template class stage<host_machine<float>>;
-template class called_on_host<stage<host_machine<float>>>;
+template class trained_on_host<stage<host_machine<float>>>;
 template void adamw::update(parameter<float>&, std::int64_t) const;
 
 } // namespace gpt

@@ -64,13 +64,11 @@ private:
   std::vector<parameter<Number>> pieces_; // parameter by parameter, shard by shard
 };
 
-//! A stage as the library calls it, whose weights are parameters of the host; these may be in
-//! shards.
+//! A stage as the library calls it.
 template <class Stage>
 class called_on_host : public Stage {
 public:
   static constexpr bool takes_chunks = true;
-  using number = typename Stage::number;
   using Stage::Stage;
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
@@ -85,6 +83,17 @@ public:
   void backward_weight(pp::context const& where) {
     run_half(passes(), pp::pass_kind::backward_weight, {where, {}, {}});
   }
+
+private:
+  [[nodiscard]] Stage& passes() { return *this; }
+};
+
+//! The same of one whose weights are parameters of the host; these may be in shards.
+template <class Stage>
+class trained_on_host : public called_on_host<Stage> {
+public:
+  using number = typename Stage::number;
+  using called_on_host<Stage>::called_on_host;
 
   void set_batch(batch const& pieces) { this->set_text(pieces.bytes, {}); }
   [[nodiscard]] double loss() const {
@@ -182,21 +191,19 @@ public:
   }
 
 private:
-  [[nodiscard]] Stage& passes() { return *this; }
-
   weight_shards<number> shards_; // empty: parameters are whole
 };
 
 //! A stage of layers, or of parts of them.
 template <class Number>
-class host_stage : public called_on_host<stage<host_machine<Number>>> {
+class host_stage : public trained_on_host<stage<host_machine<Number>>> {
 public:
   host_stage(model_size const& size,
              layer_range layers,
              step_cut cut,
              std::uint64_t seed,
              host::device_work<Number>& work)
-      : called_on_host<stage<host_machine<Number>>>(
+      : trained_on_host<stage<host_machine<Number>>>(
           parts_of(size, layers), seed, {size, layers, std::move(cut), &work}) {
     check(size);
   }

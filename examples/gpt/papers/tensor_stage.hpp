@@ -31,7 +31,7 @@ struct shard_pass {
 
 //! A shard of consecutive layers, for whole sequences. Embedding and head are whole on all shards
 //! of a stage that has them.
-class stage_shard : public called_on_host<stage<host_machine<float>>> {
+class stage_shard : public trained_on_host<stage<host_machine<float>>> {
 public:
   stage_shard(model_size const& size,
               layer_range const& layers,
@@ -39,7 +39,7 @@ public:
               std::uint64_t seed,
               shard_of_stage which,
               host::device_work<float>& work)
-      : called_on_host<stage<host_machine<float>>>(
+      : trained_on_host<stage<host_machine<float>>>(
           parts_of(size, layers, which),
           seed,
           {size,
