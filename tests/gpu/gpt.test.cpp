@@ -23,7 +23,7 @@
 #include <examples/gpt/clipped_stage.hpp>
 #include <examples/gpt/cuda/gpu_model.hpp>
 #include <examples/gpt/host/arithmetic.hpp>
-#include <examples/gpt/papers/exchange_schedule.hpp>
+#include <examples/gpt/papers/exchanged_stage.hpp>
 #include <examples/gpt/papers/vocabulary.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <examples/gpt/system.hpp>
