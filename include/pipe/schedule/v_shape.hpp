@@ -46,24 +46,11 @@ inline constexpr offsets v_zero_bubble_offsets{.forward_down = 4,
 namespace detail {
 //! The block of a V with these offsets: as integers, since nvcc 13.0 loses a parameter that is a
 //! class where the block is itself a parameter.
-template <int ForwardDown,
-          int ForwardUp,
-          int BackwardDown,
-          int BackwardUp,
-          int ForwardTurn,
-          int BackwardTurn>
+template <int... Numbers>
 struct v_offsets_block {
   static constexpr int stages_per_device = 2;
   static constexpr bool fused = false;
-  static constexpr void lay_out(building_block& block) {
-    v_strides({.forward_down = ForwardDown,
-               .forward_up = ForwardUp,
-               .backward_down = BackwardDown,
-               .backward_up = BackwardUp,
-               .forward_turn = ForwardTurn,
-               .backward_turn = BackwardTurn})
-      .lay_out(block);
-  }
+  static constexpr void lay_out(building_block& block) { v_strides({Numbers...}).lay_out(block); }
 };
 
 template <offsets Offsets>
@@ -72,6 +59,7 @@ using v_block = v_offsets_block<Offsets.forward_down,
                                 Offsets.backward_down,
                                 Offsets.backward_up,
                                 Offsets.forward_turn,
+                                Offsets.loss_turn,
                                 Offsets.backward_turn>;
 
 //! The block of V-Min; where it holds as much as that of V-ZB, on one and two devices, it is that.
