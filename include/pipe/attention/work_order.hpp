@@ -102,6 +102,35 @@ template <class Suffices>
   return static_cast<std::int32_t>(parts);
 }
 
+//! Cuts pieces to so many steps, of all their heads.
+constexpr void cut_steps(query_sums& sums, parameters const& p, std::int64_t steps) {
+  auto const heads = p.group() / sums.parts;
+  auto const cut = (steps + heads - 1) / heads;
+  sums.cut = cut < sums.steps ? static_cast<std::int32_t>(cut) : 0;
+}
+
+//! Shares a chunk of few heads, many to a key head: large pieces, and then one for each head of a
+//! tile, so that blocks start and end seldom, and all at one time. In a free order large ones are
+//! of half a group, and of 44 % of the steps of a multiprocessor; in a kept one of two heads, in
+//! whole rounds, since blocks that start at one time wait least.
+constexpr void share_few_heads(query_sums& sums,
+                               parameters const& p,
+                               query_order order,
+                               std::int64_t of_head,
+                               std::int64_t multiprocessors) {
+  auto const tiles = of_head / sums.steps; // that see all steps, in effect
+  if (order == query_order::free) {
+    sums.parts = parts_of_group(p, [&](auto parts) { return parts > 1; });
+    sums.cut_tiles = static_cast<std::int32_t>(tiles * 11 / 20);
+    cut_steps(sums, p, p.batch * p.heads * of_head * 11 / 25 / multiprocessors);
+  } else {
+    sums.parts = parts_of_group(p, [&](auto parts) { return 2 * parts >= p.group(); });
+    auto const of_tile = p.batch * p.key_heads * sums.parts;
+    auto const rounds = tiles * 2 / 3 * of_tile / multiprocessors;
+    sums.cut_tiles = static_cast<std::int32_t>(rounds * multiprocessors / of_tile);
+  }
+}
+
 //! Shares the work of backward: sets query_sums::section, parts, cut and cut_tiles.
 //!
 //! Blocks cost time to start and to end, and those of a tile of keys add to its dK and dV one after
@@ -109,10 +138,9 @@ template <class Suffices>
 //! each multiprocessor is made, in a free order one for each query head, and none has more steps
 //! than a multiprocessor has on average, and three halves. Else, where queries are at least half as
 //! many as keys, about two are made for each, and about one of those whose queries fit the L2; for
-//! chunks five. Chunks of few heads in a free order, eight or more to a key head, have large pieces
-//! for half of their steps, and then one for each head of a tile: those end together. In a kept
-//! order blocks of a head go through its steps together, and few of these are in the L2 at a time:
-//! a section has about eight heads at least, and two blocks for each multiprocessor.
+//! chunks five, or as share_few_heads does it. In a kept order blocks of a head go through its
+//! steps together, and few of these are in the L2 at a time: a section has about eight heads at
+//! least, and two blocks for each multiprocessor.
 //! @source own derivation, on the simulation of simulators/whole_gpu
 constexpr void share_work(query_sums& sums,
                           parameters const& p,
@@ -122,32 +150,24 @@ constexpr void share_work(query_sums& sums,
                           std::int64_t cache_bytes) {
   sums.section = key_heads_together(p, order, multiprocessors, cache_bytes);
   auto const tiles = query_sums::key_tiles(p, tile.keys);
-  if (tiles == 0) {
+  if (tiles * sums.steps == 0) {
     return;
   }
   bool const is_square = 2 * p.query_length >= p.key_length;
-  bool const is_free = order == query_order::free;
   auto const of_head = steps_of_head(sums, p, tile);
-  auto const average = p.batch * p.heads * of_head / multiprocessors;
-  auto const cut_to = [&](std::int64_t steps) { // of all heads of a piece
-    auto const heads = p.group() / sums.parts;
-    auto const cut = (steps + heads - 1) / heads;
-    sums.cut = cut < sums.steps ? static_cast<std::int32_t>(cut) : 0;
-  };
   if (tiles * p.group() <= 2 * multiprocessors) {
-    sums.parts = parts_of_group(
-      p, [&](auto parts) { return !is_free && 2 * tiles * parts > multiprocessors; });
-    cut_to(average + 2);
+    sums.parts = parts_of_group(p, [&](auto parts) {
+      return order == query_order::kept && 2 * tiles * parts > multiprocessors;
+    });
+    cut_steps(sums, p, p.batch * p.heads * of_head / multiprocessors + 2);
   } else if (is_square) {
     auto const fitting = tiles / (p.batch * p.key_heads) * streams_within(p, cache_bytes / 4 * 3);
     sums.parts = parts_of_group(p, [&](auto parts) {
       return 8 * tiles * parts >= 15 * multiprocessors &&
              16 * fitting * parts >= 15 * multiprocessors;
     });
-  } else if (is_free && p.group() >= 8 && tiles * p.group() <= 16 * multiprocessors) {
-    sums.parts = parts_of_group(p, [&](auto parts) { return parts > 1; });
-    cut_to(average * 11 / 25);
-    sums.cut_tiles = static_cast<std::int32_t>(of_head * 11 / 20 / sums.steps);
+  } else if (p.group() >= 8 && tiles * p.group() <= 16 * multiprocessors) {
+    share_few_heads(sums, p, order, of_head, multiprocessors);
   } else {
     sums.parts =
       parts_of_group(p, [&](auto parts) { return tiles * parts >= 5 * multiprocessors; });

@@ -238,11 +238,13 @@ TEST_CASE("hopper launch: blocks round dQ where each step has a last tile of key
 
 TEST_CASE("hopper launch: few blocks share heads and steps, so that each multiprocessor has two") {
   auto order = at::query_order::kept;
+  std::int32_t cut_tiles = 0;
   auto const shares = [&](at::parameters p, int part_of_keys = 1) {
     p.query_length /= part_of_keys;
     at::query_sums sums;
     sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
     at::detail::share_work(sums, p, order, {128, 64}, 132, 50 << 20);
+    cut_tiles = sums.cut_tiles;
     return std::pair{sums.parts, sums.cut};
   };
   using pair = std::pair<std::int32_t, std::int32_t>;
@@ -266,7 +268,14 @@ TEST_CASE("hopper launch: few blocks share heads and steps, so that each multipr
   CHECK(shares(square(1, 8, 1, 8192)) == pair{4, 0});
   // Chunks of few heads: pieces of four heads, of 44 % of the steps of a multiprocessor at most.
   CHECK(shares(square(1, 8, 1, 8192), 4) == pair{2, 12});
+  CHECK(cut_tiles == 31);
   CHECK(shares(square(1, 16, 2, 16384), 8) == pair{2, 0});
+  order = at::query_order::kept; // two heads, and one or two rounds
+  CHECK(shares(square(1, 8, 1, 8192), 4) == pair{4, 0});
+  CHECK(cut_tiles == 33);
+  CHECK(shares(square(1, 8, 1, 16384), 8) == pair{4, 0});
+  CHECK(cut_tiles == 66);
+  order = at::query_order::free;
   CHECK(shares(square(1, 32, 8, 8192), 4) == pair{2, 0}); // four to a key head
 }
 
