@@ -63,8 +63,8 @@ def constant(name):
 
 def least_time(table, way, of):
     """Nanoseconds that a call takes at least, whoever does which piece when: the passes of its loop, spread evenly, and what
-    pieces add. A tile of keys in backward has a block, which starts and ends and rounds; a tile of queries in forward ends,
-    and the next one waits as long as FlashAttention-3's. Nothing waits for memory or for another block."""
+    pieces add. A tile of keys in backward has a block, which starts and ends and rounds. A tile of queries in forward ends,
+    and without a place for its outputs alone the next one waits as FlashAttention-3's. Nothing waits for memory or a block."""
     dim, batch, heads, key_heads, queries, keys = map(int, of.split()[:6])
     multiprocessors, cycle = constant("multiprocessors"), 1e6 / constant("h100.kilohertz")
     nothing = ("own.forward.start", "own.forward.between", "peer.forward.between", "own.forward.end", "own.backward.start",
@@ -75,12 +75,14 @@ def least_time(table, way, of):
         time = table.ask([line(way, of)], constants)[0]["nanoseconds"] / multiprocessors + constant("launch") / 1000
     if way == "forward":
         pieces = batch * heads * queries / (192 if dim < 128 else 128) / multiprocessors
-        return time + cycle * (pieces * constant("own.forward.end") + (pieces - 1) * constant("peer.forward.between"))
+        between = constant("peer.forward.between") if dim == 256 else 0
+        return time + cycle * (constant("own.forward.start") + pieces * constant("own.forward.end") + (pieces - 1) * between)
     numbers = batch * heads * queries * dim  # of dQ; the kernel before reads two elements for each
     tiles = batch * key_heads * keys / (64 if dim > 128 else 128)
     rounding = 3 / 4 * numbers / (batch * key_heads * keys * dim)  # 6 bytes of each, next to 8 of each of dK and dV
+    ends = (1 + rounding) * constant("own.backward.end")
     return (time + constant("other_kernel") / 1000 + numbers * 4e3 / constant("h100.memory_rate")
-            + cycle * tiles / multiprocessors * (constant("own.backward.start") + (1 + rounding) * constant("own.backward.end")))
+            + cycle * tiles / multiprocessors * (constant("own.backward.start") + ends))
 
 
 def missed(program):
@@ -135,7 +137,8 @@ def rows(program):
               {name: of["fullness"] / 1000 for name, of in zip(ROUNDS, found)}, 0.9, False)
     between(table)
     blocks(table)
-    table.rows += [f"{name}, {way}: {speed:.3f} of FA3, {most:.3f} at most" for (name, way), (speed, most) in missed(program).items()]
+    table.rows += [f"{name}, {way}: {speed:.3f} of FA3, {most:.3f} at most"
+                   for (name, way), (speed, most) in missed(program).items()]
     return table.rows
 
 

@@ -86,6 +86,14 @@ class Planted(unittest.TestCase):
     def test_as_it_is(self):
         self.assertEqual([*whole.check(self.program)], [])
 
+    def test_the_page_names_each_aim_that_is_missed_with_its_bound(self):
+        text = (ROOT / "docs/explanation/kernel_speed.md").read_text(encoding="utf-8")
+        said = {(name, way): (float(speed), float(most)) for name, way, speed, most in
+                re.findall(r"(?m)^\| `(\w+)`.* \| (forward|free|kept) \| ([\d.]+) \| ([\d.]+) \|$", text)}
+        found = gate.whole_gpu_targets.missed(self.program)
+        self.assertEqual(said, {call: (round(speed, 3), round(most, 3)) for call, (speed, most) in found.items()})
+        self.assertTrue(all(speed < most for speed, most in said.values()))
+
     def test_dealt_pieces_values_in_shared_memory_and_one_shape_for_all_gpus(self):
         self.refused(self.problems(("held_chunk", "square_8k"), PIECES, VALUES_IN_SHARED_MEMORY, ROOMY),
                      r"held_chunk:forward_1_held has busiest 1\d\d\d, committed is \d+",
