@@ -268,7 +268,7 @@ TEST_CASE("hopper launch: few blocks share heads and steps, so that each multipr
   CHECK(shares(square(1, 8, 1, 8192)) == pair{4, 0});
   // Chunks of few heads: pieces of four heads, of 44 % of the steps of a multiprocessor at most.
   CHECK(shares(square(1, 8, 1, 8192), 4) == pair{2, 12});
-  CHECK(cut_tiles == 31);
+  CHECK(cut_tiles == 30);
   CHECK(shares(square(1, 16, 2, 16384), 8) == pair{2, 0});
   order = at::query_order::kept; // two heads, and one or two rounds
   CHECK(shares(square(1, 8, 1, 8192), 4) == pair{4, 0});
