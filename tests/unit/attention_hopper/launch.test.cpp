@@ -241,6 +241,7 @@ TEST_CASE("hopper launch: few blocks share heads and steps, so that each multipr
   std::int32_t cut_tiles = 0;
   auto const shares = [&](at::parameters p, int part_of_keys = 1) {
     p.query_length /= part_of_keys;
+    p.query_offset = p.key_length - p.query_length;
     at::query_sums sums;
     sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
     at::detail::share_work(sums, p, order, {128, 64}, 132, 50 << 20);
