@@ -41,7 +41,7 @@ GROUPS = (ATTENTION + "work_order.hpp", "while (parts < p.group()", "while (fals
 KEYS = (ATTENTION + "key_splits.hpp", "return static_cast<std::int32_t>(best);", "return static_cast<std::int32_t>(best > 0);")
 SEARCH = (ATTENTION + "hopper/forward_block.cuh", "if constexpr (band_mask<", "if constexpr (false && band_mask<")
 STEPS = (ATTENTION + "hopper/backward_copies.cuh", "if constexpr (band_mask<", "if constexpr (false && band_mask<")
-RANGES = (ATTENTION + "work_order.hpp", "cut < sums.steps ? cut : 0", "0")
+RANGES = (ATTENTION + "work_order.hpp", "cut < sums.steps ? static_cast<std::int32_t>(cut) : 0", "0")
 OUTPUTS = (ATTENTION + "hopper/forward_block.cuh", "value_dim % 64 == 0 &&", "false &&")
 SECTIONS = (ATTENTION + "work_order.hpp", "2 * each > fit && each > 0;", "false;")
 ROOMY = (ATTENTION + "portable/forward_block.cuh", "if (shared_bytes < usual::blocks", "if (false && shared_bytes < usual::blocks")
