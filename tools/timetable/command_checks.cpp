@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/shape.hpp>
-
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "command_line.hpp"
 #include "files.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "command_line.hpp"
 
-#include <pipe/flow/limits.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-
-#include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <initializer_list>
 #include <iterator>
-#include <span>
-#include <string>
-#include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "files.hpp"
 
@@ -73,9 +62,9 @@ Number read_extent(std::string_view option, std::string_view word) {
 
 double read_time(std::string_view option, std::string_view word) {
   double const value = read_number<double>(option, word, "a number");
-  if (!pipelining::detail::time_range.contains(value))
-    throw usage_error(std::string(option) + ": a time must be " +
-                      pipelining::detail::time_range.words + ", not " + quoted(word));
+  if (!pp::detail::time_range.contains(value))
+    throw usage_error(std::string(option) + ": a time must be " + pp::detail::time_range.words +
+                      ", not " + quoted(word));
   return value;
 }
 
@@ -107,16 +96,16 @@ std::string read_schedule(std::string_view, std::string_view word) {
 
 //! Bytes of a message and, as far as given, of an activation, a weight input, the state of a
 //! sequence and its gradient, the gradient of a tied weight and a row of totals.
-pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view word) {
+pp::uniform_sizes read_sizes(std::string_view option, std::string_view word) {
   std::int64_t values[7]{};
   std::vector<std::string_view> const parts = split_at_commas(word);
   if (parts.size() > std::size(values))
     throw usage_error(std::string(option) + " wants at most 7 numbers, not " + quoted(word));
   for (std::size_t i = 0; i < parts.size(); ++i) {
     values[i] = read_number<std::int64_t>(option, parts[i], "numbers of bytes");
-    if (!pipelining::detail::byte_range.contains(static_cast<double>(values[i])))
-      throw usage_error(std::string(option) + ": a size must be " +
-                        pipelining::detail::byte_range.words + ", not " + quoted(parts[i]));
+    if (!pp::detail::byte_range.contains(static_cast<double>(values[i])))
+      throw usage_error(std::string(option) + ": a size must be " + pp::detail::byte_range.words +
+                        ", not " + quoted(parts[i]));
   }
   return {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
 }
@@ -174,7 +163,7 @@ constexpr option_reader<command> all_options[] = {
        c.measured = read_cost_file(option, word);
        return;
      }
-     pipelining::uniform_cost& to = c.cost;
+     pp::uniform_cost& to = c.cost;
      read_times(option,
                 word,
                 "3 or 4 times, F,I,W or F,I,W,COMM",
@@ -257,11 +246,11 @@ constexpr option_reader<command> all_options[] = {
    adapting,
    "of weights in shards or on the host: time of a gather of a stage's weights, or of a load; "
    "default 0",
-   time_of<&pipelining::uniform_cost::gather>},
+   time_of<&pp::uniform_cost::gather>},
   {"--scatter T",
    adapting,
    "of the same: time of a scatter of a stage's gradients; default 0",
-   time_of<&pipelining::uniform_cost::scatter>},
+   time_of<&pp::uniform_cost::scatter>},
   {"--resident K",
    adapting,
    "of sharded-weights: the weights of a stage stay while it is among the next K of its device; "
@@ -274,7 +263,7 @@ constexpr option_reader<command> all_options[] = {
   {"--recompute-cost T",
    adapting,
    "of recompute: time of a recompute; default: as a forward pass",
-   time_of<&pipelining::uniform_cost::recompute>},
+   time_of<&pp::uniform_cost::recompute>},
   {"--copy-cost T",
    adapting,
    "of offload: time of a copy to the host, or back",
@@ -293,7 +282,7 @@ constexpr option_reader<command> all_options[] = {
    adapting,
    "times of the passes of shards (default 1 each) and of their exchanges (default: as messages)",
    [](command& c, std::string_view option, std::string_view word) {
-     pipelining::uniform_cost& to = c.cost;
+     pp::uniform_cost& to = c.cost;
      read_times(
        option,
        word,
@@ -348,9 +337,8 @@ constexpr option_reader<command> all_options[] = {
    verbs::search,
    "makespan (default) or span, the papers' denominator",
    [](command& c, std::string_view option, std::string_view word) {
-     c.search.goal = one_of(option, word, goals(c.verb)) == "span"
-                       ? pipelining::search_goal::span
-                       : pipelining::search_goal::makespan;
+     c.search.goal = one_of(option, word, goals(c.verb)) == "span" ? pp::search_goal::span
+                                                                   : pp::search_goal::makespan;
    },
    goals},
   {"--whole-backward",
@@ -421,12 +409,12 @@ constexpr option_reader<command> all_options[] = {
   {"--pair-cost T",
    named | verbs::csv,
    "time of an overlapped pair; default: the sum of both passes",
-   time_of<&pipelining::uniform_cost::overlapped_pair>},
+   time_of<&pp::uniform_cost::overlapped_pair>},
   {"--all-reduce T",
    named | verbs::csv,
    "how long a forward pass or backward_input that runs by itself waits for its tensor parallel "
    "group; hidden in a pair and in a whole backward",
-   time_of<&pipelining::uniform_cost::all_reduce>},
+   time_of<&pp::uniform_cost::all_reduce>},
 };
 
 } // namespace

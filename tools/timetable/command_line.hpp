@@ -5,19 +5,7 @@
 //! @brief The command line of the timetable tool: what it says, read strictly, and which options go
 //! together.
 
-#include <pipe/plan/sizes.hpp>
-#include <pipe/planner/model/cost_file.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/search/order_search.hpp>
-#include <pipe/timetable/cost.hpp>
-
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "options.hpp"
+#include "library.hpp"
 
 namespace examples {
 
@@ -29,7 +17,7 @@ struct search_command {
   double seconds = 10;
   std::int64_t moves = 0; //!< the most; 0 for as many as the seconds allow
   std::uint64_t seed = 1;
-  pipelining::search_goal goal = pipelining::search_goal::makespan;
+  pp::search_goal goal = pp::search_goal::makespan;
   bool split_backward = true;
   std::string like; //!< the schedule on whose placement to search; empty for all
 };
@@ -41,7 +29,7 @@ struct stage_layout {
   double embedding = 0;            //!< times of a layer that an E takes
   double module = 1;               //!< an m
   double output = 1;               //!< an L
-  pipelining::uniform_cost layer;  //!< what a layer takes
+  pp::uniform_cost layer;          //!< what a layer takes
 };
 
 //! What the user asked for.
@@ -49,21 +37,21 @@ struct command {
   verbs verb = verbs::timetable;
   schedule_choice choice;
   std::string file; //!< where the schedule "csv" comes from
-  pipelining::uniform_cost cost;
+  pp::uniform_cost cost;
   bool cost_given = false;
   std::string cost_file; //!< where `measured` is from
   stage_layout layout;
   //! Of --cost FILE or of --layout. `cost` is then the mean of a device's share of the model.
-  std::optional<pipelining::cut_costs> measured;
+  std::optional<pp::cut_costs> measured;
   std::optional<int> tokens;
   std::optional<double> attention_ratio;
   bool even = false; //!< chunks of equal length instead of equal work
   std::string format = "text";
-  std::string against;             //!< the second schedule of the format html
-  std::string torch = "2.15";      //!< of the format pytorch-comms
-  double limit_seconds = 0;        //!< bound of a search, 0 for none
-  std::string policy = "pair";     //!< which messages share a communicator, of the format calls
-  pipelining::uniform_sizes sizes; //!< of the formats calls, memory and html
+  std::string against;         //!< the second schedule of the format html
+  std::string torch = "2.15";  //!< of the format pytorch-comms
+  double limit_seconds = 0;    //!< bound of a search, 0 for none
+  std::string policy = "pair"; //!< which messages share a communicator, of the format calls
+  pp::uniform_sizes sizes;     //!< of the formats calls, memory and html
   bool sizes_given = false;
   search_command search;
   std::string output; //!< a file; empty: standard output

@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "files.hpp"
 
-#include <pipe/pipe.hpp>
-#include <pipe/planner/cut/layout.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-
 #include <cerrno>
-#include <cstddef>
-#include <cstdio>
 #include <cstring>
-#include <memory>
-#include <stdexcept>
 
-#include "options.hpp"
 #include "tools/support/file_doors.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 

@@ -1,22 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "make.hpp"
 
-#include <pipe/pipe.hpp>
-#include <pipe/planner.hpp>
-#include <pipe/planner/registry/adapters.hpp>
-#include <pipe/view.hpp>
-
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "files.hpp"
 #include "patience.hpp"
-#include "tools/support/decimals.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {
@@ -223,24 +209,23 @@ std::string describe_setting(command const& asked) {
   auto const time = [&asked](double value) {
     std::string text;
     if (asked.measured)
-      pipelining::append_significant(text, value, 4);
+      pp::append_significant(text, value, 4);
     else
-      pipelining::append(text, value);
+      pp::append(text, value);
     return text;
   };
   std::string text;
-  pipelining::append(
+  pp::append(
     text, asked.choice.devices, " devices, ", asked.choice.microbatches, " microbatches; ");
   if (!asked.layout.text.empty())
-    pipelining::append(text, "layout ", pipelining::write_layout(asked.layout.stages));
+    pp::append(text, "layout ", pp::write_layout(asked.layout.stages));
   if (asked.measured)
-    pipelining::append(
+    pp::append(
       text, asked.layout.text.empty() ? "costs from " + asked.cost_file : "", ", in the mean ");
-  pipelining::append(
-    text, "a device's share of the model takes forward ", time(asked.cost.forward));
-  pipelining::append(text, ", backward_input ", time(asked.cost.backward_input));
-  pipelining::append(text, ", backward_weight ", time(asked.cost.backward_weight));
-  pipelining::append(text, "; a message takes ", time(asked.cost.communication), "\n");
+  pp::append(text, "a device's share of the model takes forward ", time(asked.cost.forward));
+  pp::append(text, ", backward_input ", time(asked.cost.backward_input));
+  pp::append(text, ", backward_weight ", time(asked.cost.backward_weight));
+  pp::append(text, "; a message takes ", time(asked.cost.communication), "\n");
   return text;
 }
 

@@ -4,18 +4,6 @@
 //! @file
 //! @brief Timetables as the command line asks for them, made and written.
 
-#include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/timetable.hpp>
-#include <pipe/view/figures.hpp>
-
-#include <functional>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "command_line.hpp"
 
 namespace examples {
@@ -23,28 +11,28 @@ namespace examples {
 //! A timetable, what it was timed with, and its chunks where their lengths matter.
 struct made_table {
   std::string name;
-  pipelining::dynamic_timetable table;
-  pipelining::uniform_cost cost; //!< of chunks of unequal work the mean
-  any_cost model;                //!< of every stage and chunk
+  pp::dynamic_timetable table;
+  pp::uniform_cost cost; //!< of chunks of unequal work the mean
+  any_cost model;        //!< of every stage and chunk
   std::vector<int> chunk_lengths = {};
   std::vector<double> chunk_shares = {};
   bool frozen = false; //!< some stages go forward only
   //! What runs, where weights travel; `table` shows its groups of layers as stages.
-  std::optional<pipelining::dynamic_timetable> travelling = {};
+  std::optional<pp::dynamic_timetable> travelling = {};
 
   //! What the passes of `to_run` take under other mean costs; none: as `model`, in their ratio.
-  std::function<any_cost(pipelining::uniform_cost const&)> model_of = {};
+  std::function<any_cost(pp::uniform_cost const&)> model_of = {};
 
-  [[nodiscard]] pipelining::timetable_view to_run() const {
+  [[nodiscard]] pp::timetable_view to_run() const {
     return travelling ? travelling->view() : table.view();
   }
-  [[nodiscard]] pipelining::timetable_caption about() const {
+  [[nodiscard]] pp::timetable_caption about() const {
     return {name, cost, chunk_shares, chunk_lengths};
   }
 };
 
 //! @throws usage_error where a timetable would not fit in memory, or a picture in a viewer.
-void check_size(pipelining::shape const& extents, std::string const& format);
+void check_size(pp::shape const& extents, std::string const& format);
 
 //! The timetable that is asked for, from a file or by name.
 [[nodiscard]] made_table make(command const& asked);
@@ -53,17 +41,17 @@ void check_size(pipelining::shape const& extents, std::string const& format);
 //! give a device the same work for a microbatch.
 //! @param work times of the share of the model that a device has, for a whole microbatch.
 [[nodiscard]] made_table
-make_like(command const& asked, std::string const& name, pipelining::uniform_cost const& work);
+make_like(command const& asked, std::string const& name, pp::uniform_cost const& work);
 
 //! The times of a device's share of the model for a whole microbatch.
-[[nodiscard]] pipelining::uniform_cost work_of_share(made_table const& made);
+[[nodiscard]] pp::uniform_cost work_of_share(made_table const& made);
 
 //! The passes of the busiest device, which no order of them takes less than.
 //! @param hidden without exchanges, which another order may hide
-[[nodiscard]] double busiest_work(pipelining::timetable_view table, any_cost const& hidden);
+[[nodiscard]] double busiest_work(pp::timetable_view table, any_cost const& hidden);
 
 //! What no order with this placement and memory can beat; 0 where nothing is known.
-[[nodiscard]] pipelining::time_bounds bounds_of(made_table const& made);
+[[nodiscard]] pp::time_bounds bounds_of(made_table const& made);
 
 //! What the writers of the library append to. A file is made with the first of it, so that none is
 //! left of what was refused.
@@ -83,10 +71,10 @@ void write(standard_output& out, command const& asked, made_table const& made);
 [[nodiscard]] schedule_choice choice_for(schedule_choice const& choice, std::string const& name);
 
 //! Gives a choice the bytes of devices and of stages, where the command has some.
-void give_room(command const& asked, pipelining::shape const& extents, schedule_choice& choice);
+void give_room(command const& asked, pp::shape const& extents, schedule_choice& choice);
 
 //! How often the work of a device's share on a microbatch is cut: stages of a device, the mean,
 //! times the chunks.
-[[nodiscard]] double pieces_of_share(pipelining::shape const& extents);
+[[nodiscard]] double pieces_of_share(pp::shape const& extents);
 
 } // namespace examples

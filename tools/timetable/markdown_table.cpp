@@ -1,21 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "markdown_table.hpp"
 
-#include <pipe/view.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-
-#include "options.hpp"
-#include "tools/support/decimals.hpp"
-
 namespace examples {
 namespace {
 
 void append_row(std::string& out, table_line const& cells) {
   for (std::string const& cell : cells)
-    pipelining::append(out, "| ", cell, " ");
+    pp::append(out, "| ", cell, " ");
   out += "|\n";
 }
 
@@ -24,7 +15,7 @@ void append_cell(std::string& out, std::string_view cell) {
   if (number_in<double>(cell))
     out += cell;
   else
-    pipelining::append_quoted(out, cell);
+    pp::append_quoted(out, cell);
 }
 
 } // namespace
@@ -43,13 +34,13 @@ table_line cells_of(std::string_view line) {
 std::string json_of(noted_table const& table) {
   std::string text = "{\"notes\":[";
   if (!table.note.empty())
-    pipelining::append_quoted(text, table.note);
+    pp::append_quoted(text, table.note);
   text += "],\n\"rows\":[";
   table_line const& head = table.rows.front();
   for (std::size_t row = 1; row < table.rows.size(); ++row) {
     for (std::size_t i = 0; i < head.size(); ++i) {
       text += i > 0 ? "," : row == 1 ? "\n{" : ",\n{";
-      pipelining::append_quoted(text, head[i]);
+      pp::append_quoted(text, head[i]);
       text += ":";
       append_cell(text, table.rows[row][i]);
     }
@@ -95,7 +86,7 @@ std::string aligned(std::vector<table_line> const& rows, std::size_t left) {
 
 figure_cell figure(double value) {
   std::string text;
-  pipelining::append(text, value);
+  pp::append(text, value);
   return {text, text};
 }
 
@@ -131,14 +122,14 @@ std::string markdown_of(std::span<figure_column const> columns,
 std::string json_of(std::span<figure_column const> columns, std::vector<figure_row> const& rows) {
   std::string text;
   for (figure_row const& row : rows) {
-    pipelining::append(text, text.empty() ? "" : ",", "\n{\"schedule\":");
-    pipelining::append_quoted(text, row.schedule);
+    pp::append(text, text.empty() ? "" : ",", "\n{\"schedule\":");
+    pp::append_quoted(text, row.schedule);
     for (std::size_t i = 0; i < row.cells.size(); ++i)
       if (columns[i].key != nullptr)
-        pipelining::append(text, ",\"", columns[i].key, "\":", row.cells[i].value);
+        pp::append(text, ",\"", columns[i].key, "\":", row.cells[i].value);
     if (!row.problem.empty()) {
       text += ",\"problem\":";
-      pipelining::append_quoted(text, row.problem);
+      pp::append_quoted(text, row.problem);
     }
     text += "}";
   }
@@ -149,7 +140,7 @@ std::string csv_of(std::span<figure_column const> columns, std::vector<figure_ro
   std::string text = "schedule";
   for (figure_column const& column : columns)
     if (column.key != nullptr)
-      pipelining::append(text, ",", column.key);
+      pp::append(text, ",", column.key);
   text += "\n";
   for (figure_row const& row : rows) {
     if (!row.problem.empty())
@@ -157,7 +148,7 @@ std::string csv_of(std::span<figure_column const> columns, std::vector<figure_ro
     text += row.schedule;
     for (std::size_t i = 0; i < row.cells.size(); ++i)
       if (columns[i].key != nullptr)
-        pipelining::append(text, ",", row.cells[i].value);
+        pp::append(text, ",", row.cells[i].value);
     text += "\n";
   }
   return text;

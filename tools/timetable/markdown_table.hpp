@@ -5,11 +5,7 @@
 //! @brief Tables: of schedules as text, Markdown, CSV and JSON, and of published figures next to
 //! ours.
 
-#include <cstddef>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "library.hpp"
 
 namespace examples {
 

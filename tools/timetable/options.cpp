@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "options.hpp"
-
-#include <pipe/flow/limits.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-
 #include <bit>
-#include <optional>
-#include <utility>
+
+#include "library.hpp"
 
 namespace examples {
 namespace {
@@ -116,9 +111,8 @@ double read_gigabytes(std::string_view option, std::string_view word) {
       break;
     }
   std::optional<double> const value = number_in<double>(digits);
-  if (!value || !pipelining::detail::gpu_range.contains(unit * *value))
-    throw usage_error(std::string(option) + " wants an amount " +
-                      pipelining::detail::gpu_range.words +
+  if (!value || !pp::detail::gpu_range.contains(unit * *value))
+    throw usage_error(std::string(option) + " wants an amount " + pp::detail::gpu_range.words +
                       " GB, such as 80GB, 80GiB, 500MB or 2TB, not " + quoted(word));
   return unit * *value;
 }

@@ -19,7 +19,8 @@
 
 namespace examples {
 
-using namespace pipelining::registry; // schedules by name, of which all verbs speak
+namespace pp = pipelining;
+using namespace pp::registry; // schedules by name, of which all verbs speak
 
 //! Verbs as bits.
 enum class verbs : unsigned {

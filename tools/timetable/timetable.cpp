@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What the tool can be asked to do: its verbs, and their help.
-#include <pipe/version.hpp>
-#include <pipe/view/append.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <new>
-#include <span>
-#include <string>
-#include <string_view>
 #include <unistd.h>
-#include <vector>
 
 #include "choose/choose.hpp"
 #include "make.hpp"
 #include "progress_line.hpp"
 #include "tools/support/termination.hpp"
 #include "verbs.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -4,12 +4,7 @@
 //! @file
 //! @brief The timetable tool, and its verbs but for `choose`.
 
-#include <span>
-#include <string_view>
-#include <vector>
-
 #include "markdown_table.hpp"
-#include "options.hpp"
 
 namespace examples {
 

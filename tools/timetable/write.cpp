@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What is printed of a timetable, in every format.
-#include <pipe/pipe.hpp>
 #include <pipe/run/thread_workers.hpp>
-#include <pipe/view.hpp>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string>
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include <vector>
 
 #include "make.hpp"
 #include "progress_line.hpp"
 #include "tools/support/file_doors.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 

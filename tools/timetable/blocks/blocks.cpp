@@ -1,23 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/shape.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/search/frontier.hpp>
-#include <pipe/view.hpp>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdio>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "tools/support/chart.hpp"
-#include "tools/timetable/options.hpp"
 #include "tools/timetable/progress_line.hpp"
 #include "tools/timetable/verbs.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -1,36 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which schedules `timetable choose` tries, and what each would take.
-#include <pipe/planner/cut/expert_layers.hpp>
-#include <pipe/planner/cut/layer_partition.hpp>
-#include <pipe/planner/cut/layered_model.hpp>
-#include <pipe/planner/cut/layout.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/peak_bytes.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/timetable/adapt/with_sharded_weights.hpp>
-#include <pipe/timetable/adapt/with_vocabulary.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/simulate.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <future>
-#include <numeric>
-#include <optional>
 #include <thread>
-#include <utility>
 
 #include "choose.hpp"
 #include "search.hpp"
 #include "tools/support/ahead.hpp"
-#include "tools/support/decimals.hpp"
 #include "tools/timetable/progress_line.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -5,35 +5,9 @@
 //! @brief `timetable choose`: its command line, its candidates for pipelines and for sequences of
 //! unequal length, which of them can be run, and its reports.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/planner/cut/layer_partition.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/cost_file.hpp>
-#include <pipe/planner/model/gpu.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/model/transformer.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/search/frontier.hpp>
-#include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/simulate.hpp>
-#include <pipe/timetable/timetable.hpp>
-#include <pipe/view/append.hpp>
-
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
-#include <numeric>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "tools/timetable/options.hpp"
+#include "tools/timetable/library.hpp"
 
 namespace examples {
 
@@ -41,12 +15,12 @@ namespace examples {
 struct choose_command {
   verbs verb = verbs::choose;
   std::string model_name;
-  pipelining::transformer model;
+  pp::transformer model;
   std::string gpu_name;
-  std::vector<pipelining::gpu> gpus; //!< one for all devices, or one for each
+  std::vector<pp::gpu> gpus; //!< one for all devices, or one for each
 
   //! Of a device.
-  [[nodiscard]] pipelining::gpu const& gpu(int device) const {
+  [[nodiscard]] pp::gpu const& gpu(int device) const {
     return gpus[gpus.size() == 1 ? 0 : static_cast<std::size_t>(device)];
   }
   //! Tokens of a step, without padding.
@@ -66,16 +40,16 @@ struct choose_command {
     return !layout.empty() || measures_shares() || frozen > 0;
   }
   //! What stages with so many of these hold, [S].
-  [[nodiscard]] std::vector<pipelining::stage_content> contents(std::span<int const> parts) const {
-    return pipelining::stage_content::of_layers(
+  [[nodiscard]] std::vector<pp::stage_content> contents(std::span<int const> parts) const {
+    return pp::stage_content::of_layers(
       parts, model.dense_layers, frozen, model.encoder.layers, model.modules);
   }
   //! Predictions for GPUs of this kind.
-  [[nodiscard]] pipelining::prediction predicted(pipelining::gpu const& on) const {
+  [[nodiscard]] pp::prediction predicted(pp::gpu const& on) const {
     return {model, setup, on, reached};
   }
   //! Predictions for the GPUs of the first device.
-  [[nodiscard]] pipelining::prediction predicted() const { return predicted(gpus.front()); }
+  [[nodiscard]] pp::prediction predicted() const { return predicted(gpus.front()); }
   //! The memory of a GPU of a device.
   [[nodiscard]] double room_gb(int device) const {
     return capped ? memory_gb : gpu(device).memory_gb;
@@ -84,8 +58,8 @@ struct choose_command {
   [[nodiscard]] double gigabytes_of(int device, double bytes) const {
     return bytes / 1e9 * memory_gb / room_gb(device);
   }
-  pipelining::efficiency reached;
-  pipelining::training_setup setup;
+  pp::efficiency reached;
+  pp::training_setup setup;
   int devices = 0;
   int microbatches = 0;
   std::vector<int> lengths; //!< of the sequences of a step where they are unequal, else empty
@@ -93,10 +67,10 @@ struct choose_command {
   bool capped = false;      //!< --memory has given it, for all
   double jitter = 0;        //!< standard deviation of a pass over its time
   std::string cost_file;
-  std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
-  std::vector<int> layout;                       //!< of --layout: parts of each stage, or empty
-  std::string layout_word;                       //!< as it was given
-  std::vector<std::string> schedules;            //!< names of --schedules, or empty: all
+  std::optional<pp::cut_costs> measured; //!< of --cost FILE, in place of predicted times
+  std::vector<int> layout;               //!< of --layout: parts of each stage, or empty
+  std::string layout_word;               //!< as it was given
+  std::vector<std::string> schedules;    //!< names of --schedules, or empty: all
   int frozen = 0;       //!< the first layers that have nothing to train, nor has the embedding
   bool clip = false;    //!< gradients are clipped by the norm of all, so stages have totals
   bool tied = false;    //!< first and last stage share a weight, whatever the model says
@@ -118,7 +92,7 @@ struct choose_command {
 [[nodiscard]] std::vector<offered_option> choose_options(verbs one);
 
 struct packed_pipeline;
-using packing = std::vector<pipelining::packed_microbatch>;
+using packing = std::vector<pp::packed_microbatch>;
 
 //! Sequences of unequal length as they are put together.
 struct packed_sequences {
@@ -138,7 +112,7 @@ struct candidate {
   std::string
     label;          //!< the name and the options, as the timetable tool takes them, and the adapter
   std::string type; //!< the C++ type; empty where it is known at run time alone
-  pipelining::shape extents;
+  pp::shape extents;
   std::vector<int> layers; //!< [S], with modules, of the stages between shards if there are some
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
@@ -158,11 +132,11 @@ struct candidate {
   std::vector<int> places; //!< [P] the device at each place; empty: as they are given
   //! Of a pipeline that was searched: its order where no schedule has it, and the time that no cut,
   //! no placement and no order of the model on these devices can beat.
-  std::shared_ptr<pipelining::dynamic_timetable const> own_order;
+  std::shared_ptr<pp::dynamic_timetable const> own_order;
   double any_bound = 0;
   std::uint64_t order = 0; //!< a hash of its passes, row by row
   std::string cannot; //!< why it cannot be run as the model and the user need it; empty: it can
-  std::shared_ptr<pipelining::dynamic_timetable const> table; //!< of what may become the pick
+  std::shared_ptr<pp::dynamic_timetable const> table; //!< of what may become the pick
 };
 
 //! All candidates, and why others are none.
@@ -202,10 +176,9 @@ struct candidates {
 //! A candidate and its timetable.
 struct evaluated {
   candidate what;
-  pipelining::dynamic_timetable table;
+  pp::dynamic_timetable table;
   //! Bytes of a message of this pass to this reader; empty: see `sent_bytes`.
-  std::function<double(pipelining::pass const&, pipelining::detail::product_reader const&)> sent =
-    {};
+  std::function<double(pp::pass const&, pp::detail::product_reader const&)> sent = {};
 };
 
 //! Simulates one of them.
@@ -275,7 +248,7 @@ bool judge_named(choose_command const& asked, candidates& found);
 [[nodiscard]] evaluated cut_at_experts(choose_command const& asked,
                                        evaluated plain,
                                        any_cost const& whole,
-                                       std::span<pipelining::packed_microbatch const> microbatches);
+                                       std::span<pp::packed_microbatch const> microbatches);
 
 //! Evaluates a choice for the microbatches of a candidate, with a cut or the best of a few.
 using evaluate_again = std::function<evaluated(
@@ -292,47 +265,46 @@ void add_relieved(choose_command const& asked,
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);
 
 //! Bytes of stages with these contents.
-[[nodiscard]] std::vector<pipelining::stage_bytes>
-bytes_of(choose_command const& asked,
-         std::vector<pipelining::stage_content> const& content,
-         std::vector<int> const& chunk_lengths);
+[[nodiscard]] std::vector<pp::stage_bytes> bytes_of(choose_command const& asked,
+                                                    std::vector<pp::stage_content> const& content,
+                                                    std::vector<int> const& chunk_lengths);
 
 //! Where a choice has bytes of devices, gives it those of its stages as they are cut.
 //! @pre a chunk and a stage on each device
 void give_bytes(choose_command const& asked, candidate& one);
 
 //! The copies of a stage that a device has: two where both ways go through it.
-[[nodiscard]] int copies_on(pipelining::timetable_view table, int stage, int device);
+[[nodiscard]] int copies_on(pp::timetable_view table, int stage, int device);
 
 //! Fills in the memory that a timetable of a candidate takes.
-void count_memory(choose_command const& asked, pipelining::timetable_view table, candidate& one);
+void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one);
 
 //! @throws std::invalid_argument where it is to have copies to the host, but has none.
-void check_copies(schedule_choice const& choice, pipelining::timetable_view table);
+void check_copies(schedule_choice const& choice, pp::timetable_view table);
 
 //! Fills in times of a timetable: makespan, or what it is ranked by, and bubble.
 void measure_time(choose_command const& asked,
-                  pipelining::dynamic_timetable const& table,
+                  pp::dynamic_timetable const& table,
                   any_cost const& cost,
                   candidate& one);
 
 //! Fills in what it takes: time, memory, bounds.
 void measure(choose_command const& asked,
-             pipelining::dynamic_timetable const& table,
-             pipelining::cost_table const& cost,
+             pp::dynamic_timetable const& table,
+             pp::cost_table const& cost,
              candidate& one);
 
 //! Times of the parts of a model for a whole microbatch. The look-up in the embedding takes none,
 //! unless it was measured.
 struct part_times {
-  std::vector<pipelining::layer_cost> layers; //!< and modules
-  pipelining::layer_cost output;
-  pipelining::layer_cost embedding{0, 0, 0};
+  std::vector<pp::layer_cost> layers; //!< and modules
+  pp::layer_cost output;
+  pp::layer_cost embedding{0, 0, 0};
 };
 
 //! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone
 [[nodiscard]] part_times
-times_of_parts(choose_command const& asked, pipelining::gpu const& on, bool exchanges = true);
+times_of_parts(choose_command const& asked, pp::gpu const& on, bool exchanges = true);
 
 //! Layers per stage such that no device is slow, whatever stages it has, and where that is another
 //! cut, such that no stage is slow. The first stage has the embedding besides, the last the output
@@ -343,7 +315,7 @@ times_of_parts(choose_command const& asked, pipelining::gpu const& on, bool exch
 //! @throws std::invalid_argument where measured times are of fewer layers than there are stages, or
 //! the layout has another number of stages.
 [[nodiscard]] std::vector<std::vector<int>>
-cuts_of_layers(choose_command const& asked, pipelining::shape const& extents, bool shards);
+cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shards);
 
 //! Whether a cut of a candidate is better than another: what fits comes first, then what is faster
 //! by more than rounding; of what does not fit, the smaller one.
@@ -367,10 +339,10 @@ template <class WithCut, class Costs, class Count>
     candidate other = best.what;
     other.layers = cut;
     other.gigabytes = other.host_gigabytes = 0;
-    pipelining::dynamic_timetable const& made = best.table;
-    pipelining::dynamic_timetable const again = pipelining::simulate(
-      pipelining::device_orders{made.over, made.passes, made.offsets}, costs(other));
-    other.seconds = pipelining::makespan(again);
+    pp::dynamic_timetable const& made = best.table;
+    pp::dynamic_timetable const again =
+      pp::simulate(pp::device_orders{made.over, made.passes, made.offsets}, costs(other));
+    other.seconds = pp::makespan(again);
     if (best.what.gigabytes <= asked.memory_gb && other.seconds >= best.what.seconds)
       continue;
     count(again, other);
@@ -387,8 +359,8 @@ template <class WithCut, class Costs, class Count>
 [[nodiscard]] std::vector<int> cut_sequence(choose_command const& asked, int chunks);
 
 //! What the stages of a candidate hold, [S].
-[[nodiscard]] std::vector<pipelining::stage_content> content_of(choose_command const& asked,
-                                                                candidate const& one);
+[[nodiscard]] std::vector<pp::stage_content> content_of(choose_command const& asked,
+                                                        candidate const& one);
 
 //! What the stages of a candidate hold, as `write_layout` writes it. Empty where layers do not stay
 //! whole on a device.
@@ -404,7 +376,7 @@ template <class WithCut, class Costs, class Count>
 }
 
 //! The times of a candidate's passes.
-[[nodiscard]] pipelining::cost_table costs_of(choose_command const& asked, candidate const& one);
+[[nodiscard]] pp::cost_table costs_of(choose_command const& asked, candidate const& one);
 
 //! Of a message between devices that differ: GPUs of different kinds sit in different machines, and
 //! the slower end counts.
@@ -441,11 +413,10 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
 void improve_cuts(choose_command const& asked, candidates& found);
 
 //! The pick, lowered and proven as it is printed; what cannot be lowered says so and is none.
-[[nodiscard]] pipelining::memory_choice choose_lowered(choose_command const& asked,
-                                                       candidates& found);
+[[nodiscard]] pp::memory_choice choose_lowered(choose_command const& asked, candidates& found);
 
 //! Memory and time of what can be run; without end of the rest.
-[[nodiscard]] std::vector<pipelining::choice_point> points_of(candidates const& found);
+[[nodiscard]] std::vector<pp::choice_point> points_of(candidates const& found);
 
 //! The text of a header with the pick as a type, its costs, timetable and plan.
 //! @throws usage_error for a pick that has no type.

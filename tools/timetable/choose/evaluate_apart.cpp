@@ -1,32 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What schedules would take whose weights do not stay on a device, or whose stages are parts of
 // layers for each chunk: docs/systems.md has the derivation.
-#include <pipe/flow/dependencies.hpp>
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/policy.hpp>
-#include <pipe/planner/cut/layer_partition.hpp>
-#include <pipe/planner/cut/round_stages.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/peak_bytes.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/registry/adapters.hpp>
-#include <pipe/schedule/slim_pipe.hpp>
-#include <pipe/timetable/metrics.hpp>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "choose.hpp"
 #include "tools/timetable/make.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -1,25 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What schedules take for `timetable choose --experts`: every layer is a stage of its own, and
 // dispatch and combine run on the network.
-#include <pipe/planner/cut/expert_layers.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/simulate.hpp>
-
-#include <algorithm>
 #include <array>
-#include <cstddef>
-#include <functional>
-#include <span>
-#include <stdexcept>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "choose.hpp"
 #include "packed_model.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

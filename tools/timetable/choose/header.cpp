@@ -1,28 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/view/append.hpp>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "choose.hpp"
 #include "packed_model.hpp"
-#include "tools/timetable/options.hpp"
 #include "tools/timetable/search/order_type.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {
 
 //! A constant array of a header.
 void append_list(std::string& out, char const* type, char const* name, auto const& list) {
-  pipelining::append(out, "inline constexpr ", type, " ", name, "[] = {");
+  pp::append(out, "inline constexpr ", type, " ", name, "[] = {");
   for (std::size_t i = 0; i < list.size(); ++i)
-    pipelining::append(out, i > 0 ? ", " : "", list[i]);
-  pipelining::append(out, "};\n");
+    pp::append(out, i > 0 ? ", " : "", list[i]);
+  pp::append(out, "};\n");
 }
 
 //! With the chunks of each microbatch where the type does not say them.

@@ -1,35 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/planner/cut/layered_model.hpp>
-#include <pipe/planner/cut/sequence_groups.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/peak_bytes.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/view/append.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
-#include <limits>
-#include <numeric>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <utility>
-
 #include "choose.hpp"
 #include "packed_model.hpp"
 #include "search.hpp"
 #include "tools/timetable/files.hpp"
 #include "tools/timetable/make.hpp"
-#include "tools/timetable/options.hpp"
 #include "tools/timetable/progress_line.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

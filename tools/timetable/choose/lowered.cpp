@@ -1,22 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/plan/fingerprint.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/simulate.hpp>
-#include <pipe/timetable/verify.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <exception>
-#include <memory>
-#include <utility>
-
 #include "choose.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

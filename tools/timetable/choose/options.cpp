@@ -1,23 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The command line of `timetable choose`.
-#include "tools/timetable/options.hpp"
-
-#include <pipe/flow/limits.hpp>
-#include <pipe/planner/model/read_shape.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-
-#include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <numeric>
-#include <optional>
-#include <string_view>
-#include <vector>
-
 #include "choose.hpp"
 #include "tools/timetable/files.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -4,19 +4,7 @@
 //! @file
 //! @brief What passes of chunks with pieces of several sequences take.
 
-#include <pipe/planner/cut/layered_model.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/timetable/cost_table.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
-#include <optional>
-#include <span>
-#include <vector>
 
 #include "choose.hpp"
 
@@ -24,20 +12,19 @@ namespace examples {
 
 //! Tokens of each sequence as it is laid out, padding among them.
 [[nodiscard]] inline std::vector<int> laid_out(choose_command const& asked,
-                                               std::span<pipelining::packed_microbatch const> all) {
+                                               std::span<pp::packed_microbatch const> all) {
   std::vector<int> tokens(std::max<std::size_t>(1, asked.lengths.size()));
-  for (pipelining::packed_microbatch const& microbatch : all)
-    for (std::vector<pipelining::sequence_piece> const& chunk : microbatch)
-      for (pipelining::sequence_piece const& piece : chunk)
+  for (pp::packed_microbatch const& microbatch : all)
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      for (pp::sequence_piece const& piece : chunk)
         tokens[static_cast<std::size_t>(piece.sequence)] += piece.tokens;
   return tokens;
 }
 
 //! Predictions for a piece: pictures are spread over the tokens of its sequence.
 //! @param tokens of each sequence
-[[nodiscard]] inline pipelining::prediction predicted_for(pipelining::prediction of,
-                                                          pipelining::sequence_piece const& piece,
-                                                          std::span<int const> tokens) {
+[[nodiscard]] inline pp::prediction
+predicted_for(pp::prediction of, pp::sequence_piece const& piece, std::span<int const> tokens) {
   of.setup.sequence = tokens[static_cast<std::size_t>(piece.sequence)];
   return of;
 }
@@ -51,29 +38,29 @@ public:
         cost_(of_whole(asked, one, longest_)) {}
 
   //! @param seconds that are predicted: `seconds(piece, length)`, of a sequence of that length
-  [[nodiscard]] double operator()(pipelining::pass_kind kind,
+  [[nodiscard]] double operator()(pp::pass_kind kind,
                                   std::size_t stage,
-                                  pipelining::sequence_piece const& piece,
+                                  pp::sequence_piece const& piece,
                                   auto const& seconds) const {
     auto const number = static_cast<std::size_t>(piece.sequence);
     int const length = cost_.microbatches() > 1 ? lengths_[number] : longest_;
-    double const whole = seconds(pipelining::sequence_piece{piece.sequence, 0, length}, length);
+    double const whole = seconds(pp::sequence_piece{piece.sequence, 0, length}, length);
     double const share =
       whole > 0 ? seconds(piece, 0) / whole : static_cast<double>(piece.tokens) / length;
-    return share * cost_.duration(pipelining::row_writer::make(
+    return share * cost_.duration(pp::row_writer::make(
                      kind, static_cast<int>(stage), cost_.microbatches() > 1 ? piece.sequence : 0));
   }
   //! Of a message of so many tokens.
   [[nodiscard]] double message_seconds(int from, int to, std::int64_t tokens) const {
     std::span<double const> const links = cost_.links();
     auto const devices = static_cast<int>(std::sqrt(static_cast<double>(links.size())));
-    double const whole = pipelining::detail::message_time(
+    double const whole = pp::detail::message_time(
       links.empty() ? nullptr : links.data(), devices, cost_.latency(), from, to);
     return whole * static_cast<double>(tokens) / longest_;
   }
 
 private:
-  static pipelining::cost_table of_whole(choose_command const& asked, candidate& one, int longest) {
+  static pp::cost_table of_whole(choose_command const& asked, candidate& one, int longest) {
     one.extents.microbatches = static_cast<int>(asked.lengths.size());
     one.extents.chunks = 1;
     one.chunk_lengths = {longest};
@@ -82,14 +69,14 @@ private:
 
   std::span<int const> lengths_;
   int longest_;
-  pipelining::cost_table cost_;
+  pp::cost_table cost_;
 };
 
 //! The times of chunks of packed pieces, and of messages: those of the widest chunk.
 class packed_model {
 public:
   packed_model(choose_command const& asked, candidate const& one, packing const& microbatches) {
-    std::vector<pipelining::stage_content> const content = content_of(asked, one);
+    std::vector<pp::stage_content> const content = content_of(asked, one);
     stages_ = content.size();
     tokens_ = laid_out(asked, microbatches);
     if (asked.measured)
@@ -97,17 +84,17 @@ public:
     std::vector<std::vector<int>> holders(stages_, {0});
     if (asked.gpus.size() > 1)
       for (std::size_t stage = 0; stage < stages_; ++stage)
-        holders[stage] = pipelining::holders_of({one.extents}, static_cast<int>(stage));
+        holders[stage] = pp::holders_of({one.extents}, static_cast<int>(stage));
     std::int64_t widest = 0; // in tokens of a plain message
-    for (pipelining::packed_microbatch const& microbatch : microbatches) {
+    for (pp::packed_microbatch const& microbatch : microbatches) {
       first_units_.push_back(units_);
-      for (std::vector<pipelining::sequence_piece> const& chunk : microbatch) {
+      for (std::vector<pp::sequence_piece> const& chunk : microbatch) {
         ++units_;
         for (std::size_t stage = 0; stage < stages_; ++stage) {
-          for (pipelining::pass_kind const kind : kinds)
+          for (pp::pass_kind const kind : kinds)
             add(asked, content, stage, holders[stage], kind, chunk);
           std::int64_t sent = 0;
-          for (pipelining::sequence_piece const& piece : chunk)
+          for (pp::sequence_piece const& piece : chunk)
             sent += predicted_for(asked.predicted(), piece, tokens_)
                       .widest_message({&content[stage], 1}, piece.tokens);
           widest = std::max(widest, sent);
@@ -123,27 +110,25 @@ public:
     measured_.reset();
   }
 
-  [[nodiscard]] double duration(pipelining::pass const& what) const {
+  [[nodiscard]] double duration(pp::pass const& what) const {
     switch (what.kind) {
-    case pipelining::pass_kind::backward:
+    case pp::pass_kind::backward:
       return seconds_.at(index(what, 1)) - exchanges_.at(index(what, 1)) +
              std::max(seconds_.at(index(what, 2)), exchanges_.at(index(what, 1)));
-    case pipelining::pass_kind::copy_request: return 0;
+    case pp::pass_kind::copy_request: return 0;
     default: return seconds_.at(index(what, row_of(what.kind)));
     }
   }
   //! Of two passes whose layers alternate.
-  [[nodiscard]] double pair_duration(pipelining::pass const& first,
-                                     pipelining::pass const& second) const {
-    auto const exchanges = [this](pipelining::pass const& what) {
-      return what.kind == pipelining::pass_kind::backward
-               ? 0
-               : exchanges_.at(index(what, row_of(what.kind)));
+  [[nodiscard]] double pair_duration(pp::pass const& first, pp::pass const& second) const {
+    auto const exchanges = [this](pp::pass const& what) {
+      return what.kind == pp::pass_kind::backward ? 0
+                                                  : exchanges_.at(index(what, row_of(what.kind)));
     };
-    return pipelining::detail::braid_time(duration(first) - exchanges(first),
-                                          exchanges(first),
-                                          duration(second) - exchanges(second),
-                                          exchanges(second));
+    return pp::detail::braid_time(duration(first) - exchanges(first),
+                                  exchanges(first),
+                                  duration(second) - exchanges(second),
+                                  exchanges(second));
   }
   //! The same with all exchanges hidden, as no order does better.
   [[nodiscard]] packed_model without_exchanges() const {
@@ -154,45 +139,45 @@ public:
     return result;
   }
   //! Of this time, exchanges with other GPUs that another pass may hide.
-  [[nodiscard]] double exchanges(pipelining::pass const& what) const {
+  [[nodiscard]] double exchanges(pp::pass const& what) const {
     return exchanges_.at(index(what, row_of(what.kind)));
   }
   [[nodiscard]] double latency() const noexcept { return latency_; }
   [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
 
 private:
-  static constexpr pipelining::pass_kind kinds[] = {pipelining::pass_kind::forward,
-                                                    pipelining::pass_kind::backward_input,
-                                                    pipelining::pass_kind::backward_weight,
-                                                    pipelining::pass_kind::copy_out};
+  static constexpr pp::pass_kind kinds[] = {pp::pass_kind::forward,
+                                            pp::pass_kind::backward_input,
+                                            pp::pass_kind::backward_weight,
+                                            pp::pass_kind::copy_out};
 
   //! A pass of a chunk on a stage, on the slower device where it has two.
   void add(choose_command const& asked,
-           std::vector<pipelining::stage_content> const& content,
+           std::vector<pp::stage_content> const& content,
            std::size_t stage,
            std::vector<int> const& holders,
-           pipelining::pass_kind kind,
-           std::vector<pipelining::sequence_piece> const& chunk) {
+           pp::pass_kind kind,
+           std::vector<pp::sequence_piece> const& chunk) {
     seconds_.push_back(0);
     exchanges_.push_back(0);
     for (int const device : holders) {
-      pipelining::prediction const on = asked.predicted(asked.gpu(device));
-      auto const predicted = [&](pipelining::sequence_piece const& piece, int length) {
-        pipelining::prediction of = predicted_for(on, piece, tokens_);
+      pp::prediction const on = asked.predicted(asked.gpu(device));
+      auto const predicted = [&](pp::sequence_piece const& piece, int length) {
+        pp::prediction of = predicted_for(on, piece, tokens_);
         of.setup.sequence = length > 0 ? length : of.setup.sequence;
-        return kind == pipelining::pass_kind::copy_out
+        return kind == pp::pass_kind::copy_out
                  ? of.copy_seconds(content[stage], piece.tokens)
                  : of.pass_seconds(content[stage], kind, {piece.tokens, piece.offset});
       };
       double seconds = 0;
       double exchanges = 0;
-      for (pipelining::sequence_piece const& piece : chunk) {
+      for (pp::sequence_piece const& piece : chunk) {
         if (measured_) {
           seconds += (*measured_)(kind, stage, piece, predicted);
           continue;
         }
         seconds += predicted(piece, 0);
-        if (kind != pipelining::pass_kind::copy_out)
+        if (kind != pp::pass_kind::copy_out)
           exchanges +=
             predicted_for(on, piece, tokens_).exchange_seconds(content[stage], kind, piece.tokens);
       }
@@ -202,17 +187,16 @@ private:
       }
     }
   }
-  [[nodiscard]] std::size_t index(pipelining::pass const& what, std::size_t kind) const {
+  [[nodiscard]] std::size_t index(pp::pass const& what, std::size_t kind) const {
     std::size_t const unit = first_units_.at(what.microbatch) + what.chunk;
     return (unit * stages_ + what.stage) * std::size(kinds) + kind;
   }
-  [[nodiscard]] static std::size_t row_of(pipelining::pass_kind kind) {
-    bool const copies =
-      kind == pipelining::pass_kind::copy_out || kind == pipelining::pass_kind::copy_in;
-    return copies                                           ? 3
-           : kind == pipelining::pass_kind::backward_weight ? 2
-           : kind == pipelining::pass_kind::backward_input  ? 1
-                                                            : 0;
+  [[nodiscard]] static std::size_t row_of(pp::pass_kind kind) {
+    bool const copies = kind == pp::pass_kind::copy_out || kind == pp::pass_kind::copy_in;
+    return copies                                   ? 3
+           : kind == pp::pass_kind::backward_weight ? 2
+           : kind == pp::pass_kind::backward_input  ? 1
+                                                    : 0;
   }
 
   std::optional<measured_sequences> measured_; // while it is made

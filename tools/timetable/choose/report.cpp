@@ -1,22 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What `timetable choose` prints.
-#include <pipe/view/append.hpp>
-#include <pipe/view/json.hpp>
-#include <pipe/view/svg.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <numeric>
-#include <optional>
-#include <stdexcept>
-
 #include "choose.hpp"
-#include "tools/support/decimals.hpp"
-#include "tools/timetable/options.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "search.hpp"
 
-#include "tools/support/decimals.hpp"
-
-namespace pp = pipelining;
-
 namespace examples {
 namespace {
 

@@ -4,21 +4,6 @@
 //! @file
 //! @brief `timetable choose --search`: cut, places of devices and order searched together.
 
-#include <pipe/planner/cut/layered_model.hpp>
-#include <pipe/planner/search/pipeline_search.hpp>
-#include <pipe/timetable/timetable.hpp>
-#include <pipe/view/append.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <memory>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "choose.hpp"
 #include "tools/timetable/progress_line.hpp"
 
@@ -27,7 +12,7 @@ namespace examples {
 //! The order of a candidate, for a search to start from.
 struct choose_start {
   std::size_t candidate = 0; //!< its number
-  pipelining::device_orders orders;
+  pp::device_orders orders;
 };
 
 //! The command with its GPUs at their places.
@@ -45,31 +30,28 @@ public:
 
   [[nodiscard]] int layers() const { return asked_.keeps_cut() ? 0 : asked_.parts(); }
   [[nodiscard]] bool equal_devices() const {
-    return std::all_of(asked_.gpus.begin(), asked_.gpus.end(), [this](pipelining::gpu const& each) {
+    return std::all_of(asked_.gpus.begin(), asked_.gpus.end(), [this](pp::gpu const& each) {
       return each == asked_.gpus.front();
     });
   }
-  [[nodiscard]] std::vector<int> start(pipelining::pipeline_view const& over,
+  [[nodiscard]] std::vector<int> start(pp::pipeline_view const& over,
                                        std::vector<int> const& places) const {
     if (asked_.keeps_cut())
       return std::vector<int>(static_cast<std::size_t>(over.extents.stages()));
     return cuts_of_layers(placed_gpus(asked_, places), over.extents, false).front();
   }
-  [[nodiscard]] auto costs(pipelining::pipeline_view const& over,
-                           pipelining::arrangement const& how) const {
+  [[nodiscard]] auto costs(pp::pipeline_view const& over, pp::arrangement const& how) const {
     return work_.costs(placed_gpus(asked_, how.places), over, candidate_of(over.extents, how));
   }
-  [[nodiscard]] double excess(pipelining::timetable_view table,
-                              pipelining::arrangement const& how) const {
+  [[nodiscard]] double excess(pp::timetable_view table, pp::arrangement const& how) const {
     candidate one = candidate_of(table.over.extents, how);
     work_.count_memory(placed_gpus(asked_, how.places), table, one);
     return std::max(0.0, one.gigabytes - asked_.memory_gb);
   }
-  [[nodiscard]] double least_time(pipelining::pipeline_view const& over) const {
+  [[nodiscard]] double least_time(pp::pipeline_view const& over) const {
     return work_.least_time(over);
   }
-  [[nodiscard]] candidate candidate_of(pipelining::shape const& extents,
-                                       pipelining::arrangement const& how) const {
+  [[nodiscard]] candidate candidate_of(pp::shape const& extents, pp::arrangement const& how) const {
     candidate one;
     one.extents = extents;
     one.layers = asked_.keeps_cut() ? cuts_of_layers(asked_, extents, false).front() : how.cut;
@@ -93,22 +75,22 @@ void add_searched(choose_command const& asked,
                   std::span<choose_start const> starts,
                   candidates& found) {
   searched_model<Work> const model(asked, work);
-  std::vector<pipelining::device_orders> orders;
+  std::vector<pp::device_orders> orders;
   for (choose_start const& each : starts)
     orders.push_back(each.orders);
   constexpr int for_ever = std::numeric_limits<int>::max();
   progress_line line(asked.rounds > 0 ? HUGE_VAL : asked.seconds);
-  pipelining::found_pipeline const best = pipelining::search_pipeline(
+  pp::found_pipeline const best = pp::search_pipeline(
     model,
     orders,
     {.seed = asked.seed, .rounds = asked.rounds > 0 ? asked.rounds : for_ever, .most_cuts = 2000},
-    [&](pipelining::found_pipeline::progress const& at) {
+    [&](pp::found_pipeline::progress const& at) {
       std::string text = "searching: ";
-      pipelining::append(text, at.looks, " pipelines, best ");
+      pp::append(text, at.looks, " pipelines, best ");
       if (std::isfinite(at.best)) // else nothing fits so far
-        pipelining::append_rounded(text, at.best, 4);
+        pp::append_rounded(text, at.best, 4);
       text += std::isfinite(at.best) ? " s, none below " : "none that fits, none below ";
-      pipelining::append_rounded(text, at.bound, 4);
+      pp::append_rounded(text, at.bound, 4);
       line.say(text + " s");
       return line.time_left();
     });
@@ -129,7 +111,7 @@ void add_searched(choose_command const& asked,
   if (!std::is_sorted(best.how.places.begin(), best.how.places.end()))
     one.places = best.how.places;
   if (best.own_order)
-    one.own_order = std::make_shared<pipelining::dynamic_timetable const>(best.table);
+    one.own_order = std::make_shared<pp::dynamic_timetable const>(best.table);
   else
     one.type = from.type;
   work.measure(placed_gpus(asked, best.how.places), best.table, one);

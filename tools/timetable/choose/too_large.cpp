@@ -1,23 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Candidates of `timetable choose` whose memory is known without times, as too large or as one that
 // fits: they are simulated only where a line of the text names them.
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/peak_bytes.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/timetable/adapt/with_vocabulary.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <numeric>
-#include <stdexcept>
-#include <utility>
-
 #include "choose.hpp"
 #include "tools/support/ahead.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -1,19 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/view/figures.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <exception>
-#include <string>
-#include <vector>
-
-#include "tools/support/decimals.hpp"
 #include "tools/timetable/make.hpp"
 #include "tools/timetable/markdown_table.hpp"
 #include "tools/timetable/progress_line.hpp"
 #include "tools/timetable/verbs.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

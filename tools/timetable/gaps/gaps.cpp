@@ -1,26 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/planner.hpp>
-#include <pipe/planner/registry/adapters.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/view/append.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdio>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "tools/support/decimals.hpp"
 #include "tools/timetable/command_line.hpp"
 #include "tools/timetable/markdown_table.hpp"
 #include "tools/timetable/progress_line.hpp"
 #include "tools/timetable/verbs.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

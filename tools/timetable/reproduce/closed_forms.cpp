@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/pipe.hpp>
-
-#include <algorithm>
-#include <vector>
-
 #include "tools/timetable/markdown_table.hpp"
 #include "tools/timetable/verbs.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

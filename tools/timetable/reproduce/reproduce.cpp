@@ -1,26 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/pipe.hpp>
-#include <pipe/planner.hpp>
-#include <pipe/planner/registry/named_schedules.hpp>
-#include <pipe/view/append.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdio>
-#include <numeric>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "published_vocabulary.hpp"
-#include "tools/support/decimals.hpp"
 #include "tools/timetable/markdown_table.hpp"
-#include "tools/timetable/options.hpp"
 #include "tools/timetable/progress_line.hpp"
 #include "tools/timetable/verbs.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -1,27 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/pipe.hpp>
-#include <pipe/planner.hpp>
 #include <pipe/run/thread_workers.hpp>
-#include <pipe/view/append.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <functional>
-#include <optional>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "order_type.hpp"
-#include "tools/support/decimals.hpp"
 #include "tools/timetable/files.hpp"
 #include "tools/timetable/make.hpp"
 #include "tools/timetable/markdown_table.hpp"
 #include "tools/timetable/progress_line.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {

@@ -1,33 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/dependencies.hpp>
-#include <pipe/flow/flow.hpp>
-#include <pipe/flow/pass.hpp>
-#include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/slot_class.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/timetable/timetable.hpp>
-#include <pipe/view/append.hpp>
-#include <pipe/view/figures.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <set>
-#include <stdexcept>
-#include <string>
 #include <tuple>
-#include <vector>
 
 #include "tools/support/chart.hpp"
 #include "tools/timetable/choose/choose.hpp"
 #include "tools/timetable/markdown_table.hpp"
 #include "tools/timetable/progress_line.hpp"
 #include "tools/timetable/verbs.hpp"
-
-namespace pp = pipelining;
 
 namespace examples {
 namespace {
