@@ -197,8 +197,9 @@ public:
   }
 
   [[nodiscard]] double duration(pass const& what) const {
-    int const row =
-      detail::index_of(what.kind) < flow::most_kinds ? row_of_[static_cast<std::size_t>(what.kind)] : no_time;
+    int const row = detail::index_of(what.kind) < flow::most_kinds
+                      ? row_of_[static_cast<std::size_t>(what.kind)]
+                      : no_time;
     if (row != of_halves)
       return row == no_time ? 0 : times_[place(row, what)];
     std::size_t const input = place(input_row_, what);

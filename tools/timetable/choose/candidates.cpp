@@ -348,6 +348,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   std::vector<pp::stage_bytes> const bytes =
     bytes_of(asked, content_of(asked, one), one.chunk_lengths);
+  bool const moves = table.offsets[asked.devices] != table.offsets[table.rows()];
   one.device_gigabytes.clear();
   for (int device = 0; device < asked.devices; ++device) {
     auto const activation = [&](pp::pass const& what) {
@@ -355,7 +356,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
     };
     double held = pp::peak_slot_bytes(table, device, pp::slot_class::activation, activation);
     double on_host =
-      pp::peak_slot_bytes(table, device, pp::slot_class::host_activation, activation);
+      moves ? pp::peak_slot_bytes(table, device, pp::slot_class::host_activation, activation) : 0;
     held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
       // The first stage keeps tokens, others what the stage before has sent; and keys and values
       // for the chunks that come later, which travel as their gradients do.
