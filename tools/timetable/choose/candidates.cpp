@@ -527,8 +527,10 @@ evaluated evaluate(choose_command const& asked,
                    made_orders& made,
                    std::vector<int> const& cut) {
   evaluated whole = evaluate_whole(asked, choice, made, cut);
-  if (!asked.experts)
+  if (!asked.experts) {
+    whole.what.order = hash_of(whole.table);
     return whole;
+  }
   any_cost const cost = costs_of(asked, whole.what);
   packing const alike{{{{0, 0, static_cast<int>(asked.setup.sequence)}}}};
   return cut_at_experts(asked, std::move(whole), cost, alike);
@@ -1066,7 +1068,7 @@ candidates evaluate_all(choose_command const& asked) {
   progress_line line(HUGE_VAL, 0.4);
   take_in_order(
     calls.size(),
-    ahead_of(asked, 6),
+    ahead_of(asked, 12),
     [](std::size_t) { return true; },
     [&](std::size_t i) {
       return shows_few(asked) ? evaluate_first(asked, calls[i], orders)

@@ -403,6 +403,9 @@ void choose(std::span<char const* const> words);
 //! GPUs that share sequences. Says on stderr what it is at.
 [[nodiscard]] candidates evaluate_lengths(choose_command const& asked);
 
+//! A hash of the passes of every row.
+[[nodiscard]] std::uint64_t hash_of(pipelining::dynamic_timetable const& table);
+
 //! Adds a candidate. Where model or user need more than a plain plan, it is lowered, or another one
 //! of its schedule, adapter and stages was, and says why it cannot be run. One that may be the pick
 //! keeps its timetable.

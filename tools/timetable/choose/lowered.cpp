@@ -47,17 +47,6 @@ std::string kind_of(choose_command const& asked, candidate const& one) {
          " " + std::to_string(inner_modules(asked, one).size());
 }
 
-//! A hash of the passes of every row.
-std::uint64_t hash_of(pp::dynamic_timetable const& table) {
-  pp::detail::hasher hash;
-  for (pp::pass const& each : table.passes)
-    hash.add(static_cast<std::int64_t>(each.kind) << 48 ^ std::int64_t{each.overlapped} << 56 ^
-             std::int64_t{each.stage} << 32 ^ std::int64_t{each.microbatch} << 16 ^ each.chunk);
-  for (int const each : table.offsets)
-    hash.add(each);
-  return hash.state.low;
-}
-
 constexpr std::int64_t most_kept = 2'000'000;      // passes of timetables, 64 MB
 constexpr std::int64_t most_simulated = 4'000'000; // passes, well below a second
 
@@ -149,6 +138,16 @@ bool needs_more(choose_command const& asked) {
          asked.model.modules > 0;
 }
 
+std::uint64_t hash_of(pp::dynamic_timetable const& table) {
+  pp::detail::hasher hash;
+  for (pp::pass const& each : table.passes)
+    hash.add(static_cast<std::int64_t>(each.kind) << 48 ^ std::int64_t{each.overlapped} << 56 ^
+             std::int64_t{each.stage} << 32 ^ std::int64_t{each.microbatch} << 16 ^ each.chunk);
+  for (int const each : table.offsets)
+    hash.add(each);
+  return hash.state.low;
+}
+
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found) {
   candidate one = made.what;
   if (!one.judged) {
@@ -156,7 +155,8 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
     return;
   }
   ++found.simulated;
-  one.order = hash_of(made.table);
+  if (one.order == 0)
+    one.order = hash_of(made.table);
   if (one.groups.empty() && one.cannot.empty() && needs_more(asked)) {
     std::string const kind = kind_of(asked, one);
     auto known = found.known.find(kind);
