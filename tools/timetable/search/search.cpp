@@ -97,7 +97,7 @@ void add_start(std::vector<group>& groups,
     std::any_of(orders.passes.begin(), orders.passes.end(), [](pp::pass const& p) {
       return p.kind == pp::pass_kind::backward_input;
     });
-  if (halves && !asked.search.split_backward)
+  if (halves && asked.search.whole_backward)
     return;
   auto const same = std::find_if(groups.begin(), groups.end(), [&orders](group const& each) {
     return each.extents() == orders.over.extents &&
@@ -172,7 +172,7 @@ public:
     for (group& each : groups_)
       if (line_.time_left())
         (void)look(each, each.starts, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
-    if (asked_.search.goal == pp::search_goal::makespan && asked_.search.split_backward)
+    if (asked_.search.goal == pp::search_goal::makespan && !asked_.search.whole_backward)
       for (group& each : groups_)
         if (line_.time_left() && each.has_order() && each.room.empty() && !each.found.proven() &&
             each.found.bound < best()) {
@@ -250,7 +250,7 @@ private:
                                      .room = each.room,
                                      .memory = each.memory,
                                      .goal = asked_.search.goal,
-                                     .split_backward = asked_.search.split_backward,
+                                     .split_backward = !asked_.search.whole_backward,
                                      .seed = asked_.search.seed + 1000 * round,
                                      .most_moves = moves,
                                      .own_starts = &starts == &each.starts};
@@ -352,7 +352,7 @@ std::string call_of(command const& asked, std::int64_t moves) {
   pp::append(out, " --seed ", asked.search.seed, " --moves ", moves);
   if (asked.search.goal == pp::search_goal::span)
     out += " --goal span";
-  if (!asked.search.split_backward)
+  if (asked.search.whole_backward)
     out += " --whole-backward";
   if (!asked.search.like.empty())
     out += " --like " + asked.search.like;
