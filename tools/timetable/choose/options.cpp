@@ -301,6 +301,16 @@ void check_layers(choose_command const& asked, std::string const& who) {
                             "one length; leave one of them out");
 }
 
+//! The times of a file: of layers cut at their experts, or of whole parts.
+void read_measured(choose_command& asked) {
+  if (asked.cost_file.empty())
+    return;
+  pp::flow const& kinds = asked.experts ? pp::expert_training : pp::training;
+  asked.measured = read_cost_file("--cost", asked.cost_file, kinds);
+  if (asked.experts)
+    asked.measured = whole_layers(asked.measured_layers.emplace(*asked.measured));
+}
+
 } // namespace
 
 std::vector<offered_option> choose_options(verbs one) {
@@ -314,12 +324,7 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
   no_names(verb, read);
   auto const has = [&read](std::string_view name) { return read.has(name); };
   std::string const who = std::string(name_of(verb)) + ": ";
-  if (!result.cost_file.empty() && result.experts) {
-    result.measured_layers = read_cost_file("--cost", result.cost_file, pp::expert_training);
-    result.measured = whole_layers(*result.measured_layers);
-  } else if (!result.cost_file.empty()) {
-    result.measured = read_cost_file("--cost", result.cost_file);
-  }
+  read_measured(result);
   for (std::string_view const needed :
        {"--model", "--sequence", "--gpu", "--devices", "--microbatches"})
     if (!has(needed) &&
