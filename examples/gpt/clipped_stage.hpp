@@ -35,6 +35,16 @@ struct step_counts {
   std::int64_t left_out = 0;
 };
 
+//! What clipping has done in a run.
+struct clipping_report {
+  std::int64_t clipped = 0;
+  std::int64_t left_out = 0;
+  std::int64_t rolled_back = 0; //!< steps of a stage that had come too early
+  long corrected = 0;           //!< steps that some stage had to roll back, or to make up for
+  long repeated = 0;            //!< iterations that began again
+  std::uint64_t weights = 0;    //!< a hash of all weights
+};
+
 //! What the rows of all stages, or of some, come to.
 struct clipped_step {
   bool finite = true;

@@ -30,8 +30,8 @@ extern template void attend_backward(attending const&,
                                      device_work<float>&,
                                      stream);
 } // namespace host
-extern template class part_stage<host_machine<float>>;
-extern template class host_stage<float>;
+extern template class stage<host_machine<float>>;
+extern template class trained_on_host<stage<host_machine<float>>>;
 extern template void adamw::update(parameter<float>&, std::int64_t) const;
 
 } // namespace gpt

@@ -106,13 +106,12 @@ struct attention_kept {
   attended* query;     //!< [tokens, heads, head dim]
   attended* output;    //!< the same of attention
   number* log_sum_exp; //!< [heads, tokens]
-  bool whole_sequence; //!< else keys and values lie with those of other chunks
-  attended* key_value; //!< [tokens, 2, key heads, head dim]
+  attended* key_value; //!< of whole sequences, [tokens, 2, key heads, head dim]
 
-  attention_kept(placing& in, model_size const& own, std::int64_t tokens, bool whole)
-      : query(in.take<attended>(tokens * own.width)), output(in.take<attended>(tokens * own.width)),
-        log_sum_exp(in.take<number>(own.heads * tokens)), whole_sequence(whole),
-        key_value(whole ? in.take<attended>(tokens * 2 * own.key_width()) : nullptr) {}
+  attention_kept(placing& in, tensor_extents const& of)
+      : query(in.take<attended>(of.queries())), output(in.take<attended>(of.queries())),
+        log_sum_exp(in.take<number>(of.own.heads * of.tokens)),
+        key_value(of.whole_sequence ? in.take<attended>(of.keys()) : nullptr) {}
 
   [[nodiscard]] attention_tensors<attended, number> with(attended const* keys_and_values) const {
     return {query, keys_and_values, output, log_sum_exp};
@@ -125,9 +124,9 @@ struct mlp_kept {
   typename Machine::number* inner;  //!< [tokens, hidden], before GELU
   typename Machine::element* outer; //!< [tokens, hidden], after GELU
 
-  mlp_kept(placing& in, model_size const& size, model_size const& own, std::int64_t tokens)
-      : norm(in, size, tokens), inner(in.take<typename Machine::number>(tokens * own.hidden())),
-        outer(in.take<typename Machine::element>(tokens * own.hidden())) {}
+  mlp_kept(placing& in, tensor_extents const& of)
+      : norm(in, of), inner(in.take<typename Machine::number>(of.hidden())),
+        outer(in.take<typename Machine::element>(of.hidden())) {}
 };
 
 //! Room for gradients: that of numbers which backward_input alone reads, or, for other types, new.
@@ -148,17 +147,12 @@ struct before_gradients {
   element* query;     //!< [tokens, width]
   element* key_value; //!< [tokens, 2, key heads, head dim]
 
-  before_gradients(placing& in, model_size const& own, std::int64_t tokens)
-      : query(in.take<element>(tokens * own.width)),
-        key_value(in.take<element>(tokens * 2 * own.key_width())) {}
-  before_gradients(placing& in,
-                   model_size const& own,
-                   std::int64_t tokens,
-                   attention_kept<Machine> const& kept)
-      : query(take_gradient<element>(in, kept.query, tokens * own.width)),
-        key_value(kept.whole_sequence
-                    ? take_gradient<element>(in, kept.key_value, tokens * 2 * own.key_width())
-                    : in.take<element>(tokens * 2 * own.key_width())) {}
+  before_gradients(placing& in, tensor_extents const& of)
+      : query(in.take<element>(of.queries())), key_value(in.take<element>(of.keys())) {}
+  before_gradients(placing& in, tensor_extents const& of, attention_kept<Machine> const& kept)
+      : query(take_gradient<element>(in, kept.query, of.queries())),
+        key_value(of.whole_sequence ? take_gradient<element>(in, kept.key_value, of.keys())
+                                    : in.take<element>(of.keys())) {}
 };
 //! ... of the projection, and in the MLP.
 template <class Machine>
@@ -169,14 +163,10 @@ struct after_gradients {
   element* inner;      //!< [tokens, hidden]
   element* down;       //!< [tokens, width]
 
-  after_gradients(placing& in,
-                  model_size const& size,
-                  model_size const& own,
-                  std::int64_t tokens,
-                  mlp_kept<Machine> const& kept)
-      : projection(in.take<element>(tokens * size.width)),
-        inner(take_gradient<element>(in, kept.inner, tokens * own.hidden())),
-        down(in.take<element>(tokens * size.width)) {}
+  after_gradients(placing& in, tensor_extents const& of, mlp_kept<Machine> const& kept)
+      : projection(in.take<element>(of.wide())),
+        inner(take_gradient<element>(in, kept.inner, of.hidden())),
+        down(in.take<element>(of.wide())) {}
 };
 
 //! Norm, query, keys and values, at work on one chunk.
@@ -363,13 +353,8 @@ struct layer_kept {
   attention_kept<Machine> attention;
   mlp_kept<Machine> after;
 
-  layer_kept(placing& in,
-             model_size const& size,
-             model_size const& own,
-             std::int64_t tokens,
-             bool whole_sequence)
-      : first(in, size, tokens), attention(in, own, tokens, whole_sequence),
-        after(in, size, own, tokens) {}
+  layer_kept(placing& in, tensor_extents const& of)
+      : first(in, of), attention(in, of), after(in, of) {}
 };
 
 //! What backward_input makes for backward_weight: the gradients of what products have written.
@@ -378,12 +363,8 @@ struct layer_gradients {
   before_gradients<Machine> before;
   after_gradients<Machine> after;
 
-  layer_gradients(placing& in,
-                  model_size const& size,
-                  model_size const& own,
-                  std::int64_t tokens,
-                  layer_kept<Machine> const& kept)
-      : before(in, own, tokens, kept.attention), after(in, size, own, tokens, kept.after) {}
+  layer_gradients(placing& in, tensor_extents const& of, layer_kept<Machine> const& kept)
+      : before(in, of, kept.attention), after(in, of, kept.after) {}
 };
 
 //! A layer at work on one chunk.

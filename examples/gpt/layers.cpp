@@ -22,8 +22,8 @@ template void attend_backward(attending const&,
                               device_work<float>&,
                               stream);
 } // namespace host
-template class part_stage<host_machine<float>>;
-template class host_stage<float>;
+template class stage<host_machine<float>>;
+template class trained_on_host<stage<host_machine<float>>>;
 template void adamw::update(parameter<float>&, std::int64_t) const;
 
 } // namespace gpt

@@ -83,6 +83,19 @@ struct token_rows {
   [[nodiscard]] std::int64_t count() const { return tokens * width; }
 };
 
+//! What tensors of a stage are of: some tokens of the model, or of a shard.
+struct tensor_extents {
+  model_size size;
+  model_size own; //!< the shard's share of heads and hidden numbers
+  std::int64_t tokens;
+  bool whole_sequence = true; //!< else a chunk, whose keys and values lie with those of others
+
+  [[nodiscard]] std::int64_t wide() const { return tokens * size.width; }
+  [[nodiscard]] std::int64_t queries() const { return tokens * own.width; }
+  [[nodiscard]] std::int64_t keys() const { return tokens * 2 * own.key_width(); }
+  [[nodiscard]] std::int64_t hidden() const { return tokens * own.hidden(); }
+};
+
 //! What layer norm keeps of its tokens for backward.
 template <class Number>
 struct normalised {
@@ -91,8 +104,8 @@ struct normalised {
 
   normalised() = default;
   normalised(Number* numbers, Number* deviations) : normal(numbers), inverse(deviations) {}
-  normalised(placing& in, model_size const& size, std::int64_t tokens)
-      : normal(in.take<Number>(tokens * size.width)), inverse(in.take<Number>(tokens)) {}
+  normalised(placing& in, tensor_extents const& of)
+      : normal(in.take<Number>(of.wide())), inverse(in.take<Number>(of.tokens)) {}
 };
 
 //! Whether a product takes the place of what was there or is added to it.

@@ -56,6 +56,14 @@ struct layer_range {
   bool embeds = false;   //!< the embedding comes before
   bool ends = false;     //!< the head and the loss come after
   layer_part part = layer_part::whole;
+
+  //! Whether it begins, or ends, in the middle of a layer.
+  [[nodiscard]] bool follows_attention() const {
+    return part == layer_part::around_attention && !embeds;
+  }
+  [[nodiscard]] bool precedes_attention() const {
+    return part == layer_part::around_attention && !ends;
+  }
 };
 
 //! Cuts the layers as evenly as they go; earlier stages get one more where they do not.
@@ -263,12 +271,10 @@ parts_of(model_size const& size, layer_range const& layers, shard_of_stage which
     before(layer);
     after(layer);
   }
-  if (layers.part == layer_part::around_attention) {
-    if (!layers.embeds)
-      after(layers.first - 1);
-    if (!layers.ends)
-      before(layers.first);
-  }
+  if (layers.follows_attention())
+    after(layers.first - 1);
+  if (layers.precedes_attention())
+    before(layers.first);
   if (layers.ends)
     parts.insert(parts.end(), {norm_part(size), out_part(size)});
   return parts;
@@ -303,7 +309,6 @@ public:
       first_units_.push_back(first_units_.back() + static_cast<std::int64_t>(each.size()));
       tokens_ += each.back().end;
     }
-    not_kept_.assign(static_cast<std::size_t>(units()), false);
     last_seen_ = units();
   }
 
@@ -360,14 +365,10 @@ public:
   [[nodiscard]] std::size_t index(unit u) const {
     return static_cast<std::size_t>(first_units_[static_cast<std::size_t>(u.microbatch)] + u.chunk);
   }
-  //! Whether forward keeps what backward needs; else it is asked for again.
-  [[nodiscard]] bool keeps(unit u) const { return !not_kept_[index(u)]; }
-  void recompute(unit u) { not_kept_[index(u)] = true; }
 
 private:
   std::vector<std::vector<chunk_range>> chunks_;
   std::vector<std::int64_t> first_units_{0};
-  std::vector<bool> not_kept_;
   std::int64_t tokens_ = 0;
   std::int64_t first_seen_ = 0;
   std::int64_t last_seen_ = 0;

@@ -12,14 +12,13 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
-#include <initializer_list>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -260,48 +259,48 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
   }
 }
 
-//! Where a number of the options goes, and the most that it may be; nowhere, where the word names
-//! none.
-struct number_option {
+//! Where an option goes, and the most that a number may be.
+struct known_option {
   std::string_view name{};
-  std::variant<std::int64_t*, std::optional<int>*, std::optional<double>*> value{};
+  std::variant<bool*, std::string*, std::int64_t*, std::optional<int>*, std::optional<double>*>
+    value{};
   std::int64_t most = 0;
 };
-inline number_option number_of(options& of, std::string_view name) {
+//! The option of a word, but for those whose values have a form of their own; none has no name.
+inline known_option option_of(options& of, std::string_view name) {
   auto& own = of.own;
-  for (number_option const& each :
-       {number_option{"--devices", &of.devices, 64},
-        number_option{"--every", &of.every, 1000000},
-        number_option{"--microbatches", &of.microbatches, 4096},
-        number_option{"--chunks", &own.chunks, 1024},
-        number_option{"--stages-per-device", &own.stages_per_device, 64},
-        number_option{"--group", &own.group, 4096},
-        number_option{"--forwards", &own.forwards, 1000000},
-        number_option{"--keep", &own.keep, 1024},
-        number_option{"--forward-stages", &own.forward_stages, 65535},
-        number_option{"--backward-stages", &own.backward_stages, 65535},
-        number_option{"--memory-limit", &own.memory_limit, 1000000},
-        number_option{"--tensor", &of.tensor, 64},
-        number_option{"--steps", &of.steps, 1000000},
-        number_option{"--layers", &of.size.layers, 1024},
-        number_option{"--width", &of.size.width, 4096},
-        number_option{"--heads", &of.size.heads, 256},
-        number_option{"--key-heads", &of.size.key_heads, 256},
-        number_option{"--sequence", &of.size.sequence, 65536},
-        number_option{"--seed", &of.seed, 1000000000}})
+  for (known_option const& each : {known_option{"--help", &of.help},
+                                   known_option{"-h", &of.help},
+                                   known_option{"--eager", &own.eager},
+                                   known_option{"--unfused", &own.unfused},
+                                   known_option{"--post-validation", &of.post_validation},
+                                   known_option{"--schedule", &of.schedule},
+                                   known_option{"--text", &of.text},
+                                   known_option{"--output", &of.output},
+                                   known_option{"--costs", &of.costs},
+                                   known_option{"--checkpoint", &of.checkpoint},
+                                   known_option{"--devices", &of.devices, 64},
+                                   known_option{"--every", &of.every, 1000000},
+                                   known_option{"--microbatches", &of.microbatches, 4096},
+                                   known_option{"--chunks", &own.chunks, 1024},
+                                   known_option{"--stages-per-device", &own.stages_per_device, 64},
+                                   known_option{"--group", &own.group, 4096},
+                                   known_option{"--forwards", &own.forwards, 1000000},
+                                   known_option{"--keep", &own.keep, 1024},
+                                   known_option{"--forward-stages", &own.forward_stages, 65535},
+                                   known_option{"--backward-stages", &own.backward_stages, 65535},
+                                   known_option{"--memory-limit", &own.memory_limit, 1000000},
+                                   known_option{"--tensor", &of.tensor, 64},
+                                   known_option{"--steps", &of.steps, 1000000},
+                                   known_option{"--layers", &of.size.layers, 1024},
+                                   known_option{"--width", &of.size.width, 4096},
+                                   known_option{"--heads", &of.size.heads, 256},
+                                   known_option{"--key-heads", &of.size.key_heads, 256},
+                                   known_option{"--sequence", &of.size.sequence, 65536},
+                                   known_option{"--seed", &of.seed, 1000000000}})
     if (each.name == name)
       return each;
   return {};
-}
-
-//! A member of the options by its word; null where the word names none.
-template <class Value>
-Value* member_of(std::string_view name,
-                 std::initializer_list<std::pair<std::string_view, Value*>> const& all) {
-  for (auto const& [word, member] : all)
-    if (word == name)
-      return member;
-  return nullptr;
 }
 
 //! Reads counts of chunks, of iterations that take turns: "1,2:2,2".
@@ -319,32 +318,32 @@ inline void read_chunk_counts(options& of, std::string_view name, std::string_vi
 
 //! Reads an option that has a value.
 //! @throws std::invalid_argument for one that is not known, or whose value is none
-inline void read_value(options& of, std::string_view name, std::string_view const* word) {
-  auto const number = number_of(of, name);
-  auto* const text = member_of<std::string>(name,
-                                            {{"--schedule", &of.schedule},
-                                             {"--text", &of.text},
-                                             {"--output", &of.output},
-                                             {"--costs", &of.costs},
-                                             {"--checkpoint", &of.checkpoint}});
+inline void read_value(options& of,
+                       known_option const& known,
+                       std::string_view name,
+                       std::string_view const* word) {
   bool const other = name == "--with" || name == "--chunk-counts" || name == "--clip";
-  if (number.most == 0 && text == nullptr && !other) {
+  if (known.name.empty() && !other) {
     throw std::invalid_argument("no such option: " + pipelining::detail::quote(name) +
                                 "; --help names them all");
   }
   if (word == nullptr)
     throw std::invalid_argument(std::string(name) + " wants a value");
-  if (number.most != 0) {
-    auto const given = whole_number(name, *word, 1, number.most);
-    std::visit([given](auto* to) { *to = static_cast<int>(given); }, number.value);
-  } else if (text != nullptr)
-    *text = *word;
-  else if (name == "--with")
+  if (name == "--with")
     of.own.adapted = adapter_of(name, *word);
   else if (name == "--clip")
     of.clip = positive_number(name, *word);
-  else
+  else if (other)
     read_chunk_counts(of, name, *word);
+  else
+    std::visit(
+      [&](auto* to) {
+        if constexpr (std::is_same_v<decltype(to), std::string*>)
+          *to = *word;
+        else // flags do not come here
+          *to = static_cast<int>(whole_number(name, *word, 1, known.most));
+      },
+      known.value);
 }
 
 } // namespace detail
@@ -355,18 +354,13 @@ inline void read_value(options& of, std::string_view name, std::string_view cons
   options chosen;
   bool key_heads_given = false;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    auto* const flag = detail::member_of<bool>(words[i],
-                                               {{"--help", &chosen.help},
-                                                {"-h", &chosen.help},
-                                                {"--eager", &chosen.own.eager},
-                                                {"--unfused", &chosen.own.unfused},
-                                                {"--post-validation", &chosen.post_validation}});
-    if (flag != nullptr) {
-      *flag = true;
+    auto const known = detail::option_of(chosen, words[i]);
+    if (auto* const* const flag = std::get_if<bool*>(&known.value); flag && *flag) {
+      **flag = true;
       continue;
     }
     key_heads_given = key_heads_given || words[i] == "--key-heads";
-    detail::read_value(chosen, words[i], i + 1 < words.size() ? &words[i + 1] : nullptr);
+    detail::read_value(chosen, known, words[i], i + 1 < words.size() ? &words[i + 1] : nullptr);
     ++i;
   }
   if (!key_heads_given)

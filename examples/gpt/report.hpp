@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/pipeline.hpp"
 #include "plot.hpp"
 #include "prediction.hpp"
 #include "training.hpp"
@@ -284,7 +285,7 @@ inline std::vector<float> gradients_of_one_device(options const& o,
   single_device<float> device(
     o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed_of(o), halves);
   device.step(pieces);
-  return gradients_of(device.stages());
+  return gradients_of(device);
 }
 
 //! Runs one step of a schedule from the first weights and compares its gradients bit for bit.
@@ -300,7 +301,7 @@ inline checked check_schedule(options const& o,
     halves || from_last ? gradients_of_one_device(o, pieces, halves, from_last) : whole;
   pipelined_model model(o.size, table, o.lengths, seed_of(o));
   model.step(pieces);
-  auto const gradients = gradients_of(model.stages());
+  auto const gradients = gradients_of(model);
   return {name,
           table.over.extents.chunks,
           peak_share(table, o.lengths),
@@ -345,7 +346,7 @@ inline bool report_sizes(options const& o,
     plain.set_cut(whole(now));
     model.step(pieces);
     plain.step(pieces);
-    different += differences(gradients_of(model.stages()), gradients_of(plain.stages()));
+    different += differences(gradients_of(model), gradients_of(plain));
     model.update(optimizer, static_cast<std::int64_t>(step));
     plain.update(optimizer, static_cast<std::int64_t>(step));
   }

@@ -9,20 +9,25 @@
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <deque>
 #include <exception>
+#include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "host/arithmetic.hpp"
-#include "options.hpp"
-#include "text.hpp"
+#include "training.hpp"
 
 namespace gpt {
 
@@ -172,27 +177,6 @@ void agree_on_run(Store& line,
   }
 }
 
-//! Adds the values of a stage and both averages of the optimizer to the tensors of a checkpoint.
-//! @param stage must stay where it is while these are in use
-template <class Stage>
-void add_tensors(std::vector<pp::state_tensor>& tensors, Stage& stage) {
-  auto const parts = stage.parts();
-  std::size_t next = 0;
-  stage.for_each_parameter([&](parameter<float>& p) {
-    auto const& part = parts.at(next++);
-    auto const add = [&](char const* kind, std::vector<float>& numbers) {
-      tensors.push_back(pp::tensor_of(part.name + kind, numbers, part.shape));
-      tensors.back().whole = part.whole;
-      tensors.back().first = part.first;
-    };
-    add(".value", p.value);
-    add(".mean", p.mean);
-    add(".square", p.square);
-  });
-  if (next != parts.size())
-    throw std::logic_error("a stage has other parameters than parts_of names");
-}
-
 //! Checkpoints of a process between the steps of a run.
 struct saved_steps {
   pp::checkpoint_place files; //!< no folder: none are written
@@ -224,35 +208,166 @@ struct saved_steps {
 
 //! All that the next step of a model depends on, as tensors of the whole one: what this process
 //! writes between two steps, or reads to go on. The data follow from the number of the step.
-//! @tparam Model has `for_each_stage`, and `counts` and `set_counts` where it `clips`
+//! @tparam Model has `for_each_stage`, whose stages have `parts` and `exchange`; and, where it has
+//! an optimizer that leaves steps out, `counts` and `set_counts`
 template <class Model>
-struct training_state {
-  Model& model;
-  std::vector<std::int64_t> counts{}; // of the optimizer's steps, which leaves some out
-  std::vector<pp::state_tensor> tensors{};
-
-  //! Of ranks collective.
-  //! @param copies with all copies of a stage, which have the same numbers, in place of one
-  explicit training_state(Model& of, bool copies = true) : model(of) {
-    if constexpr (Model::clips) {
-      auto const found = model.counts();
-      counts = {found.taken, found.clipped, found.left_out};
-      tensors.push_back(pp::tensor_of("optimizer.counts", counts));
+class model_state {
+public:
+  //! An early step of the optimizer is validated before. Of ranks collective.
+  explicit model_state(Model& model) : model_(model) {
+    if constexpr (requires { model.finish(); })
+      model.finish();
+    if (model.counts_steps()) {
+      if constexpr (requires { model.counts(); }) {
+        auto const found = model.counts();
+        counts_ = {found.taken, found.clipped, found.left_out};
+      }
+      tensors_.push_back(pp::tensor_of("optimizer.counts", counts_));
     }
-    model.for_each_stage([&](std::size_t number, auto& stage) {
-      if (copies || number < model.stage_count())
-        add_tensors(tensors, stage);
+    model.for_each_stage([this](std::size_t, auto& stage) {
+      std::vector<tensor_part> const parts = stage.parts();
+      std::size_t next = 0;
+      stage.exchange([&](std::span<std::byte> numbers) {
+        static constexpr char const* kinds[] = {".value", ".mean", ".square"};
+        add(parts.at(next / 3), kinds[next % 3], numbers);
+        ++next;
+      });
+      if (next != 3 * parts.size())
+        throw std::logic_error("a stage has other parameters than its parts name");
     });
   }
-  training_state(training_state const&) = delete;
-  training_state& operator=(training_state const&) = delete;
-  ~training_state() = default;
+  model_state(model_state const&) = delete;
+  model_state& operator=(model_state const&) = delete;
+  ~model_state() = default;
 
+  [[nodiscard]] std::vector<pp::state_tensor> const& tensors() const { return tensors_; }
+  //! What has been read takes the place of what the model had.
   void use() {
-    if constexpr (Model::clips)
-      model.set_counts({counts[0], counts[1], counts[2]});
-    model.for_each_stage([](std::size_t, auto& stage) { stage.refresh(); });
+    if constexpr (requires { model_.counts(); })
+      if (model_.counts_steps())
+        model_.set_counts({counts_[0], counts_[1], counts_[2]});
+    auto next = bytes_.begin();
+    model_.for_each_stage([&](std::size_t, auto& stage) {
+      stage.exchange([&](std::span<std::byte> to) {
+        std::copy(next->begin(), next->end(), to.begin());
+        ++next;
+      });
+    });
   }
+  //! Writes it: of copies, which have the same numbers, one; boxes of one tensor in a file each.
+  //! @throws std::runtime_error where a file cannot be written
+  void save(pp::checkpoint_place place, std::int64_t step) const {
+    std::map<std::string, std::set<std::vector<std::int64_t>>> seen;
+    std::vector<std::vector<pp::state_tensor>> files(1);
+    for (auto const& each : tensors_) {
+      auto& boxes = seen[each.name];
+      if (!boxes.insert(each.first).second)
+        continue;
+      files.resize(std::max(files.size(), boxes.size()));
+      files[boxes.size() - 1].push_back(each);
+    }
+    for (auto const& each : files) {
+      pp::save_tensors(place, step, each);
+      place.owner += "-more";
+    }
+  }
+
+private:
+  //! @param numbers of the part, which may be more: padding
+  void add(tensor_part const& part, char const* kind, std::span<std::byte> numbers) {
+    auto const bytes = static_cast<std::size_t>(part.count()) * sizeof(float);
+    if (bytes > numbers.size())
+      throw std::logic_error("a stage has another parameter than " + part.name);
+    bytes_.emplace_back(numbers.begin(), numbers.end());
+    tensors_.push_back({part.name + kind,
+                        "F32",
+                        part.shape,
+                        std::span(bytes_.back()).first(bytes),
+                        part.whole,
+                        part.first});
+  }
+
+  Model& model_;
+  std::vector<std::int64_t> counts_{
+    0, 0, 0}; // of the optimizer's steps, some of which it leaves out
+  std::deque<std::vector<std::byte>> bytes_{}; // of each tensor
+  std::vector<pp::state_tensor> tensors_{};
 };
+
+//! A model in training, with checkpoints between its steps, which any other cut of the model loads.
+//! Ranks that have stages elsewhere make the same calls.
+template <class Model>
+struct checkpointed_model {
+  Model& model;
+  saved_steps saved;
+  std::int64_t done = 0; //!< steps so far
+
+  //! Goes on from a checkpoint, where there is one. @param load of `saved`: `load(tensors)`
+  template <class Load>
+  void restore(Load load) {
+    if (saved.files.folder.empty())
+      return;
+    model_state state(model);
+    if (load(state.tensors())) {
+      done = saved.first;
+      state.use();
+    }
+  }
+  //! The same where no other process has a part in it.
+  void restore_alone() {
+    restore([this](auto const& wanted) { return saved.load_alone(wanted); });
+  }
+  //! Whether there are steps left. @param tells where they begin, if not at the beginning
+  [[nodiscard]] bool has_steps(bool tells = true) const {
+    if (tells && saved.first > 0)
+      std::printf("goes on after step %lld\n", static_cast<long long>(saved.first));
+    return saved.first < saved.steps;
+  }
+
+  double step(batch const& pieces) { return model.step(pieces); }
+  void update(adamw const& optimizer, std::int64_t step) {
+    model.update(optimizer, step);
+    done = step + 1;
+  }
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    model.use(table, lengths);
+  }
+  [[nodiscard]] auto const& plans() const { return model.plans(); }
+  [[nodiscard]] std::vector<device_row> slots() { return model.slots(); }
+  [[nodiscard]] std::vector<std::size_t> peak_bytes() { return model.peak_bytes(); }
+  //! Between steps, when the times of the last one have been read.
+  void begin_step() {
+    bool const stops = stop_wanted != 0 && !saved.files.folder.empty();
+    if (done <= saved.first || !(saved.wants(done) || stops))
+      return;
+    model_state const state(model);
+    try {
+      state.save(saved.files, done);
+    } catch (std::runtime_error const& error) {
+      if constexpr (requires { model.runner().fail(error.what()); }) // on all ranks
+        model.runner().fail(std::string("could not save its state: ") + error.what());
+      throw;
+    }
+  }
+  void finish() {
+    begin_step(); // there is none
+    model.finish();
+  }
+  [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
+};
+
+//! All steps; the optimizer's are between them, or part of their plans.
+//! @param sizes of iterations, which take turns
+template <class Model>
+training train_checkpointed(options const& o,
+                            text_to_learn const& text,
+                            std::vector<sized_table> const& sizes,
+                            Model& model) {
+  auto const optimizer = optimizer_of(o);
+  auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
+  auto result = train_sizes(o, text, sizes, model, update, model.saved.first);
+  model.finish();
+  return result;
+}
 
 } // namespace gpt

@@ -71,7 +71,8 @@ public:
       for (std::int64_t c = chunks; c-- > 0;)
         backward({m, c}, around);
     }
-    add_copies(stages_, copies_);
+    for (std::size_t s = 0; s < copies_.size(); ++s)
+      add_copies(stages_[s], copies_[s]);
     return stages_.back().loss() + (copies_.empty() ? 0 : copies_.back().loss());
   }
 
@@ -134,22 +135,26 @@ private:
   std::vector<std::vector<Number>> between_; // what stage s reads: activation, then gradient
 };
 
-//! What all parameters of some stages have, in the order of the layers: a list of theirs.
-template <class Stages, class Number>
-[[nodiscard]] std::vector<Number> all_of(Stages& stages,
+//! What all parameters of a model have, in the order of its stages: a list of theirs.
+template <class Number, class Model>
+[[nodiscard]] std::vector<Number> all_of(Model& model,
                                          std::vector<Number> parameter<Number>::*list) {
   std::vector<Number> all;
-  for (auto& each : stages)
-    append(all, each, list);
+  if constexpr (requires { model.stages(); }) {
+    for (auto& each : model.stages())
+      append(all, each, list);
+  } else {
+    append(all, model, list);
+  }
   return all;
 }
-template <class Stages>
-[[nodiscard]] auto gradients_of(Stages& stages) {
-  return all_of(stages, &parameter<typename Stages::value_type::number>::gradient);
+template <class Model>
+[[nodiscard]] std::vector<float> gradients_of(Model& model) {
+  return all_of(model, &parameter<float>::gradient);
 }
-template <class Stages>
-[[nodiscard]] auto weights_of(Stages& stages) {
-  return all_of(stages, &parameter<typename Stages::value_type::number>::value);
+template <class Model>
+[[nodiscard]] std::vector<float> weights_of(Model& model) {
+  return all_of(model, &parameter<float>::value);
 }
 
 //! How many numbers have other bits.

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "host/machine.hpp"
-#include "papers/helix.hpp"
+#include "stage.hpp"
 
 namespace gpt {
 
@@ -147,7 +147,7 @@ struct slot_sizes {
       return gathered[stage].gradients;
     if (of == pp::slot_class::copied_gradient)
       return copied[stage] * bytes_of_number;
-    return part_bytes<host_machine<float>>(
+    return stage_bytes<host_machine<float>>(
       size, size, stages[stage], cut, of, {maker.microbatch, maker.chunk});
   }
 
@@ -224,20 +224,13 @@ template <class Sizes>
   return step_cut(std::move(chunks));
 }
 
-//! How a timetable cuts the work of a step, and which of it a stage recomputes.
-//! @param stage -1: what any stage recomputes
-[[nodiscard]] inline step_cut
-cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int stage = -1) {
+//! How a timetable cuts the work of a step.
+[[nodiscard]] inline step_cut cut_for(pp::timetable_view table,
+                                      std::vector<std::int64_t> const& lengths) {
   std::vector<std::vector<chunk_range>> chunks;
-  for (int m = 0; m < table.over.extents.microbatches; ++m) {
+  for (int m = 0; m < table.over.extents.microbatches; ++m)
     chunks.push_back(cut_sequence(lengths[static_cast<std::size_t>(m)], table.over.chunks_of(m)));
-  }
-  step_cut cut(std::move(chunks));
-  for (int i = 0; i < table.size(); ++i)
-    if (table.passes[i].kind == pp::pass_kind::checkpointed_forward &&
-        (stage < 0 || table.passes[i].stage == stage))
-      cut.recompute({table.passes[i].microbatch, table.passes[i].chunk});
-  return cut.back_from_last(adds_from_last(table));
+  return step_cut(std::move(chunks)).back_from_last(adds_from_last(table));
 }
 
 //! The first microbatch that takes the `way`-th way through the devices; M behind the last.

@@ -3,10 +3,13 @@
 
 //! @file
 //! @brief A stage, on any machine: consecutive layers of the GPT, with the embedding on the first
-//! and the loss on the last. All that it keeps of a unit lies in the slots of the plan.
+//! and the loss on the last; or, where layers are cut at their attention, as HelixPipe has them,
+//! attention alone, or what lies between the attention of two layers. All that it keeps of a unit
+//! lies in the slots of the plan.
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -17,41 +20,70 @@
 
 namespace gpt {
 
+//! What goes to attention that another device may run, with T = attended; or the gradients of that,
+//! as products read them. Stages of whole layers hand the residual on alone.
+template <class Machine, class T>
+struct message_to_attention {
+  typename Machine::number* residual; //!< [tokens, width]
+  T* query;                           //!< [tokens, heads, head dim]
+  T* key_value;                       //!< [tokens, 2, key heads, head dim]
+
+  message_to_attention(placing& in, tensor_extents const& of)
+      : residual(in.take<typename Machine::number>(of.wide())), query(in.take<T>(of.queries())),
+        key_value(in.take<T>(of.keys())) {}
+};
+//! What comes from it, or the gradients of that.
+template <class Machine>
+struct message_from_attention {
+  typename Machine::number* residual; //!< [tokens, width]
+  typename Machine::attended* output; //!< [tokens, heads, head dim]
+
+  message_from_attention(placing& in, tensor_extents const& of)
+      : residual(in.take<typename Machine::number>(of.wide())),
+        output(in.take<typename Machine::attended>(of.queries())) {}
+};
+
 //! What a stage keeps of a unit from forward to the end of its backward.
 template <class Machine>
 struct stage_kept {
+  typename Machine::attended* output = nullptr; //!< of the attention before `after`
+  std::optional<mlp_kept<Machine>> after{};
   std::vector<layer_kept<Machine>> layers;
-  normalised<typename Machine::number> head{};
+  normalised<typename Machine::number>
+    norm{}; //!< of the head, or before the attention that follows
 
-  stage_kept(placing& in,
-             model_size const& size,
-             model_size const& own,
-             layer_range const& held,
-             std::int64_t tokens,
-             bool whole_sequence) {
+  stage_kept(placing& in, tensor_extents const& of, layer_range const& held) {
+    if (held.follows_attention()) {
+      output = in.take<typename Machine::attended>(of.wide());
+      after.emplace(in, of);
+    }
     for (auto layer = held.first; layer < held.last; ++layer)
-      layers.emplace_back(in, size, own, tokens, whole_sequence);
-    if (held.ends)
-      head = {in, size, tokens};
+      layers.emplace_back(in, of);
+    if (held.ends || held.precedes_attention())
+      norm = {in, of};
   }
 };
 
 //! What its backward_input makes for its backward_weight.
 template <class Machine>
 struct stage_gradients {
+  std::optional<after_gradients<Machine>> after{};
   std::vector<layer_gradients<Machine>> layers;
+  std::optional<before_gradients<Machine>> before{};
   typename Machine::element* logits = nullptr; //!< [tokens, vocabulary]
 
   stage_gradients(placing& in,
-                  model_size const& size,
-                  model_size const& own,
+                  tensor_extents const& of,
                   layer_range const& held,
-                  std::int64_t tokens,
                   stage_kept<Machine> const& kept) {
+    if (kept.after)
+      after.emplace(in, of, *kept.after);
     for (auto const& layer : kept.layers)
-      layers.emplace_back(in, size, own, tokens, layer);
+      layers.emplace_back(in, of, layer);
+    if (held.precedes_attention())
+      before.emplace(in, of);
     if (held.ends)
-      logits = in.take<typename Machine::element>(tokens * vocabulary);
+      logits = in.take<typename Machine::element>(of.tokens * vocabulary);
   }
 };
 
@@ -65,7 +97,7 @@ sequence_caches(placing& in, model_size const& own, layer_range const& held, std
   return caches;
 }
 
-//! Bytes of the slots of a stage of whole layers; see buffer_sizes of the library.
+//! Bytes of the slots of a stage; see buffer_sizes of the library.
 //! @param own of a shard's heads
 template <class Machine>
 [[nodiscard]] std::int64_t stage_bytes(model_size const& size,
@@ -74,26 +106,45 @@ template <class Machine>
                                        step_cut const& cut,
                                        pp::slot_class of,
                                        unit which) {
-  auto const tokens = cut.range(which).count();
-  bool const whole = cut.chunks(which.microbatch) == 1;
+  tensor_extents const all_of{
+    size, own, cut.range(which).count(), cut.chunks(which.microbatch) == 1};
   using number = typename Machine::number;
   using kept = stage_kept<Machine>;
+  using from_attention = message_from_attention<Machine>;
   using enum pp::slot_class;
+  bool const attends = held.part == layer_part::attention;
+  bool const around = held.part == layer_part::around_attention;
   auto all = slot_of<Machine>();
   switch (of) {
   case activation:
-  case host_activation: return bytes_of<Machine, kept>(size, own, held, tokens, whole);
+  case host_activation:
+    return attends ? bytes_of<Machine, attention_kept<Machine>>(all_of)
+                   : bytes_of<Machine, kept>(all_of, held);
   case weight_input:
-    return bytes_of<Machine, stage_gradients<Machine>>(
-      size, own, held, tokens, put_in<Machine, kept>(nullptr, size, own, held, tokens, whole));
+    return attends ? 0
+                   : bytes_of<Machine, stage_gradients<Machine>>(
+                       all_of, held, put_in<Machine, kept>(nullptr, all_of, held));
+  case output:
+    if (around)
+      return message_bytes<message_to_attention<Machine, typename Machine::attended>>(all_of);
+    if (attends)
+      return message_bytes<from_attention>(all_of);
+    break;
+  case input_gradient:
+    if (around)
+      return message_bytes<from_attention>(all_of);
+    if (attends)
+      return message_bytes<message_to_attention<Machine, typename Machine::element>>(all_of);
+    break;
   case sequence:
     (void)sequence_caches<typename Machine::attended>(all, own, held, cut.tokens(which.microbatch));
-    break;
+    return all.bytes();
   case sequence_gradient:
     (void)sequence_caches<number>(all, own, held, cut.tokens(which.microbatch));
-    break;
-  default: (void)all.template take<number>(tokens * size.width); break; // messages
+    return all.bytes();
+  default: break;
   }
+  (void)all.template take<number>(all_of.wide()); // of messages, the residual
   return all.bytes();
 }
 
@@ -107,7 +158,8 @@ struct stage_start {
   int replicas = 1;      //!< of the pipeline, with other microbatches
   //! For passes that run beside others of the device; null: none do.
   typename Machine::work* beside = nullptr;
-  std::size_t before = held.embeds ? 2 : 0; //!< weights that stand before those of the layers
+  //! Weights that stand before those of the layers.
+  std::size_t before = (held.embeds ? 2 : 0) + (held.follows_attention() ? 4 : 0);
 };
 
 //! A message that has come, which is only read.
@@ -161,41 +213,68 @@ public:
     return begin(where, unit{where.microbatch, where.chunk}, half);
   }
   void forward(pass const& p, pp::input in, pp::output out) {
+    if (held_.part == layer_part::attention)
+      return attention_forward(p, in, out);
     auto const kept = kept_of(p);
     number* const x = held_.ends ? p.work->scratch().residual : numbers(out);
     if (held_.embeds)
       embed(p, x);
     else
-      copy(x, numbers(in), p.tokens * size_.width, p.on);
+      copy_rows(p, x, numbers(in), size_.width);
+    if (kept.after) {
+      copy_rows(p, kept.output, message<from_attention>(p, only_read(in)).output, size_.width);
+      at_after(p, kept).forward(x);
+    }
     layers_forward(p, kept, x);
     if (held_.ends)
-      at_head(p, kept.head).forward(losses_of(p), x);
+      return at_head(p, kept.norm).forward(losses_of(p), x);
+    if (held_.precedes_attention()) {
+      auto const to = message<to_attention>(p, out.data);
+      at_before(p, kept).forward(to.query, to.key_value, x);
+    }
   }
 
   // The halves of a backward pass. `between` is memory for what the first has for the second.
 
   void input_half(pass const& p, pp::input in, pp::output out, std::byte* between) {
+    if (held_.part == layer_part::attention)
+      return attention_backward(p, in, out); // of some microbatches
     input_order_.check(p.of, cut_, "backward_input");
     auto const kept = kept_of(p);
     auto const made = gradients_of(p, kept, between);
     number* const dx = held_.embeds ? p.work->scratch().residual : numbers(out);
     if (held_.ends)
-      at_head(p, kept.head).backward_input(dx, made.logits, share());
+      at_head(p, kept.norm).backward_input(dx, made.logits, share());
     else
-      copy(dx, numbers(in), p.tokens * size_.width, p.on);
+      copy_rows(p, dx, numbers(in), size_.width);
+    if (made.before) {
+      auto const from = message<to_attention_gradient>(p, only_read(in));
+      copy_rows(p, made.before->query, from.query, size_.width);
+      copy_rows(p, made.before->key_value, from.key_value, 2 * size_.key_width());
+      at_before(p, kept).add_backward_input(dx, *made.before);
+    }
     layers_backward_input(p, kept, dx, made);
     if (held_.embeds)
       embed_backward(p, dx);
+    else if (made.after)
+      at_after(p, kept).backward_input(
+        dx, message<from_attention>(p, out.data).output, *made.after);
   }
   void weight_half(pass const& p, std::byte* between) {
+    if (held_.part == layer_part::attention)
+      return;
     if (own_.width == size_.width) // shards add up in the order of their table, whatever it is
       weight_order_.check(p.of, cut_, "backward_weight");
     auto const kept = kept_of(p);
     auto const made = gradients_of(p, kept, between);
     for (std::size_t i = 0; i < kept.layers.size(); ++i) // what has come last may still be near
       at_layer(i, p, kept).backward_weight(made.layers[i]);
+    if (made.before)
+      at_before(p, kept).add_backward_weight(*made.before);
     if (held_.ends)
-      at_head(p, kept.head).backward_weight(made.logits);
+      at_head(p, kept.norm).backward_weight(made.logits);
+    if (made.after)
+      at_after(p, kept).add_backward_weight(*made.after);
   }
   //! Memory of the device between the halves of one backward pass.
   [[nodiscard]] std::byte* between(pass const& p) const {
@@ -231,6 +310,20 @@ public:
   }
 
 protected:
+  using to_attention = message_to_attention<Machine, attended>;
+  using to_attention_gradient = message_to_attention<Machine, typename Machine::element>;
+  using from_attention = message_from_attention<Machine>;
+
+  template <class Message>
+  [[nodiscard]] Message message(pass const& p, std::byte* memory) const {
+    return in_message<Message>(memory, extents(p));
+  }
+  //! Rows of the tokens of a chunk.
+  template <class T>
+  void copy_rows(pass const& p, T* to, T const* from, std::int64_t width) const {
+    copy(to, from, p.tokens * width, p.on);
+  }
+
   //! A pass of a unit that the context does not tell.
   [[nodiscard]] pass begin(pp::context const& where, unit of, int half = 0) const {
     auto const chunk = cut_.range(of);
@@ -244,6 +337,39 @@ protected:
   [[nodiscard]] Made made_between(pass const& p, Of const&... of) const {
     return put_in<Machine, Made>(p.work->between(bytes_of<Machine, Made>(of...)), of...);
   }
+  // Attention alone, for whole sequences: it has no weights, so that any device may run it.
+
+  void attention_forward(pass const& p, pp::input in, pp::output out) const {
+    auto const from = message<to_attention>(p, only_read(in));
+    auto const to = message<from_attention>(p, out.data);
+    auto const kept = attention_of(p);
+    copy_rows(p, to.residual, from.residual, size_.width);
+    copy_rows(p, kept.query, from.query, size_.width);
+    copy_rows(p, kept.key_value, from.key_value, 2 * size_.key_width());
+    attend(attending{size_, p.chunk, p.chunk}, kept.with(kept.key_value), *p.work, p.on);
+    copy_rows(p, to.output, kept.output, size_.width);
+  }
+  void attention_backward(pass const& p, pp::input in, pp::output out) const {
+    auto const& space = p.work->scratch();
+    auto const keys = p.tokens * 2 * size_.key_width();
+    auto const from = message<from_attention>(p, only_read(in));
+    auto const to = message<to_attention_gradient>(p, out.data);
+    auto const kept = attention_of(p);
+    copy_rows(p, to.residual, from.residual, size_.width);
+    clear(space.key_value_gradient, keys, p.on);
+    attend_backward(attending{size_, p.chunk, p.chunk},
+                    kept.with(kept.key_value),
+                    attention_gradients<attended, number>{
+                      from.output, space.query_gradient, space.key_value_gradient},
+                    *p.work,
+                    p.on);
+    convert(to.query, space.query_gradient, p.tokens * size_.width, p.on);
+    convert(to.key_value, space.key_value_gradient, keys, p.on);
+  }
+  [[nodiscard]] attention_kept<Machine> attention_of(pass const& p) const {
+    return put_in<Machine, attention_kept<Machine>>(p.where->activation.data, extents(p));
+  }
+
   //! The residual x becomes the output of the last layer.
   void layers_forward(pass const& p, stage_kept<Machine> const& kept, number* x) {
     auto const caches = caches_of(p, kept);
@@ -264,14 +390,15 @@ protected:
     }
   }
 
+  [[nodiscard]] tensor_extents extents(pass const& p) const {
+    return {size_, own_, p.tokens, cut_.chunks(p.of.microbatch) == 1};
+  }
   [[nodiscard]] stage_kept<Machine> kept_of(pass const& p) const {
-    bool const whole = cut_.chunks(p.of.microbatch) == 1;
-    return put_in<Machine, stage_kept<Machine>>(
-      p.where->activation.data, size_, own_, held_, p.tokens, whole);
+    return put_in<Machine, stage_kept<Machine>>(p.where->activation.data, extents(p), held_);
   }
   [[nodiscard]] stage_gradients<Machine>
   gradients_of(pass const& p, stage_kept<Machine> const& kept, std::byte* memory) const {
-    return put_in<Machine, stage_gradients<Machine>>(memory, size_, own_, held_, p.tokens, kept);
+    return put_in<Machine, stage_gradients<Machine>>(memory, extents(p), held_, kept);
   }
   //! Keys and values of the sequence, layer by layer.
   [[nodiscard]] std::vector<attended*> caches_of(pass const& p,
@@ -305,6 +432,15 @@ protected:
   at_layer(std::size_t index, pass const& p, stage_kept<Machine> const& kept) {
     auto* const first = &weights_[before_ + index * weights_of_layer];
     return {part(p), first, p.chunk, kept.layers[index]};
+  }
+  //! What follows the attention of the layer before, and what precedes that of the next one.
+  [[nodiscard]] after_attention_pass<Machine> at_after(pass const& p,
+                                                       stage_kept<Machine> const& kept) {
+    return {part(p), weights_.data(), *kept.after, kept.output};
+  }
+  [[nodiscard]] before_attention_pass<Machine> at_before(pass const& p,
+                                                         stage_kept<Machine> const& kept) {
+    return {part(p), weights_.data() + before_, kept.norm};
   }
   [[nodiscard]] head_pass<Machine> at_head(pass const& p, normalised<number> kept) {
     auto* const last = weights_.data() + weights_.size();

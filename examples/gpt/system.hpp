@@ -52,18 +52,6 @@ void report_pools(options const& o,
   report_in_slots(o, what, pool_rows(work, ran, sizes, pools));
 }
 
-template <class Model>
-[[nodiscard]] std::vector<float> all_gradients_of(Model& model) {
-  std::vector<float> all;
-  if constexpr (requires { model.stages(); }) {
-    for (auto& each : model.stages())
-      append(all, each, &parameter<float>::gradient);
-  } else {
-    append(all, model, &parameter<float>::gradient);
-  }
-  return all;
-}
-
 //! One step from the first weights, held against one device. Returns false where a gradient, or the
 //! loss, differs.
 template <class System>
@@ -72,8 +60,8 @@ bool check_system_bits(options const& o, text_to_learn const& text, pp::timetabl
   auto&& model = System::pipeline(o, table);
   auto&& alone = System::one_device(o, table);
   bool const same = model.step(pieces) == alone.step(pieces);
-  auto const gradients = all_gradients_of(model);
-  auto const expected = all_gradients_of(alone);
+  auto const gradients = gradients_of(model);
+  auto const expected = gradients_of(alone);
   auto const different = differences(gradients, expected);
   std::printf(
     "\nOne step of %s: %lld devices, %lld microbatches, held against one device%s: %zu of "

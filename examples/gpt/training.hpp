@@ -20,20 +20,11 @@
 #include <unistd.h>
 #include <vector>
 
-#include "host/pipeline.hpp"
 #include "options.hpp"
 #include "single_device.hpp"
+#include "stages.hpp"
 
 namespace gpt {
-
-struct clipping_report {
-  std::int64_t clipped = 0;
-  std::int64_t left_out = 0;
-  std::int64_t rolled_back = 0; //!< steps of a stage that had come too early
-  long corrected = 0;           //!< steps that some stage had to roll back, or to make up for
-  long repeated = 0;            //!< iterations that began again
-  std::uint64_t weights = 0;    //!< a hash of all weights
-};
 
 struct training {
   std::int64_t first = 0;     //!< steps before those here, of a checkpoint
@@ -230,16 +221,14 @@ training train_sizes(options const& o,
                      Update update,
                      std::int64_t first = 0) {
   auto const begin = [&](std::int64_t step) {
-    if constexpr (requires { model.begin_step(); })
-      model.begin_step();
+    model.begin_step();
     auto const at = size_of_step(step, o.steps, sizes.size());
     if (sizes.size() > 1)
       model.use(sizes[at].table, sizes[at].lengths);
     return at == 0;
   };
   auto result = train_steps(o, text, model, begin, update, first);
-  if constexpr (requires { model.peak_bytes(); })
-    result.peaks = model.peak_bytes();
+  result.peaks = model.peak_bytes();
   result.slots = model.slots();
   result.plans_made = model.plans().made();
   result.plans_reused = model.plans().reused();

@@ -23,7 +23,7 @@
 #include <examples/gpt/clipped_stage.hpp>
 #include <examples/gpt/cuda/gpu_model.hpp>
 #include <examples/gpt/host/arithmetic.hpp>
-#include <examples/gpt/papers/exchange_schedule.hpp>
+#include <examples/gpt/papers/exchanged_stage.hpp>
 #include <examples/gpt/papers/vocabulary.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <examples/gpt/system.hpp>
@@ -111,7 +111,7 @@ training_result train_on_host() {
   gpt::single_device<float> model(
     size(), 1, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, seed);
   auto const losses = losses_of(model);
-  return {losses, gradients_of(model.stages()), {}};
+  return {losses, gradients_of(model), {}};
 }
 
 //! @param bf16 what products multiply, and attention in any case
@@ -432,7 +432,7 @@ TEST_CASE(
   };
   auto const two = table(pp::with_vocabulary<pp::OneFOneB, 2>{}, 2);
   gpt::sharded_device host(size(), gpt::cut_around(size(), two, 2), seed);
-  training_result expected{{host.step(pieces)}, gpt::all_gradients_of(host)};
+  training_result expected{{host.step(pieces)}, gpt::gradients_of(host)};
   auto const first = step(two, 2, false, false);
   check_close(first, expected, false);
   auto const again = step(table(pp::with_vocabulary<pp::ZeroBubbleH1, 0>{}, 2), 0, true, false);
@@ -471,7 +471,7 @@ TEST_CASE(
       expected.losses.push_back(host.step(random_pieces()));
       taken = gpt::take_clipped_step(host.stages(), how, taken);
     }
-    expected.values = weights_of(host.stages());
+    expected.values = weights_of(host);
 
     struct choice {
       std::string name;

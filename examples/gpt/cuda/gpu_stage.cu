@@ -38,7 +38,7 @@ struct at_work {
   Stage stage;
 };
 template <class Element>
-using whole_stage = part_stage<on_gpu::machine<Element>>;
+using whole_stage = stage<on_gpu::machine<Element>>;
 template <class Element>
 using stage_of_exchange = exchanged_stage<on_gpu::machine<Element>>;
 template <class Element>
@@ -115,19 +115,9 @@ struct making {
   gpu_run const& how;
   std::optional<int> only;
 
-  //! [ways, stages]: make(way, stage, device) of those that are here, null for others.
   template <class Make>
   [[nodiscard]] gpu_stages each(Make make) const {
-    auto const& extents = table.over.extents;
-    gpu_stages made(static_cast<std::size_t>(extents.routes()));
-    for (std::size_t way = 0; way < made.size(); ++way)
-      for (int stage = 0; stage < extents.stages(); ++stage) {
-        bool const routed = extents.where == pp::placement::custom;
-        int const first = routed ? static_cast<int>(way) : first_of_way(extents, way);
-        int const device = pp::device_of(table, stage, first);
-        made[way].push_back(device == only.value_or(device) ? make(way, stage, device) : nullptr);
-      }
-    return made;
+    return make_by_way<gpu_stage>(table, only, make);
   }
 };
 
@@ -197,18 +187,10 @@ gpu_stages make_stages(making const& with) {
   auto const& largest = with.how.any_chunks ? whole : with.cut;
   auto const own = size_of_shard(size, with.how.shard);
   work_of_devices<Element> works(with, largest, [&](pp::slot_class of, pp::pass const& what) {
-    return part_bytes<on_gpu::machine<Element>>(
+    return stage_bytes<on_gpu::machine<Element>>(
       size, own, held[what.stage], largest, of, {what.microbatch, what.chunk});
   });
-  auto const& extents = with.table.over.extents;
-  bool const cuts_layers = extents.where == pp::placement::custom;
-  return with.each([&](std::size_t way, int number, int device) -> std::unique_ptr<gpu_stage> {
-    auto const& layers = held[static_cast<std::size_t>(number)];
-    if (cuts_layers && way > 0 && layers.part != layer_part::attention)
-      return nullptr;
-    auto const seen = cuts_layers
-                        ? with.cut
-                        : with.cut.seen(first_of_way(extents, way), first_of_way(extents, way + 1));
+  auto const make = [&](int number, int device, layer_range const& layers, step_cut const& seen) {
     auto const start = works.start(device, layers, seen);
     auto parts = parts_of(size, layers, with.how.shard);
     if (!gathers_weights_of(with.table, number))
@@ -217,7 +199,8 @@ gpu_stages make_stages(making const& with) {
                                                    device, parts, with.seed, start, with.how)
                                                : works.template put<pieces_of_weights<Element>>(
                                                    device, parts, with.seed, start, with.how);
-  });
+  };
+  return make_layers_by_way<gpu_stage>(size, with.table, with.cut, with.only, make);
 }
 
 auto bytes_in(auto const& slots) {
@@ -313,12 +296,12 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) con
       return sharded_slot_sizes<Machine>{size, *around}.bytes(of, maker);
     if (exchange)
       return exchanged_slot_sizes<Machine>(size, *exchange, extents).bytes(of, maker);
-    return part_bytes<Machine>(size,
-                               size_of_shard(size, shard),
-                               stages[maker.stage],
-                               cut,
-                               of,
-                               {maker.microbatch, maker.chunk});
+    return stage_bytes<Machine>(size,
+                                size_of_shard(size, shard),
+                                stages[maker.stage],
+                                cut,
+                                of,
+                                {maker.microbatch, maker.chunk});
   });
 }
 
@@ -421,8 +404,10 @@ void gpu_stage::exchange(std::function<void(std::span<std::byte>)> const& visit)
       for (auto& weight : stage.weights())
         weight.exchange(visit);
   });
+}
+void gpu_stage::set_counts(step_counts const& counts) {
   if (of_->clipped)
-    of_->clipped->exchange(visit);
+    of_->clipped->set_counts(counts);
 }
 step_counts gpu_stage::counts() const {
   return of_->clipped ? of_->clipped->counts() : step_counts();

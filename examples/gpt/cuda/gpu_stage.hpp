@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "../clipped_stage.hpp"
-#include "../papers/exchange_schedule.hpp"
+#include "../papers/exchanged_stage.hpp"
 #include "../papers/vocabulary_stage.hpp"
+#include "../stages.hpp"
 
 namespace gpt {
 
@@ -116,6 +116,7 @@ public:
   void roll_back(pp::context const& where);
   //! @pre no step is under way
   [[nodiscard]] step_counts counts() const;
+  void set_counts(step_counts const& counts);
 
   //! What its weights are in the whole model, in the order in which it exchanges them.
   [[nodiscard]] std::vector<tensor_part> parts() const;
@@ -145,10 +146,7 @@ private:
   sum_over_gpus over_replicas_;
 };
 
-//! [ways, stages]: two ways where pipelines enter at both ends, with a copy of every stage each; or
-//! all ways where attention is on other devices than its layer, whose other stages are on the first
-//! one alone. Null where a stage is not on a way, or of another process.
-using gpu_stages = std::vector<std::vector<std::unique_ptr<gpu_stage>>>;
+using gpu_stages = stages_by_way<gpu_stage>;
 
 //! Adds up what two copies of a stage have: both have the sum then.
 void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream);

@@ -9,23 +9,269 @@
 //! GPU as one), gpu_model.hpp (how the library runs the stages), then this file.
 
 #include <pipe/cluster/rank_layout.hpp>
+#include <pipe/cluster/tensor_checkpoint.hpp>
+#include <pipe/view/figures.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
-#include "checkpointed_model.hpp"
+#include "../papers/attention_exchange.hpp"
+#include "../papers/vocabulary.hpp"
+#include "../saved_state.hpp"
 #include "gpu_model.hpp"
 
 namespace gpt {
+
+inline constexpr char const* gpu_usage =
+  "usage: gpt --backend cuda [--bf16] [--graph] [OPTION [VALUE]]...\n"
+  "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
+  "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
+  "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
+  "itself. All options of --with are there. --tensor N wants nccl with N times as many ranks as\n"
+  "--devices; more are replicas of the pipeline with --microbatches each,\n"
+  "which share the weights that --with sharded-weights or gathered-once gathers.\n\n"
+  "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
+  "  --graph            every step but the first is one CUDA graph\n"
+  "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
+  "  --checkpoint       as below, with either backend; ranks go on from the newest that has all\n"
+  "                     tensors of each, whoever has written them\n\n";
+
+struct gpu_options {
+  options common;
+  operands numbers = operands::float32;
+  bool graph = false;
+  std::chrono::seconds deadline{60};
+};
+
+//! @param ranks of a run over NCCL: as many devices, unless told otherwise; 0: on one GPU
+//! @throws std::invalid_argument with one line for the user
+[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
+                                                  int ranks = 0) {
+  gpu_options chosen;
+  std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
+  words.insert(words.end(), given.begin(), given.end());
+  chosen.numbers = detail::take_word(words, "--bf16") ? operands::bf16 : operands::float32;
+  chosen.graph = detail::take_word(words, "--graph");
+  chosen.deadline = std::chrono::seconds(detail::take_number(words, "--deadline", 60));
+  chosen.common = read_options(words);
+  if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
+    auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
+    chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
+  }
+  if (chosen.common.post_validation && chosen.graph) {
+    throw std::invalid_argument("with --post-validation the host decides in the middle of an "
+                                "iteration, which a graph does not let it; leave out --graph");
+  }
+  auto const& named = registry::find_schedule(chosen.common.schedule);
+  if (named.traits.weights_travel || named.traits.stages_go_one_way) {
+    throw std::invalid_argument("on GPUs every stage has a device, where it goes forward and back; "
+                                "--backend threads has " +
+                                chosen.common.schedule);
+  }
+  return chosen;
+}
+
+inline constexpr int skipped = 77; //!< exit status
+
+//! The exit status of a run that only tells what options there are, or that no GPU is here.
+[[nodiscard]] inline std::optional<int> ends_at_once(options const& o, bool tells = true) {
+  auto const why = o.help ? std::string() : missing_gpu();
+  if (o.help && tells) {
+    std::fputs(gpu_usage, stdout);
+    std::fputs(usage, stdout);
+    check_output();
+  } else if (!why.empty()) {
+    std::printf("skipped, %s\n", why.c_str());
+  }
+  return o.help ? std::optional(0) : why.empty() ? std::nullopt : std::optional(skipped);
+}
+
+//! Those of with_vocabulary, where the vocabulary is in shards.
+[[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
+  return o.own.has_shards() ? std::optional(barriers_of(o)) : std::nullopt;
+}
+
+//! The schedule whose devices take over attention of each other, where that is chosen.
+[[nodiscard]] inline std::optional<exchange_schedule> exchange_in(options const& o) {
+  return o.own.adapted == registry::adapter::attention_exchange
+           ? std::optional(exchange_system::schedule(o))
+           : std::nullopt;
+}
+//! Whether stages are more than layers of a schedule: they have no costs, nor other schedules
+//! beside them.
+[[nodiscard]] inline bool is_system(options const& o) {
+  return barriers_in(o) || exchange_in(o);
+}
+
+//! What schedules may lie from the host: attention rounds to bf16, and products may.
+[[nodiscard]] inline double allowed_error(operands numbers) {
+  return numbers == operands::bf16 ? 0.03 : 0.02;
+}
+
+//! Where the weights lie that are gathered, if any are.
+[[nodiscard]] inline weights_home home_of(options const& o) {
+  return o.own.adapted == registry::adapter::weights_on_host ? weights_home::host
+                                                             : weights_home::shards;
+}
+
+//! What options say of a run on a GPU.
+[[nodiscard]] inline gpu_run run_of(gpu_options const& o) {
+  return {.numbers = o.numbers,
+          .barriers = barriers_in(o.common),
+          .home = home_of(o.common),
+          .exchange = exchange_in(o.common)};
+}
+
+//! @param replicas of the pipeline
+//! @throws std::invalid_argument for what gathered weights do not go with
+inline void check_gathered(options const& o, pp::timetable_view table, int replicas) {
+  if (!o.own.gathers_weights())
+    return;
+  bool const on_host = home_of(o) == weights_home::host;
+  if (o.clip != 0 && on_host) {
+    throw std::invalid_argument(
+      "with weights-on-host the host steps on what lies there, but --clip wants all gradients on "
+      "GPUs; leave it out");
+  }
+  if (o.clip != 0 && replicas > 1) {
+    throw std::invalid_argument("where replicas share the weights, no GPU has the gradients of a "
+                                "whole stage, which --clip wants; leave it out");
+  }
+  if (on_host && table.over.extents.routes() > 1) {
+    throw std::invalid_argument(
+      "weights-on-host wants one copy of every stage, but this schedule has two; choose another");
+  }
+}
+
+//! Where a process keeps its checkpoints, which another cut of the model may go on from.
+[[nodiscard]] inline pp::checkpoint_place checkpoints_in(gpu_options const& o,
+                                                         std::string const& owner,
+                                                         pp::rank_layout const& layout,
+                                                         text_to_learn const& text) {
+  char const* const program = o.numbers == operands::bf16 ? "gpt on GPUs in bf16" : "gpt on GPUs";
+  run_lines lines;
+  lines.add("sequences-of-step", layout.replicas * o.common.microbatches);
+  return {o.common.checkpoint,
+          owner,
+          about_parts(program, o.common, text).learning + lines.text(),
+          layout};
+}
+
+//! All that must be the same on all ranks.
+[[nodiscard]] inline std::string
+about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_learn const& text) {
+  // All members: one that is new does not compile before it has its place here.
+  auto const& [common, numbers, graph, deadline] = o; // patience is a rank's own
+  run_lines lines;
+  lines.add("graph", graph ? "yes" : "no");
+  lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
+  lines.add("every", common.every);
+  return about_run("gpt over NCCL", common, text) + files.about + pp::lines_of(files.layout) +
+         lines.text();
+}
+
+//! Trains, reports and writes files, with times that events have measured.
+//! @param where one sentence on the devices. @param gpus of the run
+//! @param clipped gives a clipping_report. @param check holds one step against another machine
+//! @return the exit status
+template <class Model, class Clipped, class Check>
+int report_run(gpu_options const& chosen,
+               options const& o,
+               text_to_learn const& text,
+               std::vector<sized_table> const& sizes,
+               Model& model,
+               char const* where,
+               int gpus,
+               Clipped clipped,
+               Check check) {
+  auto const name = name_of(o);
+  auto const& table = sizes.front().table;
+  pp::timetable_caption const about{name, unit_costs, {}};
+  begin_run(o, text, table, about);
+  auto const result = train_checkpointed(o, text, sizes, model);
+  std::printf("%s, products in %s\nloss %.3f nats per byte, unigram entropy %.3f\n",
+              where,
+              chosen.numbers == operands::bf16 ? "bf16" : "float",
+              result.losses.back(),
+              unigram_entropy(text.bytes));
+  if (o.clip != 0)
+    report_clipping(
+      o, clipped(), static_cast<std::size_t>(model.saved.first) + result.losses.size());
+  if (is_system(o)) { // which has no costs of stages
+    std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
+    write_run({o, text, result, table, about}, result.traces.back());
+  } else {
+    auto const cost = pp::costs_of(views_of(result.traces));
+    auto const own = share_cores(table, cost, static_cast<int>(o.devices));
+    report_time(o,
+                result,
+                own,
+                share_cores(table, cost, gpus),
+                {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
+    report_slots(o, result.slots);
+    write_files({o, text, result, table, about}, own, cost);
+  }
+  return end_run(result, check());
+}
+
+//! Whether clipping is part of the plan, which has totals where every stage has one copy and no
+//! shards. Elsewhere it follows the sums over copies and shards.
+//! @throws std::invalid_argument where steps are to be validated without
+[[nodiscard]] inline bool clips_in_plan(options const& o, pp::timetable_view table) {
+  bool const can = table.over.extents.routes() == 1 && !has_shards_of_stages(o);
+  if (o.post_validation && !can) {
+    throw std::invalid_argument(
+      "--post-validation validates steps that are part of the plan, which "
+      "wants one copy of every stage and no shards; leave it out");
+  }
+  return o.clip != 0 && can;
+}
+
+struct first_step {
+  double loss = 0;
+  std::vector<float> gradients;
+};
+
+//! The same on the host. @param o with the lengths of all sequences
+[[nodiscard]] inline first_step
+step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const barriers = barriers_in(o);
+  if (exchange_in(o)) {
+    auto device = exchange_system::one_device(o, table);
+    double const loss = device.step(pieces);
+    return {loss, gradients_of(device)};
+  }
+  if (!barriers) {
+    single_device<float> device(o.size, 1, cut_whole(o.lengths), seed_of(o));
+    double const loss = device.step(pieces);
+    return {loss, gradients_of(device)};
+  }
+  auto cut = cut_around(o.size, table, *barriers);
+  cut.step = step_cut(static_cast<std::int64_t>(o.lengths.size()),
+                      cut_sequence(o.size.sequence, table.over.extents.chunks));
+  sharded_device device(o.size, cut, seed_of(o));
+  double const loss = device.step(pieces);
+  return {loss, gradients_of(device)};
+}
+
+//! The timetable of the chosen schedule, of stages, of parts of them or of pieces around them.
+[[nodiscard]] inline pp::dynamic_timetable chosen_timetable(options const& o) {
+  return barriers_in(o)   ? vocabulary_system::plan(o)
+         : exchange_in(o) ? exchange_system::plan(o)
+                          : timetable_of(o, name_of(o));
+}
 
 //! A model on virtual devices of this GPU.
 //! @param of the first iteration
@@ -184,9 +430,8 @@ int train_on_virtual_devices(gpu_options const& o,
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
     model, {checkpoints_in(o, "devices", alone, text), c.every, c.steps}};
-  if (!c.checkpoint.empty())
-    training.restore([&](auto const& wanted) { return training.saved.load_alone(wanted); });
-  if (!training.has_steps(true))
+  training.restore_alone();
+  if (!training.has_steps())
     return 0;
   return report_run(
     o,
@@ -199,7 +444,7 @@ int train_on_virtual_devices(gpu_options const& o,
     [&] {
       auto found = model.clipping_done();
       found.weights = hash_of(std::vector<float>());
-      for (auto const& each : model.stages().front())
+      for (auto const& each : model.ways().front())
         found.weights = hash_of(each->values(), found.weights);
       return found;
     },

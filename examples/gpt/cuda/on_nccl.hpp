@@ -67,8 +67,7 @@ struct rank_in_training : checkpointed_model<Model> {
       return pp::agree_on_checkpoint(
         line, this->saved.files, wanted, rank, pp::ranks_of(layout), name, o.deadline);
     };
-    if (!this->saved.files.folder.empty())
-      this->restore([&](auto const& wanted) { return this->saved.load(wanted, find); });
+    this->restore([&](auto const& wanted) { return this->saved.load(wanted, find); });
   }
 
   double step(batch const& pieces) {
@@ -243,7 +242,7 @@ bool compare_with_one_gpu(gpu_options const& o,
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
     add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t way, int stage) {
-             return alone.stages()[way][static_cast<std::size_t>(stage)]->gradients();
+             return alone.ways()[way][static_cast<std::size_t>(stage)]->gradients();
            }));
   }
   bool const reports = here.reports(table);
@@ -387,7 +386,7 @@ int train_at_place(gpu_options const& o,
       here.gather("rolled back", static_cast<double>(found.rolled_back), here.reports(table));
     found.rolled_back =
       static_cast<std::int64_t>(std::accumulate(rolled_back.begin(), rolled_back.end(), 0.0));
-    found.weights = here.hash_of_weights(model.stages());
+    found.weights = here.hash_of_weights(model.ways());
     return found;
   };
   auto const check = [&] {
@@ -396,7 +395,7 @@ int train_at_place(gpu_options const& o,
   };
   if (!here.reports(table)) { // one rank tells of the run
     all.tells = false;
-    (void)train_on_gpus(all, text, sizes, training);
+    (void)train_checkpointed(all, text, sizes, training);
     if (c.clip != 0)
       (void)clipped();
     return check() ? 0 : 1;

@@ -305,12 +305,8 @@ public:
     return now.counts;
   }
 
-  //! Calls with(bytes) of them, and puts them back.
-  template <class Visit>
-  void exchange(Visit const& with) {
-    detail::optimizer_state now;
-    now.counts = counts();
-    with(std::as_writable_bytes(std::span(&now.counts, 1)));
+  void set_counts(step_counts const& counts) {
+    detail::optimizer_state const now{counts};
     send(state(0), &now, sizeof now);
   }
 

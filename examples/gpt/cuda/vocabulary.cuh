@@ -16,25 +16,20 @@
 
 namespace gpt::on_gpu {
 
-//! to = the sum of what all give, in their order.
-inline void add_up(float* to, told_by_shards const& from, std::int64_t count, cudaStream_t stream) {
-  thrust::tabulate(on(stream), to, to + count, [=] __device__(std::int64_t i) {
-    float sum = from.of[0][i];
-    for (int shard = 1; shard < from.count; ++shard)
-      sum += from.of[shard][i];
-    return sum;
-  });
+template <class T, class Value>
+void tabulate(T* to, std::int64_t count, cudaStream_t stream, Value value) {
+  thrust::tabulate(on(stream), to, to + count, value);
 }
-
-//! x = the rows of the bytes that the shard has, zeros for others, [tokens, width].
-inline void
-look_up(float* x, float const* table, byte_range bytes, std::uint8_t const* text, token_rows rows) {
-  thrust::tabulate(on(rows.stream), x, x + rows.count(), [=] __device__(std::int64_t i) {
-    std::int64_t const byte = text[i / rows.width];
-    return byte >= bytes.first && byte < bytes.last
-             ? table[(byte - bytes.first) * rows.width + i % rows.width]
-             : 0.0f;
-  });
+template <class Work>
+struct work_of_thread {
+  Work work;
+  __device__ void operator()(std::int64_t token, row_reduction&) const {
+    work(token, static_cast<int>(threadIdx.x), row_threads);
+  }
+};
+template <class Work>
+void for_each_part(token_rows rows, Work work) {
+  for_each_token(rows.tokens, rows.stream, work_of_thread<Work>{work});
 }
 
 //! Statistics [tokens, 3].
@@ -53,23 +48,6 @@ inline void make_statistics(float* statistics, logits_of_shard<stream> const& of
   });
 }
 
-namespace detail {
-//! Of a token, the statistics of all shards in one.
-__device__ inline token_statistics join(told_by_shards const& shards, std::int64_t token) {
-  token_statistics all{shards.of[0][statistics_width * token], 0, 0};
-  for (int shard = 1; shard < shards.count; ++shard) {
-    float const largest = shards.of[shard][statistics_width * token];
-    all.largest = all.largest < largest ? largest : all.largest;
-  }
-  for (int shard = 0; shard < shards.count; ++shard) {
-    float const* const one = shards.of[shard] + statistics_width * token;
-    all.sum += one[1] * expf(one[0] - all.largest);
-    all.next += one[2];
-  }
-  return all;
-}
-} // namespace detail
-
 //! The losses of tokens, and the gradient of a shard's logits for `share` times their sum.
 template <class Element>
 void cross_entropy_of_shards(float* losses,
@@ -79,7 +57,7 @@ void cross_entropy_of_shards(float* losses,
                              float share) {
   auto const count = of.bytes.count();
   for_each_token(of.tokens, of.on, [=] __device__(std::int64_t token, row_reduction&) {
-    auto const all = detail::join(statistics, token);
+    auto const all = join(statistics, token);
     float const* const row = of.logits + token * count;
     for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
       float const hit = v + of.bytes.first == of.next_bytes[token] ? share : 0.0f;
@@ -88,50 +66,6 @@ void cross_entropy_of_shards(float* losses,
     }
     if (threadIdx.x == 0)
       losses[token] = logf(all.sum) + all.largest - all.next;
-  });
-}
-
-// With one barrier a shard tells the gradient of its input before it knows what others know:
-// [tokens, width] sums of exp(logit - largest) times columns, [tokens, width] columns of the next
-// bytes, and [tokens, 3] statistics.
-
-//! exp(logit - largest) of a shard.
-template <class Element>
-void make_exponentials(Element* to, float const* statistics, logits_of_shard<stream> const& of) {
-  auto const* const logits = of.logits;
-  auto const count = of.bytes.count();
-  thrust::tabulate(on(of.on), to, to + of.tokens * count, [=] __device__(std::int64_t i) {
-    return static_cast<Element>(expf(logits[i] - statistics[statistics_width * (i / count)]));
-  });
-}
-//! The columns of the next bytes that the shard has, zeros for others, [tokens, width].
-inline void
-next_columns(float* to, float const* columns, logits_of_shard<stream> const& of, token_rows rows) {
-  auto const bytes = of.bytes;
-  auto const* const next_bytes = of.next_bytes;
-  auto const count = bytes.count();
-  thrust::tabulate(on(rows.stream), to, to + rows.count(), [=] __device__(std::int64_t i) {
-    std::int64_t const next = next_bytes[i / rows.width];
-    return next >= bytes.first && next < bytes.last
-             ? columns[(i % rows.width) * count + next - bytes.first]
-             : 0.0f;
-  });
-}
-//! The gradient of the input of all shards, from what each has told.
-inline void join_gradients(float* dx, told_by_shards const& told, float share, token_rows rows) {
-  auto statistics = told;
-  for (int shard = 0; shard < told.count; ++shard)
-    statistics.of[shard] += 2 * rows.tokens * rows.width;
-  thrust::tabulate(on(rows.stream), dx, dx + rows.count(), [=] __device__(std::int64_t i) {
-    auto const token = i / rows.width;
-    auto const all = detail::join(statistics, token);
-    float sum = 0;
-    for (int shard = 0; shard < told.count; ++shard) {
-      float const scale =
-        expf(statistics.of[shard][statistics_width * token] - all.largest) / all.sum;
-      sum += share * (scale * told.of[shard][i] - told.of[shard][rows.tokens * rows.width + i]);
-    }
-    return sum;
   });
 }
 

@@ -8,56 +8,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "../papers/helix.hpp"
+#include "../stage.hpp"
 #include "machine.hpp"
 
 namespace gpt {
-
-//! A stage as the library calls it, whose weights are parameters of the host.
-template <class Stage>
-class called_on_host : public Stage {
-public:
-  static constexpr bool takes_chunks = true;
-  using number = typename Stage::number;
-  using Stage::Stage;
-
-  void forward(pp::context const& where, pp::input x, pp::output y) {
-    run_half(passes(), pp::pass_kind::forward, {where, x, y});
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(passes(), pp::pass_kind::backward, {where, dy, dx});
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(passes(), pp::pass_kind::backward_input, {where, dy, dx});
-  }
-  void backward_weight(pp::context const& where) {
-    run_half(passes(), pp::pass_kind::backward_weight, {where, {}, {}});
-  }
-
-  void set_batch(batch const& pieces) { this->set_text(pieces.bytes, {}); }
-  [[nodiscard]] double loss() const {
-    return this->loss_sum() / static_cast<double>(this->cut_.tokens());
-  }
-  //! Calls visit(parameter) for each parameter, in the order of the layers.
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    for (auto& each : this->weights_)
-      visit(each);
-  }
-  void update(adamw const& optimizer, std::int64_t step) {
-    for_each_parameter([&](parameter<number>& p) { optimizer.update(p, step); });
-    refresh();
-  }
-  void refresh() {
-    for_each_parameter([](parameter<number>& p) { p.refresh(); });
-  }
-
-private:
-  [[nodiscard]] Stage& passes() { return *this; }
-};
 
 //! Every parameter of a stage in as many pieces as there are shards, with their gradients and the
 //! averages of the optimizer. A real group has each shard on a device of its own; here all lie in
@@ -106,20 +64,41 @@ private:
   std::vector<parameter<Number>> pieces_; // parameter by parameter, shard by shard
 };
 
-//! A stage of layers, or of parts of them.
-template <class Number>
-class host_stage : public called_on_host<part_stage<host_machine<Number>>> {
+//! A stage as the library calls it.
+template <class Stage>
+class called_on_host : public Stage {
 public:
-  host_stage(model_size const& size,
-             layer_range layers,
-             step_cut cut,
-             std::uint64_t seed,
-             host::device_work<Number>& work)
-      : called_on_host<part_stage<host_machine<Number>>>(
-          parts_of(size, layers), seed, {size, layers, std::move(cut), &work}) {
-    check(size);
+  static constexpr bool takes_chunks = true;
+  using Stage::Stage;
+
+  void forward(pp::context const& where, pp::input x, pp::output y) {
+    run_half(passes(), pp::pass_kind::forward, {where, x, y});
+  }
+  void backward(pp::context const& where, pp::input dy, pp::output dx) {
+    run_half(passes(), pp::pass_kind::backward, {where, dy, dx});
+  }
+  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
+    run_half(passes(), pp::pass_kind::backward_input, {where, dy, dx});
+  }
+  void backward_weight(pp::context const& where) {
+    run_half(passes(), pp::pass_kind::backward_weight, {where, {}, {}});
   }
 
+private:
+  [[nodiscard]] Stage& passes() { return *this; }
+};
+
+//! The same of one whose weights are parameters of the host; these may be in shards.
+template <class Stage>
+class trained_on_host : public called_on_host<Stage> {
+public:
+  using number = typename Stage::number;
+  using called_on_host<Stage>::called_on_host;
+
+  void set_batch(batch const& pieces) { this->set_text(pieces.bytes, {}); }
+  [[nodiscard]] double loss() const {
+    return this->loss_sum() / static_cast<double>(this->cut_.tokens());
+  }
   //! Calls visit(parameter) for each parameter, in the order of the layers; where they are in
   //! shards, for each piece.
   template <class Visit>
@@ -134,8 +113,17 @@ public:
   [[nodiscard]] std::vector<tensor_part> parts() const {
     return shards_.empty() ? this->parts_ : shards_.pieces_of(this->parts_);
   }
+  //! Calls with(bytes) of what the next step depends on, tensor by tensor; it may write there.
+  template <class Visit>
+  void exchange(Visit const& with) {
+    for_each_parameter([&](parameter<number>& p) {
+      for (auto* const numbers : {&p.value, &p.mean, &p.square})
+        with(std::as_writable_bytes(std::span(*numbers)));
+    });
+    refresh();
+  }
   void update(adamw const& optimizer, std::int64_t step) {
-    for_each_parameter([&](parameter<Number>& p) { optimizer.update(p, step); });
+    for_each_parameter([&](parameter<number>& p) { optimizer.update(p, step); });
     refresh();
   }
   void refresh() {
@@ -168,9 +156,9 @@ public:
     return sum;
   }
   //! Passes read weights from here, and transposed matrices behind them.
-  void use(Number* weights) { use(weights, weights + gradient_numbers()); }
+  void use(number* weights) { use(weights, weights + gradient_numbers()); }
   //! The same with the transposed matrices elsewhere.
-  void use(Number* weights, Number* transposes) {
+  void use(number* weights, number* transposes) {
     for (auto& each : this->weights_) {
       each.value_elsewhere = std::exchange(weights, weights + each.numbers);
       if (each.decays)
@@ -178,32 +166,47 @@ public:
     }
   }
   //! Passes add their gradients to what is here, [gradient_numbers].
-  void add_gradients_to(Number* to) {
+  void add_gradients_to(number* to) {
     for (auto& each : this->weights_)
       each.gradient_elsewhere = std::exchange(to, to + each.numbers);
   }
 
   // With weights in shards.
   void gather_weights(pp::context const&, pp::output out) {
-    auto* const to = out.as<Number>().data();
+    auto* const to = out.as<number>().data();
     shards_.gather(to);
     use(to);
     refresh_matrices();
   }
   void use_weights(pp::context const&, pp::input in) {
-    use(reinterpret_cast<Number*>(only_read(in)));
+    use(reinterpret_cast<number*>(only_read(in)));
   }
-  void collect_gradients(pp::context const&, pp::output out) { collect(out.as<Number>().data()); }
-  void collect(Number* to) {
-    std::fill_n(to, gradient_numbers(), Number{0});
+  void collect_gradients(pp::context const&, pp::output out) { collect(out.as<number>().data()); }
+  void collect(number* to) {
+    std::fill_n(to, gradient_numbers(), number{0});
     add_gradients_to(to);
   }
   void scatter_gradients(pp::context const&, pp::input in) {
-    shards_.scatter(in.as<Number>().data());
+    shards_.scatter(in.as<number>().data());
   }
 
 private:
-  weight_shards<Number> shards_; // empty: parameters are whole
+  weight_shards<number> shards_; // empty: parameters are whole
+};
+
+//! A stage of layers, or of parts of them.
+template <class Number>
+class host_stage : public trained_on_host<stage<host_machine<Number>>> {
+public:
+  host_stage(model_size const& size,
+             layer_range layers,
+             step_cut cut,
+             std::uint64_t seed,
+             host::device_work<Number>& work)
+      : trained_on_host<stage<host_machine<Number>>>(
+          parts_of(size, layers), seed, {size, layers, std::move(cut), &work}) {
+    check(size);
+  }
 };
 
 // Messages between stages that no plan moves.
@@ -262,21 +265,19 @@ private:
   std::vector<sequence_slots> sequences_;
 };
 
-//! Adds up the gradients of two copies of some stages: both have the sum then. No copies, no sum.
+//! Adds up the gradients of two copies of a stage: both have the sum then.
 template <class Stage>
-void add_copies(std::vector<Stage>& stages, std::vector<Stage>& copies) {
+void add_copies(Stage& stage, Stage& copy) {
   using number = typename Stage::number;
-  for (std::size_t s = 0; s < copies.size(); ++s) {
-    std::vector<parameter<number>*> mine;
-    stages[s].for_each_parameter([&](parameter<number>& p) { mine.push_back(&p); });
-    std::size_t next = 0;
-    copies[s].for_each_parameter([&](parameter<number>& theirs) {
-      auto& sum = mine[next++]->gradient;
-      for (std::size_t i = 0; i < sum.size(); ++i)
-        sum[i] += theirs.gradient[i];
-      theirs.gradient = sum;
-    });
-  }
+  std::vector<parameter<number>*> mine;
+  stage.for_each_parameter([&](parameter<number>& p) { mine.push_back(&p); });
+  std::size_t next = 0;
+  copy.for_each_parameter([&](parameter<number>& theirs) {
+    auto& sum = mine[next++]->gradient;
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      sum[i] += theirs.gradient[i];
+    theirs.gradient = sum;
+  });
 }
 
 } // namespace gpt

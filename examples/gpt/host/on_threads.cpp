@@ -28,7 +28,7 @@
 #include "../compiled_layers.hpp"
 #include "../saved_state.hpp"
 #include "../system.hpp"
-#include "../training.hpp"
+#include "pipeline.hpp"
 
 namespace pp = pipelining;
 
@@ -64,73 +64,24 @@ void report_training(options const& o, text_to_learn const& text, training const
     report_clipping(o, *result.clipped, steps_of(result));
 }
 
-//! Writes the state of a model between steps, and reads it before the first one.
+//! Trains with an optimizer that steps between iterations, or in them, on clipped gradients.
 //! @tparam Model `pipelined_model` or `clipped_model`
 template <class Model>
-class thread_checkpoints {
-public:
-  //! @param model must outlive this
-  thread_checkpoints(options const& o, text_to_learn const& text, Model& model)
-      : model_(model), saved_{
-                         {o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)},
-                         o.every,
-                         o.steps} {
-    if (o.checkpoint.empty())
-      return;
-    training_state state(model);
-    if (saved_.load_alone(state.tensors)) {
-      state.use();
-      std::printf("goes on after step %lld\n", static_cast<long long>(first()));
-    }
-  }
-
-  [[nodiscard]] std::int64_t first() const { return saved_.first; }
-
-  //! To be called after each step.
-  //! @throws std::runtime_error where a file cannot be written
-  void after(std::int64_t step) {
-    bool const stops = stop_wanted != 0 && !saved_.files.folder.empty();
-    if (saved_.wants(step + 1) || stops) {
-      model_.finish(); // what is to be validated in the next iteration
-      pp::save_tensors(saved_.files, step + 1, training_state(model_, false).tensors);
-    }
-  }
-
-private:
-  Model& model_;
-  saved_steps saved_;
-};
-
-//! Trains with an optimizer that steps between iterations, or in them, on clipped gradients.
 training train(options const& o, text_to_learn const& text, std::vector<sized_table> const& sizes) {
-  pp::timetable_view const table = sizes.front().table;
-  auto const seed = seed_of(o);
   auto const how = clipping_of(o);
-  if (o.clip == 0) {
-    pipelined_model model(o.size, table, o.lengths, seed);
-    thread_checkpoints saved(o, text, model);
-    auto const update = [&](std::int64_t step) {
-      model.update(how.optimizer, step);
-      saved.after(step);
-    };
-    return train_sizes(o, text, sizes, model, update, saved.first());
+  Model model(o.size, sizes.front().table, o.lengths, seed_of(o), o.post_validation);
+  model.set_clipping(how);
+  checkpointed_model<Model> saved{
+    model,
+    {{o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)}, o.every, o.steps}};
+  saved.restore_alone();
+  if (!saved.has_steps())
+    return {};
+  auto result = train_checkpointed(o, text, sizes, saved);
+  if constexpr (Model::clips) {
+    result.clipped = model.clipping_done();
+    result.clipped->weights = hash_of(weights_of(model));
   }
-  clipped_model model(o.size, table, o.lengths, seed, o.post_validation);
-  for (auto& stage : model.called())
-    stage.set_clipping(how);
-  thread_checkpoints saved(o, text, model);
-  auto const after = [&](std::int64_t step) { saved.after(step); };
-  auto result = train_sizes(o, text, sizes, model, after, saved.first());
-  model.finish();
-  auto const counts = model.counts();
-  result.clipped = {counts.clipped,
-                    counts.left_out,
-                    0,
-                    model.early_steps().corrected(),
-                    model.early_steps().repeated(),
-                    hash_of(weights_of(model.stages()))};
-  for (auto const& stage : model.called())
-    result.clipped->rolled_back += stage.rolled_back();
   return result;
 }
 
@@ -154,7 +105,8 @@ int run_whole_layers(options o, text_to_learn const& text) {
   auto const shared = share_cores(table, cost, cores);
 
   auto const sizes = tables_of_sizes(o, table);
-  auto const result = train(o, text, sizes);
+  auto const result =
+    o.clip == 0 ? train<pipelined_model>(o, text, sizes) : train<clipped_model>(o, text, sizes);
   if (result.losses.empty()) {
     std::printf("nothing is left to train\n");
     check_output();

@@ -31,30 +31,29 @@ template <class Model>
 [[nodiscard]] std::vector<float> gather(Model& model, learnt what, rank_groups const& groups) {
   int device = 0;
   MPI_Comm_rank(groups.pipeline, &device);
-  std::vector<float> all;
-  for (std::size_t way = 0; way < model.ways(); ++way) {
-    std::vector<std::vector<float>> own(model.stage_count());
-    model.for_each_stage([&](std::size_t s, auto& stage) {
-      append(own[s], stage, what);
-      // Attention may be on several ranks, without weights: the first sends that it has none.
-      if (device != 0 && device == model.home_of(s, way)) {
-        auto const count = static_cast<int>(own[s].size());
-        MPI_Send(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline);
-      }
-    });
-    for (std::size_t s = 0; device == 0 && s < own.size(); ++s) {
-      int const home = model.home_of(s, way);
-      if (home != 0) {
-        int const tag = static_cast<int>(s);
-        MPI_Status status;
-        int count = 0;
-        MPI_Probe(home, tag, groups.pipeline, &status);
-        MPI_Get_count(&status, MPI_FLOAT, &count);
-        own[s].resize(static_cast<std::size_t>(count));
-        MPI_Recv(own[s].data(), count, MPI_FLOAT, home, tag, groups.pipeline, &status);
-      }
-      all.insert(all.end(), own[s].begin(), own[s].end());
+  std::vector<int> const& homes = model.homes();
+  std::vector<std::vector<float>> own(homes.size());
+  model.for_each_stage([&](std::size_t s, auto& stage) {
+    if (s >= homes.size() || homes[s] != device)
+      return; // attention may be on several ranks, without weights
+    append(own[s], stage, what);
+    if (device != 0) {
+      auto const count = static_cast<int>(own[s].size());
+      MPI_Send(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline);
     }
+  });
+  std::vector<float> all;
+  for (std::size_t s = 0; device == 0 && s < own.size(); ++s) {
+    if (homes[s] != 0) {
+      int const tag = static_cast<int>(s);
+      MPI_Status status;
+      int count = 0;
+      MPI_Probe(homes[s], tag, groups.pipeline, &status);
+      MPI_Get_count(&status, MPI_FLOAT, &count);
+      own[s].resize(static_cast<std::size_t>(count));
+      MPI_Recv(own[s].data(), count, MPI_FLOAT, homes[s], tag, groups.pipeline, &status);
+    }
+    all.insert(all.end(), own[s].begin(), own[s].end());
   }
   int shards = 1;
   MPI_Comm_size(groups.shards, &shards);

@@ -96,10 +96,10 @@ template <class Model>
 void resume(rank_run& run, Model& model) {
   // [snippet restore]
   pp::checkpoint_place const files = checkpoints_of(run);
-  training_state state(model);
+  model_state state(model);
   auto const newest = pp::agree_on_checkpoint(run.everyone,
                                               files,
-                                              state.tensors,
+                                              state.tensors(),
                                               run.rank,
                                               pp::ranks_of(run.chosen.layout),
                                               "attempt " + std::to_string(run.now.attempt),
@@ -107,7 +107,7 @@ void resume(rank_run& run, Model& model) {
   if (!newest)
     return;
   run.first = *newest;
-  pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors);
+  pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors());
   state.use();
   // [snippet restore]
   if (run.rank == 0) {
@@ -121,9 +121,9 @@ void resume(rank_run& run, Model& model) {
 
 template <class Model>
 void save(rank_run const& run, Model& model, std::int64_t steps) {
-  training_state const state(model);
+  model_state const state(model);
   try {
-    pp::save_tensors(checkpoints_of(run), steps, state.tensors);
+    state.save(checkpoints_of(run), steps);
   } catch (std::runtime_error const& error) {
     model.fail(std::string("could not save its state: ") + error.what());
   }
@@ -308,8 +308,9 @@ exit_status train_stages(rank_run& run) {
   if (!chosen.check && o.clip == 0)
     return good;
   auto weights = gather(model, &parameter<float>::value, run.groups);
-  if (o.clip != 0) {
-    auto const found = model.clipping_done(hash_of(weights));
+  if constexpr (Model::clips) {
+    auto found = model.clipping_done();
+    found.weights = hash_of(weights);
     if (run.rank == 0)
       report_clipping(o, found, static_cast<std::size_t>(o.steps));
   }

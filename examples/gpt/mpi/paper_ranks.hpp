@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,7 +30,8 @@ namespace gpt {
 template <class Stage>
 class sharded_rank {
 public:
-  static constexpr bool clips = false; //!< the optimizer steps between iterations
+  //! The optimizer steps between iterations.
+  [[nodiscard]] static constexpr bool counts_steps() { return false; }
 
   //! @param make called with the number of each stage that is at home here; returns a unique_ptr
   template <class Sizes, class Make>
@@ -70,9 +72,11 @@ public:
       if (stages_[s])
         visit(s, *stages_[s]);
   }
-  [[nodiscard]] std::size_t stage_count() const { return homes_.size(); }
-  [[nodiscard]] std::size_t ways() const { return 1; }
-  [[nodiscard]] int home_of(std::size_t stage, std::size_t) const { return homes_[stage]; }
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    for_each_stage([&](std::size_t, Stage& stage) { stage.for_each_parameter(visit); });
+  }
+  [[nodiscard]] std::vector<int> const& homes() const { return homes_; }
   [[noreturn]] void fail(std::string const& why) { runner_->fail(why); }
 
 private:
@@ -184,7 +188,8 @@ private:
 //! This rank's share of the model, and of the microbatches.
 class travelling_rank {
 public:
-  static constexpr bool clips = false; //!< the optimizer steps between iterations
+  //! The optimizer steps between iterations.
+  [[nodiscard]] static constexpr bool counts_steps() { return false; }
 
   travelling_rank(rank_run& run, pp::timetable_view table)
       : groups_(cut_layers(run.o.size.layers, run.o.devices)),
@@ -250,10 +255,15 @@ public:
   void for_each_stage(Visit visit) {
     visit(static_cast<std::size_t>(runner_.rank()), home_.own());
   }
-  [[nodiscard]] std::size_t stage_count() const { return groups_.size(); }
-  [[nodiscard]] std::size_t ways() const { return 1; }
-  [[nodiscard]] int home_of(std::size_t group, std::size_t) const {
-    return static_cast<int>(group);
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    home_.own().for_each_parameter(visit);
+  }
+  //! Of group g, rank g.
+  [[nodiscard]] std::vector<int> homes() const {
+    std::vector<int> all(groups_.size());
+    std::iota(all.begin(), all.end(), 0);
+    return all;
   }
 
   [[noreturn]] void fail(std::string const& why) { runner_.fail(why); }

@@ -166,30 +166,44 @@ private:
   std::vector<float> slices_; // [ranks, slice] this rank's slice as each rank has it
 };
 
-//! The mean of all gradients of a rank over its replicas, for stages that do not begin their sums
-//! as soon as they can.
+//! The mean of all gradients of a stage, or of a rank, over its replicas, if there are any.
 class replica_mean {
 public:
   explicit replica_mean(replica_group with) : with_(with) {}
 
-  //! @param model has `for_each_stage`
-  template <class Model>
-  void take(Model& model) {
+  //! Begins, when the gradients are complete. @param of has `for_each_parameter`
+  template <class Stage>
+  void start(Stage& of) {
     if (with_.communicator == MPI_COMM_NULL)
       return;
     numbers_.clear();
-    auto const gradient = &parameter<float>::gradient;
-    model.for_each_stage([&](std::size_t, auto& stage) { append(numbers_, stage, gradient); });
+    append(numbers_, of, &parameter<float>::gradient);
     sum_.start(numbers_, with_.communicator);
-    sum_.share(with_.wait);
+  }
+  //! The middle, in the same order on all ranks.
+  void share() {
+    if (with_.communicator != MPI_COMM_NULL)
+      sum_.share(with_.wait);
+  }
+  //! The end: the mean lies where the optimizer looks for gradients.
+  template <class Stage>
+  void finish(Stage& of) {
+    if (with_.communicator == MPI_COMM_NULL)
+      return;
     sum_.finish(with_.wait);
-    float const* from = numbers_.data();
-    model.for_each_stage([&](std::size_t, auto& stage) { from = copy_in(stage, gradient, from); });
+    copy_in(of, &parameter<float>::gradient, numbers_.data());
+  }
+  //! All of it at once, for those that do not begin their sums as soon as they can.
+  template <class Stage>
+  void take(Stage& of) {
+    start(of);
+    share();
+    finish(of);
   }
 
 private:
   replica_group with_;
-  std::vector<float> numbers_; // gradients of all stages behind each other
+  std::vector<float> numbers_; // gradients, one parameter behind the other
   replica_sum sum_;
 };
 

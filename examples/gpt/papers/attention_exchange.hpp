@@ -26,7 +26,7 @@ namespace gpt {
 template <class Policy = pp::communicators::one>
 class exchanged_pipeline {
 public:
-  using layer = called_on_host<exchanged_layer<host_machine<float>>>;
+  using layer = trained_on_host<exchanged_layer<host_machine<float>>>;
 
   //! @param table of this schedule, or of all its stages on one device
   exchanged_pipeline(model_size const& size,

@@ -12,10 +12,43 @@
 #include <utility>
 #include <vector>
 
-#include "exchange_schedule.hpp"
-#include "helix.hpp"
+#include "../stage.hpp"
 
 namespace gpt {
+
+using exchange_schedule = pp::SlimPipeExchange<pp::dynamic, pp::dynamic>;
+
+//! A part of a layer for one chunk of sequences in every stage.
+struct exchange_cut {
+  model_size size;
+  exchange_schedule schedule;
+  pp::shape extents;
+  std::vector<chunk_range> chunks;
+
+  exchange_cut(model_size const& of, exchange_schedule const& with, pp::shape const& over)
+      : size(of), schedule(with), extents(over),
+        chunks(cut_sequence(of.sequence, with.inner.chunks)) {}
+
+  [[nodiscard]] pp::exchange_stage stage(int number) const {
+    return schedule.stage_at(extents, number);
+  }
+  [[nodiscard]] chunk_range range(int chunk) const {
+    return chunks[static_cast<std::size_t>(chunk)];
+  }
+  //! The oldest tokens, whose keys are given away.
+  [[nodiscard]] chunk_range given(pp::exchange_stage const& of) const {
+    return {0, range(of.taken).begin};
+  }
+  [[nodiscard]] std::int64_t tokens(pp::exchange_stage const& of) const {
+    return range(of.chunk).count();
+  }
+  [[nodiscard]] tensor_extents tensors(pp::exchange_stage const& of) const {
+    return {size, size, tokens(of)};
+  }
+  [[nodiscard]] layer_range held(std::int64_t layer) const {
+    return {layer, layer + 1, layer == 0, layer + 1 == size.layers};
+  }
+};
 
 //! What a chunk's attention to some keys gives, or to all.
 template <class Machine>
@@ -26,9 +59,9 @@ struct attention_state {
   attended* output;    //!< [tokens, heads, head dim]
   number* log_sum_exp; //!< [heads, tokens]
 
-  attention_state(placing& in, model_size const& size, std::int64_t tokens)
-      : output(in.take<attended>(tokens * size.width)),
-        log_sum_exp(in.take<number>(size.heads * tokens)) {}
+  attention_state(placing& in, tensor_extents const& of)
+      : output(in.take<attended>(of.wide())),
+        log_sum_exp(in.take<number>(of.size.heads * of.tokens)) {}
 
   [[nodiscard]] attention_tensors<attended, number> with(attended const* query,
                                                          attended const* key_value) const {
@@ -41,9 +74,8 @@ struct merged_message {
   typename Machine::attended* gradient; //!< of the output of all keys, [tokens, heads, head dim]
   attention_state<Machine> merged;      //!< of these
 
-  merged_message(placing& in, model_size const& size, std::int64_t tokens)
-      : gradient(in.take<typename Machine::attended>(tokens * size.width)),
-        merged(in, size, tokens) {}
+  merged_message(placing& in, tensor_extents const& of)
+      : gradient(in.take<typename Machine::attended>(of.wide())), merged(in, of) {}
 };
 //! What goes from there to the projection of the same chunk.
 template <class Machine>
@@ -51,9 +83,9 @@ struct gradients_message {
   typename Machine::attended* query;   //!< [tokens, heads, head dim]
   typename Machine::number* key_value; //!< [tokens, 2, key heads, head dim]
 
-  gradients_message(placing& in, model_size const& size, std::int64_t tokens)
-      : query(in.take<typename Machine::attended>(tokens * size.width)),
-        key_value(in.take<typename Machine::number>(tokens * 2 * size.key_width())) {}
+  gradients_message(placing& in, tensor_extents const& of)
+      : query(in.take<typename Machine::attended>(of.wide())),
+        key_value(in.take<typename Machine::number>(of.keys())) {}
 };
 
 //! What attention keeps of a unit, to keys that stay or to keys that were sent.
@@ -62,9 +94,9 @@ struct attending_kept {
   typename Machine::attended* query;     //!< [tokens, heads, head dim]
   typename Machine::attended* key_value; //!< [given, 2, key heads, head dim]
 
-  attending_kept(placing& in, model_size const& size, std::int64_t tokens, std::int64_t given)
-      : query(in.take<typename Machine::attended>(tokens * size.width)),
-        key_value(in.take<typename Machine::attended>(given * 2 * size.key_width())) {}
+  attending_kept(placing& in, tensor_extents const& of, std::int64_t given)
+      : query(in.take<typename Machine::attended>(of.wide())),
+        key_value(in.take<typename Machine::attended>(given * 2 * of.size.key_width())) {}
 };
 //! What the part behind attention keeps, with the head where it ends the model.
 template <class Machine>
@@ -73,10 +105,9 @@ struct following_kept {
   mlp_kept<Machine> after;
   normalised<typename Machine::number> head{};
 
-  following_kept(placing& in, model_size const& size, bool ends, std::int64_t tokens)
-      : merged(in, size, tokens), after(in, size, size, tokens) {
+  following_kept(placing& in, tensor_extents const& of, bool ends) : merged(in, of), after(in, of) {
     if (ends)
-      head = {in, size, tokens};
+      head = {in, of};
   }
 };
 //! What its backward uses for the gradients of weights.
@@ -86,13 +117,12 @@ struct following_gradients {
   typename Machine::element* logits = nullptr; //!< [tokens, vocabulary]
 
   following_gradients(placing& in,
-                      model_size const& size,
+                      tensor_extents const& of,
                       bool ends,
-                      std::int64_t tokens,
                       following_kept<Machine> const& kept)
-      : after(in, size, size, tokens, kept.after) {
+      : after(in, of, kept.after) {
     if (ends)
-      logits = in.take<typename Machine::element>(tokens * vocabulary);
+      logits = in.take<typename Machine::element>(of.tokens * vocabulary);
   }
 };
 
@@ -130,22 +160,21 @@ private:
   [[nodiscard]] std::int64_t kept(pp::exchange_stage const& of) const {
     using attends = attending_kept<Machine>;
     switch (of.part) {
-    case part::projection: return bytes_of<Machine, normalised<number>>(size, tokens(of));
-    case part::attention: return bytes_of<Machine, attends>(size, tokens(of), 0);
-    case part::taken_attention:
-      return bytes_of<Machine, attends>(size, tokens(of), given(of).count());
+    case part::projection: return bytes_of<Machine, normalised<number>>(tensors(of));
+    case part::attention: return bytes_of<Machine, attends>(tensors(of), 0);
+    case part::taken_attention: return bytes_of<Machine, attends>(tensors(of), given(of).count());
     case part::after_attention:
-      return bytes_of<Machine, following_kept<Machine>>(size, ends(of), tokens(of));
+      return bytes_of<Machine, following_kept<Machine>>(tensors(of), ends(of));
     }
     return 0;
   }
   [[nodiscard]] std::int64_t between(pp::exchange_stage const& of) const {
     if (of.part == part::projection)
-      return bytes_of<Machine, before_gradients<Machine>>(size, tokens(of));
+      return bytes_of<Machine, before_gradients<Machine>>(tensors(of));
     if (of.part != part::after_attention)
       return 0;
-    auto const kept = put_in<Machine, following_kept<Machine>>(nullptr, size, ends(of), tokens(of));
-    return bytes_of<Machine, following_gradients<Machine>>(size, ends(of), tokens(of), kept);
+    auto const kept = put_in<Machine, following_kept<Machine>>(nullptr, tensors(of), ends(of));
+    return bytes_of<Machine, following_gradients<Machine>>(tensors(of), ends(of), kept);
   }
   [[nodiscard]] std::int64_t residual(pp::exchange_stage const& of) const {
     return tokens(of) * size.width * static_cast<std::int64_t>(sizeof(number));
@@ -153,9 +182,9 @@ private:
   [[nodiscard]] std::int64_t sent(pp::exchange_stage const& from) const {
     switch (from.part) {
     case part::projection:
-      return message_bytes<message_to_attention<Machine, attended>>(size, tokens(from));
+      return message_bytes<message_to_attention<Machine, attended>>(tensors(from));
     case part::after_attention: return residual(from);
-    default: return message_bytes<attention_state<Machine>>(size, tokens(from));
+    default: return message_bytes<attention_state<Machine>>(tensors(from));
     }
   }
   [[nodiscard]] std::int64_t sent_back(pp::exchange_stage const& from,
@@ -164,16 +193,14 @@ private:
     switch (from.part) {
     case part::projection: return residual(from);
     case part::attention:
-      return to.part == from.part ? 0
-                                  : message_bytes<gradients_message<Machine>>(size, tokens(from));
+      return to.part == from.part ? 0 : message_bytes<gradients_message<Machine>>(tensors(from));
     case part::taken_attention:
       return to.chunk == from.chunk
                ? tokens(from) * size.width * half
                : tokens(to) * 2 * size.key_width() * static_cast<std::int64_t>(sizeof(number));
     case part::after_attention:
-      return to.part == part::projection
-               ? residual(from)
-               : message_bytes<merged_message<Machine>>(size, tokens(from));
+      return to.part == part::projection ? residual(from)
+                                         : message_bytes<merged_message<Machine>>(tensors(from));
     }
     return 0;
   }
@@ -194,8 +221,8 @@ public:
 
   void project(pp::context const& where, int chunk) {
     pass const p = at(where, chunk);
-    auto const to = in_message<message_to_attention<Machine, attended>>(
-      where.outputs[0].data, this->size_, p.tokens);
+    auto const to =
+      this->template message<message_to_attention<Machine, attended>>(p, where.outputs[0].data);
     if (this->held_.embeds)
       this->embed(p, to.residual);
     else
@@ -208,10 +235,9 @@ public:
     auto const& space = p.work->scratch();
     // From attention, taken attention, what follows, and the taken attention of later chunks.
     auto const stay =
-      in_message<gradients_message<Machine>>(only_read(where.inputs[0]), this->size_, p.tokens);
+      this->template message<gradients_message<Machine>>(p, only_read(where.inputs[0]));
     auto const* const taken = reinterpret_cast<attended const*>(where.inputs[1].data);
-    auto const made =
-      this->template made_between<before_gradients<Machine>>(p, this->size_, p.tokens);
+    auto const made = this->template made_between<before_gradients<Machine>>(p, this->extents(p));
     add_up(made.query, stay.query, taken, narrow(p), p.on);
     number* const sum = space.key_value_gradient;
     copy(sum, stay.key_value, keys(p), p.on);
@@ -230,10 +256,9 @@ public:
   //! @param given tokens whose keys are given away, the oldest ones
   void attend_own(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
-    auto const from = in_message<message_to_attention<Machine, attended>>(
-      only_read(where.inputs[0]), this->size_, p.tokens);
-    auto const to =
-      in_message<attention_state<Machine>>(where.outputs[0].data, this->size_, p.tokens);
+    auto const from = this->template message<message_to_attention<Machine, attended>>(
+      p, only_read(where.inputs[0]));
+    auto const to = this->template message<attention_state<Machine>>(p, where.outputs[0].data);
     attended* const query = query_of(p);
     copy(query, from.query, narrow(p), p.on);
     attend(attending{this->size_, p.chunk, {given, p.chunk.end}},
@@ -244,9 +269,8 @@ public:
   void attend_own_backward(pp::context const& where, int chunk, std::int64_t given) {
     pass const p = at(where, chunk);
     auto const from =
-      in_message<merged_message<Machine>>(only_read(where.inputs[0]), this->size_, p.tokens);
-    auto const to =
-      in_message<gradients_message<Machine>>(where.outputs[0].data, this->size_, p.tokens);
+      this->template message<merged_message<Machine>>(p, only_read(where.inputs[0]));
+    auto const to = this->template message<gradients_message<Machine>>(p, where.outputs[0].data);
     number* const gradient = key_value_gradient(p);
     if (p.chunk.end == this->size_.sequence) // the last chunk comes first
       clear(gradient, p.chunk.end * width_of_keys(), p.on);
@@ -264,9 +288,9 @@ public:
     auto const kept = following(p);
     auto const& size = this->size_;
     auto const stay =
-      in_message<attention_state<Machine>>(only_read(where.inputs[1]), size, p.tokens);
+      this->template message<attention_state<Machine>>(p, only_read(where.inputs[1]));
     auto const taken =
-      in_message<attention_state<Machine>>(only_read(where.inputs[2]), size, p.tokens);
+      this->template message<attention_state<Machine>>(p, only_read(where.inputs[2]));
     copy_state(p, kept.merged, stay);
     merge(kept.merged.output,
           kept.merged.log_sum_exp,
@@ -286,20 +310,19 @@ public:
     pass const p = at(where, chunk);
     auto const kept = following(p);
     bool const ends = this->held_.ends;
-    auto const made = this->template made_between<following_gradients<Machine>>(
-      p, this->size_, ends, p.tokens, kept);
+    auto const made =
+      this->template made_between<following_gradients<Machine>>(p, this->extents(p), ends, kept);
     number* const dx = this->numbers(where.outputs[0]);
     if (ends)
       this->at_head(p, kept.head).backward_input(dx, made.logits, this->share());
     else
       copy(dx, this->numbers(where.inputs[0]), narrow(p), p.on);
-    auto const to =
-      in_message<merged_message<Machine>>(where.outputs[1].data, this->size_, p.tokens);
+    auto const to = this->template message<merged_message<Machine>>(p, where.outputs[1].data);
     after(p, kept).backward_input(dx, to.gradient, made.after);
     copy_state(p, to.merged, kept.merged);
     copy(where.outputs[2].data,
          where.outputs[1].data,
-         message_bytes<merged_message<Machine>>(this->size_, p.tokens),
+         message_bytes<merged_message<Machine>>(this->extents(p)),
          p.on);
     if (ends)
       this->at_head(p, kept.head).backward_weight(made.logits);
@@ -332,13 +355,12 @@ private:
   }
 
   [[nodiscard]] attended* query_of(pass const& p) const {
-    return put_in<Machine, attending_kept<Machine>>(
-             p.where->activation.data, this->size_, p.tokens, 0)
+    return put_in<Machine, attending_kept<Machine>>(p.where->activation.data, this->extents(p), 0)
       .query;
   }
   [[nodiscard]] following_kept<Machine> following(pass const& p) const {
     return put_in<Machine, following_kept<Machine>>(
-      p.where->activation.data, this->size_, this->held_.ends, p.tokens);
+      p.where->activation.data, this->extents(p), this->held_.ends);
   }
   void copy_state(pass const& p,
                   attention_state<Machine> const& to,
@@ -350,7 +372,7 @@ private:
   [[nodiscard]] before_attention_pass<Machine> before(pass const& p) {
     return {this->part(p),
             this->weights_.data() + this->before_,
-            put_in<Machine, normalised<number>>(p.where->activation.data, this->size_, p.tokens)};
+            put_in<Machine, normalised<number>>(p.where->activation.data, this->extents(p))};
   }
   [[nodiscard]] after_attention_pass<Machine> after(pass const& p,
                                                     following_kept<Machine> const& kept) {
@@ -418,7 +440,7 @@ private:
   }
   [[nodiscard]] attending_kept<Machine> kept(pp::context const& where) const {
     return put_in<Machine, attending_kept<Machine>>(
-      where.activation.data, sizes_.size, chunk().count(), given().count());
+      where.activation.data, sizes_.tensors(what_), given().count());
   }
   //! All given keys lie before the chunk, so that a causal mask keeps them.
   [[nodiscard]] attending call() const { return {sizes_.size, chunk(), given()}; }
@@ -432,7 +454,7 @@ private:
   void take(pp::context const& where) const {
     auto const on = begin_work(where);
     auto const to =
-      in_message<attention_state<Machine>>(where.outputs[0].data, sizes_.size, chunk().count());
+      in_message<attention_state<Machine>>(where.outputs[0].data, sizes_.tensors(what_));
     if (what_.taken == 0) {
       clear(to.output, narrow(), on);
       fill(to.log_sum_exp,
@@ -444,7 +466,7 @@ private:
     auto const mine = kept(where);
     auto const projected = [&](std::size_t input, std::int64_t tokens) {
       return in_message<message_to_attention<Machine, attended>>(
-        only_read(where.inputs[input]), sizes_.size, tokens);
+        only_read(where.inputs[input]), tensor_extents{sizes_.size, sizes_.size, tokens});
     };
     copy(mine.query, projected(0, chunk().count()).query, narrow(), on);
     for (int old = 0; old < what_.taken; ++old) {
@@ -463,7 +485,7 @@ private:
       return clear(query_gradient, narrow(), on);
     auto const mine = kept(where);
     auto const from =
-      in_message<merged_message<Machine>>(only_read(where.inputs[0]), sizes_.size, chunk().count());
+      in_message<merged_message<Machine>>(only_read(where.inputs[0]), sizes_.tensors(what_));
     number* const gradient = work_->scratch().key_value_gradient;
     clear(gradient, keys(given().count()), on);
     attend_backward(call(),

@@ -20,14 +20,14 @@
 namespace gpt {
 
 //! A piece on the host.
-class sharded_piece : public called_on_host<sharded_stage<host_machine<float>>> {
+class sharded_piece : public trained_on_host<sharded_stage<host_machine<float>>> {
 public:
   sharded_piece(model_size const& size,
                 std::int64_t which,
                 sharded_cut const& cut,
                 std::uint64_t seed,
                 host::device_work<float>& work)
-      : called_on_host<sharded_stage<host_machine<float>>>(
+      : trained_on_host<sharded_stage<host_machine<float>>>(
           piece_of_model(size, cut, which), seed, {size, {}, cut.step, &work}, cut.barriers == 1) {}
 };
 

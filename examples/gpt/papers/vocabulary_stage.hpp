@@ -3,8 +3,14 @@
 
 //! @file
 //! @brief A piece of the GPT whose vocabulary is in shards: a shard at either end, or the layers of
-//! a stage; how the model is cut, and what the shards tell each other.
+//! a stage; how the model is cut, what the shards tell each other, and what they make of it.
+//!
+//! A machine gives `tabulate`, all numbers of a list by their index, and `for_each_part`, a
+//! function of tokens, each of which some threads may share.
 
+#include <pipe/config.hpp>
+
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -59,6 +65,96 @@ struct logits_of_shard {
   Stream on;
 };
 
+//! to = the sum of what all give, in their order.
+template <class Stream>
+void add_up(float* to, told_by_shards const& from, std::int64_t count, Stream on) {
+  tabulate(to, count, on, [=] PIPELINING_HOST_DEVICE(std::int64_t i) {
+    float sum = from.of[0][i];
+    for (int shard = 1; shard < from.count; ++shard)
+      sum += from.of[shard][i];
+    return sum;
+  });
+}
+//! x = the rows of the bytes that the shard has, zeros for others, [tokens, width].
+template <class Stream>
+void look_up(float* x,
+             float const* table,
+             byte_range bytes,
+             std::uint8_t const* text,
+             token_rows<Stream> rows) {
+  tabulate(x, rows.count(), rows.stream, [=] PIPELINING_HOST_DEVICE(std::int64_t i) {
+    std::int64_t const byte = text[i / rows.width];
+    return byte >= bytes.first && byte < bytes.last
+             ? table[(byte - bytes.first) * rows.width + i % rows.width]
+             : 0.0F;
+  });
+}
+
+//! Of a token, the statistics of all shards in one.
+[[nodiscard]] PIPELINING_HOST_DEVICE inline token_statistics join(told_by_shards const& shards,
+                                                                  std::int64_t token) {
+  token_statistics all{shards.of[0][statistics_width * token], 0, 0};
+  for (int shard = 1; shard < shards.count; ++shard) {
+    float const largest = shards.of[shard][statistics_width * token];
+    all.largest = all.largest < largest ? largest : all.largest;
+  }
+  for (int shard = 0; shard < shards.count; ++shard) {
+    float const* const one = shards.of[shard] + statistics_width * token;
+    all.sum += one[1] * std::exp(one[0] - all.largest);
+    all.next += one[2];
+  }
+  return all;
+}
+
+// With one barrier a shard tells the gradient of its input before it knows what others know:
+// [tokens, width] sums of exp(logit - largest) times columns, [tokens, width] columns of the next
+// bytes, and [tokens, 3] statistics.
+
+//! exp(logit - largest) of a shard.
+template <class Element, class Stream>
+void make_exponentials(Element* to, float const* statistics, logits_of_shard<Stream> const& of) {
+  auto const* const logits = of.logits;
+  auto const count = of.bytes.last - of.bytes.first;
+  tabulate(to, of.tokens * count, of.on, [=] PIPELINING_HOST_DEVICE(std::int64_t i) {
+    return static_cast<Element>(std::exp(logits[i] - statistics[statistics_width * (i / count)]));
+  });
+}
+//! The columns of the next bytes that the shard has, zeros for others, [tokens, width].
+template <class Stream>
+void next_columns(float* to,
+                  float const* columns,
+                  logits_of_shard<Stream> const& of,
+                  token_rows<Stream> rows) {
+  auto const bytes = of.bytes;
+  auto const* const next_bytes = of.next_bytes;
+  tabulate(to, rows.count(), rows.stream, [=] PIPELINING_HOST_DEVICE(std::int64_t i) {
+    std::int64_t const next = next_bytes[i / rows.width];
+    return next >= bytes.first && next < bytes.last
+             ? columns[(i % rows.width) * (bytes.last - bytes.first) + next - bytes.first]
+             : 0.0F;
+  });
+}
+//! The gradient of the input of all shards, from what each has told.
+template <class Stream>
+void join_gradients(float* dx, told_by_shards const& told, float share, token_rows<Stream> rows) {
+  auto statistics = told;
+  for (int shard = 0; shard < told.count; ++shard)
+    statistics.of[shard] += 2 * rows.count();
+  auto const count = rows.count();
+  for_each_part(rows, [=] PIPELINING_HOST_DEVICE(std::int64_t token, int first, int stride) {
+    auto const all = join(statistics, token);
+    for (std::int64_t i = token * rows.width + first; i < (token + 1) * rows.width; i += stride) {
+      float sum = 0;
+      for (int shard = 0; shard < told.count; ++shard) {
+        float const largest = statistics.of[shard][statistics_width * token];
+        float const scale = std::exp(largest - all.largest) / all.sum;
+        sum += share * (scale * told.of[shard][i] - told.of[shard][count + i]);
+      }
+      dx[i] = sum;
+    }
+  });
+}
+
 //! A piece of the model: a shard at either end, or layers between.
 struct piece_of_model {
   enum class kind : std::uint8_t { rows, layers, columns };
@@ -106,9 +202,9 @@ struct columns_kept {
   typename Machine::element* input; //!< [tokens, width]
   typename Machine::number* logits; //!< [tokens, bytes]
 
-  columns_kept(placing& in, model_size const& size, byte_range bytes, std::int64_t tokens)
-      : input(in.take<typename Machine::element>(tokens * size.width)),
-        logits(in.take<typename Machine::number>(tokens * bytes.count())) {}
+  columns_kept(placing& in, tensor_extents const& of, byte_range bytes)
+      : input(in.take<typename Machine::element>(of.wide())),
+        logits(in.take<typename Machine::number>(of.tokens * bytes.count())) {}
 };
 
 //! Bytes of the slots that the plan of such pieces needs; see buffer_sizes of the library.
@@ -133,7 +229,7 @@ struct sharded_slot_sizes {
     case pp::slot_class::logits:
     case pp::slot_class::activation:
       if (is_columns)
-        (void)columns_kept<Machine>(all, size, piece.bytes, tokens);
+        (void)columns_kept<Machine>(all, {size, size, tokens}, piece.bytes);
       break;
     default: break;
     }
@@ -141,7 +237,7 @@ struct sharded_slot_sizes {
       return all.bytes();
     bool const keeps = of == pp::slot_class::activation || of == pp::slot_class::logits;
     if (keeps && piece.normalises)
-      (void)normalised<typename Machine::number>(all, size, tokens);
+      (void)normalised<typename Machine::number>(all, {size, size, tokens});
     return all.bytes() +
            stage_bytes<Machine>(
              size, size, piece.held, cut.step, keeps ? pp::slot_class::activation : of, which);
@@ -215,9 +311,8 @@ private:
   //! Of the norm, behind what the layers keep.
   [[nodiscard]] normalised<number> norm_of(pass const& p) const {
     auto in = slot_of<Machine>(p.where->activation.data);
-    (void)stage_kept<Machine>(
-      in, this->size_, this->size_, piece_.held, p.tokens, this->cut_.chunks(p.of.microbatch) == 1);
-    return {in, this->size_, p.tokens};
+    (void)stage_kept<Machine>(in, this->extents(p), piece_.held);
+    return {in, this->extents(p)};
   }
 
   void run_layers(pass const& p, number* y) {
@@ -251,7 +346,7 @@ private:
 
   [[nodiscard]] columns_kept<Machine> columns_of(pass const& p) const {
     return put_in<Machine, columns_kept<Machine>>(
-      p.where->activation.data, this->size_, piece_.bytes, p.tokens);
+      p.where->activation.data, this->extents(p), piece_.bytes);
   }
   [[nodiscard]] auto logits_of(pass const& p, columns_kept<Machine> const& kept) const {
     return logits_of_shard<typename Machine::stream>{

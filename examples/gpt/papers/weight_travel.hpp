@@ -151,7 +151,7 @@ struct travelling_sizes {
     else if (of == pp::slot_class::input_gradient)
       count = 2 * numbers[maker.chunk];
     else if (of == pp::slot_class::activation)
-      return part_bytes<host_machine<float>>(
+      return stage_bytes<host_machine<float>>(
         size, size, groups[maker.chunk], {1, cut_sequence(size.sequence, 1)}, of, {});
     return count * static_cast<std::int64_t>(sizeof(float));
   }

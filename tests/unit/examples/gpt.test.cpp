@@ -210,7 +210,7 @@ TEST_CASE("the bytes kept are those of the tensors") {
   step_cut const chunks(4, cut_sequence(12, 3));
   auto const held = cut_layers(1, 2); // the second stage is the head alone
   auto const bytes = [&](std::size_t stage, step_cut const& how, pp::slot_class of) {
-    return part_bytes<host_machine<float>>(size, size, held[stage], how, of, {0, 0});
+    return stage_bytes<host_machine<float>>(size, size, held[stage], how, of, {0, 0});
   };
   // Per token: 12 widths, two norms, two log-sum-exp, one key and one value head; head: one width
   // and one norm.

@@ -43,7 +43,7 @@ void check_bits(exchange_schedule const& schedule, pp::pipeline_size at, model_s
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
     CHECK(model.step(pieces) == alone.step(pieces));
-    CHECK(same_bits(gradients_of(model.stages()), gradients_of(alone.stages())));
+    CHECK(same_bits(gradients_of(model), gradients_of(alone)));
     model.update(optimizer, step);
     alone.update(optimizer, step);
   }
@@ -67,8 +67,8 @@ TEST_CASE("the exchange leaves loss and gradients as they are, but for rounding"
   single_device<float> whole(size, 1, {3, cut_sequence(size.sequence, 1)}, 9);
   auto const pieces = some_batch(size, 3);
   CHECK(model.step(pieces) == doctest::Approx(whole.step(pieces)).epsilon(1e-6));
-  auto const got = gradients_of(model.stages());
-  auto const expected = gradients_of(whole.stages());
+  auto const got = gradients_of(model);
+  auto const expected = gradients_of(whole);
   REQUIRE(got.size() == expected.size());
   CHECK_FALSE(same_bits(got, expected)); // sums are split
   double largest = 0;

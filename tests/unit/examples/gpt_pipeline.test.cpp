@@ -50,17 +50,6 @@ std::size_t peak(pipelined_model& model) {
   return *std::max_element(peaks.begin(), peaks.end());
 }
 
-//! All weights.
-template <class Model>
-std::vector<float> all_values(Model& model) {
-  std::vector<float> values;
-  for (auto& stage : model.stages()) {
-    stage.for_each_parameter(
-      [&values](auto const& p) { values.insert(values.end(), p.value.begin(), p.value.end()); });
-  }
-  return values;
-}
-
 bool table_offloads(pp::timetable_view table) {
   return std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
     return what.kind == pp::pass_kind::copy_out;
@@ -166,9 +155,7 @@ void check_clipped(Schedule const& schedule, int devices, int microbatches, bool
   auto const lengths = lengths_of(six_layers, table);
   clipping const how{.largest_norm = 2};
   clipped_model model(six_layers, table, lengths, 9);
-  for (auto& each : model.called()) {
-    each.set_clipping(how);
-  }
+  model.set_clipping(how);
   single_device<float> device(
     six_layers, cut_model(six_layers, table.over.extents), cut_for(table, lengths), 9, halves);
   std::int64_t taken = 0;
@@ -176,7 +163,7 @@ void check_clipped(Schedule const& schedule, int devices, int microbatches, bool
     auto const pieces = some_batch(microbatches);
     CHECK(model.step(pieces) == device.step(pieces));
     taken = take_clipped_step(device.stages(), how, taken, device.copies());
-    CHECK(differences(weights_of(model.stages()), weights_of(device.stages())) == 0);
+    CHECK(differences(weights_of(model), weights_of(device)) == 0);
   }
   CHECK(model.called().front().counts().taken == taken);
   CHECK(model.called().front().counts().clipped > 0);
@@ -232,8 +219,8 @@ TEST_CASE("stages may begin with the last microbatch, as one device then does") 
   single_device<float> down(six_layers, 1, cut.back_from_last(), 9);
   auto const pieces = some_batch(8);
   CHECK(up.step(pieces) == down.step(pieces));
-  auto const one = gradients_of(up.stages());
-  auto const other = gradients_of(down.stages());
+  auto const one = gradients_of(up);
+  auto const other = gradients_of(down);
   CHECK(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) != 0);
 }
 
@@ -244,8 +231,8 @@ TEST_CASE("two halves, added up, are not the sum of one") {
   single_device<float> whole(six_layers, 1, cut, 9);
   auto const pieces = some_batch(8);
   CHECK(halves.step(pieces) == doctest::Approx(whole.step(pieces)));
-  auto const got = gradients_of(halves.stages());
-  auto const expected = gradients_of(whole.stages());
+  auto const got = gradients_of(halves);
+  auto const expected = gradients_of(whole);
   CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) != 0);
 }
 
@@ -285,10 +272,8 @@ void check_early_steps(Schedule const& schedule, int devices, int microbatches) 
   clipping const early{.largest_norm = 2, .early = true};
   spoiled_model at_once(six_layers, table, lengths, 9);
   spoiled_model afterwards(six_layers, table, lengths, 9, true);
-  for (std::size_t s = 0; s < at_once.called().size(); ++s) {
-    at_once.called()[s].set_clipping(how);
-    afterwards.called()[s].set_clipping(early);
-  }
+  at_once.set_clipping(how);
+  afterwards.set_clipping(early);
   for (int step = 0; step < 12; ++step) {
     auto const pieces = some_batch(microbatches);
     CHECK(at_once.step(pieces) == afterwards.step(pieces)); // every bit of the loss
@@ -296,7 +281,7 @@ void check_early_steps(Schedule const& schedule, int devices, int microbatches) 
       continue;
     }
     afterwards.finish();
-    CHECK(all_values(at_once) == all_values(afterwards));
+    CHECK(weights_of(at_once) == weights_of(afterwards));
   }
   auto const& counts = at_once.called().front().counts();
   CHECK(counts.left_out == 1);
@@ -339,8 +324,8 @@ void check_sizes(MakeSchedule make_schedule, int devices) {
     model.use(tables[now], lengths[now]);
     plain.set_cut(cut_whole(lengths[now]));
     CHECK(model.step(pieces) == plain.step(pieces));
-    auto const got = gradients_of(model.stages());
-    auto const expected = gradients_of(plain.stages());
+    auto const got = gradients_of(model);
+    auto const expected = gradients_of(plain);
     REQUIRE(got.size() == expected.size());
     CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
     CHECK(model.trace().passes.size() == tables[now].passes.size());
@@ -372,10 +357,8 @@ TEST_CASE(
   auto const first = table_of(0);
   clipped_model at_once(small, first, lengths_of(small, first), 9);
   clipped_model afterwards(small, first, lengths_of(small, first), 9, true);
-  for (std::size_t s = 0; s < at_once.called().size(); ++s) {
-    at_once.called()[s].set_clipping(how);
-    afterwards.called()[s].set_clipping(early);
-  }
+  at_once.set_clipping(how);
+  afterwards.set_clipping(early);
   for (int step = 0; step < 24; ++step) {
     auto const table = table_of(step % 11); // more than are kept
     auto const pieces = support::some_batch(4, small.sequence);
@@ -385,7 +368,7 @@ TEST_CASE(
     CHECK(at_once.step(pieces) == afterwards.step(pieces));
   }
   afterwards.finish();
-  CHECK(all_values(at_once) == all_values(afterwards));
+  CHECK(weights_of(at_once) == weights_of(afterwards));
   CHECK(afterwards.early_steps().repeated() > 0);
   CHECK(afterwards.plans().dropped() > 0);
 }

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <examples/gpt/host/pipeline.hpp>
-#include <examples/gpt/papers/tensor_shard.hpp>
+#include <examples/gpt/papers/tensor_stage.hpp>
 #include <examples/gpt/papers/vocabulary.hpp>
 #include <examples/gpt/saved_state.hpp>
 #include <examples/gpt/single_device.hpp>
@@ -18,6 +18,7 @@
 #include <string>
 #include <tests/support/gpt_bits.hpp>
 #include <tests/support/temporary_folder.hpp>
+#include <type_traits>
 #include <vector>
 
 using namespace gpt;
@@ -35,22 +36,45 @@ void append_state(std::vector<float>& all, Stage& stage) {
       all.insert(all.end(), numbers->begin(), numbers->end());
   });
 }
-template <class Stages>
-std::vector<float> state_of(Stages& stages) {
+template <class Model>
+std::vector<float> state_of(Model& model) {
   std::vector<float> all;
-  for (auto& each : stages)
-    append_state(all, each);
+  append_state(all, model);
   return all;
 }
 
-//! The tensors of a device of a pipeline.
-std::vector<pp::state_tensor>
-tensors_of(pipelined_model& model, pp::timetable_view table, int device) {
-  std::vector<pp::state_tensor> tensors;
-  for (std::size_t stage = 0; stage < model.stages().size(); ++stage)
-    if (pp::device_of(table, static_cast<int>(stage)) == device)
-      add_tensors(tensors, model.stages()[stage]);
-  return tensors;
+//! Stages, of any kind, as a model that is saved, or goes on.
+template <class Stage>
+struct some_stages {
+  std::vector<Stage*> of{};
+
+  [[nodiscard]] static constexpr bool counts_steps() { return false; }
+  template <class Visit>
+  void for_each_stage(Visit visit) {
+    for (std::size_t i = 0; i < of.size(); ++i)
+      visit(i, *of[i]);
+  }
+};
+//! Those of a device of a pipeline.
+some_stages<pipeline_stage>
+on_device(pipelined_model& model, pp::timetable_view table, int device) {
+  some_stages<pipeline_stage> found;
+  model.for_each_stage([&](std::size_t number, pipeline_stage& stage) {
+    if (pp::device_of(table, static_cast<int>(number)) == device)
+      found.of.push_back(&stage);
+  });
+  return found;
+}
+template <class Model>
+void save_state(Model model, pp::checkpoint_place const& place, std::int64_t step) {
+  model_state const state(model);
+  state.save(place, step);
+}
+template <class Model>
+void load_state(Model model, pp::checkpoint_place const& place, std::int64_t step) {
+  model_state state(model);
+  (void)pp::load_tensors(place, step, state.tensors());
+  state.use();
 }
 
 //! Goes on after three steps, with what four devices have saved; `plain` is what one device has.
@@ -63,13 +87,10 @@ void check_goes_on(std::string const& folder,
   auto const table = pp::make_timetable(Schedule{}, {devices, state_microbatches});
   pipelined_model model(
     twelve_layers, table, lengths_of(twelve_layers, table), 77); // of other numbers
-  for (int device = 0; device < devices; ++device) {
-    auto const tensors = tensors_of(model, table, device);
-    (void)pp::load_tensors({folder, "rank-" + std::to_string(device)}, 3, tensors);
-  }
-  for (auto& stage : model.stages())
-    stage.refresh();
-  CHECK(differences(state_of(model.stages()), expected) == 0);
+  for (int device = 0; device < devices; ++device)
+    load_state(
+      on_device(model, table, device), {folder, "rank-" + std::to_string(device), {}, {}}, 3);
+  CHECK(differences(state_of(model), expected) == 0);
   CHECK(model.step(pieces) == next_loss);
 }
 
@@ -90,9 +111,9 @@ TEST_CASE("saved by four devices, the state of training goes on in three and six
   }
   support::temporary_folder const there("state");
   for (int device = 0; device < 4; ++device)
-    pp::save_tensors(
-      {there.path(), "rank-" + std::to_string(device)}, 3, tensors_of(model, table, device));
-  auto const expected = state_of(plain.stages());
+    save_state(
+      on_device(model, table, device), {there.path(), "rank-" + std::to_string(device), {}, {}}, 3);
+  auto const expected = state_of(plain);
   double const next_loss = plain.step(pieces);
   check_goes_on<pp::OneFOneB>(there.path(), 3, expected, next_loss, pieces);
   check_goes_on<pp::Interleaved<2>>(there.path(), 3, expected, next_loss, pieces);
@@ -194,9 +215,9 @@ TEST_CASE("stages, shards of stages and pieces of the vocabulary load what any o
     saved->fill_averages();
     int owner = 0;
     saved->each([&](auto& part) {
-      std::vector<pp::state_tensor> tensors;
-      add_tensors(tensors, part);
-      pp::save_tensors({there.path(), std::to_string(owner++)}, 1, tensors);
+      save_state(some_stages<std::remove_reference_t<decltype(part)>>{{&part}},
+                 {there.path(), std::to_string(owner++), {}, {}},
+                 1);
     });
     for (int after = 0; after < ways; ++after) {
       CAPTURE(before);
@@ -205,9 +226,9 @@ TEST_CASE("stages, shards of stages and pieces of the vocabulary load what any o
       expected->fill_averages();
       auto const loaded = model_in(after, 77);
       loaded->each([&](auto& part) {
-        std::vector<pp::state_tensor> tensors;
-        add_tensors(tensors, part);
-        (void)pp::load_tensors({there.path(), "reader"}, 1, tensors);
+        load_state(some_stages<std::remove_reference_t<decltype(part)>>{{&part}},
+                   {there.path(), "reader", {}, {}},
+                   1);
       });
       CHECK(differences(loaded->state(), expected->state()) == 0);
     }

@@ -79,7 +79,7 @@ TEST_CASE("shards learn nearly what a model learns that is not cut") {
     CHECK(one.step(pieces) == doctest::Approx(loss).epsilon(1e-5));
     CHECK(two.step(pieces) == doctest::Approx(loss).epsilon(1e-5));
     auto const got = gradients(one); // parameters come in the same order
-    auto const expected = gradients_of(whole.stages());
+    auto const expected = gradients_of(whole);
     REQUIRE(got.size() == expected.size());
     float most = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {

@@ -44,8 +44,8 @@ void check_schedule(Schedule const& schedule, int devices, int microbatches) {
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
     CHECK(model.step(pieces) == alone.step(pieces));
-    auto const got = gradients_of(model.stages());
-    auto const expected = gradients_of(alone.stages());
+    auto const got = gradients_of(model);
+    auto const expected = gradients_of(alone);
     REQUIRE(got.size() == expected.size());
     CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
     for (auto& each : model.stages()) {
@@ -90,8 +90,8 @@ TEST_CASE("a vocabulary in shards leaves loss and gradients as they are, but for
     auto const pieces = batch_of(microbatches);
     CHECK(alone.step(pieces) == doctest::Approx(whole.step(pieces)).epsilon(1e-6));
     // Layers come in the same order; the embedding's rows do, shard behind shard.
-    auto const got = gradients_of(alone.stages());
-    auto const expected = gradients_of(whole.stages());
+    auto const got = gradients_of(alone);
+    auto const expected = gradients_of(whole);
     REQUIRE(got.size() == expected.size());
     double largest = 0;
     double difference = 0;

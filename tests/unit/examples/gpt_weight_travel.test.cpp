@@ -38,7 +38,7 @@ TEST_CASE("weights that travel leave the bits of one device, and send what was p
       int const microbatches = devices * rounds;
       travelling_model model(size, devices, microbatches, 9);
       check_bits(model, size, microbatches);
-      auto const numbers = static_cast<std::int64_t>(gradients_of(model.stages()).size());
+      auto const numbers = static_cast<std::int64_t>(gradients_of(model).size());
       for (int device = 0; device < devices; ++device) {
         travelled_bytes const one = model.bytes()[static_cast<std::size_t>(device)];
         CHECK(one.measured_sent == one.planned_sent);
