@@ -193,7 +193,8 @@ uses_of(timeline const& line, int at, int number, std::int64_t& ready) {
 }
 
 //! The ticks of a pass, with noise where the search asks for it.
-[[nodiscard, gnu::always_inline]] constexpr std::int64_t ticks_of(timeline& line, int at, int number) noexcept {
+[[nodiscard, gnu::always_inline]] constexpr std::int64_t
+ticks_of(timeline& line, int at, int number) noexcept {
   int const times = line.times;
   std::int64_t ticks =
     times == 1 ? line.durations.data[at] : line.durations.data[at * times + number % times];
@@ -209,7 +210,8 @@ uses_of(timeline const& line, int at, int number, std::int64_t& ready) {
 //! +1 for a pass that takes an activation in the direction of the sweep, -1 for one that gives it
 //! back.
 template <bool Backwards>
-[[nodiscard, gnu::always_inline]] constexpr int memory_change(timeline const& line, int at) noexcept {
+[[nodiscard, gnu::always_inline]] constexpr int memory_change(timeline const& line,
+                                                              int at) noexcept {
   int const change = at < line.stages ? 1 : at >= line.lines - line.stages ? -1 : 0;
   return Backwards ? -change : change;
 }
